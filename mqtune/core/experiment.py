@@ -41,6 +41,7 @@ from mqtune.core.trial import (
     FORGOTTEN,
     ITERATION,
     OUTSIDE,
+    PARAMETERS,
     UNDRIVEN,
     WORKER_ERROR,
     Action,
@@ -360,6 +361,8 @@ class Experiment:
         self.reports += 1
         trial.last_metrics = metrics
         trial.last_timestamp = timestamp
+        if (chosen := metrics.get(PARAMETERS)).__class__ is dict:
+            trial.config = attempt.config = chosen
         value = metrics.get(self.metric)
         if value.__class__ is float or is_number(value):
             trial.has_metric = self.metric_seen = True

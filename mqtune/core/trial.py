@@ -216,6 +216,10 @@ ITERATION: Final = "training_iteration"
 TIME_THIS_ITER: Final = "time_this_iter_s"
 TIME_TOTAL: Final = "time_total_s"
 
+#: The metric in which a trial that chooses its own parameters, such as an objective of Optuna, says them: they are its
+#: config from then on.
+PARAMETERS: Final = "mqtune.params"
+
 #: How long a trial waits before it runs again after the second attempt in a row that came no further, in seconds: a
 #: first retry is never delayed. Each one more doubles that, up to the last: one that fails at its first line would else
 #: be staged some hundred times a second, and each attempt leaves up to 48 kB in the journal.

@@ -43,6 +43,7 @@ try:
 
     from mqtune.integrations.optuna_private import (
         begin_loop,
+        close_databases,
         copy_over,
         end_loop,
         is_in_loop,
@@ -423,6 +424,8 @@ class _Call:
     def _open(self, name: str) -> tuple[Tuner, StudyTrials]:
         self._note(name)
         tuner = Tuner(name=name, **self._options)
+        # This machine's worker imports nothing where this process can be forked: not with an open database.
+        close_databases()
         try:
             self.ended.extend(trial.id for trial in tuner.get_trials() if trial.status.is_terminal)
         except NameTaken as error:

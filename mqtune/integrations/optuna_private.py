@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
+import sys
 from collections.abc import Iterator
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
@@ -112,6 +114,23 @@ def backend_of(storage: BaseStorage) -> object:
 def sessions_of(database: RDBStorage) -> scoped_session[Session]:
     """Return the sessions in which a database makes its writes."""
     return database.scoped_session
+
+
+def close_databases() -> None:
+    """Close the idle connections of the databases of this process's studies.
+
+    A database opens another connection when it is used again.
+    """
+    if "sqlalchemy" not in sys.modules:
+        return
+    from sqlalchemy.pool import QueuePool  # noqa: PLC0415 - Optuna imports it for databases alone
+
+    # A database without a study keeps its connections until it is collected.
+    gc.collect()
+    for database in gc.get_referrers(RDBStorage):
+        # The pool of a database in memory is another one, and the data would go with its connection.
+        if isinstance(database, RDBStorage) and isinstance(database.engine.pool, QueuePool):
+            database.engine.dispose()
 
 
 @contextlib.contextmanager

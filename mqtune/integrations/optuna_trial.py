@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Config, Metrics
+from mqtune.core.trial import PARAMETERS, Config, Metrics
 from mqtune.core.version import install_command
 from mqtune.integrations.optuna_errors import name_of
 from mqtune.trainable import reporting
@@ -285,6 +285,7 @@ class WorkerTrial(Trial):
             value = self._ahead.pop(0)[2]
             self._took.append([name, text, value])
             if not self._ahead:
+                self._params[name] = distribution.to_external_repr(value)
                 # As a rule it asks for no more, and may compute for long: samplers are to know what it computes with.
                 self.tell(TOOK)
         else:
@@ -299,11 +300,11 @@ class WorkerTrial(Trial):
 
     def tell(self, call: str, **arguments: object) -> None:
         """Say something to the driver, and with it what parameters it has got."""
-        _tell(call, **self._taken(), **arguments)
+        _tell(call, **{**self._taken(), **arguments})
 
     def _taken(self) -> dict[str, object]:
         took, self._took = self._took, []
-        return {TOOK: took} if took else {}
+        return {TOOK: took, PARAMETERS: _shown(self)} if took else {}
 
     def report(self, value: float, step: int) -> None:
         """Report the objective's value at a step; the first of each step counts. As Optuna's."""
@@ -350,10 +351,10 @@ def as_trainable(objective: Callable[[Trial], object]) -> Callable[[Config], Non
         try:
             value = objective(trial)
         except TrialPruned as pruned:
-            trial.tell("end", state="PRUNED", reason=str(pruned), params=_shown(trial))
+            trial.tell("end", state="PRUNED", reason=str(pruned), **{PARAMETERS: _shown(trial)})
         except Exception as error:
             kinds = [name_of(kind, objective) for kind in type(error).__mro__]
-            trial.tell("end", state="FAIL", kinds=kinds, params=_shown(trial))
+            trial.tell("end", state="FAIL", kinds=kinds, **{PARAMETERS: _shown(trial)})
             raise
         else:
             _end(trial, value)
@@ -367,7 +368,7 @@ def _end(trial: WorkerTrial, value: object) -> None:
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     numbers = [_as_number(each) for each in values]
     only = {"value": numbers[0]} if len(numbers) == 1 and isinstance(numbers[0], float) else {}
-    trial.tell("end", state="", values=numbers, params=_shown(trial), **only)
+    trial.tell("end", state="", values=numbers, **{PARAMETERS: _shown(trial)}, **only)
 
 
 def _as_number(value: Any) -> float | str | None:

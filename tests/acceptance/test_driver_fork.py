@@ -44,14 +44,40 @@ if __name__ == "__main__":
     assert {{(trial.metrics["env"], trial.metrics["cores"]) for trial in results}} == {{("by the program", "7")}}
     print("driver", os.getpid())
 """
+#: Two studies of one program in databases, which stay open: the first call ends with an error, and its study is read.
+STUDIES = """
+import os
+import optuna
+import slow_package
+from mqtune import Local
+from mqtune.integrations.optuna_optimize import optuna_optimize
+
+def objective(trial):
+    if trial.suggest_float("x", 0, 1) == 1:
+        raise KeyError("wrong")
+    return 0
+
+if __name__ == "__main__":
+    first, second = (
+        optuna.create_study(study_name=name, storage="sqlite:///studies.db") for name in ("first", "second")
+    )
+    first.enqueue_trial({"x": 1})
+    try:
+        optuna_optimize(first, objective, n_trials=1, backend=Local(slots=1))
+    except KeyError:
+        assert len(first.trials) == 1
+        optuna_optimize(second, objective, n_trials=1, backend=Local(slots=1))
+    assert len(second.best_params) == 1
+    print("driver", os.getpid())
+"""
 
 
-def run(tmp_path: Path, at_top: str) -> tuple[str, list[str]]:
+def run(tmp_path: Path, program: str) -> tuple[str, list[str]]:
     """Run the program, and return its process id and those that have imported the package."""
     packages = tmp_path / "site-packages"
     packages.mkdir()
     (packages / "slow_package.py").write_text(PACKAGE)
-    (tmp_path / "tune.py").write_text(PROGRAM.format(at_top=at_top))
+    (tmp_path / "tune.py").write_text(program)
     imported = tmp_path / "imported"
     ended = subprocess.run(
         [sys.executable, "tune.py"],
@@ -66,7 +92,13 @@ def run(tmp_path: Path, at_top: str) -> tuple[str, list[str]]:
 
 
 def test_packages_of_a_program_on_one_machine_are_imported_by_the_driver_alone(tmp_path: Path) -> None:
-    driver, imported = run(tmp_path, "DATA = list(range(10))")
+    driver, imported = run(tmp_path, PROGRAM.format(at_top="DATA = list(range(10))"))
+
+    assert imported == [driver]
+
+
+def test_packages_are_imported_once_for_all_studies_of_a_program_in_a_database(tmp_path: Path) -> None:
+    driver, imported = run(tmp_path, STUDIES)
 
     assert imported == [driver]
 
@@ -79,7 +111,7 @@ def test_packages_of_a_program_on_one_machine_are_imported_by_the_driver_alone(t
     ],
 )
 def test_a_driver_with_a_thread_or_an_open_file_is_not_forked(tmp_path: Path, at_top: str) -> None:
-    driver, imported = run(tmp_path, at_top)
+    driver, imported = run(tmp_path, PROGRAM.format(at_top=at_top))
 
     assert imported[0] == driver
     assert len(imported) == len(set(imported)) == 2

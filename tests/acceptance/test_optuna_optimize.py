@@ -84,7 +84,7 @@ def test_the_studys_pruner_prunes_and_the_experiment_says_so(fleet: str, tmp_pat
         assert trial.value == trial.intermediate_values[steps[-1]]
         result = results[trial.system_attrs[MARK].rpartition("/")[2]]
         assert result.status is (TrialStatus.EARLY_STOPPED if trial.state is PRUNED else TrialStatus.COMPLETED)
-        assert result.trial.last_metrics["params"] == trial.params
+        assert result.config == trial.params
     assert results.best.metrics["value"] == study.best_value
 
 

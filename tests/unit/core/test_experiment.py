@@ -24,6 +24,7 @@ from mqtune.core.experiment import ANSWERED_COUNT, LOST_BUDGET, Experiment
 from mqtune.core.objective import Mode
 from mqtune.core.trial import (
     DEVICE_BROKEN,
+    PARAMETERS,
     WORKER_ERROR,
     Action,
     AttemptEnd,
@@ -307,6 +308,17 @@ def test_reports_of_all_attempts_count_for_the_trial_and_nothing_else_of_an_earl
     assert trial.average == math.inf
     story.end(AttemptEnd.LOST, attempt=2).run(attempt=3).end(attempt=3)
     assert trial.status is TrialStatus.COMPLETED, "it may return at once"
+
+
+def test_the_config_of_a_trial_that_chooses_its_parameters_is_what_it_says_last(story: Story) -> None:
+    story.run().report(1, **{PARAMETERS: {"x": 1}})
+    assert story.trial().config == story.trial().attempt.config == {"x": 1}
+
+    story.report(1, **{PARAMETERS: {"x": 1, "y": 2}}).report(1)
+    assert story.trial().config == {"x": 1, "y": 2}
+
+    story.report(1, **{PARAMETERS: 3})
+    assert story.trial().config == {"x": 1, "y": 2}, "a number is no config"
 
 
 @pytest.mark.parametrize("end", [AttemptEnd.LOST, AttemptEnd.HANDED_BACK])

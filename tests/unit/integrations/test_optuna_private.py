@@ -12,6 +12,8 @@ from optuna.storages import InMemoryStorage, JournalStorage, RDBStorage, get_sto
 from optuna.storages.journal import JournalFileBackend
 from partners import check_has
 
+from mqtune.integrations.optuna_private import close_databases
+
 #: Objects of Optuna, made in a folder, and the member of each.
 OWNERS: Final[list[tuple[str, Callable[[Path], object]]]] = [
     ("_storage", lambda _: optuna.create_study()),
@@ -42,3 +44,15 @@ def test_optuna_has_the_member_that_it_keeps_to_itself(
     member: str, make: Callable[[Path], object], tmp_path: Path
 ) -> None:
     check_has("optuna", make(tmp_path), member, "optuna_private.py")
+
+
+def test_a_database_in_memory_keeps_its_study_when_databases_are_closed(tmp_path: Path) -> None:
+    in_memory, in_file = (
+        optuna.create_study(storage=RDBStorage(url)) for url in ("sqlite:///:memory:", f"sqlite:///{tmp_path}/study.db")
+    )
+
+    close_databases()
+
+    for study in (in_memory, in_file):
+        study.add_trial(optuna.trial.create_trial(value=1.0))
+        assert study.best_value == 1.0

@@ -16,7 +16,7 @@ import pytest
 from optuna.distributions import distribution_to_json
 from optuna.terminator import report_cross_validation_scores
 
-from mqtune.core.trial import Metrics, TrialId
+from mqtune.core.trial import PARAMETERS, Metrics, TrialId
 from mqtune.integrations.optuna_optimize import MARK, StudyTrials
 from mqtune.integrations.optuna_trial import ASKED, CALL, TOOK, as_trainable
 from mqtune.trainable import reporting
@@ -32,6 +32,8 @@ class Wire:
         self.asked: list[str] = []
         #: Whether the process dies before what it only says is out.
         self.loses = False
+        #: The parameters that a trial has last said to have, for its experiment.
+        self.shown: object = None
         self._trial = TrialId("")
         self._number = 0
         monkeypatch.setattr(reporting, "ask", self._send)
@@ -51,6 +53,7 @@ class Wire:
     def send(self, trial: TrialId, metrics: Metrics) -> object:
         """Carry a trial's call to the study, and return the answer."""
         call = metrics[CALL]
+        self.shown = metrics.get(PARAMETERS, self.shown)
         if self.loses and call not in ASKED:
             return None
         if took := metrics.get(TOOK):
@@ -159,6 +162,25 @@ def test_a_sampler_sees_of_a_running_trial_what_it_has_asked_for_alone(monkeypat
 
     assert wire.run(looking) == ["begin"]
     assert seen == [{}, study.trials[-1].params]
+
+
+def test_the_experiment_has_the_parameters_of_a_trial_while_it_runs_and_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
+    wire = Wire(monkeypatch, study)
+    wire.run(fixed)
+    assert wire.shown == study.trials[-1].params
+    seen: list[object] = []
+
+    def looking(trial: optuna.Trial) -> float:
+        value = fixed(trial)
+        seen.append(wire.shown)
+        return value
+
+    wire.run(looking)
+
+    assert [*seen, wire.shown] == [study.trials[-1].params] * 2
 
 
 def branches(trial: optuna.Trial) -> float:
