@@ -125,7 +125,7 @@ class _Celery:
         self.transport = self
         self.channel = self
 
-    def connection_for_write(self) -> Any:
+    def connection_for_write(self, url: str) -> Any:
         return self
 
     def together(self) -> Any:

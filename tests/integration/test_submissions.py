@@ -344,6 +344,7 @@ def test_a_script_that_a_real_time_signal_ends_frees_its_slot(
         key=KEY,
         logs=Logs(tmp_path, (), nothing_impaired()),
         scratch=Scratch(tmp_path),
+        impairments=nothing_impaired(),
     )
 
     with contextlib.closing(slots):

@@ -115,7 +115,7 @@ def test_a_clock_that_is_set_back_makes_no_run_time_negative(
 ) -> None:
     rows.begin(run)
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() - 3600.0, monotonic=time.monotonic))
-    rows.end(run, RunResult(AttemptEnd.STOPPED, ""), by_hand=False)
+    rows.end(run, RunResult(AttemptEnd.STOPPED, ""))
 
     assert dispatcher.sent[0][1]["runtime"] >= 0
 
