@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import optuna
@@ -58,6 +58,29 @@ class LevelStorage(InMemoryStorage):
         super().__init__()
         self.outdated: set[int] = set()
         self._shown: list[FrozenTrial] | None = None
+        #: The values of each trial, by step, since the trials were looked at.
+        self._news: dict[int, dict[int, float]] = {}
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        """Keep a value until the trials are looked at: Optuna's own would copy all of the trial's for each one."""
+        self._news.setdefault(trial_id, {})[step] = intermediate_value
+
+    def _add_news(self) -> None:
+        for trial_id, values in self._news.items():
+            trial = copy.copy(super().get_trial(trial_id))
+            trial.intermediate_values = {**trial.intermediate_values, **values}
+            replace_trial(self, trial_id, trial)
+        self._news.clear()
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """Return a trial with all of its values."""
+        self._add_news()
+        return super().get_trial(trial_id)
+
+    def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
+        """Set a trial's state, once it has all of its values."""
+        self._add_news()
+        return super().set_trial_state_values(trial_id, state, values)
 
     @contextlib.contextmanager
     def at_one_time(self, study_id: int, choices: Mapping[str, object]) -> Iterator[None]:
@@ -92,6 +115,7 @@ class LevelStorage(InMemoryStorage):
     ) -> list[FrozenTrial]:
         """Return the trials as they are shown now."""
         if self._shown is None:
+            self._add_news()
             return super().get_all_trials(study_id, deepcopy, states)
         return [each for each in self._shown if states is None or each.state in states]
 

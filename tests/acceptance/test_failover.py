@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import trainables
@@ -88,9 +88,17 @@ def test_a_failover_loses_no_report_also_when_the_new_master_lacks_the_last_seco
 def test_celery_and_flower_are_told_of_a_workers_slots_and_of_no_password(watched: Watched, worker: Path) -> None:
     with Celery(set_as_current=False) as app:
         app.conf.update(celery_settings(WorkerSettings(broker=watched.url)))
-        stats = app.control.inspect(timeout=BACK_S, limit=1).stats()
+        asked: list[dict[str, Any]] = []
 
-    [(name, said)] = stats.items()
+        def has_answered() -> bool:
+            # A question that comes before the worker listens is lost.
+            asked.append(app.control.inspect(timeout=BACK_S / 10, limit=1).stats() or {})
+            return bool(asked[-1])
+
+        eventually(has_answered, BACK_S)
+
+    [(name, said)] = asked[-1].items()
+    stats = asked[-1]
     assert name.startswith("w1@")
     assert said["pool"]
     assert said["broker"]["transport"] == "sentinel"
