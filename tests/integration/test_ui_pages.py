@@ -509,10 +509,14 @@ def test_a_tag_that_a_trial_gets_elsewhere_is_in_the_table(driver: Any, tmp_path
 
 def test_an_error_in_repeated_work_is_shown(browser: Browser):
     browser.run("""
-        import("./assets/server.js").then(({ paced }) => paced(async () => { throw new Error("no such picture"); })());
+        import("./assets/server.js").then(({ paced }) => {
+            // The list of experiments, which is asked for anew all the time, says that it has no error.
+            window.asking = setInterval(paced(async () => { throw new Error("no such picture"); }), 50);
+        });
     """)
 
     browser.shows("no such picture")
+    browser.run("clearInterval(window.asking)")
 
 
 def test_the_active_tool_of_a_chart_is_not_white(browser: Browser):
