@@ -6,7 +6,7 @@ import contextlib
 import math
 import reprlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgpack
@@ -40,11 +40,7 @@ def encode_value(value: object) -> bytes:
     Raises:
         TypeError: msgpack can't carry it.
     """
-    try:
-        packed: bytes = msgpack.packb(value, default=_number)
-    except (ValueError, OverflowError) as error:
-        raise TypeError(str(error)) from None
-    return packed
+    return _packed(value, _number)
 
 
 def encode_metric(value: object) -> bytes:
@@ -53,8 +49,12 @@ def encode_metric(value: object) -> bytes:
     Raises:
         TypeError: it can't be sent.
     """
+    return _packed(value, _metric)
+
+
+def _packed(value: object, default: Callable[[Any], object]) -> bytes:
     try:
-        packed: bytes = msgpack.packb(value, default=_metric)
+        packed: bytes = msgpack.packb(value, default=default)
     except (ValueError, OverflowError) as error:
         raise TypeError(str(error)) from None
     return packed

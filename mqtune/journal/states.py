@@ -149,7 +149,7 @@ class States:
     def scripts(self, names: Iterable[str]) -> Mapping[str, bool]:
         """Return whether a worker runs the submitted script of each of these experiments.
 
-        Experiments that this account may not read are left out.
+        An experiment that this account may not read counts as one without a script.
 
         Raises:
             BrokerUnavailable: the server is away.

@@ -203,11 +203,6 @@ def exit_handlers() -> int:
     return atexit._ncallbacks()
 
 
-def device_files() -> list[str]:
-    """Return the files of GPUs that this process has open or mapped."""
-    return sorted(_devices(_open_files(), memory_map()))
-
-
 def end_openmp_threads() -> None:
     """End the threads of OpenMP that this thread has used.
 
