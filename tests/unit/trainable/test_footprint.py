@@ -232,7 +232,9 @@ libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_i
 assert libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_SHARED, device, 0)
 os.close(device)
 """
-    devices = "assert sorted(footprint.take().devices) == [what for _, what, _ in footprint.traces(before, footprint.take())]"
+    devices = (
+        "assert sorted(footprint.take().devices) == [what for _, what, _ in footprint.traces(before, footprint.take())]"
+    )
 
     found = left_by(f"{source}\n{devices}", tmp_path, before=before)
 
