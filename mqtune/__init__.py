@@ -8,10 +8,7 @@ from mqtune.core.lazy import found_when_used
 from mqtune.core.version import __version__
 
 if TYPE_CHECKING:
-    from mqtune import checkpoints as checkpoints
-    from mqtune import results as results
-    from mqtune import schedulers as schedulers
-    from mqtune import search as search
+    from mqtune import checkpoints as checkpoints, results as results, schedulers as schedulers, search as search
     from mqtune.backends.simulated import Simulated
     from mqtune.checkpoints import Checkpoint
     from mqtune.client import Client, TrialHandle

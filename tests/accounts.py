@@ -8,9 +8,7 @@ from urllib.parse import quote, urlsplit
 import redis
 
 from mqtune.core.errors import AccessDenied
-from mqtune.journal.acl import Role, account, password_hash, rules_of
-from mqtune.journal.connection import connect
-from mqtune.journal.redis import retrying
+from mqtune.journal import Role, account, connect, password_hash, retrying, rules_of
 
 PASSWORDS: Final = {"driver": "drives-7", "worker": "works-8", "operator": "steers-6", "monitor": "looks-9"}
 

@@ -17,33 +17,32 @@ from waiting import DEADLINE_S
 
 from mqtune.checkpoints import open_store
 from mqtune.core.codec import decode_value
-from mqtune.trainable import reporting
-from mqtune.trainable.process import runner
-from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.children import NOTE
-from mqtune.trainable.process.importer import command
-from mqtune.trainable.process.life import Executed, _Life, _Preparation
-from mqtune.trainable.process.program import Program
-from mqtune.trainable.process.protocol import (
+from mqtune.trainable import (
     CLEARED,
     FRAME,
     FRAME_CHECKPOINT,
     FRAME_END,
     FRAME_REPORT,
     FRAME_SAVED,
+    NOTE,
     PAUSE,
     RECORD,
     SAVE,
     STOP,
     STOP_SIGNAL,
+    Channel,
     Ending,
+    Executed,
+    Program,
+    Session,
     StartMessage,
+    TrainableSpec,
+    command,
+    reporting,
 )
-from mqtune.trainable.process.session import Session
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.importers import Importer, ImportKey
-from mqtune.worker.late_imports import LateImports
-from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
+from mqtune.trainable.process import runner
+from mqtune.trainable.process.life import _Life, _Preparation
+from mqtune.worker import Gone, Importer, ImportKey, LateImports, ZygoteDied, ZygoteHandle
 
 
 def program_of(spec: TrainableSpec, code_root: Path, **fields: Any) -> Program:

@@ -30,17 +30,32 @@ from mqtune.core.trial import (
     TrialId,
     checkpoint_id,
 )
-from mqtune.driver.checkpoints import CheckpointGC, Deletes
-from mqtune.driver.definition import DefinitionWriter
-from mqtune.driver.loop import Driver
-from mqtune.driver.plan import Plan
-from mqtune.driver.retention import Retention
-from mqtune.driver.settings import Checkpoints, Failures, Process, RunOptions, Settings
-from mqtune.journal.base import Claim, Entry, Grant, Segment
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.logs import CHUNK_BYTES, LogChunk, LogStream
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import MemoryServer
+from mqtune.driver import (
+    CheckpointGC,
+    Checkpoints,
+    DefinitionWriter,
+    Deletes,
+    Driver,
+    Failures,
+    Plan,
+    Process,
+    Retention,
+    RunOptions,
+    Settings,
+)
+from mqtune.journal import (
+    CHUNK_BYTES,
+    JOURNAL_FILE,
+    Claim,
+    Entry,
+    Grant,
+    JournalFile,
+    LogChunk,
+    LogStream,
+    MemoryJournal,
+    MemoryServer,
+    Segment,
+)
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.results.results import Results
 from mqtune.schedulers.base import START, Choice, Scheduler

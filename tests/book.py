@@ -20,8 +20,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.objective import Modes, Objective
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 
 ASHA = {"scheduler": "asha", "max_t": 9, "grace_period": 1, "reduction_factor": 3, "time_attr": "training_iteration"}
 

@@ -7,16 +7,14 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mqtune.backends.celery import CeleryBackend
-from mqtune.backends.simulated.fleet import SimulatedClock
+from mqtune.backends import CeleryBackend, SimulatedClock
 from mqtune.core.crews import Register, register_of
 from mqtune.core.errors import AccessDenied
 from mqtune.core.events import WorkerInfo
 from mqtune.core.resources import EVERY, Resources, queue_name
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import MemoryServer
+from mqtune.journal import MemoryJournal, MemoryServer
 
 SMALL: Final = Resources(cpus=2)
 LARGE: Final = Resources(cpus=8)

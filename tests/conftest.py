@@ -21,9 +21,9 @@ from waiting import eventually
 from watchdog import RUN_MARK, processes_of_run
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, ServerBinary
-from mqtune.driver.plan import Plan
-from mqtune.journal.connection import connect
+from mqtune.backends import EmbeddedServer, ServerBinary
+from mqtune.driver import Plan
+from mqtune.journal import connect
 
 #: Folders whose tests wait for servers, workers and leases more than they compute; those that take longest come first.
 WAITING: Final = ("chaos", "acceptance", "programs", "integration")

@@ -10,11 +10,9 @@ from typing import Any, Final
 
 from mqtune.core.owner import NOBODY
 from mqtune.core.submission import Submission
-from mqtune.journal.connection import RedisClient
-from mqtune.journal.submissions import Submissions
-from mqtune.trainable.bundle import Bundle, File
-from mqtune.worker.drivers import DriverSlots
-from mqtune.worker.impairments import Impairments
+from mqtune.journal import RedisClient, Submissions
+from mqtune.trainable import Bundle, File
+from mqtune.worker import DriverSlots, Impairments
 
 KEY: Final = "the key of the code"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqtune.worker.impairments import Impairments
+from mqtune.worker import Impairments
 
 
 def nothing_impaired() -> Impairments:

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from mqtune.journal.memory_server import MemoryServer
+from mqtune.journal import MemoryServer
 
 
 def snapshot(server: MemoryServer) -> Any:

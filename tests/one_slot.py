@@ -12,8 +12,8 @@ import pytest
 from attempts import Worker, forked, gone, import_key
 from waiting import DEADLINE_S
 
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.importers import Importer
+from mqtune.trainable import TrainableSpec
+from mqtune.worker import Importer
 
 
 class Slot:

@@ -16,7 +16,7 @@ import redis
 from kept_port import KeptPort
 from waiting import eventually
 
-from mqtune.backends.local.server import find_binary
+from mqtune.backends import find_binary
 
 #: How long a server may take to be up, and Sentinels to agree, on a machine that runs other tests.
 UP_S = 60.0

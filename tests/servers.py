@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from mqtune.backends.local.server import ServerBinary, find_binaries, find_binary
+from mqtune.backends import ServerBinary, find_binaries, find_binary
 from mqtune.core.errors import NoServer
 
 __all__ = ["EACH_SERVER", "started_on", "the_server"]

@@ -9,21 +9,14 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import mqtune
-from mqtune.backends.simulated import Simulated, SimulatedBackend
-from mqtune.backends.simulated.backend import SimulatedJournal
-from mqtune.backends.simulated.fleet import SimulatedFleet
+from mqtune.backends import Simulated, SimulatedBackend, SimulatedFleet, SimulatedJournal
 from mqtune.core.events import Event, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.objective import Metric
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
-from mqtune.driver.checkpoints import CheckpointGC
-from mqtune.driver.loop import Driver
-from mqtune.driver.retention import Retention
-from mqtune.driver.screening import Reading
-from mqtune.driver.settings import Limits
-from mqtune.journal.base import Assignment, Entry, Intended, Order
-from mqtune.journal.copy import JournalFile
+from mqtune.driver import CheckpointGC, Driver, Limits, Reading, Retention
+from mqtune.journal import Assignment, Entry, Intended, JournalFile, Order
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from waiting import eventually
 
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 
 #: A cold start of a worker takes a second or two, and more on a machine that runs other tests.
 JOIN_S = 30.0

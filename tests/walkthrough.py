@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from waiting import eventually
 
-from mqtune.backends.local.server import find_binary
+from mqtune.backends import find_binary
 
 _BLOCK: Final = re.compile(r"^```(\w+)(?: title=\"([^\"]*)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: How long one command may take, on a machine that runs ten others.

@@ -1,1 +1,54 @@
 """The driver's side of running trials somewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mqtune.core.lazy import facade_of
+
+if TYPE_CHECKING:
+    from mqtune.backends.base import Offer as Offer, TakesGangs as TakesGangs
+    from mqtune.backends.celery import (
+        MOST_AT_ONCE as MOST_AT_ONCE,
+        CeleryBackend as CeleryBackend,
+        Together as Together,
+    )
+    from mqtune.backends.local.backend import LocalBackend as LocalBackend
+    from mqtune.backends.local.server import (
+        EmbeddedServer as EmbeddedServer,
+        ServerBinary as ServerBinary,
+        find_binaries as find_binaries,
+        find_binary as find_binary,
+        server_url as server_url,
+    )
+    from mqtune.backends.local.worker import (
+        PrivateWorker as PrivateWorker,
+        WorkerProcess as WorkerProcess,
+        private_name as private_name,
+    )
+    from mqtune.backends.seating import Rows as Rows, SeatRoom as SeatRoom, seated as seated
+    from mqtune.backends.simulated.backend import (
+        Simulated as Simulated,
+        SimulatedBackend as SimulatedBackend,
+        SimulatedJournal as SimulatedJournal,
+    )
+    from mqtune.backends.simulated.fleet import (
+        STARTS_AT as STARTS_AT,
+        SimulatedClock as SimulatedClock,
+        SimulatedFleet as SimulatedFleet,
+    )
+    from mqtune.backends.simulated.tables import rows_of as rows_of
+
+#: The names that other folders and tests may use, by the module that defines them.
+_NAMES = {
+    "base": ("Offer", "TakesGangs"),
+    "celery": ("CeleryBackend", "MOST_AT_ONCE", "Together"),
+    "local.backend": ("LocalBackend",),
+    "local.server": ("EmbeddedServer", "ServerBinary", "find_binaries", "find_binary", "server_url"),
+    "local.worker": ("PrivateWorker", "WorkerProcess", "private_name"),
+    "seating": ("Rows", "SeatRoom", "seated"),
+    "simulated.backend": ("Simulated", "SimulatedBackend", "SimulatedJournal"),
+    "simulated.fleet": ("STARTS_AT", "SimulatedClock", "SimulatedFleet"),
+    "simulated.tables": ("rows_of",),
+}
+__getattr__ = facade_of(__name__, _NAMES)

@@ -39,3 +39,23 @@ def found_when_used(
         return value
 
     return find
+
+
+def facade_of(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a folder's facade.
+
+    Args:
+        package: the folder's name.
+        names: the facade's names, by the module that defines them.
+    """
+    homes = {name: f"{package}.{module}" for module, of_module in names.items() for name in of_module}
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            # `from folder import module` asks for the name first, so this has to be cheap.
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name)
+        vars(sys.modules[package])[name] = value
+        return value
+
+    return find

@@ -1,1 +1,115 @@
 """The tuning loop: what is folded, decided, carried out and kept."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mqtune.core.lazy import facade_of
+
+if TYPE_CHECKING:
+    from mqtune.driver.actions import (
+        AnswerQuestion as AnswerQuestion,
+        AnswerRequest as AnswerRequest,
+        Drop as Drop,
+        Finish as Finish,
+        Requeue as Requeue,
+        Stage as Stage,
+    )
+    from mqtune.driver.attach import attached as attached
+    from mqtune.driver.bundling import (
+        BundleFolder as BundleFolder,
+        Project as Project,
+        bring as bring,
+        packed as packed,
+    )
+    from mqtune.driver.by_config import ResourcesByConfig as ResourcesByConfig
+    from mqtune.driver.checkpoints import (
+        LOOK_APART_S as LOOK_APART_S,
+        MOST_GATHERED as MOST_GATHERED,
+        CheckpointGC as CheckpointGC,
+        Deletes as Deletes,
+    )
+    from mqtune.driver.connect import BrokerDeployment as BrokerDeployment
+    from mqtune.driver.definition import DefinitionWriter as DefinitionWriter
+    from mqtune.driver.garbage import garbage_on as garbage_on
+    from mqtune.driver.interrupts import Interrupts as Interrupts
+    from mqtune.driver.listeners import BackendListener as BackendListener, CallbackListener as CallbackListener
+    from mqtune.driver.local_slots import check_gangs as check_gangs, slot_settings as slot_settings
+    from mqtune.driver.loop import Driver as Driver
+    from mqtune.driver.pace import Pace as Pace
+    from mqtune.driver.plain import PlainReports as PlainReports
+    from mqtune.driver.plan import Plan as Plan
+    from mqtune.driver.publishing import GATHER_S as GATHER_S, Publisher as Publisher
+    from mqtune.driver.requests import AT_ONCE as AT_ONCE
+    from mqtune.driver.requirements import differences as differences
+    from mqtune.driver.retention import References as References, Retention as Retention
+    from mqtune.driver.room import RoomWatch as RoomWatch
+    from mqtune.driver.screening import Reading as Reading
+    from mqtune.driver.settings import (
+        Checkpoints as Checkpoints,
+        Failures as Failures,
+        KnownTrainable as KnownTrainable,
+        Limits as Limits,
+        Process as Process,
+        RunOptions as RunOptions,
+        Settings as Settings,
+    )
+    from mqtune.driver.sharing import (
+        GRACE_S as GRACE_S,
+        LOOK_S as LOOK_S,
+        STARVED_S as STARVED_S,
+        TURN_S as TURN_S,
+        Held as Held,
+        SharedFleet as SharedFleet,
+        ShareKeeper as ShareKeeper,
+        Sharing as Sharing,
+        Standing as Standing,
+    )
+    from mqtune.driver.tenancy import claim as claim, give_to_archive as give_to_archive, tenant_on as tenant_on
+    from mqtune.driver.timers import (
+        LEASE_GRACE_S as LEASE_GRACE_S,
+        LOOK_AT_ATTEMPTS_S as LOOK_AT_ATTEMPTS_S,
+        LOOK_AT_LEASES_S as LOOK_AT_LEASES_S,
+        STALL_S as STALL_S,
+        UNCLAIMED_S as UNCLAIMED_S,
+    )
+
+#: The names that other folders and tests may use, by the module that defines them.
+_NAMES = {
+    "actions": ("AnswerQuestion", "AnswerRequest", "Drop", "Finish", "Requeue", "Stage"),
+    "attach": ("attached",),
+    "bundling": ("BundleFolder", "Project", "bring", "packed"),
+    "by_config": ("ResourcesByConfig",),
+    "checkpoints": ("CheckpointGC", "Deletes", "LOOK_APART_S", "MOST_GATHERED"),
+    "connect": ("BrokerDeployment",),
+    "definition": ("DefinitionWriter",),
+    "garbage": ("garbage_on",),
+    "interrupts": ("Interrupts",),
+    "listeners": ("BackendListener", "CallbackListener"),
+    "local_slots": ("check_gangs", "slot_settings"),
+    "loop": ("Driver",),
+    "pace": ("Pace",),
+    "plain": ("PlainReports",),
+    "plan": ("Plan",),
+    "publishing": ("GATHER_S", "Publisher"),
+    "requests": ("AT_ONCE",),
+    "requirements": ("differences",),
+    "retention": ("References", "Retention"),
+    "room": ("RoomWatch",),
+    "screening": ("Reading",),
+    "settings": ("Checkpoints", "Failures", "KnownTrainable", "Limits", "Process", "RunOptions", "Settings"),
+    "sharing": (
+        "GRACE_S",
+        "Held",
+        "LOOK_S",
+        "STARVED_S",
+        "ShareKeeper",
+        "SharedFleet",
+        "Sharing",
+        "Standing",
+        "TURN_S",
+    ),
+    "tenancy": ("claim", "give_to_archive", "tenant_on"),
+    "timers": ("LEASE_GRACE_S", "LOOK_AT_ATTEMPTS_S", "LOOK_AT_LEASES_S", "STALL_S", "UNCLAIMED_S"),
+}
+__getattr__ = facade_of(__name__, _NAMES)

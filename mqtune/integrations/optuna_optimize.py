@@ -34,8 +34,13 @@ from mqtune.tuner import Tuner
 
 try:
     import optuna
-    from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-    from optuna.distributions import distribution_to_json as text_of
+    from optuna.distributions import (
+        BaseDistribution,
+        CategoricalDistribution,
+        FloatDistribution,
+        IntDistribution,
+        distribution_to_json as text_of,
+    )
     from optuna.exceptions import UpdateFinishedTrialError
     from optuna.samplers import BruteForceSampler
     from optuna.storages import InMemoryStorage

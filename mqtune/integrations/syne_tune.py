@@ -31,8 +31,7 @@ from mqtune.integrations.syne_tune_backend import CeleryBackend as CeleryBackend
 from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick, suggest_name
 from mqtune.schedulers.base import START, Choice, Fork, Release, Resume, Scheduler, Wait
 from mqtune.search.base import WAIT, Searcher, Suggestion, fingerprint
-from mqtune.search.kinds import Choice as OneOf
-from mqtune.search.kinds import Domain, Ordinal, ReverseInterval
+from mqtune.search.kinds import Choice as OneOf, Domain, Ordinal, ReverseInterval
 from mqtune.search.model import Kind, Parameter, interval, parameter
 from mqtune.search.space import Space
 

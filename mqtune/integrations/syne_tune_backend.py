@@ -33,8 +33,7 @@ from mqtune.tuner import Tuner
 
 try:
     from syne_tune.backend.trial_backend import BUSY_STATUS, TrialBackend
-    from syne_tune.backend.trial_status import Status, TrialResult
-    from syne_tune.backend.trial_status import Trial as TheirTrial
+    from syne_tune.backend.trial_status import Status, Trial as TheirTrial, TrialResult
     from syne_tune.constants import ST_WORKER_ITER, ST_WORKER_TIME, ST_WORKER_TIMESTAMP
     from syne_tune.tuner import Tuner as TheirTuner
 except ImportError as error:  # pragma: no cover - the tests are skipped without it

@@ -1,1 +1,202 @@
 """The journal: every event of an experiment in one stream, and the leases and intents of its attempts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mqtune.core.lazy import facade_of
+
+if TYPE_CHECKING:
+    from mqtune.journal.acl import (
+        ROLES as ROLES,
+        Role as Role,
+        account as account,
+        password_hash as password_hash,
+        rules_of as rules_of,
+    )
+    from mqtune.journal.audit import AuditEntry as AuditEntry, newest_entries as newest_entries
+    from mqtune.journal.base import (
+        BROKEN_S as BROKEN_S,
+        FENCED as FENCED,
+        GAP as GAP,
+        WAIT as WAIT,
+        Answer as Answer,
+        Assignment as Assignment,
+        Chapter as Chapter,
+        Claim as Claim,
+        EndedBy as EndedBy,
+        Entry as Entry,
+        Grant as Grant,
+        Guard as Guard,
+        Intended as Intended,
+        Journal as Journal,
+        LastAttempt as LastAttempt,
+        LossPolicy as LossPolicy,
+        OnLoss as OnLoss,
+        Order as Order,
+        Refusal as Refusal,
+        Seated as Seated,
+        Segment as Segment,
+        Unclaimed as Unclaimed,
+        UnderWay as UnderWay,
+        entry_time as entry_time,
+        revocation as revocation,
+    )
+    from mqtune.journal.chapters import (
+        Cut as Cut,
+        chapter_bytes as chapter_bytes,
+        checkpoints_in as checkpoints_in,
+        cut_chapters as cut_chapters,
+        decode_chapters as decode_chapters,
+        encode_chapters as encode_chapters,
+        keep_chapter as keep_chapter,
+    )
+    from mqtune.journal.clock import ASK_AGAIN_S as ASK_AGAIN_S, ServerClock as ServerClock
+    from mqtune.journal.connection import (
+        BLOCKING_READ_MAX_S as BLOCKING_READ_MAX_S,
+        COMMAND_TIMEOUT_S as COMMAND_TIMEOUT_S,
+        CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S,
+        Connects as Connects,
+        RedisClient as RedisClient,
+        celery_options as celery_options,
+        celery_tls as celery_tls,
+        celery_url as celery_url,
+        connect as connect,
+        open_client as open_client,
+        redact as redact,
+    )
+    from mqtune.journal.copy import (
+        FIRST_COUNT as FIRST_COUNT,
+        JOURNAL_FILE as JOURNAL_FILE,
+        JournalFile as JournalFile,
+        JournalReader as JournalReader,
+        entries_of as entries_of,
+        lacks_entries as lacks_entries,
+    )
+    from mqtune.journal.demands import Demands as Demands
+    from mqtune.journal.fleet import (
+        DESCRIBED_HOLDS as DESCRIBED_HOLDS,
+        LOOK as LOOK,
+        ControlChannel as ControlChannel,
+        Fleet as Fleet,
+    )
+    from mqtune.journal.follow import Follower as Follower
+    from mqtune.journal.identity import identify as identify
+    from mqtune.journal.local_queue import LocalQueue as LocalQueue, encode_task as encode_task
+    from mqtune.journal.lock import KEEP_LOCK_S as KEEP_LOCK_S, LOCK_S as LOCK_S, take_lock as take_lock
+    from mqtune.journal.logs import (
+        CHUNK_BYTES as CHUNK_BYTES,
+        LOGS as LOGS,
+        LogChunk as LogChunk,
+        LogExchange as LogExchange,
+        LogStream as LogStream,
+        made_mark as made_mark,
+        output_path as output_path,
+    )
+    from mqtune.journal.memory import MemoryJournal as MemoryJournal
+    from mqtune.journal.memory_server import (
+        ExperimentState as ExperimentState,
+        MemoryServer as MemoryServer,
+        TrialState as TrialState,
+    )
+    from mqtune.journal.quotas import Quota as Quota, Quotas as Quotas
+    from mqtune.journal.redis import (
+        RETRY_MAX_S as RETRY_MAX_S,
+        RETRY_MIN_S as RETRY_MIN_S,
+        UPLOAD_COUNT as UPLOAD_COUNT,
+        RedisJournal as RedisJournal,
+        experiments_on as experiments_on,
+        renew_all as renew_all,
+        retrying as retrying,
+    )
+    from mqtune.journal.restore import (
+        Restorer as Restorer,
+        bring_back as bring_back,
+        kept_definition as kept_definition,
+        put_back as put_back,
+    )
+    from mqtune.journal.room import Room as Room
+    from mqtune.journal.sentinel import Sentinels as Sentinels
+    from mqtune.journal.submissions import (
+        HOLD_S as HOLD_S,
+        MOST_SHORT as MOST_SHORT,
+        Signed as Signed,
+        Submissions as Submissions,
+        SubmissionState as SubmissionState,
+        Taken as Taken,
+    )
+    from mqtune.journal.usage import UsageBoard as UsageBoard
+
+#: The names that other folders and tests may use, by the module that defines them.
+_NAMES = {
+    "acl": ("ROLES", "Role", "account", "password_hash", "rules_of"),
+    "audit": ("AuditEntry", "newest_entries"),
+    "base": (
+        "Answer",
+        "Assignment",
+        "BROKEN_S",
+        "Chapter",
+        "Claim",
+        "EndedBy",
+        "Entry",
+        "FENCED",
+        "GAP",
+        "Grant",
+        "Guard",
+        "Intended",
+        "Journal",
+        "LastAttempt",
+        "LossPolicy",
+        "OnLoss",
+        "Order",
+        "Refusal",
+        "Seated",
+        "Segment",
+        "Unclaimed",
+        "UnderWay",
+        "WAIT",
+        "entry_time",
+        "revocation",
+    ),
+    "chapters": (
+        "Cut",
+        "chapter_bytes",
+        "checkpoints_in",
+        "cut_chapters",
+        "decode_chapters",
+        "encode_chapters",
+        "keep_chapter",
+    ),
+    "clock": ("ASK_AGAIN_S", "ServerClock"),
+    "connection": (
+        "BLOCKING_READ_MAX_S",
+        "COMMAND_TIMEOUT_S",
+        "CONNECT_TIMEOUT_S",
+        "Connects",
+        "RedisClient",
+        "celery_options",
+        "celery_tls",
+        "celery_url",
+        "connect",
+        "open_client",
+        "redact",
+    ),
+    "copy": ("FIRST_COUNT", "JOURNAL_FILE", "JournalFile", "JournalReader", "entries_of", "lacks_entries"),
+    "demands": ("Demands",),
+    "fleet": ("ControlChannel", "DESCRIBED_HOLDS", "Fleet", "LOOK"),
+    "follow": ("Follower",),
+    "identity": ("identify",),
+    "local_queue": ("LocalQueue", "encode_task"),
+    "lock": ("KEEP_LOCK_S", "LOCK_S", "take_lock"),
+    "logs": ("CHUNK_BYTES", "LOGS", "LogChunk", "LogExchange", "LogStream", "made_mark", "output_path"),
+    "memory": ("MemoryJournal",),
+    "memory_server": ("ExperimentState", "MemoryServer", "TrialState"),
+    "quotas": ("Quota", "Quotas"),
+    "redis": ("RETRY_MAX_S", "RETRY_MIN_S", "RedisJournal", "UPLOAD_COUNT", "experiments_on", "renew_all", "retrying"),
+    "restore": ("Restorer", "bring_back", "kept_definition", "put_back"),
+    "room": ("Room",),
+    "sentinel": ("Sentinels",),
+    "submissions": ("HOLD_S", "MOST_SHORT", "Signed", "SubmissionState", "Submissions", "Taken"),
+    "usage": ("UsageBoard",),
+}
+__getattr__ = facade_of(__name__, _NAMES)

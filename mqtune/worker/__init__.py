@@ -1,1 +1,202 @@
 """The worker: claims attempts, runs each in a process of its own, and sends what they report to the journal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mqtune.core.lazy import facade_of
+
+if TYPE_CHECKING:
+    from mqtune.trainable.process.late_imports import USUAL as USUAL
+    from mqtune.worker.app import (
+        LOOKS as LOOKS,
+        MOST_COMMANDS as MOST_COMMANDS,
+        ConsumerWatch as ConsumerWatch,
+        TrialApp as TrialApp,
+        TrialTransport as TrialTransport,
+        create_app as create_app,
+    )
+    from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerServices as WorkerServices, revoke as revoke
+    from mqtune.worker.bundles import Bundles as Bundles
+    from mqtune.worker.control_pipe import ControlPipe as ControlPipe
+    from mqtune.worker.devices import (
+        RETURN_S as RETURN_S,
+        TOLERANCE_BYTES as TOLERANCE_BYTES,
+        DeviceMemory as DeviceMemory,
+        GpuProbe as GpuProbe,
+        SlotPlan as SlotPlan,
+        find_gpu_memory as find_gpu_memory,
+        find_gpus as find_gpus,
+        plan_slots as plan_slots,
+        usable_cpus as usable_cpus,
+    )
+    from mqtune.worker.drivers import DriverSlots as DriverSlots
+    from mqtune.worker.experiments import (
+        REMEMBERED as REMEMBERED,
+        ExperimentHere as ExperimentHere,
+        Experiments as Experiments,
+    )
+    from mqtune.worker.figures import WorkerFigures as WorkerFigures
+    from mqtune.worker.flower import Rows as Rows
+    from mqtune.worker.gpu_probe import Gpu as Gpu
+    from mqtune.worker.health import HealthCheck as HealthCheck
+    from mqtune.worker.impairments import Cause as Cause, Impairments as Impairments
+    from mqtune.worker.importers import (
+        Importer as Importer,
+        Importers as Importers,
+        ImportFailed as ImportFailed,
+        ImportKey as ImportKey,
+        SlotZygotes as SlotZygotes,
+    )
+    from mqtune.worker.late_imports import LateImports as LateImports
+    from mqtune.worker.logs import (
+        FIRST_BYTES as FIRST_BYTES,
+        LAST_BYTES as LAST_BYTES,
+        MAX_BYTES as MAX_BYTES,
+        Logs as Logs,
+        LogServer as LogServer,
+        open_log as open_log,
+    )
+    from mqtune.worker.outcome import (
+        AttemptOutcome as AttemptOutcome,
+        Ending as Ending,
+        RunResult as RunResult,
+        broken_device as broken_device,
+    )
+    from mqtune.worker.privileges import become as become, home_of as home_of, without_secrets as without_secrets
+    from mqtune.worker.processes import (
+        MARK as MARK,
+        MemoryKills as MemoryKills,
+        end_leftovers as end_leftovers,
+        find_counter as find_counter,
+    )
+    from mqtune.worker.quick_failures import (
+        FIRST_PAUSE_S as FIRST_PAUSE_S,
+        IN_A_ROW as IN_A_ROW,
+        LONGEST_PAUSE_S as LONGEST_PAUSE_S,
+        QuickFailures as QuickFailures,
+    )
+    from mqtune.worker.retries import (
+        ANOTHER_DEVICE_S as ANOTHER_DEVICE_S,
+        ANOTHER_WORKER_S as ANOTHER_WORKER_S,
+        Retries as Retries,
+    )
+    from mqtune.worker.runtime import IMPORTER_IDLE_S as IMPORTER_IDLE_S, WorkerRuntime as WorkerRuntime
+    from mqtune.worker.scratch import Scratch as Scratch
+    from mqtune.worker.script_process import AGAIN_CODE as AGAIN_CODE, start_message as start_message
+    from mqtune.worker.seats import (
+        ADVERTISE as ADVERTISE,
+        SEAT_S as SEAT_S,
+        Address as Address,
+        advertised as advertised,
+    )
+    from mqtune.worker.settings import (
+        GRACE_S as GRACE_S,
+        LONGEST_GRACE_S as LONGEST_GRACE_S,
+        OWNED_SETTINGS as OWNED_SETTINGS,
+        WorkerSettings as WorkerSettings,
+        celery_settings as celery_settings,
+        check_broker as check_broker,
+        check_concurrency as check_concurrency,
+        check_folders as check_folders,
+        check_options as check_options,
+        check_settings as check_settings,
+        owned_settings as owned_settings,
+        take_name as take_name,
+    )
+    from mqtune.worker.shutdown import shutdown_s as shutdown_s
+    from mqtune.worker.slots import (
+        BACK_OFF_S as BACK_OFF_S,
+        FAILED_STARTS as FAILED_STARTS,
+        LONGEST_BACK_OFF_S as LONGEST_BACK_OFF_S,
+        BackOff as BackOff,
+        Slot as Slot,
+        Slots as Slots,
+        ZygoteFinder as ZygoteFinder,
+    )
+    from mqtune.worker.threads import ROUND_S as ROUND_S, guarded as guarded
+    from mqtune.worker.uplink import READ_BYTES as READ_BYTES, Stream as Stream, Uplink as Uplink
+    from mqtune.worker.usage import (
+        IDLE_S as IDLE_S,
+        IDLE_UNREPORTED_S as IDLE_UNREPORTED_S,
+        LONGEST_S as LONGEST_S,
+        ProcessUse as ProcessUse,
+        Sample as Sample,
+        UsageMeter as UsageMeter,
+        UsageSampler as UsageSampler,
+        use_of_process as use_of_process,
+    )
+    from mqtune.worker.zygotes import (
+        Gone as Gone,
+        ZygoteDied as ZygoteDied,
+        ZygoteHandle as ZygoteHandle,
+        ZygoteSilent as ZygoteSilent,
+    )
+
+#: The names that other folders and tests may use, by the module that defines them.
+_NAMES = {
+    "app": ("ConsumerWatch", "LOOKS", "MOST_COMMANDS", "TrialApp", "TrialTransport", "create_app"),
+    "attempt": ("AttemptRun", "WorkerServices", "revoke"),
+    "bundles": ("Bundles",),
+    "control_pipe": ("ControlPipe",),
+    "devices": (
+        "DeviceMemory",
+        "GpuProbe",
+        "RETURN_S",
+        "SlotPlan",
+        "TOLERANCE_BYTES",
+        "find_gpu_memory",
+        "find_gpus",
+        "plan_slots",
+        "usable_cpus",
+    ),
+    "drivers": ("DriverSlots",),
+    "experiments": ("ExperimentHere", "Experiments", "REMEMBERED"),
+    "figures": ("WorkerFigures",),
+    "flower": ("Rows",),
+    "gpu_probe": ("Gpu",),
+    "health": ("HealthCheck",),
+    "impairments": ("Cause", "Impairments"),
+    "importers": ("ImportFailed", "ImportKey", "Importer", "Importers", "SlotZygotes"),
+    "late_imports": ("LateImports", "USUAL"),
+    "logs": ("FIRST_BYTES", "LAST_BYTES", "LogServer", "Logs", "MAX_BYTES", "open_log"),
+    "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
+    "privileges": ("become", "home_of", "without_secrets"),
+    "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter"),
+    "quick_failures": ("FIRST_PAUSE_S", "IN_A_ROW", "LONGEST_PAUSE_S", "QuickFailures"),
+    "retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),
+    "runtime": ("IMPORTER_IDLE_S", "WorkerRuntime"),
+    "scratch": ("Scratch",),
+    "script_process": ("AGAIN_CODE", "start_message"),
+    "seats": ("ADVERTISE", "Address", "SEAT_S", "advertised"),
+    "settings": (
+        "GRACE_S",
+        "LONGEST_GRACE_S",
+        "OWNED_SETTINGS",
+        "WorkerSettings",
+        "celery_settings",
+        "check_broker",
+        "check_concurrency",
+        "check_folders",
+        "check_options",
+        "check_settings",
+        "owned_settings",
+        "take_name",
+    ),
+    "shutdown": ("shutdown_s",),
+    "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "LONGEST_BACK_OFF_S", "Slot", "Slots", "ZygoteFinder"),
+    "threads": ("ROUND_S", "guarded"),
+    "uplink": ("READ_BYTES", "Stream", "Uplink"),
+    "usage": (
+        "IDLE_S",
+        "IDLE_UNREPORTED_S",
+        "LONGEST_S",
+        "ProcessUse",
+        "Sample",
+        "UsageMeter",
+        "UsageSampler",
+        "use_of_process",
+    ),
+    "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent"),
+}
+__getattr__ = facade_of(__name__, _NAMES)

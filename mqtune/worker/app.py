@@ -35,8 +35,7 @@ from celery.worker.request import Request
 from kombu.asynchronous import Hub
 from kombu.common import ignore_errors
 from kombu.entity import Queue
-from kombu.transport import TRANSPORT_ALIASES
-from kombu.transport import redis as redis_transport
+from kombu.transport import TRANSPORT_ALIASES, redis as redis_transport
 from kombu.utils.functional import maybe_list
 from kombu.utils.objects import cached_property
 

@@ -9,8 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Set as AbstractSet
 from itertools import chain
 from pathlib import Path
 from typing import Final, Literal

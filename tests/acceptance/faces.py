@@ -14,8 +14,7 @@ from running import HERE
 from started import JOIN_S, started
 from waiting import eventually
 
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 
 ROOT: Final = Path(__file__).parents[2]
 

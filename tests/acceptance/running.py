@@ -16,11 +16,10 @@ from simulation import tuner_on
 from started import started, wait_for_worker
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.keys import WORKERS, name_key, worker_key
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 
 __all__ = ["HERE", "QUICK", "broker", "fleet", "own_broker", "running_worker", "tune", "tuner_on"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from mqtune.journal.connection import connect
+from mqtune.journal import connect
 
 
 class Tap:

@@ -25,7 +25,7 @@ from servers import EACH_SERVER, started_on
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.cli import group
 from mqtune.core.errors import (
     AccessDenied,
@@ -49,19 +49,27 @@ from mqtune.core.keys import (
 )
 from mqtune.core.rates import Rate, Rates
 from mqtune.core.trial import CheckpointId, Intent, TrialId, TrialStatus
-from mqtune.journal.acl import ROLES, account, password_hash, rules_of
-from mqtune.journal.base import Assignment, Claim, Order
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.follow import Follower
-from mqtune.journal.identity import identify
-from mqtune.journal.logs import LogExchange
-from mqtune.journal.quotas import Quota, Quotas
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal import (
+    ROLES,
+    Assignment,
+    Claim,
+    Fleet,
+    Follower,
+    LogExchange,
+    Order,
+    Quota,
+    Quotas,
+    RedisJournal,
+    account,
+    connect,
+    identify,
+    password_hash,
+    rules_of,
+)
 from mqtune.journal.script import script
 from mqtune.results.logs import AttemptOutput
 from mqtune.testing.backends.world import drive
-from mqtune.trainable.bundle import KEY_VARIABLE
+from mqtune.trainable import KEY_VARIABLE
 
 TEAM = "team-a-*"
 OURS, THEIRS = ExperimentKeys("team-a-1"), ExperimentKeys("team-b-1")

@@ -22,7 +22,7 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
-from mqtune.driver.settings import KnownTrainable
+from mqtune.driver import KnownTrainable
 
 pytest.importorskip("ax")
 

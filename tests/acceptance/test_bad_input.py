@@ -25,7 +25,7 @@ from mqtune.core.errors import (
 )
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus, attempt_and_number
 from mqtune.results.results import Results
-from mqtune.worker.devices import usable_cpus
+from mqtune.worker import usable_cpus
 
 Tune = Callable[..., mqtune.Tuner]
 SPACE = {"x": mqtune.uniform(0, 1)}

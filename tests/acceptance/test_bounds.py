@@ -13,7 +13,7 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, ServerBinary
+from mqtune.backends import EmbeddedServer, ServerBinary
 from mqtune.core.trial import Report, Trial, TrialStatus
 
 Tune = Callable[..., mqtune.Tuner]

@@ -14,9 +14,9 @@ from running import running_worker
 from trainables import BROKEN_WORKER
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
-from mqtune.worker.retries import ANOTHER_WORKER_S
+from mqtune.worker import ANOTHER_WORKER_S
 
 TRIALS = 4
 

@@ -24,11 +24,11 @@ from terminal import terminal
 from waiting import all_gone, eventually, family_of
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.core.text import in_words
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.journal.connection import celery_url
-from mqtune.worker.settings import WorkerSettings, celery_settings
+from mqtune.journal import celery_url
+from mqtune.worker import WorkerSettings, celery_settings
 
 Tune = Callable[..., mqtune.Tuner]
 

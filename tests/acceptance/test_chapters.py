@@ -19,7 +19,7 @@ from running import HERE, running_worker
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.cli import group
 from mqtune.client import Client
 from mqtune.core.errors import ChapterUnavailable

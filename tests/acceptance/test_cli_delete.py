@@ -19,7 +19,7 @@ from mqtune.checkpoints.store import Tenant
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.driver import deletion
-from mqtune.journal.connection import connect
+from mqtune.journal import connect
 from mqtune.results.results import Results
 
 Tune = Callable[..., mqtune.Tuner]

@@ -17,7 +17,7 @@ from running import running_worker
 
 import mqtune
 from mqtune.core.events import DecisionTaken, decode_event
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
 
 HOUR_S: Final = 3600.0

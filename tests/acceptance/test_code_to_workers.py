@@ -16,12 +16,12 @@ from click.testing import CliRunner
 from running import running_worker
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.cli import group
 from mqtune.core.errors import CodeDiffers, CodeRefused, ConfigurationError
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import TrialStatus
-from mqtune.journal.connection import connect
+from mqtune.journal import connect
 
 KEY = "the key of this test's workers"
 MODULES = ("brought", "brought.helper", "brought_main")

@@ -23,11 +23,10 @@ from running import running_worker, tuner_on
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import find_binaries
+from mqtune.backends import find_binaries
 from mqtune.core.keys import WORKERS, ExperimentKeys
 from mqtune.core.trial import TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.journal.quotas import Quotas
+from mqtune.journal import Quotas, connect
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl"),

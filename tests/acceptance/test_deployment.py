@@ -18,7 +18,7 @@ from faces import ROOT, running, wait_until_joined
 from started import free_port
 from waiting import eventually
 
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 
 BIN = Path(sys.executable).parent
 #: What README's example is, with fewer and shorter trials.

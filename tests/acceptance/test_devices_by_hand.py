@@ -10,12 +10,11 @@ from click.testing import CliRunner
 from running import running_worker
 from waiting import eventually
 
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.owner import this_owner
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 
 OPTIONS = ("--gpus", "0,1", "--cpus", "2")
 

@@ -19,8 +19,7 @@ from waiting import eventually
 import mqtune
 from mqtune.core.keys import name_key
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 from mqtune.testing.backends.world import drive
 
 SLOT = mqtune.Resources(cpus=5)

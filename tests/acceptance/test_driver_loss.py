@@ -24,9 +24,7 @@ from mqtune.core.errors import ConfigurationError, CopyIncomplete, DriverFenced
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialStatus
-from mqtune.journal.base import Entry
-from mqtune.journal.connection import connect
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal import Entry, RedisJournal, connect
 from mqtune.results.results import Results
 from mqtune.testing.backends.world import drive
 

@@ -17,10 +17,10 @@ import trainables
 from waiting import all_gone, eventually, family_of
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import TrialStatus
-from mqtune.journal.connection import connect
+from mqtune.journal import connect
 from mqtune.results.results import Results
 
 SCRIPT = """

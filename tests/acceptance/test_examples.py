@@ -17,10 +17,10 @@ from waiting import eventually
 
 import mqtune
 import mqtune.cli
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import is_in_memory
-from mqtune.journal.connection import connect
+from mqtune.journal import connect
 from mqtune.results.experiments import saved_experiments
 from mqtune.results.results import Results
 

@@ -22,8 +22,8 @@ from mqtune.cli import group
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import FORGOTTEN, TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.worker.settings import WorkerSettings, celery_settings
+from mqtune.journal import connect
+from mqtune.worker import WorkerSettings, celery_settings
 
 #: How long anything here may take, on a machine that runs other tests.
 BACK_S: Final = 60.0

@@ -21,7 +21,7 @@ from trainables import lingers, raises, slow, steady
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.core.resources import queue_name
 from mqtune.core.trial import TrialStatus
 

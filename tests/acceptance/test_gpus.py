@@ -26,12 +26,9 @@ from waiting import eventually
 import mqtune
 from mqtune.core.events import WorkerInfo
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 from mqtune.testing.backends.world import Nothing
-from mqtune.worker.devices import RETURN_S, GpuProbe
-from mqtune.worker.gpu_probe import Gpu
-from mqtune.worker.threads import ROUND_S
+from mqtune.worker import RETURN_S, ROUND_S, Gpu, GpuProbe
 
 #: A GPU takes its time to begin, and a machine with GPUs has others on it.
 WAIT_S: Final = 120.0

@@ -21,16 +21,14 @@ from tap import Tap
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import START, AttemptEnded, ExperimentCreated, TrialStaged, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.trial import TrialId, TrialStatus
-from mqtune.journal.base import Assignment
-from mqtune.journal.connection import connect
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal import Assignment, RedisJournal, connect
 from mqtune.testing.backends.world import drive
 
 QUEUE: Final = f"mqtune-{QUEUE_VERSION}.gpu0.cpu5"

@@ -23,8 +23,7 @@ from mqtune.core.codec import decode_value
 from mqtune.core.events import busy_as
 from mqtune.core.keys import SHARES
 from mqtune.core.resources import Resources, queue_name
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 
 SLOT: Final = Resources(cpus=7)
 #: Longer than a test takes.

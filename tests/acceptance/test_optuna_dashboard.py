@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal import JOURNAL_FILE
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
 #: How long a program may take to start, or to end, on a busy machine.

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from fleets import worker
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.cli import group
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.steering import steer
@@ -30,11 +30,7 @@ from mqtune.core.keys import AUDIT
 from mqtune.core.owner import Owner
 from mqtune.core.submission import SubmittedRun
 from mqtune.core.trial import TrialId
-from mqtune.journal.audit import AuditEntry, newest_entries
-from mqtune.journal.base import Claim, Grant
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal import AuditEntry, Claim, Fleet, Grant, RedisJournal, connect, newest_entries
 
 HOST = socket.gethostname()
 #: How long a worker that says nothing is in the fleet.

@@ -26,8 +26,7 @@ from mqtune.core.events import Reports, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.owner import this_owner
 from mqtune.core.trial import TrialStatus
-from mqtune.journal.base import entry_time
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal import RedisJournal, entry_time
 
 #: How long it may take until what was set is everywhere, on a machine that runs other tests.
 SOON_S = 45.0

@@ -17,12 +17,11 @@ from pathlib import Path
 import pytest
 from waiting import eventually
 
-from mqtune.backends.local.server import find_binary
+from mqtune.backends import find_binary
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 from mqtune.results.display import trial_table
 from mqtune.results.experiments import saved_experiments
 from mqtune.results.results import Results

@@ -27,7 +27,7 @@ from mqtune.core.events import VERSION
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.machine import mqtune_home
 from mqtune.core.trial import FORGOTTEN, TrialStatus
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal import JOURNAL_FILE
 from mqtune.testing.backends.world import drive
 
 #: How long anything here may take to come back, on a machine that runs other tests.

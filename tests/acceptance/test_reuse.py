@@ -24,7 +24,7 @@ from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import DEMANDS
 from mqtune.core.trial import Trial, TrialStatus
-from mqtune.journal.connection import connect
+from mqtune.journal import connect
 from mqtune.testing.backends.world import Nothing, drive
 
 #: A shape that no other test's workers have, and what only workers that end here offer: no trial of either goes to the other.

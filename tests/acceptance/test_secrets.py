@@ -26,10 +26,10 @@ from test_flower import Flower
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.trial import TrialStatus
-from mqtune.journal.connection import connect
+from mqtune.journal import connect
 
 #: With what has a meaning in a URL.
 PASSWORD: Final = "h4sh/me@n0t:ever?"

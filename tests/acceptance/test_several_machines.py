@@ -16,8 +16,7 @@ from walkthrough import blocks_of
 
 import mqtune
 from mqtune.checkpoints import open_store
-from mqtune.trainable.process.protocol import FRAME_END
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable import FRAME_END, TrainableSpec
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -20,8 +20,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import busy_as
 from mqtune.core.keys import DEMANDS
 from mqtune.core.trial import AttemptEnd, Intent, TrialStatus
-from mqtune.journal import demands
-from mqtune.journal.connection import connect
+from mqtune.journal import connect, demands
 
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=9)

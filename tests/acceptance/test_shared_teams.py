@@ -13,11 +13,10 @@ from test_cli_show import run
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.core.resources import queues_of
 from mqtune.core.trial import TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 
 TEAMS = ("team-a-*", "team-b-*")
 SLOT = mqtune.Resources(cpus=5)

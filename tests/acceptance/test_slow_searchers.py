@@ -211,8 +211,7 @@ def test_a_driver_that_is_killed_while_a_model_of_syne_tunes_ponders_asks_and_de
     fleet: str, tmp_path: Path, mqtune_home: Path
 ) -> None:
     pytest.importorskip("syne_tune", reason="its dependencies take some 800 MB; pip install 'mqtune[syne-tune]'")
-    from slow_searcher_driver import PONDERS_S as THEIRS_S
-    from slow_searcher_driver import TRIALS, configs
+    from slow_searcher_driver import PONDERS_S as THEIRS_S, TRIALS, configs
 
     name, log, rng = f"pondering-{time.time_ns()}", tmp_path / "log", random.Random()
     said: list[list[Any]] = []

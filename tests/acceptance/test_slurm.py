@@ -19,8 +19,7 @@ from started import JOIN_S, started
 from waiting import eventually
 
 from mqtune.core.events import WorkerInfo
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 
 pytestmark = [
     pytest.mark.skipif(

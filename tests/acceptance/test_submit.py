@@ -20,13 +20,12 @@ from running import running_worker
 from started import started
 from waiting import all_gone, eventually, family_of
 
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.cli import group
 from mqtune.client import Client
 from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources, MqtuneError, NameTaken
 from mqtune.core.trial import TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.journal.submissions import HOLD_S, MOST_SHORT, Submissions, SubmissionState
+from mqtune.journal import HOLD_S, MOST_SHORT, Submissions, SubmissionState, connect
 from mqtune.results.logs import follow_driver
 from mqtune.results.results import Results
 

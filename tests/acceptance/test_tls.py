@@ -23,12 +23,11 @@ from running import running_worker, tuner_on
 from tls import Authority, TlsProxy
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer, find_binary
+from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.trial import TrialStatus
-from mqtune.journal.connection import celery_tls, celery_url, connect
-from mqtune.journal.sentinel import Sentinels
-from mqtune.worker.settings import WorkerSettings, celery_settings
+from mqtune.journal import Sentinels, celery_tls, celery_url, connect
+from mqtune.worker import WorkerSettings, celery_settings
 
 
 @pytest.fixture(scope="module")

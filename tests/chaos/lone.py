@@ -14,8 +14,8 @@ import redis
 from faulty_proxy import FaultyProxy
 from kept_port import KeptPort
 
-from mqtune.backends.local.server import find_binary
-from mqtune.journal.acl import account, password_hash, rules_of
+from mqtune.backends import find_binary
+from mqtune.journal import account, password_hash, rules_of
 
 #: The account of those who may only look at experiments and make requests.
 OPERATOR: Final = "mqtune-operator"

@@ -16,8 +16,7 @@ from server_faults import tell
 from mqtune.core.errors import MqtuneError
 from mqtune.core.events import START, ExperimentEnded
 from mqtune.core.keys import ExperimentKeys
-from mqtune.journal.connection import connect
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal import RedisJournal, connect
 
 #: How much an experiment that has ended takes, in bytes; half of that is enough for all that a run needs.
 _BALLAST: Final = 24_000_000

@@ -16,8 +16,8 @@ from redis.retry import Retry
 
 from mqtune.core.owner import this_owner
 from mqtune.core.submission import Submission
-from mqtune.journal.submissions import Submissions
-from mqtune.trainable.bundle import Bundle, File
+from mqtune.journal import Submissions
+from mqtune.trainable import Bundle, File
 
 HERE: Final = Path(__file__).parent
 #: What hosts take scripts by.

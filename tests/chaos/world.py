@@ -29,7 +29,7 @@ from submitted import KEY, Desk, SubmittedProcess, new_drivers
 from mqtune.core.errors import MqtuneError
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import Resources, queue_name
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet
 
 HERE: Final = Path(__file__).parent
 #: In the environment of all that a run starts, so that what has lost its parents is found too.

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
-from mqtune.backends.local.worker import WorkerProcess
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.backends import EmbeddedServer, WorkerProcess
+from mqtune.journal import Fleet, connect
 from mqtune.testing.backends import BackendContract, NewTuner
 from mqtune.testing.play import play, play_unsaved, reports
 from mqtune.testing.waiting import eventually

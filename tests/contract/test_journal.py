@@ -38,17 +38,29 @@ from contract.journals.world import (
 from servers import EACH_SERVER, started_on
 from waiting import DEADLINE_S, eventually
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import BrokerUnavailable, NameTaken
 from mqtune.core.events import VERSION
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import GAP, Claim, Entry, Grant, Journal, LastAttempt, Order
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import DESCRIBED_HOLDS, ControlChannel, Fleet
-from mqtune.journal.memory_server import MemoryServer
-from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal, renew_all
+from mqtune.journal import (
+    DESCRIBED_HOLDS,
+    GAP,
+    UPLOAD_COUNT,
+    Claim,
+    ControlChannel,
+    Entry,
+    Fleet,
+    Grant,
+    Journal,
+    LastAttempt,
+    MemoryServer,
+    Order,
+    RedisJournal,
+    connect,
+    renew_all,
+)
 from mqtune.journal.script import script
 
 

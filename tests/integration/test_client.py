@@ -19,7 +19,7 @@ from losing import set_back_redis, snapshot_of_redis
 from waiting import DEADLINE_S, eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.cli.ui.places import Places
 from mqtune.client import Answer, ExperimentHandle
@@ -45,8 +45,8 @@ from mqtune.core.events import (
 )
 from mqtune.core.keys import EXPERIMENTS, ExperimentKeys
 from mqtune.core.trial import TrialId, TrialStatus
+from mqtune.journal import RedisJournal
 from mqtune.journal.follow import follow
-from mqtune.journal.redis import RedisJournal
 
 NAME = "steered"
 DEFINITION = {"metric": "loss", "mode": "min", "max_failures": 0, "scheduler": {"scheduler": "fifo"}}

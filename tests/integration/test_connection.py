@@ -23,10 +23,10 @@ from redis.connection import HiredisRespSerializer
 from restartable import RestartableRedis
 from servers import EACH_SERVER, started_on
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.core.keys import UNACKED
-from mqtune.journal.connection import (
+from mqtune.journal import (
     BLOCKING_READ_MAX_S,
     COMMAND_TIMEOUT_S,
     Connects,
@@ -37,7 +37,7 @@ from mqtune.journal.connection import (
     open_client,
     redact,
 )
-from mqtune.worker.settings import check_broker
+from mqtune.worker import check_broker
 
 SECRET = "s3cr3t/with@odd#chars"
 QUOTED = "s3cr3t%2Fwith%40odd%23chars"

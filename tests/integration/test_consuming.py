@@ -19,7 +19,7 @@ from waiting import eventually, lives
 import mqtune
 from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.testing.backends.world import drive
-from mqtune.worker.app import MOST_COMMANDS
+from mqtune.worker import MOST_COMMANDS
 
 #: How long a worker may take to see that it is stuck, hand its trials back, and be ready once more, on a busy machine.
 ANEW_S: Final = 60.0

@@ -13,17 +13,13 @@ from fleets import impairment, worker
 from kombu.transport import TRANSPORT_ALIASES
 from waiting import eventually
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.core.keys import DEMANDS, SHARES
 from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Share, Table, lists_of
-from mqtune.journal import demands as module
-from mqtune.journal.connection import celery_url
-from mqtune.journal.demands import Demands
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.quotas import Quotas
-from mqtune.worker.app import TrialTransport
+from mqtune.journal import Demands, Fleet, Quotas, celery_url, demands as module
+from mqtune.worker import TrialTransport
 
 QUEUE = f"mqtune-{QUEUE_VERSION}.gpu0.cpu1"
 #: Longer than a test takes.

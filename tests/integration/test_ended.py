@@ -11,17 +11,14 @@ from click.testing import CliRunner
 from servers import EACH_SERVER, started_on
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.cli import group
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import MqtuneError
 from mqtune.core.events import START, ExperimentCreated
 from mqtune.core.keys import ExperimentKeys
-from mqtune.journal.chapters import cut_chapters, keep_chapter
-from mqtune.journal.connection import connect
-from mqtune.journal.copy import JOURNAL_FILE
-from mqtune.journal.redis import RedisJournal, experiments_on
+from mqtune.journal import JOURNAL_FILE, RedisJournal, connect, cut_chapters, experiments_on, keep_chapter
 from mqtune.results.results import Results
 
 DAY_MS = 86_400_000

@@ -17,7 +17,7 @@ from contract.journals.world import ASSIGNMENT, LONG_S, ended, staged, started
 from fleets import impairment, worker
 from waiting import eventually
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.events import START, DriverStarted, ExperimentCreated, ExperimentEnded, busy_as
 from mqtune.core.keys import ExperimentKeys
@@ -27,14 +27,8 @@ from mqtune.core.shares import Demand, lists_of
 from mqtune.core.submission import Submission
 from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.core.version import __version__
-from mqtune.journal.base import Claim
-from mqtune.journal.demands import Demands
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.lock import LOCK_S
-from mqtune.journal.quotas import Quotas
-from mqtune.journal.redis import RedisJournal
-from mqtune.journal.submissions import Submissions
-from mqtune.trainable.bundle import Bundle, File
+from mqtune.journal import LOCK_S, Claim, Demands, Fleet, Quotas, RedisJournal, Submissions
+from mqtune.trainable import Bundle, File
 
 pytest.importorskip("prometheus_client")
 from mqtune.cli import fleet_figures

@@ -15,16 +15,14 @@ import redis
 from restartable import RestartableRedis
 from waiting import eventually
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError
 from mqtune.core.events import START, ExperimentCreated, ExperimentEnded, TrialStaged
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import TrialId
-from mqtune.journal import follow as module
-from mqtune.journal.connection import connect
-from mqtune.journal.follow import Follower, follow
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal import Follower, RedisJournal, connect, follow as module
+from mqtune.journal.follow import follow
 
 NAME = "followed"
 KEYS = ExperimentKeys(NAME)

@@ -31,7 +31,7 @@ from contract.journals.world import (
 from servers import EACH_SERVER, started_on
 from waiting import DEADLINE_S, eventually
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.core.errors import BrokerFull
 from mqtune.core.events import AttemptEnded, ExperimentCreated, Requested, decode_event
@@ -39,15 +39,24 @@ from mqtune.core.owner import NOBODY
 from mqtune.core.shares import Demand, Share
 from mqtune.core.submission import Submission
 from mqtune.core.trial import CheckpointId, Intent, TrialId
-from mqtune.journal.base import FENCED, Chapter, Claim, Grant, Order, Unclaimed
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, RedisClient, connect
-from mqtune.journal.demands import Demands
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.identity import identify
-from mqtune.journal.quotas import Quotas
-from mqtune.journal.redis import RedisJournal
-from mqtune.journal.submissions import Submissions
-from mqtune.trainable.bundle import Bundle, File
+from mqtune.journal import (
+    CONNECT_TIMEOUT_S,
+    FENCED,
+    Chapter,
+    Claim,
+    Demands,
+    Fleet,
+    Grant,
+    Order,
+    Quotas,
+    RedisClient,
+    RedisJournal,
+    Submissions,
+    Unclaimed,
+    connect,
+    identify,
+)
+from mqtune.trainable import Bundle, File
 
 #: How long a call goes on trying where a person waits for it.
 PATIENCE_S = 0.1

@@ -15,10 +15,9 @@ from altered_worker import altered_worker, held, let_go, meets, tuner_of
 from waiting import eventually, is_gone
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 
 #: How long what other processes do may take on a busy machine.
 SOON_S: Final = 60.0

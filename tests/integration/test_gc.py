@@ -17,7 +17,7 @@ from book import Book
 from click.testing import CliRunner
 from redis.exceptions import NoPermissionError
 
-from mqtune.backends.local.server import EmbeddedServer, ServerBinary
+from mqtune.backends import EmbeddedServer, ServerBinary
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.checkpoints.store import Tenant
 from mqtune.cli import group, unused
@@ -26,12 +26,8 @@ from mqtune.core.errors import AccessDenied
 from mqtune.core.keys import EXPERIMENTS, IDENTITY, TASK_NAME, ExperimentKeys
 from mqtune.core.machine import process_mark, started_at
 from mqtune.core.trial import checkpoint_id
-from mqtune.driver.garbage import garbage_on
-from mqtune.driver.tenancy import claim, give_to_archive, tenant_on
-from mqtune.journal.connection import connect
-from mqtune.journal.identity import identify
-from mqtune.journal.lock import LOCK_S
-from mqtune.journal.redis import RedisJournal
+from mqtune.driver import claim, garbage_on, give_to_archive, tenant_on
+from mqtune.journal import LOCK_S, RedisJournal, connect, identify
 
 QUEUE = "mqtune-0-2-cpu1"
 

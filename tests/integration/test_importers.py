@@ -14,12 +14,8 @@ from attempts import gone, import_key, start_message
 from test_zygotes import frames
 from waiting import eventually, is_gone, lives
 
-from mqtune.trainable.process.protocol import FRAME_REPORT
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import importers
-from mqtune.worker.importers import Importer, ImportFailed
-from mqtune.worker.late_imports import LateImports
-from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteSilent
+from mqtune.trainable import FRAME_REPORT, TrainableSpec
+from mqtune.worker import Importer, ImportFailed, LateImports, ZygoteDied, ZygoteHandle, ZygoteSilent, importers
 
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 

@@ -13,8 +13,7 @@ import pytest
 from waiting import eventually, lives
 
 from mqtune.core.machine import describe_process, process_mark
-from mqtune.worker import processes as leftovers
-from mqtune.worker.processes import MARK, end_leftovers
+from mqtune.worker import MARK, end_leftovers, processes as leftovers
 
 #: Tells its mark, as a worker that starts a zygote does, and sleeps.
 WORKER = "import time; from mqtune.core.machine import describe_process as me; print(me(), flush=True); time.sleep(60)"

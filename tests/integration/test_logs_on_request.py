@@ -15,11 +15,9 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import LogUnavailable
 from mqtune.core.keys import ExperimentKeys, control_channel, worker_key
 from mqtune.core.trial import Attempt, TrialId
-from mqtune.journal import logs as module
-from mqtune.journal.base import Claim
-from mqtune.journal.logs import CHUNK_BYTES, LOGS, LogChunk, LogExchange
+from mqtune.journal import CHUNK_BYTES, LOGS, Claim, LogChunk, LogExchange, logs as module
 from mqtune.results.logs import AttemptOutput
-from mqtune.worker.logs import Logs, LogServer
+from mqtune.worker import Logs, LogServer
 
 WORKER = "w1@far"
 ONE = TrialId("0001")

@@ -26,12 +26,19 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, ExperimentCreated, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import FORGOTTEN, TrialId
-from mqtune.journal.base import FENCED, Claim, Order
-from mqtune.journal.connection import open_client
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.fleet import ControlChannel
-from mqtune.journal.redis import UPLOAD_COUNT, RedisJournal
-from mqtune.journal.restore import bring_back, put_back
+from mqtune.journal import (
+    FENCED,
+    JOURNAL_FILE,
+    UPLOAD_COUNT,
+    Claim,
+    ControlChannel,
+    JournalFile,
+    Order,
+    RedisJournal,
+    bring_back,
+    open_client,
+    put_back,
+)
 
 #: How long a command here may take before its connection counts as dead.
 TIMEOUT_S = 0.3

@@ -13,20 +13,13 @@ import pytest
 from waiting import eventually, lives
 
 import mqtune
-from mqtune.backends.local.backend import LocalBackend
-from mqtune.backends.local.server import EmbeddedServer
-from mqtune.backends.local.worker import PrivateWorker, private_name
+from mqtune.backends import EmbeddedServer, LocalBackend, PrivateWorker, private_name
 from mqtune.core.codec import encode_value
 from mqtune.core.resources import queue_name
 from mqtune.core.seats import seat_names
 from mqtune.core.trial import TrialId
-from mqtune.journal.base import Assignment
-from mqtune.journal.clock import ServerClock
-from mqtune.journal.connection import RedisClient
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.local_queue import LocalQueue, encode_task
-from mqtune.journal.redis import RedisJournal
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.journal import Assignment, Fleet, LocalQueue, RedisClient, RedisJournal, ServerClock, encode_task
+from mqtune.trainable import TrainableSpec
 
 CODE_ROOT = Path(mqtune.__file__).parents[1]
 SLOTS = {"gpus": "0", "slots": 2, "cpus": 2}

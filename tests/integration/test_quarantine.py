@@ -17,12 +17,11 @@ from click.testing import CliRunner
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.core.events import WorkerInfo
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, Trial, TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 from mqtune.testing.backends.world import drive
 
 GB = 1_000_000_000

@@ -13,15 +13,11 @@ import pytest
 import redis
 from fleets import worker
 
-from mqtune.backends.base import Offer
-from mqtune.backends.celery import MOST_AT_ONCE, CeleryBackend, Together
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import MOST_AT_ONCE, CeleryBackend, EmbeddedServer, Offer, Together
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.shares import lists_of
 from mqtune.core.trial import Attempt, TrialId
-from mqtune.journal.clock import ServerClock
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal import Fleet, RedisJournal, ServerClock
 
 #: Longer than a test takes.
 HOLD_S: Final = 100.0

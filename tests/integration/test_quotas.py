@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from contract.journals.world import ASSIGNMENT, LONG_S, ONE, SHORT_S, ended, staged, started
 from waiting import eventually
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
@@ -20,10 +20,7 @@ from mqtune.core.owner import this_owner
 from mqtune.core.seats import seat_names
 from mqtune.core.shares import AGING_S, Cap
 from mqtune.core.trial import TrialId
-from mqtune.journal.base import Claim, Grant, Unclaimed
-from mqtune.journal.demands import Demands
-from mqtune.journal.quotas import Quota, Quotas
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal import Claim, Demands, Grant, Quota, Quotas, RedisJournal, Unclaimed
 
 #: How long the server keeps what runs under a quota.
 KEPT_S = 3600

@@ -9,10 +9,8 @@ import pytest
 import redis
 from waiting import eventually
 
-from mqtune.backends.local.server import EmbeddedServer
-from mqtune.journal import connection as client_module
-from mqtune.journal.connection import RedisClient, connect
-from mqtune.journal.redis import RedisJournal
+from mqtune.backends import EmbeddedServer
+from mqtune.journal import RedisClient, RedisJournal, connect, connection as client_module
 
 
 @pytest.fixture

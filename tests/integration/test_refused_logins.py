@@ -16,13 +16,11 @@ from fleets import worker
 from impaired import reasons
 from waiting import DEADLINE_S, eventually
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.cli.doctor import _worker
 from mqtune.cli.submit import why_no_driver_slot
 from mqtune.core.errors import BrokerRefused
-from mqtune.journal.acl import account, password_hash, rules_of
-from mqtune.journal.connection import connect
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal import RedisJournal, account, connect, password_hash, rules_of
 from mqtune.worker import drivers as module
 
 USER = "team-driver"

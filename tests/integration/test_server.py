@@ -17,16 +17,11 @@ import redis
 from servers import EACH_SERVER, started_on
 from waiting import eventually
 
+from mqtune.backends import EmbeddedServer, ServerBinary, find_binary, server_url
 from mqtune.backends.local import server as server_module
-from mqtune.backends.local.server import (
-    EmbeddedServer,
-    ServerBinary,
-    find_binary,
-    server_url,
-)
 from mqtune.core.errors import BrokerRefused, NameTaken, NoServer
 from mqtune.core.version import install_command
-from mqtune.journal.connection import connect
+from mqtune.journal import connect
 
 OWNER = """
 import os, sys

@@ -17,11 +17,10 @@ from click.testing import CliRunner
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
-from mqtune.journal.connection import connect
-from mqtune.journal.fleet import Fleet
+from mqtune.journal import Fleet, connect
 
 GB = 10**9
 #: How long what another process does may take on a busy machine.

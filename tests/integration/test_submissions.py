@@ -18,20 +18,23 @@ from impaired import nothing_impaired
 from servers import EACH_SERVER, started_on
 from waiting import eventually
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.core.errors import BrokerFull, CodeRefused, NameTaken
 from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS, ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.submission import Submission
-from mqtune.journal import submissions as module
-from mqtune.journal.connection import RedisClient, connect
-from mqtune.journal.redis import RedisJournal, experiments_on
-from mqtune.journal.submissions import MOST_SHORT, Submissions, Taken
-from mqtune.trainable.bundle import Bundle, File
-from mqtune.worker import drivers
-from mqtune.worker.drivers import DriverSlots
-from mqtune.worker.logs import Logs
-from mqtune.worker.scratch import Scratch
+from mqtune.journal import (
+    MOST_SHORT,
+    RedisClient,
+    RedisJournal,
+    Submissions,
+    Taken,
+    connect,
+    experiments_on,
+    submissions as module,
+)
+from mqtune.trainable import Bundle, File
+from mqtune.worker import DriverSlots, Logs, Scratch, drivers
 
 KEY = "the key of this test's workers"
 BUNDLE = Bundle.of({"tune.py": File(b"print(1)")})

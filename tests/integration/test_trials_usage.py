@@ -17,7 +17,7 @@ from servers import EACH_SERVER, started_on
 from waiting import eventually
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.cli.ui.feed import Feeds
 from mqtune.cli.ui.places import Places
@@ -26,8 +26,7 @@ from mqtune.core.errors import AccessDenied
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import AttemptEnd, Trial
 from mqtune.core.usage import DeviceUse, LiveUse
-from mqtune.journal.connection import connect
-from mqtune.journal.usage import UsageBoard
+from mqtune.journal import UsageBoard, connect
 from mqtune.results.results import Results
 
 HALF = mqtune.Resources(gpus=0.5, cpus=1)

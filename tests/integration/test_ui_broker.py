@@ -16,7 +16,7 @@ from fleets import worker
 from test_client import NAME, AnsweringDriver
 from waiting import eventually
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.logs import Log
@@ -28,9 +28,7 @@ from mqtune.core.events import START, AttemptStarted, TrialStaged, busy_as
 from mqtune.core.keys import DEMANDS, QUOTAS
 from mqtune.core.shares import Demand
 from mqtune.core.trial import TrialId, TrialStatus
-from mqtune.journal.demands import Demands
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.quotas import Quotas
+from mqtune.journal import Demands, Fleet, Quotas
 
 
 @pytest.fixture

@@ -39,14 +39,11 @@ from mqtune.core.seats import seat_name
 from mqtune.core.shares import Demand
 from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
-from mqtune.driver.bundling import BundleFolder
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.demands import Demands
-from mqtune.journal.logs import made_mark, output_path
-from mqtune.journal.usage import UsageBoard
+from mqtune.driver import BundleFolder
+from mqtune.journal import JOURNAL_FILE, Demands, JournalFile, UsageBoard, made_mark, output_path
 from mqtune.results.labelling import label
 from mqtune.testing import waiting
-from mqtune.trainable.bundle import Bundle, File
+from mqtune.trainable import Bundle, File
 
 CHROMIUM: Final = shutil.which("chromium")
 DRIVER: Final = shutil.which("chromedriver")

@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 
 import psutil
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from impaired import nothing_impaired, quarantined
 from losing import set_back, snapshot
 from waiting import DEADLINE_S, eventually, is_gone, lives
@@ -49,28 +48,32 @@ from mqtune.core.trial import (
     TrialId,
     attempt_and_number,
 )
-from mqtune.journal.base import FENCED, GAP, Answer, Assignment, Claim, EndedBy, Segment
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import MemoryServer
-from mqtune.trainable.experiment_code import fingerprints, read_code
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import attempt as attempt_module
-from mqtune.worker import zygotes as zygotes_module
-from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
-from mqtune.worker.bundles import Bundles
-from mqtune.worker.control_pipe import ControlPipe
-from mqtune.worker.devices import SlotPlan
-from mqtune.worker.experiments import ExperimentHere
-from mqtune.worker.logs import Logs
-from mqtune.worker.outcome import RunResult
-from mqtune.worker.processes import MemoryKills
-from mqtune.worker.quick_failures import QuickFailures
-from mqtune.worker.runtime import IMPORTER_IDLE_S
-from mqtune.worker.scratch import Scratch
-from mqtune.worker.seats import SEAT_S
-from mqtune.worker.slots import FAILED_STARTS, Slots, ZygoteFinder
-from mqtune.worker.uplink import Stream, Uplink
-from mqtune.worker.zygotes import ZygoteHandle
+from mqtune.journal import FENCED, GAP, Answer, Assignment, Claim, EndedBy, MemoryJournal, MemoryServer, Segment
+from mqtune.trainable import TrainableSpec, fingerprints, read_code
+from mqtune.worker import (
+    FAILED_STARTS,
+    IMPORTER_IDLE_S,
+    SEAT_S,
+    AttemptRun,
+    Bundles,
+    ControlPipe,
+    ExperimentHere,
+    Logs,
+    MemoryKills,
+    QuickFailures,
+    RunResult,
+    Scratch,
+    SlotPlan,
+    Slots,
+    Stream,
+    Uplink,
+    WorkerServices,
+    ZygoteFinder,
+    ZygoteHandle,
+    attempt as attempt_module,
+    revoke,
+    zygotes as zygotes_module,
+)
 
 CODE = """
 import os, signal, time

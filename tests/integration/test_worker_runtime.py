@@ -18,15 +18,8 @@ from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
 from mqtune.core.keys import ExperimentKeys, control_channel
 from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialId
-from mqtune.journal.base import Assignment, Claim, Grant
-from mqtune.journal.connection import RedisClient
-from mqtune.journal.fleet import LOOK, Fleet
-from mqtune.journal.redis import RedisJournal
-from mqtune.worker import runtime as module
-from mqtune.worker.devices import SlotPlan
-from mqtune.worker.experiments import REMEMBERED
-from mqtune.worker.runtime import WorkerRuntime
-from mqtune.worker.slots import Slot, Slots
+from mqtune.journal import LOOK, Assignment, Claim, Fleet, Grant, RedisClient, RedisJournal
+from mqtune.worker import REMEMBERED, Slot, SlotPlan, Slots, WorkerRuntime, runtime as module
 
 TRIAL = TrialId("0001")
 

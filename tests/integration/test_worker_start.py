@@ -11,12 +11,10 @@ import pytest
 import redis
 from started import started, wait_for_worker
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.journal.connection import RedisClient
-from mqtune.worker import app as worker_module
-from mqtune.worker.app import TrialApp, create_app
-from mqtune.worker.settings import WorkerSettings
+from mqtune.journal import RedisClient
+from mqtune.worker import TrialApp, WorkerSettings, app as worker_module, create_app
 
 
 @pytest.fixture

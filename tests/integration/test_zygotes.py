@@ -17,12 +17,8 @@ from attempts import forked, gone, import_key, start_message
 from waiting import eventually, is_gone, lives
 
 from mqtune.core.codec import decode_value
-from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import importers
-from mqtune.worker.control_pipe import ControlPipe
-from mqtune.worker.importers import Importer
-from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle, ZygoteSilent
+from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED, TrainableSpec
+from mqtune.worker import ControlPipe, Importer, ZygoteDied, ZygoteHandle, ZygoteSilent, importers
 
 #: What comes with every report.
 COUNTED = {"training_iteration", "time_this_iter_s", "time_total_s"}

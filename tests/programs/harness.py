@@ -27,7 +27,7 @@ from notebooks import RUN_NOTEBOOK
 from servers import the_server
 from started import started, wait_for_worker
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.core.errors import MqtuneError
 from mqtune.core.trial import TrialStatus

@@ -11,16 +11,12 @@ import losing
 import pytest
 import redis
 from contract.journals.world import LONG_S, MemoryWorld, closed
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.codec import encode_value
 from mqtune.core.events import START
-from mqtune.journal.base import Entry, Journal
-from mqtune.journal.chapters import cut_chapters, keep_chapter
-from mqtune.journal.copy import JournalFile
-from mqtune.journal.redis import RedisJournal
+from mqtune.journal import Entry, Journal, JournalFile, RedisJournal, cut_chapters, keep_chapter
 
 #: An entry that is no event, as anybody with an account may append one, and one that is larger than a chapter.
 HOSTILE = [b"", b"\xc1", bytes(5_000)]

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 import pytest
 from attempts import start_message
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from mqtune.checkpoints import decode_dict
 from mqtune.checkpoints.manifest import Manifest
@@ -30,14 +29,10 @@ from mqtune.core.errors import (
 from mqtune.core.events import START, AttemptEnded, AttemptStarted, Reports, TrialStaged, WorkerInfo, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import AttemptEnd, CheckpointId, TrialId
-from mqtune.journal.base import Assignment, Claim
-from mqtune.journal.copy import JournalFile
+from mqtune.journal import Assignment, Claim, JournalFile
 from mqtune.journal.fleet import _headers
-from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.protocol import FRAME
-from mqtune.trainable.process.session import Session
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.uplink import Stream, Uplink
+from mqtune.trainable import FRAME, Channel, Session, TrainableSpec
+from mqtune.worker import Stream, Uplink
 
 WIRE: Final = Path(__file__).parents[1] / "wire"
 #: Real messages of every kind, which are cut, changed and extended below.

@@ -16,8 +16,7 @@ import losing
 import pytest
 import redis
 from contract.journals.world import MemoryWorld
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from mqtune.core.codec import REPORTS_PREFIX, decode_value, pack_metrics, segment_bytes
@@ -26,7 +25,7 @@ from mqtune.core.events import Reports, Requested, decode_event
 from mqtune.core.keys import ExperimentKeys, control_channel
 from mqtune.core.seats import seat_in, seat_name
 from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
-from mqtune.journal.base import (
+from mqtune.journal import (
     Assignment,
     Claim,
     EndedBy,
@@ -37,12 +36,12 @@ from mqtune.journal.base import (
     LastAttempt,
     OnLoss,
     Order,
+    RedisJournal,
     Segment,
     Unclaimed,
     UnderWay,
     revocation,
 )
-from mqtune.journal.redis import RedisJournal
 
 EXPERIMENT: Final = "x"
 #: The unit in which time passes: much more than an example takes, so that on Redis nothing runs out by itself.

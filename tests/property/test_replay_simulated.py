@@ -9,8 +9,7 @@ from itertools import repeat
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from simulation import Killed, Simulation
 from worlds import SCHEDULERS, Repeating, World, worlds
 

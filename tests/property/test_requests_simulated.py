@@ -6,8 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from simulation import FOR_EVER_S, MOST_STEPS, NAME, Killed, Simulation
 from worlds import SCHEDULERS, World, worlds
 
@@ -20,7 +19,7 @@ from mqtune.core.events import (
     Told,
     TrialStaged,
 )
-from mqtune.journal.memory import MemoryJournal
+from mqtune.journal import MemoryJournal
 
 #: Those that treat pauses and added trials in different ways.
 SOME = pytest.mark.parametrize("name", ["fifo", "asha-2", "promotion", "hyperband", "pbt"])

@@ -6,9 +6,8 @@ import pytest
 from simulation import FOR_EVER_S, Simulation
 from worlds import SCHEDULERS, World
 
-from mqtune.driver.pace import Pace
-from mqtune.driver.plain import PlainReports
-from mqtune.journal.base import Entry
+from mqtune.driver import Pace, PlainReports
+from mqtune.journal import Entry
 
 #: What reports may bring besides that their trials go on, and a driver may come across between two of them.
 WORLDS = {

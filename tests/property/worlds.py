@@ -11,10 +11,10 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from simulation import SPACE, Simulation
 
-from mqtune.backends.simulated import Simulated
+from mqtune.backends import Simulated
 from mqtune.core.objective import Metric
 from mqtune.core.trial import Config, Decision, Report, Trial
-from mqtune.driver.settings import Limits
+from mqtune.driver import Limits
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.hyperband import HyperBand

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.errors import MqtuneError
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.journal import JOURNAL_FILE
 from mqtune.results.plots.plots import KINDS
 from mqtune.results.results import Results
 

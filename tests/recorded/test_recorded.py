@@ -15,13 +15,12 @@ import redis
 from said import said
 
 import mqtune
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.core.events import ExperimentCreated, decode_event
 from mqtune.core.owner import NOBODY
 from mqtune.core.registry import described
 from mqtune.core.trial import TrialId, TrialStatus
-from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 from mqtune.results.results import Results
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule

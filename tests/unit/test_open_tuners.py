@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 from bench import NAME, Bench, Hand
-from simulation import FOR_EVER_S, Killed, Simulation
-from simulation import curve as epochs
+from simulation import FOR_EVER_S, Killed, Simulation, curve as epochs
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, MetricMissing, SpaceError
 from mqtune.core.events import DecisionTaken, TrialStaged
 from mqtune.core.trial import UNDRIVEN, Action, AttemptEnd, CheckpointId, Decision, TrialStatus
-from mqtune.driver.loop import Driver
-from mqtune.driver.settings import Limits
+from mqtune.driver import Driver, Limits
 from mqtune.results.results import Results
 from mqtune.schedulers.base import FIFO
 from mqtune.search.space import AnySpace

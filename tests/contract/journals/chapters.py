@@ -17,10 +17,19 @@ from mqtune.checkpoints import CheckpointStore
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ChapterUnavailable, DriverFenced, JournalGone
-from mqtune.journal import chapters
-from mqtune.journal.base import WAIT, Chapter, Claim, Entry, Journal
-from mqtune.journal.chapters import Cut, cut_chapters, keep_chapter
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal import (
+    JOURNAL_FILE,
+    WAIT,
+    Chapter,
+    Claim,
+    Cut,
+    Entry,
+    Journal,
+    JournalFile,
+    chapters,
+    cut_chapters,
+    keep_chapter,
+)
 
 #: The bytes of a chapter: some entries of those that are written here.
 SIZE = 200

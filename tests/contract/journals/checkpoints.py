@@ -26,7 +26,7 @@ from contract.journals.world import (
 )
 
 from mqtune.core.trial import Intent, checkpoint_id
-from mqtune.journal.base import FENCED, Claim, Journal
+from mqtune.journal import FENCED, Claim, Journal
 
 #: The most that a checkpoint in memory may have.
 MAX_DATA: Final = 1_000_000

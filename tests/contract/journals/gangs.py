@@ -26,7 +26,7 @@ from contract.journals.world import (
 from mqtune.core.events import AttemptEnded, AttemptStarted, decode_event
 from mqtune.core.seats import seat_in, seat_names
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, EndedBy, Grant, Journal, LastAttempt, Refusal, Seated, revocation
+from mqtune.journal import FENCED, Claim, EndedBy, Grant, Journal, LastAttempt, Refusal, Seated, revocation
 
 #: Three seats on three workers, and two on any.
 APART: Final = ASSIGNMENT._replace(gang="3:apart:1 CPU")

@@ -26,7 +26,7 @@ from contract.journals.world import (
 from waiting import eventually
 
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Grant, Journal
+from mqtune.journal import FENCED, Claim, Grant, Journal
 
 
 class IntentContract(InWorld):

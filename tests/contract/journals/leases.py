@@ -32,7 +32,7 @@ from waiting import eventually
 
 from mqtune.core.errors import DriverFenced
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Grant, Guard, Journal, LastAttempt, Order, Unclaimed
+from mqtune.journal import FENCED, Claim, Grant, Guard, Journal, LastAttempt, Order, Unclaimed
 
 #: From how many entries on that a driver has not read it is to read them first.
 UNREAD = 100

@@ -32,7 +32,7 @@ from contract.journals.world import (
 from mqtune.core.errors import DriverFenced, NameTaken
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import Assignment, Claim, Grant, Journal, Order
+from mqtune.journal import Assignment, Claim, Grant, Journal, Order
 
 
 class LockContract(InWorld):

@@ -20,7 +20,7 @@ from contract.journals.world import (
 )
 
 from mqtune.core.trial import UNDRIVEN, Intent
-from mqtune.journal.base import Claim, Journal, LossPolicy, OnLoss, Order
+from mqtune.journal import Claim, Journal, LossPolicy, OnLoss, Order
 
 _WAITS = Claim(TWO, 1, "token-0002-1")
 

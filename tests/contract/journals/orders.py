@@ -19,7 +19,7 @@ from contract.journals.world import (
 )
 
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, Claim, Journal, Order
+from mqtune.journal import FENCED, Claim, Journal, Order
 
 
 class OrderContract(InWorld):

@@ -7,7 +7,7 @@ import threading
 from contract.journals.world import LONG_S, SHORT_S, InWorld, World, closed, entries, reported, segment
 from waiting import DEADLINE_S
 
-from mqtune.journal.base import Claim, Entry, Journal
+from mqtune.journal import Claim, Entry, Journal
 
 
 class ReadContract(InWorld):

@@ -31,7 +31,7 @@ from waiting import eventually
 from mqtune.core.events import Reports, decode_event
 from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, GAP, WAIT, Claim, Journal, Order, Segment
+from mqtune.journal import FENCED, GAP, WAIT, Claim, Journal, Order, Segment
 
 
 class ReportContract(InWorld):

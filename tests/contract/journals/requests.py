@@ -23,7 +23,7 @@ from contract.journals.world import (
 from mqtune.core.errors import JournalGone, RequestRefused
 from mqtune.core.events import Requested, decode_event
 from mqtune.core.rates import Rate, Rates
-from mqtune.journal.base import Claim, Grant, Journal, revocation
+from mqtune.journal import Claim, Grant, Journal, revocation
 
 
 def requested(id_: str = "r1", action: str = "pause", trial: str = "0001") -> Requested:

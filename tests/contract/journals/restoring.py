@@ -27,7 +27,7 @@ from contract.journals.world import (
 
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.trial import AttemptEnd, Intent
-from mqtune.journal.base import FENCED, Claim, Entry, Grant, Journal, LastAttempt, Order
+from mqtune.journal import FENCED, Claim, Entry, Grant, Journal, LastAttempt, Order
 
 
 class RestoreContract(InWorld):

@@ -25,7 +25,7 @@ from contract.journals.world import (
 from waiting import eventually
 
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal.base import FENCED, Assignment, Claim, Grant, Journal
+from mqtune.journal import FENCED, Assignment, Claim, Grant, Journal
 
 
 class StagingContract(InWorld):

@@ -27,9 +27,17 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, TrialId, checkpoint_id
-from mqtune.journal.base import Assignment, Claim, Entry, Grant, Journal, Segment
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import ExperimentState, MemoryServer
+from mqtune.journal import (
+    Assignment,
+    Claim,
+    Entry,
+    ExperimentState,
+    Grant,
+    Journal,
+    MemoryJournal,
+    MemoryServer,
+    Segment,
+)
 
 #: A lease or lock that runs out while a test waits for it, and one that doesn't.
 SHORT_S: Final = 0.03

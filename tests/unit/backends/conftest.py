@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from brokers import World
 
-from mqtune.backends import celery as module
-from mqtune.backends import queues
+from mqtune.backends import celery as module, queues
 
 
 @pytest.fixture

@@ -10,19 +10,15 @@ from typing import Final
 import pytest
 from brokers import LARGE, SMALL, World, backend_of, keys, names, publish
 from fleets import impairment
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from mqtune.backends import celery as module
-from mqtune.backends import queues
-from mqtune.backends.base import Offer
-from mqtune.backends.celery import CeleryBackend
+from mqtune.backends import CeleryBackend, Offer, celery as module, queues
 from mqtune.core.events import busy_as
 from mqtune.core.impairment import Impairment
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.core.version import __version__
-from mqtune.trainable.bundle import ACCEPTS_TAG
+from mqtune.trainable import ACCEPTS_TAG
 
 # Where an attempt goes.
 

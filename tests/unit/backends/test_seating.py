@@ -10,12 +10,9 @@ from typing import Final
 
 import pytest
 from brokers import LARGE, SMALL, World, backend_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from mqtune.backends.base import Offer, TakesGangs
-from mqtune.backends.celery import CeleryBackend
-from mqtune.backends.seating import Rows, SeatRoom, seated
+from mqtune.backends import CeleryBackend, Offer, Rows, SeatRoom, TakesGangs, seated
 from mqtune.core.resources import Resources
 from mqtune.core.seats import seat_names
 from mqtune.core.trial import TrialId

@@ -8,9 +8,8 @@ import pytest
 from attempts import own_metrics
 from simulation import NAME, SPACE, Simulation, curve, simulate
 
-from mqtune.backends.simulated import Simulated, fleet
-from mqtune.backends.simulated.backend import SimulatedJournal
-from mqtune.backends.simulated.fleet import STARTS_AT
+from mqtune.backends import STARTS_AT, Simulated, SimulatedJournal
+from mqtune.backends.simulated import fleet
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Reports
 from mqtune.core.resources import Resources
@@ -27,7 +26,7 @@ from mqtune.core.trial import (
     TrialId,
     TrialStatus,
 )
-from mqtune.driver.settings import Limits
+from mqtune.driver import Limits
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import START, Choice, Fork, Resume, Scheduler
 from mqtune.search.domains import grid_search

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mqtune.checkpoints import MAX_DICT_BYTES, Checkpoint, decode_dict, encode_dict
 from mqtune.core.codec import decode_value, encode_value

@@ -20,7 +20,7 @@ from mqtune.checkpoints.remote import FsspecStore
 from mqtune.checkpoints.store import is_same_store
 from mqtune.core.errors import CheckpointExists, CheckpointVersionError, ConfigurationError, StoreUnavailable
 from mqtune.testing.stores import files_in, saved_id, write_files
-from mqtune.trainable.process.saver import Saver
+from mqtune.trainable import Saver
 
 
 @pytest.fixture

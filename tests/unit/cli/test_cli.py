@@ -26,8 +26,7 @@ from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptStarted
 from mqtune.core.trial import AttemptEnd, TrialId
-from mqtune.journal.copy import JOURNAL_FILE
-from mqtune.journal.logs import made_mark, output_path
+from mqtune.journal import JOURNAL_FILE, made_mark, output_path
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

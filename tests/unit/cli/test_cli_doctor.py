@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from fleets import impairment, worker
 from waiting import eventually
 
-from mqtune.backends.local.server import EmbeddedServer
+from mqtune.backends import EmbeddedServer
 from mqtune.cli import doctor, group
 from mqtune.core.impairment import Impairment
 from mqtune.core.version import __version__, minor

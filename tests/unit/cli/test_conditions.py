@@ -10,8 +10,7 @@ from typing import Final
 import click
 import pytest
 from book import Book
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mqtune.cli.conditions import And, Comparison, Condition, Not, Or, condition_of, filter_of, selected
 from mqtune.core.errors import ConfigurationError

@@ -17,7 +17,7 @@ from mqtune.core.events import START, AttemptStarted, TrialStaged
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import TrialId
-from mqtune.journal.base import Unclaimed
+from mqtune.journal import Unclaimed
 
 ONE = TrialId("0001")
 

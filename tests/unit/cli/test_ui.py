@@ -36,14 +36,13 @@ from mqtune.core.events import Event
 from mqtune.core.machine import ARCHIVED
 from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.core.version import install_command
-from mqtune.driver.bundling import BundleFolder
-from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.driver import BundleFolder
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 from mqtune.results.experiments import Readable, RecordedReport, saved_events
 from mqtune.results.plots.data import Curve
 from mqtune.results.plots.plots import Plots
 from mqtune.results.results import Results
-from mqtune.trainable.bundle import Bundle, File
+from mqtune.trainable import Bundle, File
 
 #: How long an answer may take: the first picture of a kind imports what draws it, on a machine that runs other tests.
 ANSWER_S = 60

@@ -26,8 +26,7 @@ from mqtune.core.events import (
 from mqtune.core.machine import SIMULATION
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import AttemptEnd, TrialId
-from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 
 HOUR = 3600.0
 #: When all experiments here began: before any time that is looked at.

@@ -13,8 +13,7 @@ import msgpack
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mqtune.core import events as messages
 from mqtune.core.codec import (

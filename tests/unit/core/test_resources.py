@@ -9,13 +9,12 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import MOST_SEATS, Resources, gpus_in, queue_name
 from mqtune.core.version import __version__
-from mqtune.journal.base import Assignment
+from mqtune.journal import Assignment
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from mqtune.core.rates import ANY_RATES
 from mqtune.core.shares import PRIORITIES, Cap, Demand, Priority, Table, divide, entitlements, held_to

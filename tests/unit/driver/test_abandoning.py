@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from bench import Bench
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mqtune.core.trial import (
     Action,

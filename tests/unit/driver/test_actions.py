@@ -13,8 +13,8 @@ from mqtune.core.errors import ConfigurationError, DriverFenced, InvalidTransiti
 from mqtune.core.events import DriverStarted, ExperimentEnded
 from mqtune.core.trial import Action, CheckpointId, Decision, TrialId, TrialStatus
 from mqtune.core.version import __version__
-from mqtune.driver.actions import AnswerQuestion, Drop, Finish, Stage
-from mqtune.journal.memory import MemoryJournal
+from mqtune.driver import AnswerQuestion, Drop, Finish, Stage
+from mqtune.journal import MemoryJournal
 from mqtune.schedulers.base import Fork, Release, Resume, Wait
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")

@@ -17,14 +17,8 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, MessageVersionError, NameTaken
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import TrialId
-from mqtune.driver import settings as plans
-from mqtune.driver.attach import attached
-from mqtune.driver.connect import BrokerDeployment
-from mqtune.driver.definition import DefinitionWriter
-from mqtune.driver.plan import Plan
-from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.redis import RedisJournal
+from mqtune.driver import BrokerDeployment, DefinitionWriter, Plan, attached, settings as plans
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile, RedisJournal
 
 BROKER = "redis://:secret@nowhere:6379/0"
 

@@ -16,8 +16,7 @@ from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.errors import ConfigurationError, StoreUnavailable, UserCodeFailed
 from mqtune.core.events import AttemptStarted, CheckpointsDropped
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.checkpoints import LOOK_APART_S, MOST_GATHERED
-from mqtune.driver.retention import Retention
+from mqtune.driver import LOOK_APART_S, MOST_GATHERED, Retention
 from mqtune.schedulers.base import Resume
 
 ONE, TWO, THREE, FOUR = "0001", "0002", "0003", "0004"

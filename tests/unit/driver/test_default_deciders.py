@@ -13,8 +13,7 @@ import mqtune
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.version import install_command
-from mqtune.driver.definition import DefinitionWriter
-from mqtune.driver.plan import Plan
+from mqtune.driver import DefinitionWriter, Plan
 from mqtune.search.random import RandomSearcher
 
 #: As it is before the tests have random search for the default.

@@ -10,7 +10,7 @@ import pytest
 
 import mqtune
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.driver.definition import DefinitionWriter
+from mqtune.driver import DefinitionWriter
 from mqtune.search.space import Space
 
 RECORDED: Final = Path(__file__).parents[2] / "definitions" / "definitions.v1.json"

@@ -10,7 +10,7 @@ import pytest
 from bench import NAME, SPACE, Bench, Obedient, Slots
 from simulation import curve, simulate
 
-from mqtune.backends.base import Offer
+from mqtune.backends import Offer
 from mqtune.core.callback import Callback
 from mqtune.core.errors import (
     BrokerUnavailable,
@@ -23,13 +23,8 @@ from mqtune.core.errors import (
 )
 from mqtune.core.events import TrialStaged
 from mqtune.core.trial import AttemptEnd, Config, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.publishing import GATHER_S
-from mqtune.driver.settings import Limits
-from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_LEASES_S, UNCLAIMED_S
-from mqtune.journal.base import Unclaimed
-from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.room import Room
+from mqtune.driver import GATHER_S, LEASE_GRACE_S, LOOK_AT_LEASES_S, UNCLAIMED_S, Limits
+from mqtune.journal import KEEP_LOCK_S, LOCK_S, MemoryJournal, Room, Unclaimed
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher

@@ -15,7 +15,7 @@ import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import DecisionTaken, Requested
 from mqtune.core.trial import Config, TrialStatus
-from mqtune.journal.lock import KEEP_LOCK_S
+from mqtune.journal import KEEP_LOCK_S
 from mqtune.schedulers.stopping.experiment_rules import TimeLimit
 
 ONE, TWO, THREE = "0001", "0002", "0003"

@@ -13,8 +13,7 @@ import pytest
 from bench import Bench
 
 import mqtune
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import MemoryServer
+from mqtune.journal import MemoryJournal, MemoryServer
 from mqtune.schedulers.base import Scheduler
 
 TRIALS: Final = 20

@@ -35,11 +35,8 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, Trial, TrialId, TrialStatus, trial_of
-from mqtune.driver.actions import Requeue
-from mqtune.driver.retention import Retention
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.logs import made_mark, output_path
-from mqtune.journal.memory import MemoryJournal
+from mqtune.driver import Requeue, Retention
+from mqtune.journal import JOURNAL_FILE, JournalFile, MemoryJournal, made_mark, output_path
 from mqtune.results.experiments import Snapshot
 from mqtune.results.followed import Fold, FolderSource, Followed
 from mqtune.results.results import Results
@@ -47,7 +44,7 @@ from mqtune.schedulers.base import Wait
 from mqtune.search.domains import randint, uniform
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
-from mqtune.trainable.class_ import Trainable
+from mqtune.trainable import Trainable
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

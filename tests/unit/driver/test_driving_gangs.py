@@ -17,11 +17,8 @@ from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.events import AttemptStarted
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Config, TrialId, TrialStatus
-from mqtune.driver.by_config import ResourcesByConfig
-from mqtune.driver.listeners import BackendListener, CallbackListener
-from mqtune.driver.local_slots import check_gangs
-from mqtune.driver.settings import Limits
-from mqtune.journal.base import Unclaimed
+from mqtune.driver import BackendListener, CallbackListener, Limits, ResourcesByConfig, check_gangs
+from mqtune.journal import Unclaimed
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.search.space import Space
 
@@ -156,7 +153,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_what_is_staged_says_how_many_seats_it_has(monkeypatch: pytest.MonkeyPatch, mqtune_home: Path) -> None:
-    from mqtune.journal.memory import MemoryJournal
+    from mqtune.journal import MemoryJournal
 
     staged = []
     stage = MemoryJournal.stage

@@ -12,7 +12,7 @@ from mqtune.core.errors import UserCodeFailed
 from mqtune.core.events import AttemptEnded, AttemptStarted, Event, TrialStaged, decode_event
 from mqtune.core.trial import CONTINUE, UNDRIVEN, AttemptEnd, Decision, Report, Trial, TrialStatus
 from mqtune.driver import intake
-from mqtune.journal.base import Segment
+from mqtune.journal import Segment
 from mqtune.schedulers.base import FIFO
 
 ONE = "0001"

@@ -11,9 +11,8 @@ from mqtune.backends.local import worker as local
 from mqtune.cli.worker import command
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
-from mqtune.driver import local_slots
-from mqtune.driver.local_slots import slot_settings
-from mqtune.worker.settings import WorkerSettings
+from mqtune.driver import local_slots, slot_settings
+from mqtune.worker import WorkerSettings
 
 
 @pytest.fixture

@@ -10,12 +10,11 @@ import pytest
 from bench import Bench
 from simulation import Simulation, simulate
 
-from mqtune.backends.simulated import Simulated
+from mqtune.backends import Simulated
 from mqtune.core.errors import MetricMissing
 from mqtune.core.events import DecisionTaken, Reports
 from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.screening import Reading
-from mqtune.driver.settings import Limits
+from mqtune.driver import Limits, Reading
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.stopping.experiment_rules import ExperimentPlateau

@@ -28,7 +28,7 @@ from mqtune.core.trial import (
     TrialId,
     TrialStatus,
 )
-from mqtune.driver.retention import Retention
+from mqtune.driver import Retention
 from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.results.checkpoints import checkpoint_of
 from mqtune.results.plots.plots import Plots

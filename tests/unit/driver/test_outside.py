@@ -13,7 +13,7 @@ from bench import NAME, SPACE, Bench
 from mqtune.core.events import AttemptEnded, DecisionTaken, RequestAnswered, Requested, Told, TrialStaged
 from mqtune.core.objective import Objective
 from mqtune.core.trial import ITERATION, TIME_TOTAL, Action, Decision, Report, Trial, TrialStatus
-from mqtune.journal.memory import MemoryJournal
+from mqtune.journal import MemoryJournal
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import FIFO, START, Resume
 from mqtune.search.base import WAIT, Searcher, Suggestion

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mqtune.backends.base import Offer
+from mqtune.backends import Offer
 from mqtune.core.trial import Attempt, Trial, TrialId
-from mqtune.driver.publishing import GATHER_S, Publisher
+from mqtune.driver import GATHER_S, Publisher
 
 
 class Broker:

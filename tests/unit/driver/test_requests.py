@@ -11,8 +11,8 @@ from bench import NAME, Bench
 from mqtune.core.errors import InvalidTransition, UserCodeFailed
 from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, TrialClosed, TrialStaged
 from mqtune.core.trial import NO_LABELS, Labels, TrialStatus
-from mqtune.driver.requests import AT_ONCE
-from mqtune.journal.memory import MemoryJournal
+from mqtune.driver import AT_ONCE
+from mqtune.journal import MemoryJournal
 from mqtune.schedulers.base import Wait
 
 ONE, TWO, THREE = "0001", "0002", "0003"

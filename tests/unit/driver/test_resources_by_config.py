@@ -11,11 +11,10 @@ import pytest
 from simulation import Killed, Simulation, curve
 
 import mqtune
-from mqtune.backends.simulated import Simulated
+from mqtune.backends import Simulated
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.trial import Config, TrialStatus
-from mqtune.driver.by_config import ResourcesByConfig
-from mqtune.driver.settings import Limits
+from mqtune.driver import Limits, ResourcesByConfig
 from mqtune.search.points import PointsFirst
 from mqtune.search.space import Space
 

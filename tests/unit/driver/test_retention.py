@@ -4,13 +4,12 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Mode
 from mqtune.core.trial import CheckpointId, SavedCheckpoint, checkpoint_id, is_in_memory
-from mqtune.driver.retention import References, Retention
+from mqtune.driver import References, Retention
 
 Checkpoints = dict[CheckpointId, SavedCheckpoint]
 SCORES = st.floats() | st.integers() | st.none() | st.booleans() | st.text(max_size=2)

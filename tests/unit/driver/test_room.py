@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqtune.driver.room import RoomWatch
-from mqtune.journal.room import Room
+from mqtune.driver import RoomWatch
+from mqtune.journal import Room
 
 MIB = 1 << 20
 

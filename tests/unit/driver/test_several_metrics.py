@@ -18,9 +18,7 @@ from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError
 from mqtune.core.objective import Objective, pareto_front
 from mqtune.core.trial import AttemptEnd, Config, Metrics, Point, TrialStatus
-from mqtune.driver.definition import DefinitionWriter
-from mqtune.driver.plan import Plan
-from mqtune.driver.settings import Settings
+from mqtune.driver import DefinitionWriter, Plan, Settings
 from mqtune.results.results import Results
 from mqtune.schedulers.stopping.rule import StopRule
 

@@ -12,20 +12,9 @@ import pytest
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.rates import ANY_RATES, Rate, Rates
-from mqtune.core.shares import Cap, Demand, Pool, Priority, Share, divide, held_to
-from mqtune.core.shares import Table as Shared
+from mqtune.core.shares import Cap, Demand, Pool, Priority, Share, Table as Shared, divide, held_to
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
-from mqtune.driver.sharing import (
-    GRACE_S,
-    LOOK_S,
-    STARVED_S,
-    TURN_S,
-    Held,
-    SharedFleet,
-    ShareKeeper,
-    Sharing,
-    Standing,
-)
+from mqtune.driver import GRACE_S, LOOK_S, STARVED_S, TURN_S, Held, SharedFleet, ShareKeeper, Sharing, Standing
 
 QUEUE = ["q"]
 

@@ -12,12 +12,8 @@ import pytest
 from bench import NAME, Bench, Copy
 
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, Trial, TrialId
-from mqtune.driver.timers import LEASE_GRACE_S, LOOK_AT_ATTEMPTS_S, LOOK_AT_LEASES_S, STALL_S, UNCLAIMED_S
-from mqtune.journal.base import UnderWay
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.lock import KEEP_LOCK_S
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import TrialState
+from mqtune.driver import LEASE_GRACE_S, LOOK_AT_ATTEMPTS_S, LOOK_AT_LEASES_S, STALL_S, UNCLAIMED_S
+from mqtune.journal import JOURNAL_FILE, KEEP_LOCK_S, JournalFile, MemoryJournal, TrialState, UnderWay
 
 ONE = "0001"
 TWO = "0002"

@@ -15,13 +15,7 @@ from mqtune.checkpoints import CheckpointStore
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.events import START, ExperimentEnded
 from mqtune.driver.trimming import _RETRY_S
-from mqtune.journal.base import Entry
-from mqtune.journal.chapters import chapter_bytes
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.lock import KEEP_LOCK_S
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.restore import bring_back
-from mqtune.journal.room import Room
+from mqtune.journal import JOURNAL_FILE, KEEP_LOCK_S, Entry, JournalFile, MemoryJournal, Room, bring_back, chapter_bytes
 
 ONE = "0001"
 JOURNAL_MB = 0.02

@@ -15,11 +15,11 @@ from bench import Bench
 from simulation import SPACE, Simulation, curve
 
 import mqtune
-from mqtune.backends.simulated import Simulated
+from mqtune.backends import Simulated
 from mqtune.core.errors import ConfigurationError, MqtuneError, UserCodeFailed
 from mqtune.core.events import DecisionTaken, TrialStaged
 from mqtune.core.trial import Action, Config, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.settings import Limits
+from mqtune.driver import Limits
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import Choice, Resume, Scheduler, Wait
 from mqtune.schedulers.policy import PBTReplay, PolicyStep

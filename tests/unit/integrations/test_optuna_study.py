@@ -15,7 +15,7 @@ import mqtune
 from mqtune.core.events import Event, ExperimentCreated, Reports, decode_event
 from mqtune.core.trial import Config
 from mqtune.integrations.optuna_study import StudyMirror
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal import JOURNAL_FILE, JournalFile
 from mqtune.results.results import Results
 
 SPACE = {

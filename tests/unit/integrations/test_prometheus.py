@@ -17,7 +17,7 @@ import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.integrations import prometheus
 from mqtune.integrations.prometheus import Prometheus, serve_worker
-from mqtune.worker.figures import WorkerFigures
+from mqtune.worker import WorkerFigures
 
 parser = pytest.importorskip("prometheus_client.parser")
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import mqtune
-from mqtune.backends.simulated.backend import SimulatedJournal
-from mqtune.backends.simulated.fleet import SimulatedFleet
+from mqtune.backends import SimulatedFleet, SimulatedJournal
 from mqtune.results.results import Results
 
 pytest.importorskip("syne_tune", reason="its dependencies take some 800 MB; pip install 'mqtune[syne-tune]'")

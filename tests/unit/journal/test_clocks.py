@@ -17,12 +17,11 @@ from click.testing import CliRunner
 from simulation import Simulation, noisy_curve
 
 import mqtune.driver.intake
-from mqtune.backends.simulated import Simulated
+from mqtune.backends import Simulated
 from mqtune.cli.show import command
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Reports, decode_event
-from mqtune.driver.settings import Limits
-from mqtune.journal.clock import ASK_AGAIN_S, ServerClock
-from mqtune.journal.copy import JOURNAL_FILE
+from mqtune.driver import Limits
+from mqtune.journal import ASK_AGAIN_S, JOURNAL_FILE, ServerClock
 from mqtune.schedulers.asha import ASHA, PromotionASHA
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.schedulers.hyperband import HyperBand

@@ -11,11 +11,18 @@ from mqtune.checkpoints import open_store
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import MessageVersionError
-from mqtune.journal.base import Entry
-from mqtune.journal.chapters import checkpoints_in, cut_chapters, decode_chapters, encode_chapters, keep_chapter
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import MemoryServer
+from mqtune.journal import (
+    JOURNAL_FILE,
+    Entry,
+    JournalFile,
+    MemoryJournal,
+    MemoryServer,
+    checkpoints_in,
+    cut_chapters,
+    decode_chapters,
+    encode_chapters,
+    keep_chapter,
+)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import AUDIT, DEMANDS, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel, drain_key, quota_key
-from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
+from mqtune.journal import ROLES, Role, account, password_hash, rules_of
 from mqtune.journal.script import script
 
 

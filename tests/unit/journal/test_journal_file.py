@@ -5,13 +5,11 @@ import io
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import MessageVersionError
-from mqtune.journal.base import Entry
-from mqtune.journal.copy import JournalFile, entries_of, lacks_entries
+from mqtune.journal import Entry, JournalFile, entries_of, lacks_entries
 
 ENTRIES = [Entry(f"{n}-0", bytes(range(n)) * 50) for n in range(1, 8)]
 

@@ -11,10 +11,7 @@ from mqtune.core.errors import BrokerUnavailable, JournalGone
 from mqtune.core.events import START, ExperimentCreated, ExperimentEnded, TrialStaged
 from mqtune.core.machine import DICTS
 from mqtune.core.trial import TrialId
-from mqtune.journal.base import Entry
-from mqtune.journal.copy import JournalFile, JournalReader
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import MemoryServer
+from mqtune.journal import Entry, JournalFile, JournalReader, MemoryJournal, MemoryServer
 
 
 class WatchedJournal(MemoryJournal):

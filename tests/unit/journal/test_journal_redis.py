@@ -10,8 +10,7 @@ import pytest
 import redis
 
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.journal.base import Entry
-from mqtune.journal.redis import RETRY_MAX_S, RETRY_MIN_S, RedisJournal, retrying
+from mqtune.journal import RETRY_MAX_S, RETRY_MIN_S, Entry, RedisJournal, retrying
 
 
 class Client(redis.Redis):

@@ -12,10 +12,8 @@ import pytest
 
 from mqtune.core.errors import NameTaken
 from mqtune.core.machine import process_mark
-from mqtune.driver.interrupts import Interrupts
-from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S, take_lock
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import MemoryServer
+from mqtune.driver import Interrupts
+from mqtune.journal import KEEP_LOCK_S, LOCK_S, MemoryJournal, MemoryServer, take_lock
 
 
 class Clock:

@@ -29,12 +29,21 @@ from mqtune.core.events import (
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.machine import DICTS
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver.actions import AnswerQuestion, AnswerRequest
-from mqtune.journal.base import FENCED, Entry, Segment
-from mqtune.journal.copy import FIRST_COUNT, JOURNAL_FILE, JournalFile, JournalReader
-from mqtune.journal.lock import KEEP_LOCK_S
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.restore import Restorer, bring_back, kept_definition
+from mqtune.driver import AnswerQuestion, AnswerRequest
+from mqtune.journal import (
+    FENCED,
+    FIRST_COUNT,
+    JOURNAL_FILE,
+    KEEP_LOCK_S,
+    Entry,
+    JournalFile,
+    JournalReader,
+    MemoryJournal,
+    Restorer,
+    Segment,
+    bring_back,
+    kept_definition,
+)
 from mqtune.schedulers.base import Fork
 
 ONE, TWO, THREE = "0001", "0002", "0003"

@@ -22,17 +22,14 @@ from celery.events.state import Task
 from flower.command import is_flower_envvar, is_flower_option
 from waiting import eventually
 
-from mqtune.backends.local.server import find_binary
+from mqtune.backends import find_binary
 from mqtune.cli import group
 from mqtune.cli.worker import settings_from_environment
 from mqtune.core.errors import BrokerRefused, BrokerUnavailable, NoServer
 from mqtune.core.resources import Resources
-from mqtune.journal.connection import RedisClient, connect
-from mqtune.trainable.bundle import KEY_VARIABLE
-from mqtune.worker.app import create_app
-from mqtune.worker.seats import ADVERTISE
-from mqtune.worker.settings import GRACE_S, WorkerSettings
-from mqtune.worker.shutdown import shutdown_s
+from mqtune.journal import RedisClient, connect
+from mqtune.trainable import KEY_VARIABLE
+from mqtune.worker import ADVERTISE, GRACE_S, WorkerSettings, create_app, shutdown_s
 
 ROOT = Path(__file__).parents[3]
 BROKER = "redis://:redis-secret@head:6379/0"

@@ -27,9 +27,8 @@ from mqtune.core.keys import quota_key
 from mqtune.core.resources import queue_name
 from mqtune.core.shares import PRIORITIES, lists_of
 from mqtune.core.version import __version__, minor
-from mqtune.trainable.bundle import KEY_VARIABLE
-from mqtune.worker.settings import GRACE_S
-from mqtune.worker.shutdown import shutdown_s
+from mqtune.trainable import KEY_VARIABLE
+from mqtune.worker import GRACE_S, shutdown_s
 
 DEPLOY: Final = ROOT / "deploy"
 SCRIPTS: Final = sorted(DEPLOY.rglob("*.sbatch"))

@@ -15,7 +15,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from pages import ROOT
 
-from mqtune.worker.figures import WorkerFigures
+from mqtune.worker import WorkerFigures
 
 pytest.importorskip("prometheus_client")
 from mqtune.cli.fleet_figures import FleetReader

@@ -89,8 +89,8 @@ def test_nothing_in_the_package_unpickles_or_runs_what_it_reads():
 
 
 def test_celery_and_its_settings_know_json_alone():
-    from mqtune.backends.celery import CeleryBackend
-    from mqtune.worker.settings import OWNED_SETTINGS
+    from mqtune.backends import CeleryBackend
+    from mqtune.worker import OWNED_SETTINGS
 
     assert OWNED_SETTINGS["accept_content"] == ["json"]
     assert {value for name, value in OWNED_SETTINGS.items() if name.endswith("serializer")} == {"json"}

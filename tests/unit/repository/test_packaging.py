@@ -16,7 +16,7 @@ import pytest
 from test_layers import ALONE, PARTNERS, ROOT, imports_of
 
 import mqtune
-from mqtune.backends.local.server import ServerBinary
+from mqtune.backends import ServerBinary
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -12,8 +12,8 @@ from book import Book
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, CopyIncomplete
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import AttemptEnd, Report, Trial, TrialId, TrialStatus
-from mqtune.journal.base import Entry
-from mqtune.journal.copy import _LACKS_ENTRIES, JOURNAL_FILE, JournalFile
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
+from mqtune.journal.copy import _LACKS_ENTRIES
 from mqtune.results.experiments import Snapshot
 from mqtune.results.followed import Fold, FolderSource, Followed, Replaced
 from mqtune.results.results import Results

@@ -24,8 +24,7 @@ from mqtune.core.events import decode_event, events_in_order
 from mqtune.core.experiment import STATE_FORM, Experiment
 from mqtune.core.state import ATTEMPTS, TRIALS
 from mqtune.core.trial import Attempt, Report, Trial, TrialId
-from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 from mqtune.results import kept_state
 from mqtune.results.experiments import empty_experiment
 from mqtune.results.kept_state import STATE_FILE, fold_copy

@@ -16,8 +16,7 @@ from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, NameTaken
 from mqtune.core.events import START, DriverStarted, Labelled
 from mqtune.core.trial import Labels, TrialStatus
-from mqtune.journal.base import Entry
-from mqtune.journal.copy import JournalFile
+from mqtune.journal import Entry, JournalFile
 from mqtune.results.results import Results
 
 ONE, TWO = "0001", "0002"

@@ -20,8 +20,7 @@ from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.core.text import text_of_cell
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.journal.base import Entry
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 from mqtune.results.display import best_text
 from mqtune.results.results import Results, csv_text
 

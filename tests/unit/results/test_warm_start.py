@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 import mqtune
 from mqtune.core.errors import ConfigurationError, NameTaken, UserCodeFailed
 from mqtune.core.trial import Config, Metrics, TrialId, TrialStatus
-from mqtune.driver.definition import DefinitionWriter
+from mqtune.driver import DefinitionWriter
 from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.results.results import Results
 from mqtune.results.warm_start import MAX_LEARNT_BYTES, WarmStart

@@ -20,7 +20,7 @@ from simulation import tuner_on
 from walkthrough import blocks_of
 
 import mqtune
-from mqtune.backends.simulated.tables import rows_of
+from mqtune.backends import rows_of
 from mqtune.cli import group
 from mqtune.cli.replay import SCHEDULERS, scheduler_of
 from mqtune.core.errors import ConfigurationError

@@ -6,11 +6,11 @@ import pytest
 from simulation import Simulation, curve
 
 import mqtune
-from mqtune.backends.simulated import Simulated
+from mqtune.backends import Simulated
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import AttemptEnded, TrialStaged
 from mqtune.core.trial import Attempt, Config, Trial, TrialId, TrialStatus
-from mqtune.driver.settings import Limits
+from mqtune.driver import Limits
 from mqtune.schedulers.base import Start, Wait
 
 

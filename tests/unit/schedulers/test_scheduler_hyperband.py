@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scheduler_play import Faults, Play, partial, rngs, some_faults, told, work
 from scheduler_table import Table, bound
 

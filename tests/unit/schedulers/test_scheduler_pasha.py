@@ -8,8 +8,7 @@ import random
 import statistics
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scheduler_play import Play, rngs, scattered
 from scheduler_table import Table, bound
 

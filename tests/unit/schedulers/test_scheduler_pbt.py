@@ -8,15 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from population_table import MUTATIONS, curve, pbt, population, starting
 from scheduler_play import Faults, Play, check_replay, rngs, some_faults
 from scheduler_table import Table
 
 from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.events import START as BEGINNING
-from mqtune.core.events import CheckpointSaved, Reports, TrialStaged
+from mqtune.core.events import START as BEGINNING, CheckpointSaved, Reports, TrialStaged
 from mqtune.core.trial import (
     CONTINUE,
     Action,

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from population_table import curve, pbt, population, starting
 from scheduler_play import Faults, Play, rngs, some_faults
 

@@ -6,8 +6,7 @@ import math
 import random
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scheduler_play import Faults, Play, partial, rngs, some_faults, told
 from scheduler_table import Table, bound
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scheduler_table import Table, bound
 
 from mqtune.core.trial import CONTINUE, Action, Decision, Report

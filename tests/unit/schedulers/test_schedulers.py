@@ -10,8 +10,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from scheduler_play import work
 from scheduler_table import Table, bound
 

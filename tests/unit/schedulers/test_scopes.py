@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from book import Book
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scheduler_play import Play, rngs, scattered
 from scheduler_table import bound
 

@@ -8,8 +8,7 @@ from collections import Counter
 from statistics import NormalDist
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import mqtune
 from mqtune.core.errors import SpaceError

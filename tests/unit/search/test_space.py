@@ -17,8 +17,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Config

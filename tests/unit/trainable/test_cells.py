@@ -15,9 +15,8 @@ from cells import run_cells
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.driver.definition import DefinitionWriter
-from mqtune.trainable.cells import cell_of
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.driver import DefinitionWriter
+from mqtune.trainable import TrainableSpec, cell_of
 
 Session = Callable[..., ModuleType]
 

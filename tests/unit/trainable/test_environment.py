@@ -11,8 +11,8 @@ from types import ModuleType
 import pytest
 
 from mqtune.core.version import __version__
+from mqtune.trainable import describe_environment
 from mqtune.trainable.process import environment
-from mqtune.trainable.process.environment import describe_environment
 
 
 def test_python_platform_and_mqtune_are_told() -> None:

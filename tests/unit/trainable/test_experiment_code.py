@@ -15,17 +15,20 @@ import pytest
 import mqtune
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
-from mqtune.driver.definition import DefinitionWriter
-from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code, resolve
-from mqtune.trainable.frozen_code import (
-    MOST_BYTES,
+from mqtune.driver import DefinitionWriter
+from mqtune.trainable import (
     FrozenCode,
+    TrainableSpec,
+    changed_files,
     fingerprint,
+    fingerprints,
     keep_source,
     kept_source,
     loaded_files,
+    read_code,
+    resolve,
 )
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable.frozen_code import MOST_BYTES
 
 TRAIN = TrainableSpec("train", module="train")
 

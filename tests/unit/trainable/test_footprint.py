@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from mqtune.trainable.process.footprint import Trace, describe
+from mqtune.trainable import Trace, describe
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not list these resources")
 

@@ -11,14 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.trainable.script import MetricLines
-from mqtune.trainable.script_arguments import ArgumentTemplate, OutputPatterns, Script, plain_arguments
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable import ArgumentTemplate, MetricLines, OutputPatterns, Script, TrainableSpec, plain_arguments
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "scripts.md").read_text()
 #: The rows of the page's table: items, a config, and the words that become of them.

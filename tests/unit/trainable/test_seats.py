@@ -16,9 +16,7 @@ from waiting import eventually
 import mqtune
 from mqtune.checkpoints import encode_dict
 from mqtune.core.trial import AttemptEnd
-from mqtune.trainable.function import checkpoint_dir
-from mqtune.trainable.process.protocol import FRAME_END, PAUSE, STOP
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable import FRAME_END, PAUSE, STOP, TrainableSpec, checkpoint_dir
 
 NAMES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT",

@@ -33,20 +33,21 @@ from mqtune.core.errors import (
     ReportingClosed,
 )
 from mqtune.core.trial import AttemptEnd, CheckpointId
-from mqtune.trainable import reporting
-from mqtune.trainable.process import session
-from mqtune.trainable.process.protocol import (
+from mqtune.trainable import (
     FRAME_CHECKPOINT,
     FRAME_END,
     FRAME_REPORT,
     FRAME_SAVED,
     STOP_SIGNAL,
     Ending,
+    Session,
+    StopTrial,
     Told,
+    report,
+    reporting,
 )
-from mqtune.trainable.process.session import Session, StopTrial
-from mqtune.trainable.reporting import report
-from mqtune.worker.control_pipe import ControlPipe
+from mqtune.trainable.process import session
+from mqtune.worker import ControlPipe
 
 
 class Pipe:

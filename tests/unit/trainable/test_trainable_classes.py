@@ -15,8 +15,7 @@ import mqtune
 from mqtune.checkpoints import Checkpoint, decode_dict, open_store
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.core.trial import AttemptEnd
-from mqtune.trainable.class_ import export_model
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable import TrainableSpec, export_model
 
 COUNTERS = {
     "training_iteration",

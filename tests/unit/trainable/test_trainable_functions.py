@@ -18,8 +18,7 @@ import mqtune
 from mqtune.checkpoints import decode_dict, encode_dict
 from mqtune.core.errors import TrainableNotFound
 from mqtune.core.trial import AttemptEnd
-from mqtune.trainable.process.session import Session
-from mqtune.trainable.spec import TrainableSpec, extras_of
+from mqtune.trainable import Session, TrainableSpec, extras_of
 
 
 @pytest.fixture

@@ -16,9 +16,8 @@ from waiting import eventually, lives
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
-from mqtune.driver.definition import DefinitionWriter
-from mqtune.trainable.process.protocol import FRAME_END, STOP, STOP_SIGNAL
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.driver import DefinitionWriter
+from mqtune.trainable import FRAME_END, STOP, STOP_SIGNAL, TrainableSpec
 
 CODE = """
 import os, subprocess, threading, time

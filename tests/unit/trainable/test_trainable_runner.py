@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attempts import TrialProcess
 
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable import TrainableSpec
 
 CODE = """
 import resource, subprocess, sys

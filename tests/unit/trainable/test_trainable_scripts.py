@@ -15,18 +15,22 @@ from typing import Any
 import psutil
 import pytest
 from attempts import ForkedTrial, TrialProcess
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from waiting import eventually, lives
 
 from mqtune.checkpoints import decode_dict, open_store
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.trainable.frozen_code import fingerprint, keep_source
-from mqtune.trainable.process.protocol import PAUSE, STOP
-from mqtune.trainable.script import MetricLines, WatchedFolder
-from mqtune.trainable.script_arguments import plain_arguments
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable import (
+    PAUSE,
+    STOP,
+    MetricLines,
+    TrainableSpec,
+    WatchedFolder,
+    fingerprint,
+    keep_source,
+    plain_arguments,
+)
 
 Trial = Callable[..., TrialProcess]
 Kind = type[TrialProcess]

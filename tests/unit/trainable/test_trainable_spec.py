@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.importers import ImportKey
+from mqtune.trainable import TrainableSpec
+from mqtune.worker import ImportKey
 
 _numbers = itertools.count(1)
 

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mqtune.trainable import values
-from mqtune.trainable.values import CannotTravel, stored
+from mqtune.trainable import CannotTravel, stored, values
 
 
 def travelled(value: object, folder: Path) -> Any:

@@ -6,7 +6,7 @@ import pytest
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
-from mqtune.trainable.variables import check_variable
+from mqtune.trainable import check_variable
 
 
 @pytest.mark.parametrize("name", ["WANDB_MODE", "OMP_NUM_THREADS", "PYTHONHASHSEED", "http_proxy", "_X"])

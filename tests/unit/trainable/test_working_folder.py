@@ -16,11 +16,10 @@ from typing import Final
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
+from mqtune.trainable import PARENT_FOLDER, discard, make, settle
 from mqtune.trainable.process import working_folder
-from mqtune.trainable.process.working_folder import PARENT_FOLDER, discard, make, settle
 
 #: A name that is no UTF-8 and has a newline.
 ODD: Final = os.fsdecode(b"odd\n\xff")

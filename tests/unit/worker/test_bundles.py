@@ -21,15 +21,11 @@ import yaml
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import CodeRefused, ConfigurationError
-from mqtune.driver import bundling
-from mqtune.driver.bundling import Project, bring, packed
-from mqtune.driver.requirements import differences
-from mqtune.trainable.bundle import MOST_BYTES, Bundle, CodeKeys, File, is_signed, signature, unpack
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import bundles as worker_bundles
-from mqtune.worker.bundles import KEPT, Bundles
-from mqtune.worker.experiments import ExperimentHere
-from mqtune.worker.settings import WorkerSettings
+from mqtune.driver import Project, bring, bundling, differences, packed
+from mqtune.trainable import Bundle, CodeKeys, File, TrainableSpec, is_signed, signature, unpack
+from mqtune.trainable.bundle import MOST_BYTES
+from mqtune.worker import Bundles, ExperimentHere, WorkerSettings, bundles as worker_bundles
+from mqtune.worker.bundles import KEPT
 
 KEY = "a key of sixteen letters"
 TRAIN = TrainableSpec("train", module="train")

@@ -14,11 +14,8 @@ from impaired import nothing_impaired, quarantined, reasons
 from waiting import eventually
 
 from mqtune.core.resources import Resources
-from mqtune.trainable.process.protocol import KEPT_BYTES
-from mqtune.worker import devices
-from mqtune.worker.devices import TOLERANCE_BYTES, DeviceMemory, SlotPlan
-from mqtune.worker.impairments import Impairments
-from mqtune.worker.slots import Slot, Slots
+from mqtune.trainable import KEPT_BYTES
+from mqtune.worker import TOLERANCE_BYTES, DeviceMemory, Impairments, Slot, SlotPlan, Slots, devices
 
 GB = 1_000_000_000
 MB = 1_000_000

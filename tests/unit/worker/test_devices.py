@@ -11,9 +11,7 @@ import pytest
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
-from mqtune.worker import devices
-from mqtune.worker.devices import find_gpu_memory, find_gpus, plan_slots, usable_cpus
-from mqtune.worker.settings import WorkerSettings
+from mqtune.worker import WorkerSettings, devices, find_gpu_memory, find_gpus, plan_slots, usable_cpus
 
 TWO = ("0", "1")
 

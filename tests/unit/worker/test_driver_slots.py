@@ -12,9 +12,8 @@ import pytest
 from impaired import nothing_impaired
 from waiting import eventually
 
-from mqtune.journal.submissions import Signed
-from mqtune.worker import drivers as module
-from mqtune.worker.drivers import DriverSlots
+from mqtune.journal import Signed
+from mqtune.worker import DriverSlots, drivers as module
 
 
 class Server:

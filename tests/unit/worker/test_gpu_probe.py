@@ -17,8 +17,8 @@ import pytest
 from waiting import eventually, is_gone
 
 from mqtune.core.usage import DeviceUse
-from mqtune.worker import devices
-from mqtune.worker.devices import COMMAND, GpuProbe
+from mqtune.worker import GpuProbe, devices
+from mqtune.worker.devices import COMMAND
 
 #: Answers with what each device's number says, and notes each process that there was.
 HONEST = """

@@ -11,10 +11,7 @@ from impaired import nothing_impaired, reasons
 from waiting import eventually
 
 from mqtune.core.resources import Resources
-from mqtune.worker import health
-from mqtune.worker.devices import SlotPlan
-from mqtune.worker.health import HealthCheck
-from mqtune.worker.slots import Slots
+from mqtune.worker import HealthCheck, SlotPlan, Slots, health
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from attempts import import_key
 
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import importers as module
-from mqtune.worker.importers import KEPT, Importers, ImportKey, SlotZygotes
+from mqtune.trainable import TrainableSpec
+from mqtune.worker import Importers, ImportKey, SlotZygotes, importers as module
+from mqtune.worker.importers import KEPT
 
 MB = 1 << 20
 FIRST, SECOND = {"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}

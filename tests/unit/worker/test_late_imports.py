@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from mqtune.trainable.process.late_imports import Looks
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.late_imports import USUAL, LateImports
+from mqtune.trainable import Looks, TrainableSpec
+from mqtune.worker import USUAL, LateImports
 
 TRAIN, OTHER = TrainableSpec("train", module="jobs"), TrainableSpec("other", module="jobs")
 

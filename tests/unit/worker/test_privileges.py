@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.worker.privileges import become, home_of, without_secrets
+from mqtune.worker import become, home_of, without_secrets
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

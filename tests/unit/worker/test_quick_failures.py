@@ -11,11 +11,8 @@ from bench import Clock
 from impaired import nothing_impaired, reasons
 
 from mqtune.core.errors import AccessDenied
-from mqtune.journal.base import BROKEN_S
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import MemoryServer
-from mqtune.worker import impairments, quick_failures
-from mqtune.worker.quick_failures import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, QuickFailures
+from mqtune.journal import BROKEN_S, MemoryJournal, MemoryServer
+from mqtune.worker import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, QuickFailures, impairments, quick_failures
 
 ECC = "Traceback (most recent call last):\nRuntimeError: CUDA error: uncorrectable ECC error encountered"
 BROKEN, OTHER = ("0",), ("1",)

@@ -11,11 +11,8 @@ from impaired import nothing_impaired
 
 from mqtune.core.events import AttemptEnded
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialId
-from mqtune.journal.base import Claim
-from mqtune.worker import retries as module
-from mqtune.worker.devices import SlotPlan, plan_slots
-from mqtune.worker.retries import ANOTHER_DEVICE_S, ANOTHER_WORKER_S, Retries
-from mqtune.worker.slots import Slots
+from mqtune.journal import Claim
+from mqtune.worker import ANOTHER_DEVICE_S, ANOTHER_WORKER_S, Retries, SlotPlan, Slots, plan_slots, retries as module
 
 FOUR: SlotPlan = plan_slots(("0", "1", "2", "3"))
 PAIRS: SlotPlan = plan_slots(("0", "1", "2", "3"), gpus_per_slot=2)

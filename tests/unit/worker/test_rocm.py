@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.worker.devices import GpuProbe, find_gpu_memory, find_gpus, plan_slots
+from mqtune.worker import GpuProbe, find_gpu_memory, find_gpus, plan_slots
 
 GB = 10**9
 CARDS = {

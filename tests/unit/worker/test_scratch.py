@@ -14,8 +14,8 @@ import pytest
 
 from mqtune.core.machine import process_mark, started_at
 from mqtune.core.trial import TrialId
-from mqtune.journal.base import Claim
-from mqtune.worker.scratch import Scratch
+from mqtune.journal import Claim
+from mqtune.worker import Scratch
 
 CLAIM = Claim(TrialId("0007"), 2, "0123456789abcdef")
 

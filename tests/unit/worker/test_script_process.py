@@ -12,7 +12,8 @@ import psutil
 import pytest
 from waiting import eventually, lives
 
-from mqtune.worker.script_process import AGAIN_CODE, COMMAND, start_message
+from mqtune.worker import AGAIN_CODE, start_message
+from mqtune.worker.script_process import COMMAND
 
 #: Starts a script as a worker does, says which process that is, and waits.
 HOST = """

@@ -10,8 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from mqtune.worker import seats as module
-from mqtune.worker.seats import Address, advertised
+from mqtune.worker import Address, advertised, seats as module
 
 
 @pytest.fixture(autouse=True)

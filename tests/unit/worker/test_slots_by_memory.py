@@ -7,13 +7,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from waiting import eventually
 
-from mqtune.worker.devices import SlotPlan, plan_slots
-from mqtune.worker.impairments import Cause, Impairments
-from mqtune.worker.slots import Slot, Slots
+from mqtune.worker import Cause, Impairments, Slot, SlotPlan, Slots, plan_slots
 
 GB = 10**9
 

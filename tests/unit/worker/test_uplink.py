@@ -19,12 +19,9 @@ from mqtune.core.errors import BrokerFull, BrokerUnavailable
 from mqtune.core.events import START, AttemptStarted, CheckpointSaved, DecisionTaken, Reports, TrialStaged, decode_event
 from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.trial import Action, CheckpointId, Intent, TrialId
-from mqtune.journal.base import FENCED, GAP, Answer, Assignment, Claim, Grant, Order, Segment
-from mqtune.journal.memory import MemoryJournal
-from mqtune.journal.memory_server import MemoryServer
-from mqtune.trainable.process.protocol import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
-from mqtune.worker import uplink as module
-from mqtune.worker.uplink import READ_BYTES, Stream, Uplink
+from mqtune.journal import FENCED, GAP, Answer, Assignment, Claim, Grant, MemoryJournal, MemoryServer, Order, Segment
+from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
+from mqtune.worker import READ_BYTES, Stream, Uplink, uplink as module
 
 
 class Book(MemoryJournal):

@@ -9,9 +9,7 @@ from unittest.mock import Mock
 import pytest
 from kombu import Connection
 
-from mqtune.worker import app as consuming
-from mqtune.worker.app import LOOKS, ConsumerWatch, create_app
-from mqtune.worker.settings import WorkerSettings
+from mqtune.worker import LOOKS, ConsumerWatch, WorkerSettings, app as consuming, create_app
 
 
 class Consumer:

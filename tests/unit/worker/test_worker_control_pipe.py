@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqtune.trainable.process.protocol import CLEARED, MAX_ANSWER_CHARS, PAUSE, RECORD, SAVE, STOP
-from mqtune.worker.attempt import ControlPipe
+from mqtune.trainable import CLEARED, MAX_ANSWER_CHARS, PAUSE, RECORD, SAVE, STOP
+from mqtune.worker import ControlPipe
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ import pytest
 from mqtune.checkpoints import open_store
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import StoreUnavailable
-from mqtune.trainable.experiment_code import fingerprints, read_code
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker.experiments import REMEMBERED, ExperimentHere, Experiments
+from mqtune.trainable import TrainableSpec, fingerprints, read_code
+from mqtune.worker import REMEMBERED, ExperimentHere, Experiments
 
 THREADS = 8
 

@@ -11,10 +11,8 @@ from celery.events.state import State
 
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
-from mqtune.journal.base import Assignment
-from mqtune.worker import flower as module
-from mqtune.worker.flower import Rows
-from mqtune.worker.outcome import RunResult
+from mqtune.journal import Assignment
+from mqtune.worker import Rows, RunResult, flower as module
 
 
 class Dispatcher:

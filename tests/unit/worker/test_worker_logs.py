@@ -17,10 +17,8 @@ from waiting import eventually
 
 from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.trial import TrialId
-from mqtune.journal.base import Claim
-from mqtune.worker import logs as module
-from mqtune.worker.impairments import Impairments
-from mqtune.worker.logs import FIRST_BYTES, LAST_BYTES, MAX_BYTES, Logs, open_log
+from mqtune.journal import Claim
+from mqtune.worker import FIRST_BYTES, LAST_BYTES, MAX_BYTES, Impairments, Logs, logs as module, open_log
 
 CLAIM = Claim(TrialId("0001"), 2, "token")
 LINE = b"%09d\n"

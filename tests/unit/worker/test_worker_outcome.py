@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, Intent
-from mqtune.trainable.process.protocol import STOP_SIGNAL
-from mqtune.worker.outcome import AttemptOutcome, Ending, broken_device
+from mqtune.trainable import STOP_SIGNAL
+from mqtune.worker import AttemptOutcome, Ending, broken_device
 
 WANTED = {
     Intent.STOP: AttemptEnd.STOPPED,

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqtune.core.trial import AttemptEnd, Intent
-from mqtune.worker import processes as memory_kills
-from mqtune.worker.outcome import AttemptOutcome
-from mqtune.worker.processes import MemoryKills, find_counter
+from mqtune.worker import AttemptOutcome, MemoryKills, find_counter, processes as memory_kills
 
 
 class Counter:

@@ -18,7 +18,7 @@ from mqtune.cli import group
 from mqtune.cli.worker import settings_from_environment
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
 from mqtune.core.machine import describe_process, process_mark, started_at
-from mqtune.worker.settings import (
+from mqtune.worker import (
     GRACE_S,
     LONGEST_GRACE_S,
     OWNED_SETTINGS,

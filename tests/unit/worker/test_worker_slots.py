@@ -13,12 +13,17 @@ import pytest
 from bench import Clock
 
 from mqtune.core.impairment import WHOLE_WORKER
-from mqtune.trainable.frozen_code import fingerprint
-from mqtune.trainable.spec import TrainableSpec
-from mqtune.worker import impairments
-from mqtune.worker.experiments import ExperimentHere
-from mqtune.worker.impairments import Impairments
-from mqtune.worker.slots import BACK_OFF_S, FAILED_STARTS, LONGEST_BACK_OFF_S, BackOff, ZygoteFinder
+from mqtune.trainable import TrainableSpec, fingerprint
+from mqtune.worker import (
+    BACK_OFF_S,
+    FAILED_STARTS,
+    LONGEST_BACK_OFF_S,
+    BackOff,
+    ExperimentHere,
+    Impairments,
+    ZygoteFinder,
+    impairments,
+)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from waiting import DEADLINE_S
 
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.worker.threads import guarded
+from mqtune.worker import guarded
 
 
 def test_a_step_that_fails_is_logged_and_the_next_one_is_taken(caplog: pytest.LogCaptureFixture) -> None:

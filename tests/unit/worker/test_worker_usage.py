@@ -17,17 +17,17 @@ from mqtune.core.errors import AccessDenied
 from mqtune.core.resources import Resources
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
-from mqtune.journal.base import Claim
-from mqtune.worker import usage as module
-from mqtune.worker.devices import SlotPlan
-from mqtune.worker.usage import (
+from mqtune.journal import Claim
+from mqtune.worker import (
     IDLE_S,
     IDLE_UNREPORTED_S,
     LONGEST_S,
     ProcessUse,
     Sample,
+    SlotPlan,
     UsageMeter,
     UsageSampler,
+    usage as module,
     use_of_process,
 )
 
