@@ -13,7 +13,7 @@ from typing import Any, Final
 from benchmarks.curve import CONFIGS, MAX_EPOCHS, loss
 from benchmarks.trace import Trace, announce
 
-__all__ = ["asha", "meet", "noop", "park", "run", "stoppable", "stream"]
+__all__ = ["asha", "meet", "noop", "run", "stoppable", "stream"]
 
 Report = Callable[[dict[str, Any]], object]
 
@@ -28,17 +28,15 @@ PATIENCE_S: Final = 120.0
 
 
 def run(work: str, report: Report, folder: str, index: int, *, reports: int, parties: int) -> None:
-    """Do what *work* names: noop, stream, stop, asha or park."""
+    """Do what *work* names: noop, stream, stop or asha."""
     if work == "noop":
         noop(report)
     elif work == "stream":
         stream(report, folder, index, reports=reports, parties=parties)
     elif work == "stop":
         stoppable(report, folder, index)
-    elif work == "asha":
-        asha(report, folder, index)
     else:
-        park(report, folder, index)
+        asha(report, folder, index)
 
 
 def noop(report: Report) -> None:
@@ -85,13 +83,6 @@ def asha(report: Report, folder: str, index: int) -> None:
             report({"loss": loss(config["lr"], epoch, config["seed"]), "epoch": epoch})
     finally:
         trace.beat()
-
-
-def park(report: Report, folder: str, index: int) -> None:
-    """Report once, say so, and wait to be released."""
-    report({"loss": 0.0, "epoch": 1})
-    (Path(folder) / f"ready-{index}").touch()
-    _wait_for((Path(folder) / "release").exists, every_s=0.010)
 
 
 def meet(folder: Path, index: int, parties: int) -> None:

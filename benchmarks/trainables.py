@@ -7,7 +7,7 @@ from typing import Any
 import mqtune
 from benchmarks import bodies
 
-__all__ = ["asha", "noop", "park", "stoppable", "stream", "syne_loop"]
+__all__ = ["asha", "noop", "stoppable", "stream"]
 
 Config = dict[str, Any]
 
@@ -32,13 +32,3 @@ def stoppable(config: Config) -> None:
 def asha(config: Config) -> None:
     """Train on the synthetic curve."""
     bodies.asha(mqtune.report, config["folder"], config["index"])
-
-
-def park(config: Config) -> None:
-    """Report once and wait."""
-    bodies.park(mqtune.report, config["folder"], config["index"])
-
-
-def syne_loop(config: Config) -> None:
-    """Do what the config names, as the script of Syne Tune's trials does."""
-    bodies.run(report=mqtune.report, **config)

@@ -1,1 +1,1 @@
-"""Files that other programs run: Syne Tune's trials and a Celery worker's app."""
+"""Files that other programs run: Syne Tune's trial and users' scripts."""

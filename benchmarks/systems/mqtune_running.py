@@ -10,11 +10,9 @@ from benchmarks.measurement import Context
 from benchmarks.work import stream
 
 if TYPE_CHECKING:
-    from mqtune.core.trial import Config, TrialId
     from mqtune.schedulers.base import Scheduler
-    from mqtune.search.base import Searcher
 
-__all__ = ["SETTINGS", "SLOTS", "Observed", "Run", "fifo", "observing", "pondering", "run"]
+__all__ = ["SETTINGS", "SLOTS", "Observed", "Run", "fifo", "observing", "run"]
 
 Trainable = Callable[[dict[str, Any]], None]
 
@@ -111,24 +109,6 @@ def fifo() -> Scheduler:
     from mqtune.schedulers.base import FIFO
 
     return FIFO()
-
-
-def pondering(context: Context, trials: int, ponder: Callable[[], None]) -> Searcher:
-    """Return a searcher for ``run`` whose suggestions each take as long as *ponder* does, in its thread."""
-    import mqtune
-
-    class Pondering(mqtune.GridSearcher):
-        adaptive = True
-        is_slow = True
-
-        def suggest(self, trial: TrialId) -> Config | None:
-            ponder()
-            return super().suggest(trial)
-
-        def describe(self) -> dict[str, Any]:
-            return {"searcher": "pondering"}
-
-    return Pondering(mqtune.Space(_space(context, trials)))
 
 
 def _space(context: Context, trials: int) -> dict[str, object]:

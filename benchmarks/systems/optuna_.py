@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from benchmarks import bodies
 from benchmarks.measurement import Context, Figures, System, Variant
-from benchmarks.systems import optuna_quality, optuna_studies, training
-from benchmarks.work import asha, memory, noop, start, stream
+from benchmarks.systems import optuna_quality, training
+from benchmarks.work import asha, noop, start, stream
 
 __all__ = ["SYSTEM"]
 
@@ -67,7 +67,7 @@ def _create(storage: Any, pruner: Any, trials: int) -> Any:
     return study
 
 
-def _run_processes(context: Context, objective: Objective, pruner: Any, trials: int) -> Share:
+def _run(context: Context, objective: Objective, pruner: Any, trials: int) -> Share:
     """Run the trials in two processes over one journal file."""
     _create(_storage(context.folder), pruner, trials)
     share = Share(trials)
@@ -91,14 +91,6 @@ def _work(folder: Path, objective: Objective, pruner: Any, share: Share) -> None
         share.started()
         study.optimize(objective, n_trials=1)
         share.ended()
-
-
-def _run_threads(objective: Objective, pruner: Any, trials: int) -> tuple[float, float]:
-    """Run the trials in two threads over a study in memory, and return when that began and ended."""
-    study = _create(None, pruner, trials)
-    begin = time.monotonic()
-    study.optimize(objective, n_trials=trials, n_jobs=SLOTS)
-    return begin, time.monotonic()
 
 
 def _index(trial: Any) -> int:
@@ -125,25 +117,17 @@ def _noop_objective(trial: Any) -> float:
     return 0.0
 
 
-def _noop_processes(context: Context) -> Figures:
+def _noop(context: Context) -> Figures:
     from optuna.pruners import NopPruner
 
     trials = context.sizes["trials"]
     begin = time.monotonic()
-    share = _run_processes(context, _noop_objective, NopPruner(), trials)
+    share = _run(context, _noop_objective, NopPruner(), trials)
     run_s = time.monotonic() - begin
     return noop.figures(trials, first_start=share.first_start.value, last_end=share.last_end.value, run_s=run_s)
 
 
-def _noop_threads(context: Context) -> Figures:
-    from optuna.pruners import NopPruner
-
-    trials = context.sizes["trials"]
-    begin, end = _run_threads(_noop_objective, NopPruner(), trials)
-    return noop.figures(trials, first_start=begin, last_end=end, run_s=end - begin)
-
-
-def _stream_processes(context: Context) -> Figures:
+def _stream(context: Context) -> Figures:
     from optuna.pruners import NopPruner
 
     folder, reports = str(context.folder), context.sizes["reports"]
@@ -153,23 +137,8 @@ def _stream_processes(context: Context) -> Figures:
         bodies.stream(report, folder, _index(trial), reports=reports, parties=stream.PARTIES)
         return 0.0
 
-    share = _run_processes(context, objective, NopPruner(), stream.PARTIES)
+    share = _run(context, objective, NopPruner(), stream.PARTIES)
     return stream.figures(context.folder, reports=reports, last_decision=share.last_end.value)
-
-
-def _stream_threads(context: Context) -> Figures:
-    from optuna.pruners import NopPruner
-
-    observed: list[float] = []
-    folder, reports = str(context.folder), context.sizes["reports"]
-
-    def objective(trial: Any) -> float:
-        report = _reporting(trial, observed)
-        bodies.stream(report, folder, _index(trial), reports=reports, parties=stream.PARTIES)
-        return 0.0
-
-    _run_threads(objective, NopPruner(), stream.PARTIES)
-    return stream.figures(context.folder, reports=reports, last_decision=max(observed))
 
 
 def _halving() -> Any:
@@ -190,7 +159,7 @@ def _asha_objective(folder: str, count: Callable[[int], None]) -> Objective:
     return objective
 
 
-def _asha_processes(context: Context) -> Figures:
+def _asha(context: Context) -> Figures:
     trials = context.sizes["trials"]
     counted = multiprocessing.get_context("fork").Value("q", 0)
 
@@ -198,20 +167,13 @@ def _asha_processes(context: Context) -> Figures:
         with counted.get_lock():
             counted.value += reports
 
-    share = _run_processes(context, _asha_objective(str(context.folder), count), _halving(), trials)
+    share = _run(context, _asha_objective(str(context.folder), count), _halving(), trials)
     return asha.figures(
         context.folder,
         first_start=share.first_start.value,
         last_end=share.last_end.value,
         epochs_decided=counted.value,
     )
-
-
-def _asha_threads(context: Context) -> Figures:
-    counted: list[int] = []
-    objective = _asha_objective(str(context.folder), counted.append)
-    begin, end = _run_threads(objective, _halving(), context.sizes["trials"])
-    return asha.figures(context.folder, first_start=begin, last_end=end, epochs_decided=sum(counted))
 
 
 def _start(context: Context) -> Figures:
@@ -230,29 +192,7 @@ def _start(context: Context) -> Figures:
     )
 
 
-def _memory(context: Context) -> Figures:
-    from optuna.pruners import NopPruner
-
-    folder = str(context.folder)
-
-    def objective(trial: Any) -> float:
-        bodies.park(_reporting(trial, []), folder, _index(trial))
-        return 0.0
-
-    with memory.parked_trials(context) as parked:
-        _run_processes(context, objective, NopPruner(), memory.PARTIES)
-    return memory.figures(idle=memory.settle_and_measure(context), busy=parked[0])
-
-
 PROCESSES: Final = "2 processes that last for the whole run, JournalStorage in one file, RandomSampler"
-THREADS: Final = "optimize(n_jobs=2): 2 threads, everything in memory and nothing journaled, RandomSampler"
-
-
-def _both(processes: Callable[[Context], Figures], threads: Callable[[Context], Figures]) -> tuple[Variant, ...]:
-    return (
-        Variant(name="processes", settings=PROCESSES, measure=processes),
-        Variant(name="threads", settings=THREADS, measure=threads),
-    )
 
 
 SYSTEM: Final = System(
@@ -261,12 +201,10 @@ SYSTEM: Final = System(
     packages=("optuna",),
     variants={
         "start": (Variant(name="processes", settings=PROCESSES, measure=_start),),
-        "noop": _both(_noop_processes, _noop_threads),
-        "stream": _both(_stream_processes, _stream_threads),
-        "asha": _both(_asha_processes, _asha_threads),
+        "noop": (Variant(name="processes", settings=PROCESSES, measure=_noop),),
+        "stream": (Variant(name="processes", settings=PROCESSES, measure=_stream),),
+        "asha": (Variant(name="processes", settings=PROCESSES, measure=_asha),),
         "quality": optuna_quality.VARIANTS,
-        "studies": optuna_studies.VARIANTS,
-        "memory": (Variant(name="processes", settings=PROCESSES, measure=_memory),),
         **training.variants("optuna"),
     },
 )

@@ -9,9 +9,9 @@ from typing import Any, Final
 from benchmarks import bodies
 from benchmarks.curve import MAX_EPOCHS
 from benchmarks.measurement import Context, Figures, System, Variant
-from benchmarks.systems import ray_quality, training
+from benchmarks.systems import training
 from benchmarks.watch import watcher
-from benchmarks.work import asha, memory, noop, stop, stream
+from benchmarks.work import asha, noop, stop, stream
 
 __all__ = ["SYSTEM"]
 
@@ -182,21 +182,6 @@ def _asha(*, reuse: bool) -> Callable[[Context], Figures]:
     return measure
 
 
-def _memory(context: Context) -> Figures:
-    from ray.tune.schedulers import FIFOScheduler
-
-    _start(context)
-    folder = str(context.folder)
-    with memory.parked_trials(context) as parked:
-        _fit(
-            context,
-            lambda report, config: bodies.park(report, folder, config["index"]),
-            memory.PARTIES,
-            FIFOScheduler(),
-        )
-    return memory.figures(idle=memory.settle_and_measure(context), busy=parked[0])
-
-
 FRESH: Final = "a fresh actor process for each trial, no result loggers"
 REUSED: Final = "reuse_actors=True: processes are kept from trial to trial, no result loggers"
 
@@ -216,10 +201,7 @@ SYSTEM: Final = System(
             ),
             Variant(name="reused", settings=REUSED, measure=_noop(reuse=True), environment=NO_LOGGERS),
         ),
-        "stream": (
-            Variant(name="no loggers", settings="no result loggers", measure=_stream, environment=NO_LOGGERS),
-            Variant(name="default", settings="CSV, JSON and TensorBoard loggers", measure=_stream, environment=QUIET),
-        ),
+        "stream": (Variant(name="no loggers", settings="no result loggers", measure=_stream, environment=NO_LOGGERS),),
         "stop": (Variant(name="fresh", settings=FRESH, measure=_stop, environment=NO_LOGGERS),),
         "asha": (
             Variant(
@@ -232,8 +214,6 @@ SYSTEM: Final = System(
             ),
             Variant(name="reused", settings=REUSED, measure=_asha(reuse=True), environment=NO_LOGGERS),
         ),
-        "quality": ray_quality.VARIANTS,
-        "memory": (Variant(name="fresh", settings=FRESH, measure=_memory, environment=NO_LOGGERS),),
         **training.variants("ray"),
     },
 )

@@ -32,8 +32,6 @@ class Way(NamedTuple):
     timed_slots: int = 2
     environment: Mapping[str, str] = {}
     slow: bool = False
-    #: The trainings, by default all.
-    only: tuple[str, ...] = tuple(TRAININGS)
 
 
 _HERE: Final = "embedded server, one local worker, all else as it comes"
@@ -41,9 +39,6 @@ _HERE: Final = "embedded server, one local worker, all else as it comes"
 WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
     "mqtune": {
         "function": Way(f"{_HERE}: a fresh forked process for each trial", "run_mqtune.py", slots=(1, 2, 8)),
-        "script": Way(
-            f"{_HERE}: the trial is a script that starts torchrun", "run_mqtune.py", ("script",), only=("torchrun",)
-        ),
     },
     "ray": {
         "fresh": Way(
@@ -79,7 +74,7 @@ def variants(system: str) -> dict[str, tuple[Variant, ...]]:
     """Return a system's variants of all trainings, by their workloads' names."""
     found: dict[str, tuple[Variant, ...]] = {}
     for training in TRAININGS.values():
-        ways = [(name, way) for name, way in WAYS[system].items() if training.name in way.only]
+        ways = WAYS[system].items()
         found[f"{PREFIX}/{training.name}/{TIME}"] = tuple(_timed(training, name, way) for name, way in ways)
         found[f"{PREFIX}/{training.name}/{MEMORY}"] = tuple(
             variant for name, way in ways for variant in _memory(training, name, way)

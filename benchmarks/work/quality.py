@@ -30,10 +30,6 @@ TARGETS: Final = {
     "crossing": 0.072,
     "noisy": 0.099,
     "digits": 0.008,
-    "categorical": 0.43,
-    "levy10": 5.0,
-    "ellipsoid10": 0.42,
-    "hartmann6_noisy": 1.2,
 }
 #: When the target was reached: in virtual time, and as if all slots had stood still while the tuner was thinking.
 SUMMED: Final = ("reached_s", "reached_with_thinking_s")

@@ -27,7 +27,7 @@ PREFIX: Final = "training"
 TIME: Final = "time"
 MEMORY: Final = "memory"
 #: As many slots as the machine has cores, so a thread for each trial, in all systems and in the bare loop.
-ENVIRONMENT: Final = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+ENVIRONMENT: Final = {"OMP_NUM_THREADS": "1"}
 SLOTS: Final = 2
 #: From which trial on it counts what one takes that is not the first of its kind.
 THIRD: Final = 2
@@ -71,19 +71,8 @@ TRAININGS: Final = {
             module="lightning_module",
             packages=("lightning", "torch", "sklearn"),
         ),
-        Training(name="boosting", title="scikit-learn's boosting", module="boosting", packages=("sklearn",)),
         Training(name="perceptron", title="scikit-learn's MLP", module="perceptron", packages=("sklearn",)),
         Training(name="xgboost", title="XGBoost", module="xgboost_rounds", packages=("xgboost", "sklearn")),
-        Training(name="lightgbm", title="LightGBM", module="lightgbm_rounds", packages=("lightgbm", "sklearn")),
-        Training(
-            name="transformer",
-            title="Hugging Face Trainer",
-            module="transformer",
-            packages=("transformers", "accelerate", "torch"),
-        ),
-        Training(name="loader", title="PyTorch, 2 data workers", module="loader", packages=("torch", "sklearn")),
-        # Each trial starts three interpreters that import PyTorch.
-        Training(name="torchrun", title="torchrun", module="torchrun", packages=("torch", "sklearn"), trials=12),
     )
 }
 MODULES_BAR: Final = 10.0
@@ -125,16 +114,13 @@ def _figures(training: Training) -> Iterator[tuple[str, Figure]]:
         "to_trial_ms",
         Figure(unit="ms", higher_is_better=False, title=f"{title}: … and to the first line of its function, p50"),
     )
-    # A trial of torchrun has interpreters of its own, whatever these import.
-    has_own = training.name == "torchrun"
     yield (
         "modules",
         Figure(
             unit="",
             higher_is_better=False,
             title=f"{title}: modules imported in the third trial",
-            bar=None if has_own else MODULES_BAR,
-            shown=not has_own,
+            bar=MODULES_BAR,
         ),
     )
     yield "modules_later", Figure(unit="", higher_is_better=False, shown=False)

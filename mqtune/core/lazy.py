@@ -20,7 +20,7 @@ def found_when_used(
             end the script with one line, too.
     """
 
-    def find(name: str) -> Any:
+    def find(name: str) -> object:
         if name not in homes:
             if name.startswith("__"):
                 # Python itself looks for many of these, also in a trial's process.
@@ -50,7 +50,7 @@ def facade_of(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[s
     """
     homes = {name: f"{package}.{module}" for module, of_module in names.items() for name in of_module}
 
-    def find(name: str) -> Any:
+    def find(name: str) -> object:
         if name not in homes:
             # `from folder import module` asks for the name first, so this has to be cheap.
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

@@ -1,1 +1,1 @@
-"""Programs: what users of each system would run, a trial for systems that run scripts, and the processes below torchrun."""
+"""Programs: the script that a user of each system would write, and a trial for Syne Tune."""

@@ -1,7 +1,5 @@
 """A user's script with mqtune, on this machine alone: nothing is set that need not be."""
 
-import sys
-
 import mqtune
 from benchmarks.training import trial
 
@@ -25,7 +23,7 @@ class Idle(mqtune.Callback):
 if __name__ == "__main__":
     settings = trial.SETTINGS
     tuner = mqtune.Tuner(
-        train if "script" not in sys.argv else f"{sys.path[0]}/trial_mqtune.py",
+        train,
         {"index": mqtune.grid_search(list(range(settings.trials)))},
         metric="loss",
         mode="min",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from benchmarks.fleet.shared import SharedFleetInTime, alike, fairness, many
+from shared_fleet import SharedFleetInTime, alike, fairness, many
 
 
 def test_each_class_of_many_experiments_shares_fairly_within_minutes_and_nobody_starves():

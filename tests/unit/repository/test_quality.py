@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 
 import mqtune
 from benchmarks.measurement import Context, Variant
-from benchmarks.quality.tasks import EPOCH_S, EPOCHS, TASKS, Choices, Ellipsoid10, Levy10, Nested, Parameter, Task
+from benchmarks.quality.tasks import EPOCH_S, EPOCHS, TASKS, Parameter, Task
 from benchmarks.systems import mqtune_quality, optuna_quality
 from benchmarks.table import chance, render
 from benchmarks.work import quality
@@ -52,56 +51,6 @@ def test_no_config_of_a_sample_ends_below_the_least_loss(task: Task) -> None:
     assert least >= task.best - 1e-5
 
 
-def _around(task: Task, config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield configs that differ in one number by a little."""
-    for name, value in config.items():
-        if not (each := task.parameters[name]).choices:
-            for sign in (-1, 1):
-                yield {**config, name: value + sign * 1e-3 * (each.high - each.low)}
-
-
-@pytest.mark.parametrize("task", [Levy10(), Ellipsoid10()], ids=lambda each: each.name)
-def test_the_least_loss_in_ten_dimensions_is_in_the_place_that_is_drawn_and_nowhere_around(
-    task: Levy10 | Ellipsoid10,
-) -> None:
-    place = task.config(lambda name, _: dict(zip(task.parameters, task.places, strict=True))[name])
-
-    assert task.regret(place) == pytest.approx(0, abs=1e-12)
-    assert min(map(task.regret, _around(task, place))) > 1e-9
-    assert task.loss(place, 1) > 1e-3, "the first epoch misleads a little"
-
-
-def test_the_axes_of_the_ellipsoid_are_at_right_angles() -> None:
-    for (one, a), (other, b) in itertools.product(enumerate(Ellipsoid10().axes), repeat=2):
-        assert sum(x * y for x, y in zip(a, b, strict=True)) == pytest.approx(float(one == other), abs=1e-12)
-
-
-def test_the_least_loss_of_the_choices_is_that_of_one_config_and_of_no_other_choice_there() -> None:
-    task = Choices()
-    combinations = [
-        dict(zip(task.CHOICES, values, strict=True)) for values in itertools.product(*task.CHOICES.values())
-    ]
-
-    best = min((task.in_the_middle(each) for each in combinations), key=task.regret)
-
-    assert task.regret(best) == pytest.approx(0, abs=1e-12)
-    assert min(map(task.regret, _around(task, best))) > 1e-9
-    others = [{**best, name: each} for name, all_ in task.CHOICES.items() for each in all_ if each != best[name]]
-    assert min(map(task.regret, others)) > 1e-3
-
-
-def test_the_least_loss_of_what_is_nested_is_that_of_three_layers_and_sgd_with_a_schedule() -> None:
-    task = Nested()
-    best = {"optimizer": "sgd", "schedule": "cosine", "layers": "3"}
-
-    config = task.in_the_middle(best)
-
-    assert task.regret(config) == pytest.approx(0, abs=1e-12)
-    assert min(map(task.regret, _around(task, config))) > 1e-9
-    for others in ({"optimizer": "adam"}, {"schedule": "constant"}, {"layers": "4"}):
-        assert task.regret(task.in_the_middle({**best, **others})) > 0.04
-
-
 @each_task
 def test_a_curve_is_the_same_for_the_same_config_and_seed(task: Task) -> None:
     config = _by_chance(random.Random(2), task)
@@ -119,17 +68,6 @@ def test_an_epoch_takes_about_a_virtual_second_in_the_mean(task: Task) -> None:
     mean_s = sum(next(task.curve(_by_chance(rng, task), 0))[0] for _ in range(500)) / 500
 
     assert mean_s == pytest.approx(EPOCH_S, rel=0.15)
-
-
-def test_what_is_nested_has_the_parameters_of_its_choices_and_a_width_for_each_layer() -> None:
-    task, rng = Nested(), random.Random(4)
-
-    for config in (_by_chance(rng, task) for _ in range(200)):
-        assert [name for name in config if name.startswith("log2_width")] == [
-            f"log2_width{number}" for number in range(1, int(config["layers"]) + 1)
-        ]
-        assert ("momentum" in config) == ("schedule" in config) == (config["optimizer"] == "sgd")
-        assert ("warmup" in config) == (config.get("schedule") == "cosine")
 
 
 @each_task
@@ -150,25 +88,6 @@ def test_mqtune_and_optuna_get_the_space_of_the_task(task: Task) -> None:
         seen |= set(ours)
         assert asked.params == theirs
     assert seen == set(task.parameters)
-
-
-@each_task
-def test_syne_tune_gets_all_parameters_and_what_counts_of_them_is_trained(task: Task) -> None:
-    pytest.importorskip("syne_tune")
-    from benchmarks.systems import syne_quality
-
-    space = {name: syne_quality.domain(each) for name, each in task.parameters.items()}
-
-    for _ in range(20):
-        config = {name: each.sample() for name, each in space.items()}
-        counting = syne_quality.counting(task, config)
-        assert counting.items() <= config.items()
-        assert set(counting) == set(task.config(lambda name, _, config=config: config[name]))
-        for name, each in task.parameters.items():
-            if each.choices:
-                assert set(space[name].categories) == set(each.choices)
-            else:
-                assert (space[name].lower, space[name].upper) == (each.low, each.high)
 
 
 @pytest.fixture
