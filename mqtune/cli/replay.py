@@ -1,13 +1,10 @@
-"""``mqtune replay``: what another scheduler would have made of an experiment."""
+"""``mqtune replay``: run another scheduler over recorded learning curves."""
 
 from __future__ import annotations
 
 import ast
-import statistics
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from importlib import import_module
-from operator import gt, lt
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -21,7 +18,7 @@ from mqtune.results.experiments import duration
 from mqtune.search.base import SEARCHERS
 
 if TYPE_CHECKING:
-    from mqtune.results.whatif import Bounds, Course, Repeats, Replayed
+    from mqtune.results.whatif import Course
     from mqtune.schedulers.base import Scheduler
 
 #: The schedulers that may be named; the others make configs of their own.
@@ -49,18 +46,6 @@ SCHEDULERS: Final = (
 )
 @click.option("--searcher", type=click.Choice([*SEARCHERS]), help="By default configs come in the recorded order.")
 @click.option("--slots", type=click.IntRange(min=1), help="How many trials run at once; by default as many as ran.")
-@click.option(
-    "--time-scale",
-    type=click.FloatRange(min=0, min_open=True),
-    default=1.0,
-    help="Reports take so many times as long as recorded.",
-)
-@click.option(
-    "--repeat",
-    "times",
-    type=click.IntRange(min=1),
-    help="Replay in so many random orders of the configs, the same for each scheduler; show medians and intervals.",
-)
 @broker_option("The Redis server that has the experiment, unless it is on this machine.")
 @json_option
 def command(
@@ -68,49 +53,36 @@ def command(
     schedulers: tuple[str, ...],
     searcher: str | None,
     slots: int | None,
-    time_scale: float,
-    times: int | None,
     broker: str | None,
     *,
     as_json: bool,
 ) -> None:
-    """Run other schedulers over an experiment's recorded learning curves, in virtual time, and show what they would have taken and found.
+    """Run other schedulers over an experiment's recorded learning curves, in virtual time.
 
-    A searcher can suggest recorded configs alone: "random" takes them in another order, and of what a model suggests the
-    nearest one that was not tried yet is taken.
+    A searcher can suggest recorded configs alone: "random" orders them by chance. A suggestion of a model is
+    replaced by the nearest config that was not tried yet.
 
-    Where a scheduler would have had trials go on that the record cuts off, figures are ranges over several cases.
+    Where a scheduler would have continued trials that the record cuts off, figures have a question mark.
     """
     wanted: list[Scheduler | None] = [scheduler_of(text) for text in schedulers]
     from mqtune.results.whatif import Replay  # noqa: PLC0415 - --help must not wait for a driver
 
     with opened(find_place(name, broker)) as view:
         replay = Replay(view.results)
-        if times is None:
-            found = [
-                replay.run(each, searcher=searcher, slots=slots, time_scale=time_scale) for each in wanted or [None]
-            ]
-            if as_json:
-                _print_json(view.results.name, replay.original, [_plain(each) for each in found])
-            else:
-                _show(_cells(replay.original, {}), [_cells(each.course, each.bounds) for each in found])
-                _say_each([each.verdict for each in found])
-            return
-        repeats = [
-            replay.repeat(times, each, searcher=searcher, slots=slots, time_scale=time_scale)
-            for each in wanted or [None]
-        ]
+        replays = [replay.run(each, searcher=searcher, slots=slots) for each in wanted or [None]]
         if as_json:
-            _print_json(view.results.name, replay.original, [_plain_repeats(each) for each in repeats])
-        else:
-            _show(_cells(replay.original, {}), [_cells_of_repeats(each) for each in repeats])
-            say("Of the replays medians, in brackets the 5th to the 95th percentile.")
-            _say_each([each.verdict for each in repeats])
-            _compare(repeats)
+            told = [{**asdict(each.course), "verdict": each.verdict, "certain": each.is_certain} for each in replays]
+            print_json({"name": view.results.name, "original": asdict(replay.original), "replays": told})
+            return
+        names = [f"replay {number}" if len(replays) > 1 else "replay" for number, _ in enumerate(replays, 1)]
+        columns = [_cells(course) for course in (replay.original, *(each.course for each in replays))]
+        print_table(["", "recorded", *names], [[label, *(each[label] for each in columns)] for label in columns[0]])
+        for column, each in zip(names, replays, strict=True):
+            say(f"{column}: {each.verdict}" if len(replays) > 1 else each.verdict)
 
 
 def scheduler_of(text: str) -> Scheduler:
-    """Return the scheduler that a text such as ``ASHA(max_t=81)`` names; nothing of it is run, and its arguments are plain values.
+    """Return the scheduler of a text such as ``ASHA(max_t=81)``, whose arguments are plain values.
 
     Raises:
         click.UsageError: it is no such text.
@@ -137,123 +109,23 @@ def scheduler_of(text: str) -> Scheduler:
     return scheduler
 
 
-def _print_json(name: str, original: Course, replays: list[dict[str, object]]) -> None:
-    print_json({"name": name, "original": asdict(original), "replays": replays})
-
-
-def _plain(each: Replayed) -> dict[str, object]:
-    return {
-        **asdict(each.course),
-        "bounds": {name: bounds._asdict() for name, bounds in each.bounds.items()},
-        "verdict": each.verdict,
-        "certain": each.is_certain,
+def _cells(course: Course) -> dict[str, str]:
+    """Return the cells of a column; where curves were cut off, figures have a question mark."""
+    best = "" if course.value is None else f"{short_value(course.value)} in {course.trial}"
+    figures = {
+        "stopped early": str(course.stopped),
+        "reports": str(course.reports),
+        "time of trials": duration(course.trials_s),
+        "took": duration(course.took_s),
+        "best": f"Pareto front: {len(course.front)}" if course.front else best,
+        "found after": "" if course.found_s is None else duration(course.found_s),
     }
-
-
-def _plain_repeats(each: Repeats) -> dict[str, object]:
-    course = each.replays[0].course
-    return {
-        "scheduler": course.scheduler,
-        "searcher": course.searcher,
-        "slots": course.slots,
-        "time_scale": course.time_scale,
-        "spreads": {name: spread._asdict() for name, spread in each.spreads.items()},
-        "same_best": each.same_best,
-        "verdict": each.verdict,
-        "certain": each.is_certain,
-        "orders": [_plain(replayed) for replayed in each.replays],
-    }
-
-
-def _show(original: dict[str, str], columns: list[dict[str, str]]) -> None:
-    """Print a table of the recorded experiment and the replays, with the rows of a replay."""
-    heads = [
-        "",
-        "recorded",
-        *(f"replay {number}" if len(columns) > 1 else "replay" for number, _ in enumerate(columns, 1)),
-    ]
-    rows = [[label, *(column.get(label, "") for column in (original, *columns))] for label in columns[0]]
-    print_table(heads, [row for row in rows if row[0] != "time scale" or {*row[1:]} != {"1"}])
-
-
-def _say_each(verdicts: list[str]) -> None:
-    for number, verdict in enumerate(verdicts, 1):
-        say(f"{f'replay {number}: ' if len(verdicts) > 1 else ''}{verdict}")
-
-
-def _compare(repeats: list[Repeats]) -> None:
-    """Say in how many orders each replay took less of the trials' time than the first one, with its bounds."""
-    if any("trials_s" not in each.spreads for each in repeats):
-        return
-    first, *others = ([replayed.bounds["trials_s"] for replayed in each.replays] for each in repeats)
-    for number, bounds in enumerate(others, 2):
-        less = sum(all(map(lt, *pair)) for pair in zip(bounds, first, strict=True))
-        more = sum(all(map(gt, *pair)) for pair in zip(bounds, first, strict=True))
-        say(
-            f"replay {number} took less of the trials' time than replay 1 in {less} of {len(first)} orders, and more in {more}"
-        )
-
-
-def _head(course: Course) -> dict[str, str]:
     return {
         "scheduler": printable(course.scheduler),
         "searcher": printable(course.searcher),
         "slots": str(course.slots),
-        "time scale": f"{course.time_scale:g}",
-    }
-
-
-def _cells(course: Course, bounds: Mapping[str, Bounds]) -> dict[str, str]:
-    """Return the cells of a column; what hangs on curves that were cut off has bounds, or a question mark."""
-    best = "" if course.value is None else f"{short_value(course.value)} in {course.trial}"
-    unsure = {
-        "best": f"Pareto front: {len(course.front)}" if course.front else best,
-        "found after": "" if course.found_s is None else duration(course.found_s),
-    }
-    figures = {
-        label: _between(text, *bounds[name]) if name in bounds else _doubted(course, text(getattr(course, name)))
-        for label, name, text in _FIGURES
-    }
-    return {
-        **_head(course),
         "trials": str(course.trials),
         "failed": str(course.failed),
         "cut off": str(len(course.cut)),
-        **figures,
-        **{label: _doubted(course, text) for label, text in unsure.items()},
+        **{label: f"{text} ?" if course.cut and text else text for label, text in figures.items()},
     }
-
-
-def _cells_of_repeats(each: Repeats) -> dict[str, str]:
-    """Return the cells of a column of medians and intervals; nothing where there are none."""
-    cut = [len(replayed.course.cut) for replayed in each.replays]
-    figures = [*_FIGURES, ("best", "value", short_value), ("found after", "found_s", duration)]
-    return {
-        **_head(each.replays[0].course),
-        "orders": str(len(each.replays)),
-        "cut off": _between(_whole, min(cut), statistics.median(cut), max(cut)),
-        **{label: _between(text, *each.spreads[name]) for label, name, text in figures if name in each.spreads},
-        "same best trial": f"in {each.same_best}" if "value" in each.spreads else "",
-    }
-
-
-def _between(text: Callable[[float], str], least: float, middle: float, most: float) -> str:
-    low, high = text(least), text(most)
-    return low if low == high else f"{text(middle)} ({low} to {high})"
-
-
-def _doubted(course: Course, text: str) -> str:
-    return f"{text} ?" if course.cut and text else text
-
-
-def _whole(number: float) -> str:
-    return f"{number:.0f}"
-
-
-#: Rows of a table: the label, the figure, and how that is written.
-_FIGURES: Final[list[tuple[str, str, Callable[[float], str]]]] = [
-    ("stopped early", "stopped", _whole),
-    ("reports", "reports", _whole),
-    ("time of trials", "trials_s", duration),
-    ("took", "took_s", duration),
-]

@@ -1,30 +1,25 @@
-"""What another scheduler would have made of an experiment: its recorded learning curves, run again in virtual time."""
+"""Replays of an experiment: another scheduler over its recorded learning curves, in virtual time."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import statistics
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from mqtune.backends.simulated import Simulated
 from mqtune.backends.simulated.reports import Curves, Item
-from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import metric_of
 from mqtune.core.registry import CLASS, Description, Registered, described
-from mqtune.core.text import counted
-from mqtune.core.trial import AttemptEnd, Config, Metrics, Trial, TrialId, TrialStatus
+from mqtune.core.trial import AttemptEnd, Config, Trial, TrialId, TrialStatus
 from mqtune.driver.connect import BackendDeployment
 from mqtune.driver.plan import Plan
 from mqtune.driver.runner import Runner
 from mqtune.driver.settings import Failures, KnownTrainable, RunOptions, Settings
-from mqtune.results.beyond import Beyond, best_values, goes_on, most_reports, scaled
 from mqtune.results.curves import Curve, Recorded, recorded_curves, timed_reports
 from mqtune.results.experiments import duration
 from mqtune.results.results import Results
@@ -43,41 +38,35 @@ _NAME: Final = "replay"
 _STEP_S: Final = 3600.0
 #: How many trials a verdict names.
 _SHOWN: Final = 5
-#: The figures that have bounds where curves were cut off.
-_BOUNDED: Final = ("trials_s", "took_s", "reports", "stopped")
-#: The percentiles that an interval lies between.
-_LOW: Final = 0.05
-_HIGH: Final = 0.95
 
 
 class CurveEnds(Exception):
-    """A trial would have gone on where its recorded curve was cut off."""
+    """Ends a trial where its recorded curve was cut off."""
 
 
 class Failed(Exception):
-    """A trial fails as it did when it was recorded."""
+    """Fails a trial as it did when it was recorded."""
 
 
 def recorded(config: Config) -> None:
-    """Stand for the trainable of an experiment that is run again: its recorded curves are what runs, and nobody calls this."""
+    """Stand for the trainable of a replay, which looks reports up and never calls it."""
     raise AssertionError(f"{config} was to be trained, and not looked up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What an experiment took, and what it found.
+    """The cost of an experiment, and its best trial. Times are in seconds.
 
-    ``trials_s`` is the time of all trials together up to the last report of each, ``took_s`` that from the experiment's beginning to
-    its last report; of the recorded one with its breaks, and whatever else it waited for. ``value``, ``config``, ``trial`` and ``found_s``,
-    from the beginning, are of the best report, of one metric; trials have the ids that they were recorded with. ``front`` are the
-    trials on the Pareto front of several. ``cut`` are the trials that would have gone on where their curves were cut off, which
-    happened first at ``known_s``; all figures are those of an end there. Reports took ``time_scale`` times as long as recorded.
+    ``trials_s`` is the time of all trials together, each up to its last report. ``took_s`` is the time from the
+    experiment's beginning to its last report, with its breaks. ``value``, ``config``, ``trial`` and ``found_s``, from the
+    beginning, are of the best report of one metric; ``front`` has the trials on the Pareto front of several. Trials have
+    their recorded ids. ``cut`` has the trials that would have continued where their curves were cut off; the first of
+    them did at ``known_s``. All figures are those of an end there.
     """
 
     scheduler: str
     searcher: str
     slots: int
-    time_scale: float = 1.0
     trials: int
     stopped: int
     failed: int
@@ -93,79 +82,28 @@ class Course:
     known_s: float | None = None
 
 
-class Bounds(NamedTuple):
-    """A figure where curves were cut off: the least and the most of three cases, and in between that of trials that stay as they were.
-
-    All three are the same where no curve was cut off.
-    """
-
-    least: float
-    stays: float
-    most: float
-
-
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """An experiment as it was recorded, as it would have been, and what that says: nothing certain where *is_certain* is false.
+    """An experiment as it was recorded, as it would have been, and a verdict in words.
 
-    ``bounds`` are of ``trials_s``, ``took_s``, ``reports`` and ``stopped``. There are none where they can't be known.
+    *is_certain* is false where curves were cut off or left out.
     """
 
     original: Course
     course: Course
     verdict: str
     is_certain: bool
-    bounds: Mapping[str, Bounds]
-
-
-class Spread(NamedTuple):
-    """How a figure differs between orders: its median, and its 5th and 95th percentiles.
-
-    Where curves were cut off, ``low`` is of the lower bounds, ``high`` of the upper ones, and the median of those in between.
-    """
-
-    low: float
-    median: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Repeats:
-    """Replays of one scheduler in several orders of the configs, and what they say together.
-
-    ``spreads`` are of ``trials_s``, ``took_s``, ``reports`` and ``stopped``, and of ``value`` and ``found_s``; a figure that some replay
-    lacks is not there. ``same_best`` counts the orders in which the best trial is that of the recorded experiment.
-    """
-
-    replays: tuple[Replayed, ...]
-    spreads: Mapping[str, Spread]
-    same_best: int
-    verdict: str
-    is_certain: bool
-
-
-class _Wanted(NamedTuple):
-    """A replay that somebody wants."""
-
-    scheduler: Scheduler
-    searcher: Searcher | str | None
-    slots: int
-    time_scale: float
-    seed: int
 
 
 class Replay:
     """Runs other schedulers over the learning curves that an experiment has recorded, in virtual time and without its code.
 
-    Each trial reports what was recorded of its config, after the same time, and fails where it did. What stop rules the experiment had
-    count again, save functions: these are taken to end a trial where they did. All curves are kept in memory.
+    Each trial reports the recorded reports of its config, each after the same time, and fails where it did. Stop rules of
+    the experiment count again. Functions do not: a trial that one ended is taken to end there. All curves are kept in
+    memory.
 
-    A trial that was stopped, or had not ended, has a curve that is cut off: where a scheduler would have it go on, nothing is known of it
-    any more. There are three replays then, for bounds. In the first, whose figures the course has, such a trial ends there, as failed.
-    In the second it stays at its last values, and each report takes as long as its reports did on average. In the third it is as good as
-    the best report of all trials, and each report takes as long as its longest. In these two it goes on until the scheduler ends it;
-    but it makes no more reports than the longest trial if that has ended by itself, or the scheduler has no *max_t*. No case is a
-    proof: in the truth other trials may be ahead at a rung than in any of them.
+    A trial that was stopped, or had not ended, has a curve that is cut off. Where a scheduler would have continued it,
+    nothing more is known: the trial ends there as failed, and is named in ``cut``.
 
     Args:
         results: the experiment's, which may still run.
@@ -190,104 +128,43 @@ class Replay:
         *,
         searcher: Searcher | str | None = None,
         slots: int | None = None,
-        time_scale: float = 1.0,
     ) -> Replayed:
         """Run the experiment again and return what it would have taken and found.
 
         Args:
             scheduler: the other scheduler, new; by default the one that it had.
-            searcher: by default configs come in the order in which they were recorded. "random" is another order. Of any other
-                searcher each suggestion is replaced by the nearest recorded config that was not tried yet, of which it learns.
-            slots: how many trials run at once; by default as many as ran at once when it was recorded.
-            time_scale: how many times as long as recorded each report takes, above 0; ``time_total_s`` grows with it.
+            searcher: by default configs come in the order in which they were recorded. "random" is another order. Of any
+                other searcher each suggestion is replaced by the nearest recorded config that was not tried yet, of
+                which it learns.
+            slots: the number of slots; by default the most that it used when it was recorded.
 
         Raises:
-            ConfigurationError: the scheduler changes configs, of which nothing is recorded, or the searcher doesn't go with the
-                experiment's space, or that is not known; or one of them can't be copied, for more than one replay; or another
-                argument is invalid.
+            ConfigurationError: the scheduler changes configs, of which nothing is recorded; or the searcher doesn't fit
+                the experiment's space, or that space is not known; or another argument is invalid.
         """
-        return self._replayed(self._wanted(scheduler, searcher, slots, time_scale))
-
-    def repeat(
-        self,
-        times: int,
-        scheduler: Scheduler | None = None,
-        *,
-        searcher: Searcher | str | None = None,
-        slots: int | None = None,
-        time_scale: float = 1.0,
-    ) -> Repeats:
-        """Run the experiment again in so many orders, and return what it would have taken and found in each, and in all.
-
-        The orders are random, drawn from the experiment's seed: the n-th is the same for each scheduler. Under another searcher
-        each has another seed.
-
-        Args:
-            times: how many, at least 1.
-            scheduler: as for ``run``, which has the errors, too.
-            searcher: by default "random".
-            slots: as for ``run``.
-            time_scale: as for ``run``.
-        """
-        times = checks.whole_number("", "times", times, 1)
-        wanted = self._wanted(scheduler, "random" if searcher is None else searcher, slots, time_scale)
-        return self._together(
-            [self._replayed(_copied(wanted)._replace(seed=wanted.seed + number)) for number in range(times)]
-        )
-
-    def _wanted(
-        self, scheduler: Scheduler | None, searcher: Searcher | str | None, slots: int | None, time_scale: float
-    ) -> _Wanted:
         scheduler = scheduler if scheduler is not None else self._recorded_scheduler()
         if isinstance(scheduler, PBT | PBTReplay) or scheduler.searcher is not None:
             raise ConfigurationError(
-                f"{type(scheduler).__name__} makes configs of its own, of which no curves are recorded; a replay needs one that stops "
-                "or pauses trials, such as ASHA"
+                f"{type(scheduler).__name__} makes configs of its own, of which no curves are recorded; a replay needs "
+                "one that stops or pauses trials, such as ASHA"
             )
-        return _Wanted(
-            scheduler,
-            searcher,
-            slots if slots is not None else self.original.slots,
-            float(checks.positive("", "time_scale", time_scale)),
-            self._definition.get("seed", 0),
-        )
+        slots = slots if slots is not None else self.original.slots
+        return self._said(self._course(scheduler, searcher, slots))
 
-    def _replayed(self, wanted: _Wanted) -> Replayed:
-        curves = [scaled(curve, wanted.time_scale) for curve in self._recorded.curves]
-        # Whoever gave a scheduler or a searcher may look at it afterwards: the first replay has that itself.
-        again = _copied(wanted)
-        course = self._course(wanted, [(each.config, _items(each)) for each in curves])
-        if not course.cut or self._recorded.left_out:
-            return self._said([course])
-        beyond = self._beyond(curves, again.scheduler)
-        return self._said([course, *(self._course(_copied(again), items) for items in beyond)])
-
-    def _beyond(self, curves: Sequence[Curve], scheduler: Scheduler) -> Iterator[list[tuple[Config, Iterable[Item]]]]:
-        """Yield what trials report that go on, for each case in which they do."""
-        most = most_reports(curves, scheduler)
-        best = best_values(curves, self._results.experiment.objective)
-        cases: list[tuple[Metrics, Callable[[Iterable[float]], float]]] = [({}, statistics.fmean), (best, max)]
-        for values, duration_of in cases:
-            yield [
-                (
-                    each.config,
-                    Beyond(each, values, duration_of, scheduler.time_attr, most) if goes_on(each) else _items(each),
-                )
-                for each in curves
-            ]
-
-    def _course(self, wanted: _Wanted, items: Iterable[tuple[Config, Iterable[Item]]]) -> Course:
-        """Run the experiment once more, with these items of each config."""
-        curves = Curves(items)
-        order, words = self._searcher(wanted.searcher, wanted.seed)
-        simulated = Simulated(curves, slots=wanted.slots, checkpoints=self._recorded.saves)
+    def _course(self, scheduler: Scheduler, searcher: Searcher | str | None, slots: int) -> Course:
+        curves = Curves([(each.config, _items(each)) for each in self._recorded.curves])
+        order, words = self._searcher(searcher)
+        simulated = Simulated(curves, slots=slots, checkpoints=self._recorded.saves)
         with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
-            results = _run(self._settings(wanted.scheduler, order, simulated, wanted.seed), Path(folder))
+            results = _run(self._settings(scheduler, order, simulated), Path(folder))
             ids = self._recorded_ids(results, curves)
-            course = _course(results, ids, scheduler=in_words(wanted.scheduler), searcher=words, slots=wanted.slots)
-        return replace(course, time_scale=wanted.time_scale)
+            return _course(results, ids, scheduler=in_words(scheduler), searcher=words, slots=slots)
 
-    def _settings(self, scheduler: Scheduler, searcher: Searcher, simulated: Simulated, seed: int) -> Settings:
+    @property
+    def _seed(self) -> int:
+        return int(self._definition.get("seed", 0))
+
+    def _settings(self, scheduler: Scheduler, searcher: Searcher, simulated: Simulated) -> Settings:
         definition = self._definition
         return Settings(
             trainable=KnownTrainable.of(recorded),
@@ -300,7 +177,7 @@ class Replay:
             stop=self._recorded_rule(),
             backend=BackendDeployment(simulated),
             name=_NAME,
-            seed=seed,
+            seed=self._seed,
             failures=Failures(metric_from="later", accept_no_report=True),
             run=RunOptions(progress=False),
         )
@@ -339,85 +216,37 @@ class Replay:
             )
         return space
 
-    def _searcher(self, given: Searcher | str | None, seed: int) -> tuple[Searcher, str]:
+    def _searcher(self, given: Searcher | str | None) -> tuple[Searcher, str]:
         configs = [curve.config for curve in self._recorded.curves]
         if given is None:
             return InRecordedOrder(configs), "recorded order"
         searcher = searcher_named(given) if isinstance(given, str) else given
         if searcher is None or isinstance(searcher, RandomSearcher):
-            return InRecordedOrder(configs, shuffle=seed), "recorded, shuffled"
+            return InRecordedOrder(configs, shuffle=self._seed), "recorded, shuffled"
         name = searcher.kind or type(searcher).__name__
         return NearestRecorded(searcher, configs, self._space()), f"nearest recorded to {name}"
 
-    def _said(self, cases: Sequence[Course]) -> Replayed:
-        """Return what a replay says: the course in which trials end where curves were cut off, and the bounds that all cases give."""
-        course, *guesses = cases
-        unknown = {trial for each in guesses for trial in each.cut}
+    def _said(self, course: Course) -> Replayed:
+        """Return a replay with its verdict."""
         if left_out := self._recorded.left_out:
             verdict = f"no verdict: left out are {_trials(left_out)}, without a learning curve of their own"
-        elif unknown:
-            verdict = f"no verdict: {_trials(sorted(unknown))} would have gone on, of which no report is recorded"
-        if left_out or unknown:
-            return Replayed(self.original, course, verdict, is_certain=False, bounds={})
-        figures = {name: [getattr(each, name) for each in cases] for name in _BOUNDED}
-        bounds = {name: Bounds(min(values), values[1 % len(values)], max(values)) for name, values in figures.items()}
-        least, stays, most = map(self._share, bounds[self._measure])
+            return Replayed(self.original, course, verdict, is_certain=False)
         found = _found(self.original, course, self._results.experiment.metric, self._definition["mode"])
-        verdict = f"{stays} of {self._what}, and {found}"
+        verdict = f"{self._cost(course)}, and {found}"
         if course.cut:
             first = "" if course.known_s is None else f", the first after {duration(course.known_s)}"
             verdict = (
-                f"between {least} and {most} of {self._what}, and as far as the curves go {found}; {_trials(course.cut)} would have gone "
-                f"on where the curve was cut off{first}: {stays} if they stay at their last values"
+                f"as far as the curves go {verdict}; {_trials(course.cut)} would have continued where the curve was cut "
+                f"off{first}"
             )
-        return Replayed(self.original, course, verdict, not course.cut, bounds)
+        return Replayed(self.original, course, verdict, is_certain=not course.cut)
 
-    def _together(self, replays: Sequence[Replayed]) -> Repeats:
-        """Return what replays in several orders say."""
-        unbounded = sum(not each.bounds for each in replays)
-        spreads = {name: _spread([each.bounds[name] for each in replays]) for name in _BOUNDED if not unbounded}
-        for name in ("value", "found_s"):
-            values = [getattr(each.course, name) for each in replays]
-            if None not in values:
-                spreads[name] = _spread([Bounds(value, value, value) for value in values])
-        has_best = self.original.value is not None
-        same = sum(has_best and each.course.trial == self.original.trial for each in replays)
-        of_all = f"of {counted(len(replays), 'order')}"
-        if unbounded:
-            reason = next(each.verdict for each in replays if not each.bounds)
-            return Repeats(tuple(replays), spreads, same, f"in {unbounded} {of_all}, {reason}", is_certain=False)
-        low, median, high = map(self._share, spreads[self._measure])
-        verdict = f"{median} of {self._what} by the median, between {low} and {high} in 90% {of_all}"
-        if has_best:
-            verdict += f"; the same best trial, {self.original.trial}, in {same}"
-        if cut := sum(bool(each.course.cut) for each in replays):
-            verdict += f", as far as the curves go, which were cut off in {cut}"
-        return Repeats(tuple(replays), spreads, same, verdict, not cut)
-
-    # An experiment of another tool may have no times.
-
-    @property
-    def _measure(self) -> str:
-        """The figure that tells what a replay costs."""
-        return "trials_s" if self.original.trials_s else "reports"
-
-    @property
-    def _what(self) -> str:
-        return "the trials' time" if self.original.trials_s else "the reports"
-
-    def _share(self, cost: float) -> str:
-        """Return the part of what the experiment cost, such as ``14%``."""
-        return f"{cost / (self.original.trials_s or max(1, self.original.reports)):.0%}"
-
-
-def _copied(wanted: _Wanted) -> _Wanted:
-    """Return what is to be replayed once more, with a scheduler and a searcher at their beginnings."""
-    try:
-        return copy.deepcopy(wanted)
-    except (TypeError, copy.Error) as error:
-        raise ConfigurationError(
-            f"{type(wanted.scheduler).__name__}, or the searcher, can't be copied, which a replay needs: {error}"
-        ) from None
+    def _cost(self, course: Course) -> str:
+        """Return the cost as a share of the recorded one's, such as ``14% of the trials' time``."""
+        # An experiment of another tool may have no times.
+        if self.original.trials_s:
+            return f"{course.trials_s / self.original.trials_s:.0%} of the trials' time"
+        return f"{course.reports / max(1, self.original.reports):.0%} of the reports"
 
 
 def _trials(trials: Sequence[str]) -> str:
@@ -449,20 +278,6 @@ def _items(curve: Curve) -> list[Item]:
     return items
 
 
-def _spread(bounds: Sequence[Bounds]) -> Spread:
-    least, stays, most = (sorted(each) for each in zip(*bounds, strict=True))
-    return Spread(_quantile(least, _LOW), statistics.median(stays), _quantile(most, _HIGH))
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    """Return a quantile of sorted values, between two of them interpolated linearly."""
-    place = (len(values) - 1) * share
-    below = int(place)
-    rest = place - below
-    # Without a difference of infinite values.
-    return values[below] if not rest else values[below] * (1 - rest) + values[below + 1] * rest
-
-
 def _run(settings: Settings, folder: Path) -> Results:
     deployment = settings.backend
     assert isinstance(deployment, BackendDeployment)  # noqa: S101 - it was made here
@@ -472,11 +287,8 @@ def _run(settings: Settings, folder: Path) -> Results:
         return runner.results()
 
 
-# What became of it.
-
-
 def _course(results: Results, ids: Mapping[TrialId, TrialId], *, scheduler: str, searcher: str, slots: int) -> Course:
-    """Return what an experiment took and found, its trials by other *ids*."""
+    """Return an experiment's course, with its trials named by *ids*."""
     experiment, best = results.experiment, results.experiment.best
     began = experiment.created_at or 0.0
     trials_s, reports, last, found = 0.0, 0, began, None
@@ -514,7 +326,7 @@ def _is_cut(trial: Trial) -> bool:
 
 
 def _most_at_once(trials: Sequence[Trial]) -> int:
-    """Return how many attempts ran at once at most."""
+    """Return the greatest number of attempts that ran at the same time."""
     steps = sorted(step for trial in trials for step in _steps(trial))
     running = most = 0
     for _, step in steps:
