@@ -34,7 +34,6 @@ from mqtune.core.events import (
 from mqtune.core.keys import ExperimentKeys, is_name
 from mqtune.core.machine import make_folder
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.rates import TOO_FAST_S
 from mqtune.core.shares import Priority
 from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
@@ -238,8 +237,6 @@ class ExperimentState:
     entries: int = 0
     #: Why its driver starts nothing, in its own words of some seconds ago; empty without a driver.
     waits: str = ""
-    #: The cap that has its trials wait with their reports, in words; empty while they come no faster than it allows.
-    too_fast: str = ""
     #: Its creator.
     owner: Owner = NOBODY
     #: Its submitted script, if that has not ended; None once the experiment has ended, and while it has a driver.
@@ -323,7 +320,6 @@ class ExperimentHandle:
             age_s=self._age_s(last[0].id),
             entries=self._journal.count(),
             waits=(waits or b"").decode(errors="replace"),
-            too_fast=self._too_fast(),
             owner=created.owner,
             script=None if script is None or script.has_ended else script,
         )
@@ -574,7 +570,7 @@ class ExperimentHandle:
 
     def _make(self, request: Requested) -> None:
         try:
-            self._journal.request(request, is_capped=True)
+            self._journal.request(request)
         except JournalGone:
             raise ConfigurationError(self._broker.unknown(self.name)) from None
 
@@ -616,7 +612,7 @@ class ExperimentHandle:
         give_up_at = time.monotonic() + _PUT_BACK_S
         while True:
             try:
-                return self._journal.request(request, is_capped=True)
+                return self._journal.request(request)
             except JournalGone:
                 if time.monotonic() >= give_up_at:
                     raise
@@ -632,10 +628,6 @@ class ExperimentHandle:
         """Return the server's time at which the driver's lock expires, or expired; None when there was no driver."""
         until_ms = self._meta("driver_until")
         return None if until_ms is None else number(until_ms) / 1000
-
-    def _too_fast(self) -> str:
-        is_recent = number(self._meta("reports_waited")) / 1000 > self._broker.clock.time() - TOO_FAST_S
-        return (self._meta("reports_cap") or b"").decode(errors="replace") if is_recent else ""
 
     def _meta(self, field: str) -> bytes | None:
         with naming(self._keys.meta):

@@ -10,7 +10,6 @@ import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.rates import LEAST_REPORTS_PER_S, LEAST_REQUESTS_PER_MIN
 from mqtune.core.shares import PRIORITIES
 from mqtune.results.experiments import duration
 
@@ -33,16 +32,6 @@ _HOUR_S: Final = 3_600.0
     help="Set the largest journal_mb that they may ask for, in millions of bytes of entries.",
 )
 @click.option(
-    "--reports-per-s",
-    type=click.FloatRange(min=LEAST_REPORTS_PER_S),
-    help="Set how many reports a second each of them may have; report() waits with more.",
-)
-@click.option(
-    "--requests-per-min",
-    type=click.IntRange(min=LEAST_REQUESTS_PER_MIN),
-    help="Set how many requests a minute people may make of each of them; more are refused.",
-)
-@click.option(
     "--aging",
     "aging_h",
     type=click.FloatRange(min=0),
@@ -62,7 +51,7 @@ def command(
 ) -> None:
     """List quotas, or set how many trials may run at once of all experiments whose names fit a pattern: 'team-a-*' 16.
 
-    No further trial of theirs starts while so many run; those that run go on. The options from --priority to --requests-per-min cap what
+    No further trial of theirs starts while so many run; those that run go on. --priority, --share and --journal-mb cap what
     each of them may have: 'team-a-*' --priority normal. To set something takes an operator's account for all experiments.
     """
     from mqtune.journal.audit import note, person  # noqa: PLC0415 - only this needs redis
@@ -108,7 +97,7 @@ def command(
             [name, cap.priority, *("any" if most == math.inf else f"{most:g}" for most in cap[1:-1]), cap.by]
             for name, cap in capped.items()
         )
-        heads = ["highest priority", "largest share", "largest journal_mb", "reports a second", "requests a minute"]
+        heads = ["highest priority", "largest share", "largest journal_mb"]
         print_table(["experiments", *heads, "set by"], rows)
     if aging_s < math.inf:
         say(f"an experiment without a slot gets one after {duration(aging_s)}, whatever its priority")

@@ -32,7 +32,6 @@ from mqtune.cli.place import complete_trial, find_place, find_trial, live_broker
 from mqtune.cli.submit import submission_of, way_to_end, why_no_driver_slot
 from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
-from mqtune.core.rates import too_fast
 from mqtune.core.resources import BY_CONFIG, Resources, serves
 from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.shares import QUOTA_USED, SHARE_USED, Table, quota_in
@@ -281,14 +280,7 @@ class Inquiry:
             return Reason("driver", f"nothing runs: {waits or 'the driver is about to start something'}")
         if staged and (reason := self._no_slot(self._asked)) is not None:
             return reason._replace(text=f"{_runs(running)}; {reason.text}")
-        return self._running_on(f"{_runs(running)}{f'; no other starts: {waits}' if waits else ''}")
-
-    def _running_on(self, text: str, since: float | None = None) -> Reason:
-        """Return the reason for what runs, perhaps slower than it could."""
-        if self._state is None or not self._state.too_fast:
-            return Reason("running", text, since)
-        way_out = "report less often, or have an operator raise the cap; see all caps: mqtune quota"
-        return Reason("too fast", f"{text}; {too_fast(self._state.too_fast)}", since, way_out)
+        return Reason("running", f"{_runs(running)}{f'; no other starts: {waits}' if waits else ''}")
 
     @property
     def _waits(self) -> str:
@@ -376,7 +368,7 @@ class Inquiry:
         text += "".join(f"; {impairment_text(each)}" for each in worker.impairments if not each.stops_trials)
         if self._waits.startswith(JOURNAL_FULL) and self._no_driver() is None:
             return self._journal_full(text, since)
-        return self._running_on(text, since)
+        return Reason("running", text, since)
 
     def _without_worker(self, text: str, since: float) -> Reason:
         if self._url is None:

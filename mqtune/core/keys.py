@@ -38,13 +38,6 @@ One experiment ``E``::
                                             last        id of the newest journal entry
                                             bytes       of the entries of the journal that are here
                                             most_bytes  how many there may be until trials are told to wait; 0 for any number
-                                            reports_us  microseconds that each report takes of what a cap allows; 0 without one
-                                            reports_cap  that cap, for people
-                                            reports_to  server time (µs) up to which reports have used what it allows
-                                            reports_waited  server time (ms) up to which trials were last told to wait as reports came too fast
-                                            requests_us  as reports_us, for requests of people
-                                            requests_cap  their cap, for people
-                                            requests_to  server time (µs) up to which they have used what it allows
                                             driver_until  server time (ms) at which the driver's lock runs out, or ran out
                                             on_loss     continue | finish | stop: what workers do when the driver is gone
                                             loss_ms     how long after driver_until they do it

@@ -21,7 +21,6 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 
-from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.resources import MOST_SEATS, queues_of
 
 Priority = Literal["high", "normal", "low"]
@@ -65,7 +64,6 @@ class Demand:
         waiting_s: for how many seconds it has wanted slots that others have, and had none.
         journal_mb: how large its journal may be, in millions of bytes; infinite where it does not say.
         capped: which caps let it have less than it asks for, in words; empty for none.
-        rates: how many reports and requests caps let it have.
 
     Raises:
         ValueError: the unit is no number of slots.
@@ -82,7 +80,6 @@ class Demand:
     waiting_s: float = 0.0
     journal_mb: float = math.inf
     capped: str = ""
-    rates: Rates = ANY_RATES
     unit: int = 1
 
     def __post_init__(self) -> None:
@@ -131,8 +128,6 @@ class Cap(NamedTuple):
     priority: Priority = PRIORITIES[0]
     share: float = math.inf
     journal_mb: float = math.inf
-    reports_per_s: float = math.inf
-    requests_per_min: float = math.inf
     by: str = ""
 
 
@@ -176,7 +171,6 @@ class Share:
         full: the quota that leaves it no more, in words; empty for none.
         journal_mb: see ``Demand``, as far as caps let it.
         capped: see ``Demand``.
-        rates: see ``Demand``.
         aging_s: after how many seconds without a slot it gets one; infinite for never.
     """
 
@@ -189,7 +183,6 @@ class Share:
     full: str = ""
     journal_mb: float = math.inf
     capped: str = ""
-    rates: Rates = ANY_RATES
     aging_s: float = AGING_S
 
 
@@ -203,13 +196,9 @@ def held_to(demand: Demand, patterns: Iterable[str], caps: Mapping[str, Cap]) ->
     """
     under = tuple(sorted(patterns))
     priority, weight, journal_mb, said = demand.priority, demand.weight, demand.journal_mb, ""
-    rates = ANY_RATES
     for pattern in under:
         cap = caps.get(pattern, Cap())
         least, whose = [], f"the most for experiments whose names fit {pattern}, as set by {cap.by}"
-        reports = Rate.of(cap.reports_per_s, 1.0, f"{cap.reports_per_s:g} reports a second are {whose}")
-        requests = Rate.of(cap.requests_per_min, 60.0, f"{cap.requests_per_min:g} requests a minute are {whose}")
-        rates = rates.slower(Rates(reports, requests))
         capped = max(priority, cap.priority, key=PRIORITIES.index), min(weight, cap.share)
         if capped != (priority, weight):
             priority, weight = capped
@@ -220,9 +209,7 @@ def held_to(demand: Demand, patterns: Iterable[str], caps: Mapping[str, Cap]) ->
         if least:
             are = "are" if least[1:] else "is"
             said += f"; {' and '.join(least)} {are} {whose}"
-    return replace(
-        demand, priority=priority, weight=weight, journal_mb=journal_mb, quotas=under, capped=said, rates=rates
-    )
+    return replace(demand, priority=priority, weight=weight, journal_mb=journal_mb, quotas=under, capped=said)
 
 
 def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[str, int]]) -> dict[str, Share]:
@@ -254,7 +241,7 @@ def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[st
         # One that is larger than the fleet only counts what runs, for whoever wants to know.
         is_held = any(quotas.get(pattern, all_slots) < all_slots for pattern in each.quotas)
         alone = found[each.experiment] = Share(
-            priority=each.priority, journal_mb=each.journal_mb, capped=each.capped, rates=each.rates, aging_s=aging_s
+            priority=each.priority, journal_mb=each.journal_mb, capped=each.capped, aging_s=aging_s
         )
         if not is_held and all(wanting[queue] <= wants for queue in each.queues):
             continue

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 from mqtune.core.checks import flag, one_of, positive
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
-from mqtune.core.rates import Rates
 from mqtune.core.shares import PRIORITIES, SHARE_USED, Demand, Pool, Priority, Share
 from mqtune.core.trial import Intent, Trial, TrialStatus
 from mqtune.driver.actions import Requeue
@@ -119,8 +118,6 @@ class ShareKeeper:
         #: How large its journal may be, in millions of bytes, and by which caps it has less than it asks for.
         self.journal_mb = math.inf
         self.capped = ""
-        #: How often reports and requests may come by caps; None until it has heard.
-        self.rates: Rates | None = None
         self._used = 0.0
         self._counted_at = fleet.clock.monotonic()
         #: Since when it has had no slot, while others want them too, and whether a warning has told.
@@ -173,7 +170,7 @@ class ShareKeeper:
     def _heed_caps(self, share: Share) -> None:
         if share.capped and share.capped != self.capped:
             logger.warning("experiment %s asks for more than it may have%s", self._fleet.name, share.capped)
-        self.journal_mb, self.capped, self.rates = share.journal_mb, share.capped, share.rates
+        self.journal_mb, self.capped = share.journal_mb, share.capped
 
     def _count(self, running: int) -> None:
         """Count how many slots it had of late, on average."""
@@ -265,7 +262,6 @@ class Sharing:
         capped = math.inf if self._keeper is None else self._keeper.journal_mb
         self._journal.most_bytes = math.ceil(min(megabytes, capped) * 10**6)
         self._journal.capped = self._keeper.capped if self._keeper is not None and capped < megabytes else ""
-        self._journal.rates = None if self._keeper is None else self._keeper.rates
 
     def limit(self, most: int | None) -> float:
         """Return how many attempts may be under way; the first time it finds that out."""

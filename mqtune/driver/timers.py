@@ -11,7 +11,6 @@ from typing import Final
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
-from mqtune.core.rates import Rates, too_fast
 from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
@@ -108,9 +107,8 @@ class DriverTimers:
         self._was_full = False
         self._journal_room = RoomWatch("its journal", way_to_grow(self._journal.experiment), slack=0.0)
         #: What the journal may have, as far as the server knows it from this driver.
-        self._allowed: tuple[int | None, Rates | None] = None, None
+        self._most_bytes: int | None = None
         #: The cap that a warning has told of.
-        self._told_cap = ""
         #: The error type with which all attempts that run are lost next.
         self._lost_as: str | None = None
         #: When the next timer is due, by the monotonic clock.
@@ -128,7 +126,7 @@ class DriverTimers:
 
         Each is to be carried out before the next is asked for.
         """
-        if (self._journal.most_bytes, self._journal.rates) != self._allowed:
+        if self._journal.most_bytes != self._most_bytes:
             # Trials may wait for it.
             self._keep_lock()
         now = self._clock.monotonic()
@@ -177,16 +175,9 @@ class DriverTimers:
         self._room.look(self._journal.room())
         self._was_full |= bool(self._room.why)
         self._restorer.lock(self._holder, LOCK_S)
-        self._allowed = self._journal.most_bytes, self._journal.rates
+        self._most_bytes = self._journal.most_bytes
         self._trimmer.look(is_full=bool(self._room.why))
         self._journal_room.look(self._journal.budget)
-        self._warn_if_too_fast()
-
-    def _warn_if_too_fast(self) -> None:
-        rates = self._journal.rates
-        if rates is not None and self._journal.is_too_fast and rates.reports.cap != self._told_cap:
-            self._told_cap = rates.reports.cap
-            logger.warning("experiment %s: %s", self._journal.experiment, too_fast(self._told_cap))
 
     def lose_all(self, error_type: str) -> None:
         """Have all attempts lost that run when this is run next: no worker can be left."""

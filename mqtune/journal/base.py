@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import reprlib
 import secrets
@@ -11,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import MessageVersionError, RequestRefused
+from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import START, Requested
-from mqtune.core.rates import Rates
 from mqtune.core.seats import seat_in
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId, is_number
 from mqtune.journal.room import JournalRoom, Room
@@ -24,16 +22,8 @@ if TYPE_CHECKING:
 #: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
 FENCED: Final = "fenced"
 GAP: Final = "gap"
-#: Behind an answer to ``report`` or ``saved``: what else the attempt sends is to wait until the journal has room. With
-#: two numbers behind it, "wait:1500:100", reports come faster than a cap allows: it waits for so many milliseconds, and
-#: then sends so many at once.
+#: Behind an answer to ``report`` or ``saved``: what else the attempt sends is to wait until the journal has room.
 WAIT: Final = "wait"
-#: What reports may be ahead of their rate before they are told to wait, in seconds: they come in batches.
-AHEAD_S: Final = 1.0
-#: Beyond so many seconds ahead of their rate, reports are forgiven: no clock that is set back has one wait for longer.
-MOST_AHEAD_S: Final = 600.0
-#: What requests may be ahead of theirs, in seconds: so many as a minute allows may come at once.
-REQUESTS_AHEAD_S: Final = 60.0
 
 #: The orders of an attempt: an intent's value; while there is no intent, the words of its ``Order``s, separated by a
 #: space, or nothing. Behind such words, from ``report`` and ``saved``, WAIT; in place of them, from ``renew``,
@@ -307,10 +297,6 @@ class Journal(ABC):
     most_bytes: int | None = None
     #: Which caps let it have no more, in words; empty for none.
     capped: str = ""
-    #: How often reports and requests may come; each ``lock`` passes it on. None leaves it.
-    rates: Rates | None = None
-    #: Whether trials were told of late to wait as their reports come too fast, as of the last ``lock``.
-    is_too_fast: bool = False
     #: The bytes of its entries, as of the last ``lock``.
     size: int = 0
     #: Where this driver may keep chapters; without one nothing leaves the server.
@@ -333,13 +319,6 @@ class Journal(ABC):
     def budget(self) -> JournalRoom:
         """The room that is left in the journal, as of the last ``lock``."""
         return JournalRoom(self.size, self.most_bytes or 0, self.capped)
-
-    def too_many_requests(self, wait_s: float, cap: str) -> RequestRefused:
-        """Return the error for a request that a cap lets come in *wait_s* seconds."""
-        return RequestRefused(
-            f"experiment {self.experiment!r} takes no more requests for now, and this one was not made: {cap}; make it "
-            f"again in {math.ceil(wait_s)} s, or have an operator raise the cap: mqtune quota"
-        )
 
     def room(self) -> Room | None:
         """Return the room in the server's memory; None where there is no server, or this account may not know."""
@@ -536,17 +515,15 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def request(self, event: Requested, *, is_capped: bool = False) -> str:
+    def request(self, event: Requested) -> str:
         """Append a request to the driver, and return the id of its entry; for anybody, also while no driver lives.
 
         A request of an id that is in the journal already is not written again, and its entry's id is returned.
 
         Args:
             event: the request.
-            is_capped: whether it counts under a cap, as those of people do.
 
         Raises:
-            RequestRefused: a cap lets no more of them come for now; it is not written.
             JournalGone: there is no such experiment, or the server has lost it and no driver has put it back yet.
         """
 
@@ -585,9 +562,9 @@ class Journal(ABC):
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
         """Append one entry with the segments that are new and not fenced; an attempt has at most one segment.
 
-        A repeated call must carry the same segments. They are taken in any case: where the journal is full, or reports
-        come faster than a cap allows, the attempts that go on are told to WAIT with more. A server without memory
-        refuses this, ``put_checkpoint`` and ``saved`` by BrokerFull; the caller is not kept waiting.
+        A repeated call must carry the same segments. They are taken in any case: where the journal is full,
+        the attempts that continue are told to WAIT with more. A server without memory refuses this, ``put_checkpoint``
+        and ``saved`` by BrokerFull; the caller is not kept waiting.
         """
 
     @abstractmethod

@@ -50,7 +50,7 @@ _DIGITS: Final = 20
 #: Letters of a version of crews.
 _VERSION_CHARS: Final = 12
 #: What of a demand its driver says; the rest hangs on quotas and caps.
-_SAID: Final = frozenset({each.name for each in fields(Demand)} - {"quotas", "capped", "rates"})
+_SAID: Final = frozenset({each.name for each in fields(Demand)} - {"quotas", "capped"})
 
 
 def _pairs(flat: list[bytes]) -> list[tuple[bytes, bytes]]:

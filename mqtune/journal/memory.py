@@ -8,16 +8,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Requested
-from mqtune.core.rates import ANY_RATES, TOO_FAST_S
 from mqtune.core.seats import seat_names
 from mqtune.core.trial import INTENTS, UNDRIVEN, CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
-    AHEAD_S,
     BROKEN_S,
     FENCED,
     GAP,
-    MOST_AHEAD_S,
-    REQUESTS_AHEAD_S,
     WAIT,
     Answer,
     Assignment,
@@ -101,8 +97,7 @@ class MemoryJournal(Journal):
             state.driver_until, state.on_loss = now + hold_s, self.on_loss
             if self.most_bytes is not None:
                 state.most_bytes = self.most_bytes
-            state.rates = state.rates if self.rates is None else self.rates
-            self.size, self.is_too_fast = state.size, now - state.waited_to < TOO_FAST_S
+            self.size = state.size
 
     def unlock(self, holder: str) -> None:
         with self._lock:
@@ -275,7 +270,6 @@ class MemoryJournal(Journal):
             state.dropped, state.definition = (), None
             state.chapters, state.first = [], None
             state.size = state.most_bytes = 0
-            state.rates, state.used_to, state.waited_to = ANY_RATES, {}, -math.inf
             for trial in trials:
                 state.trials.pop(trial, None)
                 self._state.forget_seats(trial)
@@ -379,19 +373,12 @@ class MemoryJournal(Journal):
             for event in events:
                 self._append(event)
 
-    def request(self, event: Requested, *, is_capped: bool = False) -> str:
+    def request(self, event: Requested) -> str:
         with self._lock:
             requests = self._state.requests
             if event.id not in requests:
                 if self._state.definition is None:
                     raise JournalGone(f"there is no experiment {self.experiment!r}")
-                if is_capped:
-                    each_us, cap = self._state.rates.requests
-                    # Half of one, as what each takes was rounded.
-                    over_s = self._come("requests", each_us, 0) + each_us / 2e6 - REQUESTS_AHEAD_S
-                    if over_s > 0:
-                        raise self.too_many_requests(over_s, cap)
-                    self._come("requests", each_us, 1)
                 self._append(event.encode())
                 requests[event.id] = self._state.entries[-1].id
             return requests[event.id]
@@ -458,30 +445,14 @@ class MemoryJournal(Journal):
         is_held = state is not None and state.attempt == attempt and state.token == token and state.state == "running"
         return state if is_held else None
 
-    def _come(self, what: str, each_us: int, count: int) -> float:
-        """Count so many more, and return by how many seconds all of them are ahead of their rate."""
-        used_to, now = self._state.used_to, self._server.clock()
-        ahead_s = max(0.0, used_to.get(what, now) - now) + count * each_us / 10**6
-        used_to[what] = now + min(ahead_s, MOST_AHEAD_S)
-        return used_to[what] - now
-
-    def _wait_after(self, count: int) -> str:
-        """Count that so many more reports have come, and return what attempts that go on are told."""
-        state, each_us = self._state, self._state.rates.reports.each_us
-        ahead_s = self._come("reports", each_us, count)
-        if 0 < state.most_bytes <= state.size:
-            return WAIT
-        if not each_us or ahead_s < AHEAD_S:
-            return ""
-        if count:
-            state.waited_to = self._server.clock() + ahead_s
-        return f"{WAIT}:{math.ceil(ahead_s * 1000)}:{max(1, int(AHEAD_S * 10**6 / each_us))}"
+    def _wait_if_full(self) -> str:
+        """Return the word that attempts which continue are told while the journal is full."""
+        return WAIT if 0 < self._state.most_bytes <= self._state.size else ""
 
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
         with self._lock:
             answers: list[Answer] = []
             accepted: list[bytes] = []
-            reports = 0
             for claim, first, size, timestamp, data in segments:
                 state = self._held(claim)
                 if state is None:
@@ -489,14 +460,13 @@ class MemoryJournal(Journal):
                 elif first == state.sequence + 1:
                     state.sequence, state.timestamp = first + size - 1, timestamp
                     accepted.append(data)
-                    reports += size
                     answers.append(state.answer)
                 else:
                     answers.append(state.answer if first + size - 1 <= state.sequence else GAP)
             if accepted:
                 length = b"\xdd" + len(accepted).to_bytes(4, "big")
                 self._append(REPORTS_PREFIX + length + b"".join(accepted))
-            wait = self._wait_after(reports)
+            wait = self._wait_if_full()
             return [_or_wait(answer, wait) for answer in answers]
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
@@ -518,7 +488,7 @@ class MemoryJournal(Journal):
                 state.saved = newest
                 for event in events.values():
                     self._append(event)
-            return _or_wait(state.answer, self._wait_after(len(events) if is_new else 0))
+            return _or_wait(state.answer, self._wait_if_full())
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         with self._lock:

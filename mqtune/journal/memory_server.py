@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mqtune.core.codec import REPORTS_PREFIX
-from mqtune.core.rates import ANY_RATES, Rates
 from mqtune.core.seats import seat_in, seat_name, seat_names
 from mqtune.core.trial import CheckpointId, TrialId
 from mqtune.journal.base import Answer, Chapter, Entry, OnLoss, entry_order, revocation, seats_in
@@ -78,10 +77,6 @@ class ExperimentState:
     #: The bytes of all entries, and how many there may be before trials are told to wait; 0 for any number.
     size: int = 0
     most_bytes: int = 0
-    rates: Rates = ANY_RATES
-    #: Up to when reports, and requests, have used what their rates allow, and up to when trials have waited for that.
-    used_to: dict[str, float] = field(default_factory=dict)
-    waited_to: float = -math.inf
     trials: dict[TrialId, TrialState] = field(default_factory=dict)
     checkpoints: dict[CheckpointId, bytes] = field(default_factory=dict)
     #: The ids of requests, each with that of its entry.

@@ -14,10 +14,9 @@ from typing import Any, Final, NamedTuple, TypedDict, Unpack
 
 import redis
 
-from mqtune.core.checks import number, positive, whole_number
+from mqtune.core.checks import positive, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
-from mqtune.core.rates import LEAST_REPORTS_PER_S, LEAST_REQUESTS_PER_MIN
 from mqtune.core.resources import check_experiments, is_pattern
 from mqtune.core.shares import AGING_S, PRIORITIES, Cap, Priority
 from mqtune.core.trial import is_number
@@ -32,8 +31,6 @@ _CAP: Final = b":cap "
 _LEAST: Final = {
     "share": sys.float_info.min,
     "journal_mb": sys.float_info.min,
-    "reports_per_s": LEAST_REPORTS_PER_S,
-    "requests_per_min": LEAST_REQUESTS_PER_MIN,
 }
 #: A number of slots has fewer digits.
 _DIGITS: Final = 20
@@ -67,8 +64,6 @@ class CapParts(TypedDict, total=False):
     priority: Priority | None
     share: float | None
     journal_mb: float | None
-    reports_per_s: float | None
-    requests_per_min: int | None
 
 
 class Quotas:
@@ -116,7 +111,7 @@ class Quotas:
         return decoded_aging(self._kept())
 
     def set_cap(self, pattern: str, by: str, **parts: Unpack[CapParts]) -> None:
-        """Cap the priority, share, journal, reports and requests of each experiment whose name fits.
+        """Cap the priority, share and journal of each experiment whose name fits.
 
         Drivers heed it within seconds. The part that is not given stays. Of two who set a cap of one pattern in the
         same moment the later one counts.
@@ -132,12 +127,6 @@ class Quotas:
             cap = cap._replace(share=positive("quota", "share", share))
         if (journal_mb := parts.get("journal_mb")) is not None:
             cap = cap._replace(journal_mb=positive("quota", "journal_mb", journal_mb))
-        if (reports_per_s := parts.get("reports_per_s")) is not None:
-            least = LEAST_REPORTS_PER_S
-            cap = cap._replace(reports_per_s=number("quota", "reports_per_s", reports_per_s, least=least))
-        if (requests_per_min := parts.get("requests_per_min")) is not None:
-            least = LEAST_REQUESTS_PER_MIN
-            cap = cap._replace(requests_per_min=whole_number("quota", "requests_per_min", requests_per_min, least))
         packed = json.dumps({name: None if value == math.inf else value for name, value in cap._asdict().items()})
         retrying(lambda: self._client.hset(QUOTAS, _CAP + pattern.encode(), packed), patience_s=self._patience_s)
 

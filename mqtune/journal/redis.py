@@ -35,12 +35,10 @@ from mqtune.core.errors import (
 )
 from mqtune.core.events import Requested
 from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel
-from mqtune.core.rates import TOO_FAST_S
 from mqtune.core.seats import seat_names
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     BROKEN_S,
-    REQUESTS_AHEAD_S,
     Answer,
     Assignment,
     Chapter,
@@ -321,7 +319,7 @@ class RedisJournal(Journal):
 
     def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
         lock = holder, description, round(hold_s * 1000)
-        epoch, driver, left_ms, since_ms, size, waited_ms = self._hold_lock(*lock, dead)
+        epoch, driver, left_ms, since_ms, size = self._hold_lock(*lock, dead)
         if not epoch:
             raise NameTaken(
                 f"experiment {self.experiment!r} is driven by {driver.decode()}, which took it {since_ms / 1000:.0f} s "
@@ -330,7 +328,7 @@ class RedisJournal(Journal):
                 holder=driver.decode(),
                 left_s=left_ms / 1000,
             )
-        self.size, self.is_too_fast = size, waited_ms < TOO_FAST_S * 1000
+        self.size = size
         if not self._epoch:
             self._epoch, self._lock = epoch, lock
             # Its driver looks at the fleet only after this, and again when it hears of a worker.
@@ -345,8 +343,7 @@ class RedisJournal(Journal):
         waits = self.waits()[:_MOST_WAITS_CHARS] if hold_ms else ""
         args = [holder, description, hold_ms, self.experiment, self._epoch, dead, *loss, waits]
         most_bytes = "" if self.most_bytes is None else self.most_bytes
-        rates = ["", "", "", ""] if self.rates is None else itertools.chain.from_iterable(self.rates)
-        return self._run("lock", keys, [*args, most_bytes, self.read_to() if hold_ms else "", *rates])
+        return self._run("lock", keys, [*args, most_bytes, self.read_to() if hold_ms else ""])
 
     def room(self) -> Room | None:
         return room_of(self._client, patience_s=self.patience_s)
@@ -621,17 +618,12 @@ class RedisJournal(Journal):
             size += sum(len(data) for _, data in some)
         return size
 
-    def request(self, event: Requested, *, is_capped: bool = False) -> str:
+    def request(self, event: Requested) -> str:
         # What ends or changes something may be what makes room.
         is_small = event.action not in _GROWING
-        most_ahead_us = round(REQUESTS_AHEAD_S * 10**6) if is_capped else ""
-        args = [event.id, event.encode(), int(is_small), most_ahead_us]
-        entry = self._write("request", [self._keys.requests], args)
+        entry = self._write("request", [self._keys.requests], [event.id, event.encode(), int(is_small)])
         if not entry:
             raise JournalGone(f"Redis has no experiment {self.experiment!r}")
-        if isinstance(entry, list):
-            wait_ms, cap = entry
-            raise self.too_many_requests(wait_ms / 1000, cap.decode(errors="replace"))
         return str(entry.decode())
 
     def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:

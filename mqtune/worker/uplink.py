@@ -73,9 +73,8 @@ FULL_RETRY_S: Final = 1.0
 _REFUSED: Final = "refused"
 #: How often a thread that waits for a stream's end checks whether the uplink is closed.
 _CLOSING_POLL_S: Final = 1.0
-#: That an attempt is to wait, at the end of an answer: for how many milliseconds, and how many reports it may send
-#: then.
-_WAIT: Final = re.compile(rf"(?:^| ){WAIT}(?::(\d{{1,9}}):(\d{{1,9}}))?$", re.ASCII)
+#: That an attempt is to wait, at the end of an answer.
+_WAIT: Final = re.compile(rf"(?:^| ){WAIT}$")
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
@@ -168,8 +167,6 @@ class Stream:
         #: When it is read on, by the monotonic clock: not before the journal has room, if infinite; 0 while nothing
         #: holds it.
         self.read_from = 0.0
-        #: How many reports its next part may have.
-        self.most = math.inf
         #: Whether a full server has refused what was written last, and which of its reports the journal may lack.
         self.is_refused = False
         self.unwritten: Segment | None = None
@@ -255,15 +252,8 @@ class Stream:
     def hear(self, answer: Answer) -> Answer:
         """Hold the stream as an answer of the journal says, and return the orders in it."""
         self._count_refusal()
-        wait = None if self.listener.is_ending else _WAIT.search(answer)
-        if wait is None:
-            self.read_from, self.most = 0.0, math.inf
-        elif wait[1] is None:
-            self.read_from = math.inf
-        else:
-            # Who only asks does not come behind those that have sent something since.
-            self.read_from = min(self.read_from or math.inf, time.monotonic() + int(wait[1]) / 1000)
-            self.most = int(wait[2])
+        waits = not self.listener.is_ending and _WAIT.search(answer) is not None
+        self.read_from = math.inf if waits else 0.0
         return _WAIT.sub("", answer)
 
     def begin_write(self, cut: Cut) -> bool:
@@ -328,11 +318,8 @@ class Stream:
                 if length > _MOST_BYTES.get(kind, 0):
                     raise ValueError(f"a frame of kind {kind} with {length:,} bytes")
                 break
-            if self._saved and (kind != FRAME_SAVED or len(self._saved) >= min(_SAVED_COUNT, self.most)):
+            if self._saved and (kind != FRAME_SAVED or len(self._saved) >= _SAVED_COUNT):
                 # Later frames must be journaled after these.
-                self.has_more = True
-                break
-            if kind == FRAME_REPORT and len(reports) >= self.most:
                 self.has_more = True
                 break
             if kind != FRAME_CHECKPOINT and self._unnamed is not None:
@@ -573,9 +560,8 @@ class Uplink:
 
     def _repeat(self, stream: Stream) -> None:
         if stream.is_held and not (stream.may_be_lost or stream.is_refused):
-            asking, most = Segment(stream.claim, 0, 0, 0.0, b""), stream.most
+            asking = Segment(stream.claim, 0, 0, 0.0, b"")
             self._tried([stream], lambda: stream.journal.report([asking]))
-            stream.most = min(most, stream.most)
         elif stream.last is not None:
             self._write(stream.journal, [(stream, stream.last)])
 

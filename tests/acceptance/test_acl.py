@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 from faces import run, running
 from fleets import worker
 from hostile import remote
+from mqtune.core.rates import Rate, Rates
 from pair import Tune, both_run, counting, tuners
 from running import running_worker
 from servers import EACH_SERVER, started_on
@@ -47,7 +48,6 @@ from mqtune.core.keys import (
     quota_key,
     worker_key,
 )
-from mqtune.core.rates import Rate, Rates
 from mqtune.core.trial import CheckpointId, Intent, TrialId, TrialStatus
 from mqtune.journal import (
     ROLES,

@@ -11,11 +11,11 @@ import pytest
 import redis
 from fleets import impairment, worker
 from kombu.transport import TRANSPORT_ALIASES
+from mqtune.core.rates import ANY_RATES, Rate, Rates
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
 from mqtune.core.keys import DEMANDS, SHARES
-from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Share, Table, lists_of
 from mqtune.journal import Demands, Fleet, Quotas, celery_url, demands as module

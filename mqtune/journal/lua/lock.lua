@@ -7,11 +7,9 @@
 --       8 how long that is, in milliseconds  9 why nothing starts now, for people
 --       10 how many bytes the journal may have, 0 for any number, or '' to leave it as it is
 --       11 the newest entry that the driver has read, or ''
---       12 how many microseconds each report takes of what a cap allows, 0 without one, or '' to leave both rates as they are
---       13 that cap, for people  14, 15 the same for requests
 --
--- Returns {epoch, '', 0, 0, bytes in the journal, how many milliseconds ago trials waited last as reports came too fast} when the holder
--- has the lock, else {0, who has it, milliseconds until it runs out, and for how many it has driven, 0, 0}. A released lock counts as
+-- Returns {epoch, '', 0, 0, bytes in the journal} when the holder has the lock, else {0, who has it, milliseconds until it runs out, and
+-- for how many it has driven, 0}. A released lock counts as
 -- expired from then on.
 -- A new holder gets an epoch higher than any before; the same holder keeps its epoch, also after the lock ran out,
 -- unless another took it in between. Releasing a lock that another holds is a no-op. Repeating a call does no harm.
@@ -29,7 +27,7 @@ end
 if have[1] ~= ARGV[1] then
   local dead = ARGV[6] ~= '' and have[2] == ARGV[6]
   if hold_ms == 0 or (until_ms > now and not dead) then
-    return {0, have[2] or '', until_ms - now, now - tonumber(have[4] or now), 0, 0}
+    return {0, have[2] or '', until_ms - now, now - tonumber(have[4] or now), 0}
   end
   -- The time, in microseconds, makes it higher than any that the server has lost, too: no two drivers ever have the same.
   local time = redis.call('TIME')
@@ -41,8 +39,4 @@ if hold_ms > 0 then redis.call('ZADD', KEYS[3], 'NX', now, ARGV[4]) end
 redis.call('HSET', KEYS[2], 'driver_until', now + hold_ms, 'on_loss', ARGV[7], 'loss_ms', ARGV[8], 'waits', ARGV[9], 'read',
   ARGV[11])
 if ARGV[10] ~= '' then redis.call('HSET', KEYS[2], 'most_bytes', ARGV[10]) end
-if ARGV[12] ~= '' then
-  redis.call('HSET', KEYS[2], 'reports_us', ARGV[12], 'reports_cap', ARGV[13], 'requests_us', ARGV[14], 'requests_cap', ARGV[15])
-end
-have = { have[3], unpack(redis.call('HMGET', KEYS[2], 'bytes', 'reports_waited')) }
-return {tonumber(have[1]), '', 0, 0, number(have[2], 0), now - number(have[3], 0)}
+return {tonumber(have[3]), '', 0, 0, number(redis.call('HGET', KEYS[2], 'bytes'), 0)}

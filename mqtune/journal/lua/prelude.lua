@@ -38,30 +38,9 @@ local function go_on(orders)
   return not orders or orders == '' or string.find(orders, ':', 1, true) ~= nil
 end
 
--- By how much what has come may at most count as ahead of its rate, and from when on reports wait, in microseconds (see base.py).
-local MOST_AHEAD_US, AHEAD_US = 600000000, 1000000
-
--- Count that so many more have come of what a cap bounds, by the fields of its rate. Return by how many microseconds all that have come are
--- ahead of the rate, and how many each takes; 0 and 0 without a cap.
-local function come(meta, each_us, used_to, count)
-  local have = redis.call('HMGET', meta, each_us, used_to)
-  local each = number(have[1], 0)
-  if each == 0 then return 0, 0 end
-  local time = redis.call('TIME')
-  local now = time[1] * 1000000 + time[2]
-  local to = math.min(math.max(now, number(have[2], 0)) + count * each, now + MOST_AHEAD_US)
-  if count > 0 then redis.call('HSET', meta, used_to, string.format('%.0f', to)) end
-  return to - now, each
-end
-
--- Count that so many more reports have come, and return what attempts that go on are told: 'wait' while the journal is full,
--- 'wait:<milliseconds>:<how many reports they may send at once then>' if they come too fast, or ''.
-local function wait_after(meta, count)
-  local ahead, each = come(meta, 'reports_us', 'reports_to', count)
-  if is_full(meta) then return 'wait' end
-  if ahead < AHEAD_US then return '' end
-  if count > 0 then redis.call('HSET', meta, 'reports_waited', now_ms() + math.ceil(ahead / 1000)) end
-  return string.format('wait:%.0f:%.0f', math.ceil(ahead / 1000), math.max(1, math.floor(AHEAD_US / each)))
+-- Return the word that attempts which continue are told: 'wait' while the journal is full, else ''.
+local function wait_if_full(meta)
+  return is_full(meta) and 'wait' or ''
 end
 
 -- Return the orders as the answer to a worker that has sent something, behind them that it is to wait if its attempt goes on.

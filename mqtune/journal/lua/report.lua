@@ -5,13 +5,13 @@
 --       then for each segment: trial (each at most once), attempt, token, first sequence number, number of reports, last timestamp, the segment
 --
 -- Returns for each segment: the attempt's orders (see order), 'fenced' when the attempt is not the one that holds the lease, or 'gap' when
--- reports before it never arrived. While the journal is full, or reports come faster than a cap allows, an attempt without an intent is
--- told to wait with more, behind its orders (see wait_after): this batch is written all the same. A segment from 0 on without reports only
+-- reports before it never arrived. While the journal is full, an attempt without an intent is told to wait with more, behind its
+-- orders: this batch is written all the same. A segment from 0 on without reports only
 -- asks for the answer. A segment that is already in the journal is not written again, so a batch may be sent any number of times; it must
 -- then be cut as it was.
 
 local prefix = string.sub(KEYS[1], 1, -5)
-local answers, accepted, reports = {}, {}, 0
+local answers, accepted = {}, {}
 for at = 3, #ARGV, 7 do
   local trial, first, count = prefix .. 'trial:' .. ARGV[at], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   local have = redis.call('HMGET', trial, 'attempt', 'token', 'state', 'sequence', 'orders')
@@ -22,7 +22,6 @@ for at = 3, #ARGV, 7 do
   elseif count > 0 and first == last + 1 then
     redis.call('HSET', trial, 'sequence', first + count - 1, 'timestamp', ARGV[at + 5])
     accepted[#accepted + 1] = ARGV[at + 6]
-    reports = reports + count
     answer = have[5]
   elseif first + count - 1 <= last then
     answer = have[5]
@@ -33,6 +32,6 @@ if #accepted > 0 then
   local event = ARGV[2] .. '\221' .. struct.pack('>I4', #accepted) .. table.concat(accepted)
   append(KEYS[1], prefix .. 'journal', ARGV[1], event)
 end
-local wait = wait_after(KEYS[1], reports)
+local wait = wait_if_full(KEYS[1])
 for i, answer in ipairs(answers) do answers[i] = or_wait(answer, wait) end
 return answers

@@ -3,16 +3,14 @@
 -- KEYS  1 meta  2 journal  3 trial
 -- ARGV  1 channel  2 attempt  3 token  then for each checkpoint: its id, the event
 --
--- Returns the attempt's orders, and that it is to wait as after so many reports; 'fenced' when the attempt is not the one that holds the
+-- Returns the attempt's orders, and that it is to wait while the journal is full; 'fenced' when the attempt is not the one that holds the
 -- lease.
 -- Idempotent by the last of the checkpoints, as long as the attempt has saved no other in between.
 
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'orders', 'saved')
 if have[1] ~= ARGV[2] or have[2] ~= ARGV[3] or have[3] ~= 'running' then return 'fenced' end
-local count = 0
 if have[5] ~= ARGV[#ARGV - 1] then
-  count = (#ARGV - 3) / 2
   redis.call('HSET', KEYS[3], 'saved', ARGV[#ARGV - 1])
   for i = 5, #ARGV, 2 do append(KEYS[1], KEYS[2], ARGV[1], ARGV[i]) end
 end
-return or_wait(have[4], wait_after(KEYS[1], count))
+return or_wait(have[4], wait_if_full(KEYS[1]))

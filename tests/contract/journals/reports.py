@@ -26,10 +26,10 @@ from contract.journals.world import (
     segment,
     staged,
 )
+from mqtune.core.rates import ANY_RATES, Rate, Rates
 from waiting import eventually
 
 from mqtune.core.events import Reports, decode_event
-from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal import FENCED, GAP, WAIT, Claim, Journal, Order, Segment
 

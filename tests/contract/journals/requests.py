@@ -19,10 +19,10 @@ from contract.journals.world import (
     staged,
     started,
 )
+from mqtune.core.rates import Rate, Rates
 
 from mqtune.core.errors import JournalGone, RequestRefused
 from mqtune.core.events import Requested, decode_event
-from mqtune.core.rates import Rate, Rates
 from mqtune.journal import Claim, Grant, Journal, revocation
 
 

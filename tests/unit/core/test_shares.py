@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings, strategies as st
-
 from mqtune.core.rates import ANY_RATES
+
 from mqtune.core.shares import PRIORITIES, Cap, Demand, Priority, Table, divide, entitlements, held_to
 
 ONE = ("q",)

@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from types import SimpleNamespace
 
 import pytest
+from mqtune.core.rates import ANY_RATES, Rate, Rates
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.shares import Cap, Demand, Pool, Priority, Share, Table as Shared, divide, held_to
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
 from mqtune.driver import GRACE_S, LOOK_S, STARVED_S, TURN_S, Held, SharedFleet, ShareKeeper, Sharing, Standing

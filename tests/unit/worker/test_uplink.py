@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from losing import set_back, snapshot
+from mqtune.core.rates import ANY_RATES, Rate, Rates
 from waiting import DEADLINE_S, eventually
 
 from mqtune.core.codec import encode_value, pack_metrics
 from mqtune.core.errors import BrokerFull, BrokerUnavailable
 from mqtune.core.events import START, AttemptStarted, CheckpointSaved, DecisionTaken, Reports, TrialStaged, decode_event
-from mqtune.core.rates import ANY_RATES, Rate, Rates
 from mqtune.core.trial import Action, CheckpointId, Intent, TrialId
 from mqtune.journal import FENCED, GAP, Answer, Assignment, Claim, Grant, MemoryJournal, MemoryServer, Order, Segment
 from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
