@@ -146,6 +146,8 @@ def empty_experiment(created: ExperimentCreated) -> Experiment:
     """
     try:
         settings = {name: created.definition[name] for name in ("mode", "max_failures")}
+        # All that reads a budget or a picture wants one.
+        created.definition["scheduler"].get("time_attr")
         later = {"max_lost": LOST_BUDGET, "accept_no_report": False}
         settings |= {name: created.definition.get(name, default) for name, default in later.items()}
         experiment = Experiment(created.name, metric=metric_of(created.definition), **settings)

@@ -427,6 +427,11 @@ def _odd_definition(client: Any, keys: ExperimentKeys) -> str:
     return "experiment 'odd' has a definition that can't be read: TypeError: "
 
 
+def _no_scheduler(client: Any, keys: ExperimentKeys) -> str:
+    _created(client, keys, {name: value for name, value in DEFINITION.items() if name != "scheduler"})
+    return "experiment 'odd' has a definition that can't be read: KeyError: 'scheduler'"
+
+
 def _odd_metric(client: Any, keys: ExperimentKeys) -> str:
     _created(client, keys, {**DEFINITION, "metric": {"a": 1}})
     return "experiment 'odd' has a definition that can't be read: TypeError: "
@@ -445,7 +450,17 @@ def _created(client: Any, keys: ExperimentKeys, definition: dict[str, object]) -
 
 @pytest.mark.parametrize(
     "spoil",
-    [_other_entry, _later_entry, _other_journal, _other_meta, _no_definition, _odd_definition, _odd_metric, _odd_place],
+    [
+        _other_entry,
+        _later_entry,
+        _other_journal,
+        _other_meta,
+        _no_definition,
+        _no_scheduler,
+        _odd_definition,
+        _odd_metric,
+        _odd_place,
+    ],
 )
 def test_an_experiment_with_something_that_is_none_of_mqtunes_is_named_and_hides_no_other(
     redis_server: EmbeddedServer,
