@@ -96,7 +96,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
             "tests/acceptance/test_redis_faults.py::test_a_freeze_that_outlasts_leases_costs_no_attempt_and_stops_no_worker_from_taking_trials",
         ],
         "Its memory is full (`maxmemory`)": "tests/acceptance/test_redis_faults.py::test_on_a_full_redis_a_driver_lives_says_so_and_can_be_told_to_end_and_what_has_ended_makes_room",
-        "An experiment's journal is full (`RunOptions(journal_mb=…)`): it has had millions of reports, or a trial reports in a loop without end": "tests/acceptance/test_rate_caps.py::test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_on_and_goes_on_once_its_journal_may_have_more",
+        "An experiment's journal is full (`RunOptions(journal_mb=…)`): it has had millions of reports, or a trial reports in a loop without end": "tests/acceptance/test_full_journal.py::test_a_flooding_trial_waits_until_its_journal_may_have_more_and_holds_up_no_other_experiment",
         "The checkpoint store is away, or full, while the oldest entries of a journal are to move there": "tests/unit/driver/test_trimming.py::test_a_store_that_is_away_holds_nothing_up_is_said_once_and_tried_again",
         "The driver is killed while entries move to the store": "tests/unit/driver/test_trimming.py::test_a_driver_that_died_between_a_file_and_its_removal_is_followed_by_one_that_makes_the_same_file",
         "Redis comes back empty, or set back, and a part of the journal was in the store": "tests/unit/driver/test_trimming.py::test_what_a_server_has_lost_is_put_back_behind_the_chapters",

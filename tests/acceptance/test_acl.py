@@ -19,7 +19,6 @@ from click.testing import CliRunner, Result
 from faces import run, running
 from fleets import worker
 from hostile import remote
-from mqtune.core.rates import Rate, Rates
 from pair import Tune, both_run, counting, tuners
 from running import running_worker
 from servers import EACH_SERVER, started_on
@@ -473,13 +472,12 @@ def test_all_but_a_monitor_may_make_requests_and_an_operator_may_do_nothing_else
             return RedisJournal(stack.enter_context(contextlib.closing(connect(url))), "team-a-asked", patience_s=5)
 
         driver, operator = journal(team.driver), journal(team.operator)
-        driver.rates = Rates(requests=Rate.of(60, 60.0, "a cap"))
         driver.lock("driver", "a driver", 60)
         driver.record(event, definition=b"definition")
         driver.stage(trial, 1, Assignment({}), event)
 
         request = Requested(id="r1", action="stop", trial=trial, arguments={}, by="ada", at=1.0)
-        entry = operator.request(request, is_capped=True)
+        entry = operator.request(request)
         assert [journal(url).request(request) for url in (team.worker, team.driver, team.operator)] == [entry] * 3
         with pytest.raises(AccessDenied):
             journal(team.monitor).request(request)
