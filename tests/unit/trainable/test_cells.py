@@ -11,11 +11,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from bench import settings_of
 from cells import run_cells
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.driver import DefinitionWriter
+from mqtune.driver import DefinitionWriter, Plan
 from mqtune.trainable import TrainableSpec, cell_of
 
 Session = Callable[..., ModuleType]
@@ -255,8 +256,10 @@ def test_its_imports_of_own_modules_go_with_it(session: Session, tmp_path: Path,
     main = session("import of_the_notebook\ndef train(config): return of_the_notebook.of_that_module.X\n")
 
     def packed(**options: Any) -> set[str]:
-        tuner = mqtune.Tuner(main.train, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(**options))
-        writer = DefinitionWriter(tuner._runner.plan)
+        plan = Plan(
+            settings_of(trainable=main.train, space={"x": 1}, metric="loss", mode="min", backend="redis://h", **options)
+        )
+        writer = DefinitionWriter(plan)
         writer.read_code()
         assert writer.bundle is not None
         return {*writer.bundle.files()}

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import settings_of
 
 import mqtune
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
-from mqtune.driver import DefinitionWriter
+from mqtune.driver import DefinitionWriter, Plan
 from mqtune.trainable import (
     FrozenCode,
     TrainableSpec,
@@ -309,11 +310,11 @@ def definition(script: Path, kept: dict[str, Any] | None = None, **options: Any)
         "mode": "min",
         "name": "x",
         "seed": 1,
-        "run": mqtune.RunOptions(progress=False),
+        "backend": "redis://h",
         **options,
     }
-    tuner = mqtune.Tuner(train_of_plans.train, {"x": mqtune.uniform(0, 1)}, **settings)
-    writer = DefinitionWriter(tuner._runner.plan)
+    space = {"x": mqtune.uniform(0, 1)}
+    writer = DefinitionWriter(Plan(settings_of(trainable=train_of_plans.train, space=space, **settings)))
     writer.read_code()
     return writer, writer.definition(None if kept is None else encode_value(kept))
 
@@ -339,6 +340,6 @@ def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
     assert writer.definition(encode_value(before))["code_files"] == before["code_files"]
 
 
-def test_another_policy_is_refused(script: Path) -> None:
+def test_another_policy_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="code='loose' is neither 'warn' nor 'strict'"):
-        definition(script, process=mqtune.Process(code="loose"))
+        mqtune.Process(code="loose")

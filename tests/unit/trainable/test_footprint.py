@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from mqtune.trainable import Trace, describe
+from mqtune.trainable import Trace
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not list these resources")
 
@@ -297,21 +297,6 @@ print(footprint.exit_handlers() - before)
 """
 
     assert printed(source, tmp_path) == 1
-
-
-def test_a_line_for_a_person_names_the_first_few_traces_and_the_ways_out() -> None:
-    file = Trace("file", "/data.npz", "open it inside the trainable")
-    threads = Trace("native thread", "polars", "call it inside the trainable")
-    folder = Trace("folder", "/", "")
-
-    assert describe([]) == ""
-    assert describe([folder]) == "changed the working directory to /"
-    assert describe([file, threads]) == (
-        "opened /data.npz (open it inside the trainable) and started threads of polars (call it inside the trainable)"
-    )
-    assert describe([folder] * 5).endswith(
-        "to /, changed the working directory to /, changed the working directory to / and left 2 more"
-    )
 
 
 class Library(NamedTuple):

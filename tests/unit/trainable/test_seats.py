@@ -92,16 +92,6 @@ def test_each_seat_of_a_gang_finds_the_others_by_the_variables_of_torchrun(
     assert seen == [found]
 
 
-def test_its_context_has_its_seat_and_outside_a_gang_that_is_the_only_one(seat: Seat) -> None:
-    seen = []
-    for message in (SECOND, {"seat": 0, "seats": 1, "address": ""}):
-        seat(**message).run(lambda _: seen.append(mqtune.get_context()))
-    seen.append(mqtune.get_context())
-
-    assert [(each.seat, each.seats, each.address) for each in seen] == [(1, 3, "10.0.0.7:4123"), (0, 1, ""), (0, 1, "")]
-    assert [each.trial for each in seen] == ["t1", "t1", ""]
-
-
 CODE = f"""
 import os
 import mqtune
@@ -151,21 +141,6 @@ def test_another_seat_reports_nothing_counts_its_reports_waits_for_no_decision_a
     assert [own_metrics(row) for row in last] == [{"loss": 3.0}, {"loss": 2.0}]
     assert [row["training_iteration"] for row in last] == [1, 2]
     assert capsys.readouterr().err == SAYS
-
-
-def test_seat_0_reports_and_saves_as_any_trial(seat: Seat, capsys: pytest.CaptureFixture[str]) -> None:
-    attempt = seat(seat=0)
-
-    attempt.run(lambda _: mqtune.report({"loss": 1}, checkpoint={"epoch": 1}))
-
-    assert attempt.values() == [1]
-    assert list(attempt.dicts().values()) == [encode_dict({"epoch": 1}, counters_of(attempt))]
-    assert capsys.readouterr().err == ""
-
-
-def counters_of(attempt: AttemptHere) -> dict[str, Any]:
-    (row,) = attempt.rows()
-    return {name: row[name] for name in ("training_iteration", "time_total_s")}
 
 
 def test_another_seat_saves_nothing_and_leaves_no_file_in_the_store(seat: Seat, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import io
 import logging
 import math
 import os
-import re
 import select
 import signal
 import subprocess
@@ -19,12 +18,11 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from attempts import AttemptHere, called, own_metrics, start_message, whole_frames
+from attempts import called, own_metrics, start_message, whole_frames
 from waiting import DEADLINE_S, eventually
 
 import mqtune
 from mqtune.checkpoints import decode_dict, encode_dict, open_store
-from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import (
     CheckpointBroken,
@@ -184,48 +182,6 @@ def test_reports_from_threads_are_whole_and_each_is_sent_once(trial: Session, pi
     assert [at for at, _ in found] == sorted(at for at, _ in found)
     for thread in range(8):
         assert [metrics["n"] for _, metrics in found if metrics["thread"] == thread] == list(range(50))
-
-
-def test_a_full_pipe_makes_report_wait_and_loses_nothing(trial: Session, pipe: Pipe) -> None:
-    pipe.shrink()
-    sent = threading.Event()
-
-    def work() -> None:
-        for number in range(100):
-            report({"n": number, "filler": "x" * 500})
-        sent.set()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    eventually(pipe.is_full)
-    assert not sent.is_set()
-    eventually(lambda: [pipe.drain(), sent.is_set()][1])
-    thread.join(DEADLINE_S)
-
-    assert [metrics["n"] for _, metrics in pipe.reports()] == list(range(100))
-
-
-@pytest.mark.parametrize("taken_by", ["nothing", "a file", "a pipe"])
-def test_a_pipe_that_the_trial_has_closed_is_a_clear_error_and_nothing_goes_elsewhere(
-    trial: Session, pipe: Pipe, tmp_path: Path, taken_by: str
-) -> None:
-    trial.report({"loss": 1})
-    other = Pipe()
-    if taken_by == "nothing":
-        os.close(pipe.write_end)
-    else:
-        own = os.open(tmp_path / "own", os.O_CREAT | os.O_WRONLY) if taken_by == "a file" else other.write_end
-        os.dup2(own, pipe.write_end)
-
-    for send in (lambda: trial.report({"loss": 2}), lambda: trial.save({"a": 1}), lambda: trial.end(b"")):
-        with pytest.raises(ReportingClosed, match=r"os\.closerange"):
-            send()
-
-    os.close(os.open(tmp_path / "own", os.O_CREAT))
-    assert (tmp_path / "own").read_bytes() == b""
-    assert other.drain() == b""
-    assert len(pipe.frames()) == 1
-    other.close()
 
 
 def test_a_control_pipe_that_the_trial_has_closed_takes_nothing_from_the_file_in_its_place(
@@ -685,7 +641,7 @@ def test_a_pause_waits_for_a_checkpoint_that_is_being_saved_and_a_stop_does_not(
         saved.append(what)
         return 0
 
-    monkeypatch.setattr(DirectoryStore, "save", save)
+    monkeypatch.setattr(type(open_store(str(tmp_path))), "save", save)
     open_attempt(pipe, control, tmp_path, store=made_store(tmp_path))
 
     with pytest.raises(StopTrial):
@@ -788,21 +744,6 @@ def test_a_forked_child_may_not_report_or_save_and_does_not_take_what_its_parent
 
 
 # Where a trial is.
-
-
-@pytest.mark.parametrize("working_dir", [False, True])
-def test_a_folder_that_can_not_be_made_fails_the_trial_with_its_path_and_the_way_out(
-    tmp_path: Path, working_dir: bool
-) -> None:
-    (tmp_path / "attempt").write_text("in the way")
-    where = str(tmp_path / "attempt") if working_dir else ""
-    with contextlib.closing(AttemptHere(tmp_path, working_dir=where)) as one:
-        ending = one.run(lambda config: mqtune.get_context())
-
-    assert (ending.end, ending.error_type) == (AttemptEnd.FAILED, "StoreUnavailable")
-    assert re.search(
-        f"folder can't be made: .*{tmp_path}/attempt.*; free space there, or give.*--log-root", ending.error
-    )
 
 
 def test_outside_a_trial_the_calls_do_no_harm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

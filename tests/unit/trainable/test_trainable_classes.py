@@ -132,19 +132,6 @@ def test_a_step_that_returns_no_dict_is_an_error_that_names_the_class(attempt: A
     assert f"Anything.step returned {returned!r}" in ending.error
 
 
-def test_a_trainable_knows_its_config_its_trial_and_its_folder(attempt: AttemptHere):
-    seen = []
-
-    class Looks(mqtune.Trainable):
-        def step(self):
-            seen.extend((self.config, self.trial_id, self.folder, self.folder.is_dir()))
-            return {"done": True}
-
-    attempt.run(Looks, {"x": 1})
-
-    assert seen == [{"x": 1}, "t1", attempt.folder / "attempt", True]
-
-
 # Checkpoints.
 
 
