@@ -5,18 +5,19 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from attempts import start_message
+from attempts import AttemptHere
 
+import mqtune
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store, store_beside
 from mqtune.checkpoints.store import is_same_store
 from mqtune.core.errors import CheckpointExists, CheckpointVersionError, ConfigurationError, StoreUnavailable
 from mqtune.testing.stores import files_in, saved_id, write_files
-from mqtune.trainable import Saver
 
 
 @pytest.fixture
@@ -114,6 +115,7 @@ def test_a_store_whose_mark_can_not_be_read_is_refused(tmp_path: Path) -> None:
 STORE = """
 from urllib.parse import urlsplit
 
+import mqtune
 from mqtune.checkpoints import CheckpointStore, open_store
 
 
@@ -179,15 +181,21 @@ def test_a_trial_saves_into_a_packages_store_and_starts_from_it(tmp_path: Path, 
     install("shelf", "Shelf")
     url = experiment_url(f"shelf://{tmp_path}/books", "x")
     open_store(url).create()
-    trial = Saver(start_message(store=url, folder=str(tmp_path / "first")))
-    saved, _ = trial.save(write_files(tmp_path / "model", {"weights": b"1"}), {"training_iteration": 3})
-    later = Saver(start_message(attempt=2, store=url, checkpoint=saved, folder=str(tmp_path / "second")))
+    model = write_files(tmp_path / "model", {"weights": b"1"})
+    found = []
 
-    fetched = later.fetch()
+    def train(config: dict[str, Any]) -> None:
+        checkpoint = mqtune.get_checkpoint()
+        found.append(checkpoint and (files_in(checkpoint.path), checkpoint.counters["training_iteration"]))
+        mqtune.report({"loss": 1}, checkpoint=model)
 
-    assert fetched is not None
-    assert files_in(fetched.path) == {"weights": b"1"}
-    assert fetched.counters == {"training_iteration": 3}
+    with closing(AttemptHere(tmp_path / "first", store=url)) as first:
+        first.run(train)
+        (saved,) = first.checkpoints()
+    with closing(AttemptHere(tmp_path / "second", attempt=2, store=url, checkpoint=saved)) as second:
+        second.run(train)
+
+    assert found == [None, ({"weights": b"1"}, 1)]
 
 
 def test_an_unknown_scheme_is_refused_with_those_that_there_are_and_how_to_get_more(

@@ -12,7 +12,8 @@ from hypothesis import given, settings, strategies as st
 import mqtune
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.search.base import WAIT, Searcher, Suggestion
+from mqtune.search import WAIT, Searcher
+from mqtune.search.base import Suggestion
 from mqtune.search.space import Space
 
 NAN = math.nan

@@ -140,14 +140,6 @@ def test_every_point_of_the_cube_is_a_config_and_its_own_row_says_the_same(
         assert alike(config, again)
 
 
-@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.floats(-5, 5))
-def test_a_number_of_a_normal_distribution_comes_back(mean: float, sd: float, away: float) -> None:
-    encoding, value = Encoding(Space({"x": mqtune.normal(mean, sd)})), mean + away * sd
-
-    (found,) = encoding.decode(encoding.encode([{"x": value}]))
-    assert found["x"] == pytest.approx(value, rel=1e-9, abs=1e-9 * sd)
-
-
 @given(st.integers(1, 10**9), st.integers(1, 10**9), st.randoms(use_true_random=False))
 def test_whole_numbers_come_back_exactly(low: int, size: int, rng: random.Random) -> None:
     for make in (mqtune.randint, mqtune.lograndint):

@@ -10,8 +10,6 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from mqtune.trainable import Trace
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not list these resources")
 
 #: Seconds that a process or a fork has until it counts as hanging.
@@ -37,6 +35,14 @@ def printed(source: str, folder: Path) -> Any:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=4 * HANGS_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+class Trace(NamedTuple):
+    """A trace of an import, as a process has printed it."""
+
+    kind: str
+    what: str
+    way_out: str
 
 
 def left_by(source: str, folder: Path, *, before: str = "") -> list[Trace]:

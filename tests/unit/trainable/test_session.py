@@ -22,14 +22,10 @@ from attempts import called, own_metrics, start_message, whole_frames
 from waiting import DEADLINE_S, eventually
 
 import mqtune
+from mqtune import StopTrial, report
 from mqtune.checkpoints import decode_dict, encode_dict, open_store
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import (
-    CheckpointBroken,
-    CheckpointGone,
-    ConfigurationError,
-    ReportingClosed,
-)
+from mqtune.core.errors import CheckpointBroken, CheckpointGone, ConfigurationError, ReportingClosed
 from mqtune.core.trial import AttemptEnd, CheckpointId
 from mqtune.trainable import (
     FRAME_CHECKPOINT,
@@ -39,9 +35,6 @@ from mqtune.trainable import (
     STOP_SIGNAL,
     Ending,
     Session,
-    StopTrial,
-    Told,
-    report,
     reporting,
 )
 from mqtune.trainable.process import session
@@ -307,7 +300,7 @@ def test_the_stop_signal_says_whether_it_is_for_good_and_a_later_report_raises_a
     attempt: Session,
     control: ControlPipe,
     pipe: Pipe,
-    told: Told,
+    told: str,
     terminations: list[int],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -447,7 +440,7 @@ def test_a_question_waits_for_its_answer_and_is_asked_again_without_one(
 
 @pytest.mark.parametrize("told", ["stop", "pause"])
 def test_in_lockstep_no_line_runs_between_the_report_that_is_stopped_and_the_stop(
-    lockstep: Session, pipe: Pipe, control: ControlPipe, told: Told
+    lockstep: Session, pipe: Pipe, control: ControlPipe, told: str
 ) -> None:
     """Also when the signal comes late: the record alone is enough."""
     passed: list[int] = []
@@ -629,7 +622,7 @@ def test_a_pause_waits_for_a_checkpoint_that_is_being_saved_and_a_stop_does_not(
     control: ControlPipe,
     tmp_path: Path,
     monkeypatch: Any,
-    told: Told,
+    told: str,
     is_done: bool,
     sent: list[Any],
 ) -> None:
@@ -719,28 +712,6 @@ def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(
         for _ in range(2):
             with pytest.raises(error, match="0003-1-4"):
                 mqtune.get_checkpoint()
-
-
-def test_a_forked_child_may_not_report_or_save_and_does_not_take_what_its_parent_is_told(
-    attempt: Session, control: ControlPipe, pipe: Pipe
-) -> None:
-    control.request_save(1)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        with contextlib.suppress(BaseException):
-            assert not mqtune.should_checkpoint()
-            with pytest.raises(RuntimeError, match="child process"):
-                mqtune.save_checkpoint({"epoch": 1})
-            with pytest.raises(RuntimeError, match=r"the trial's own process, .* and report them there"):
-                report({"loss": 1})
-            code = 0
-        os._exit(code)
-
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert mqtune.should_checkpoint()
-    report({"loss": 2})
-    assert [metrics for _, metrics in pipe.reports()] == [{"loss": 2}]
 
 
 # Where a trial is.

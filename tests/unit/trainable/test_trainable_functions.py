@@ -121,25 +121,49 @@ def test_done_reports_and_ends_the_trial_at_once(attempt: AttemptHere):
 # What a function returns.
 
 
-@pytest.mark.parametrize("returned", [3, math.inf, np.float32(0.5), {"loss": 1, "accuracy": 0.5}])
-def test_a_number_that_is_returned_is_a_report_of_the_metric_and_a_dict_is_one_of_its_own(
-    attempt: AttemptHere, returned
-):
-    attempt.run(lambda config: returned)
-
-    assert attempt.reports() == [returned if isinstance(returned, dict) else {"loss": returned}]
-
-
 def stops(config):
     raise StopIteration
 
 
-@pytest.mark.parametrize(
-    "train", [lambda config: None, lambda config: {}, lambda config, reporter: reporter(done=True), stops]
-)
-def test_an_end_without_a_value_is_no_report(attempt: AttemptHere, train):
+def yields(config):
+    yield 3
+    yield {"loss": 2, "epoch": 2}
+    return 1
+
+
+#: Functions, and what they have reported in the end.
+REPORTS: list[tuple[Any, list[dict[str, Any]]]] = [
+    # A number that is returned is a report of the metric, and a dict is one of its own.
+    *((lambda config, it=it: it, [{"loss": it}]) for it in (3, math.inf, np.float32(0.5))),
+    (lambda config: {"loss": 1, "accuracy": 0.5}, [{"loss": 1, "accuracy": 0.5}]),
+    *((function, []) for function in (lambda config: None, lambda config: {}, stops)),
+    (lambda config, reporter: reporter(done=True), []),
+    (yields, [{"loss": 3}, {"loss": 2, "epoch": 2}, {"loss": 1}]),
+]
+
+
+@pytest.mark.parametrize(("train", "reports"), REPORTS)
+def test_these_are_the_reports_of_a_function(attempt: AttemptHere, train, reports):
     assert attempt.run(train).end is AttemptEnd.COMPLETED
-    assert attempt.reports() == []
+    assert attempt.reports() == reports
+
+
+LAST = {"loss": 1.5, "note": "a"}
+
+
+@pytest.mark.parametrize(
+    ("returned", "again"),
+    [(LAST, False), ({"loss": 1.5}, False), (1.5, False), ({**LAST, "note": "b"}, True), ({"loss": 1.5, "more": 1}, True), (2.5, True)],
+)  # fmt: skip
+def test_what_the_last_report_has_is_not_reported_again_at_the_end(attempt: AttemptHere, returned, again):
+    def train(config):
+        mqtune.report({"loss": 0.5})
+        mqtune.report(LAST)
+        return returned
+
+    attempt.run(train)
+
+    assert len(attempt.reports()) == 2 + again
 
 
 @pytest.mark.parametrize("returned", ["0.5", True, [1], object(), {1, 2}])
@@ -153,28 +177,6 @@ def test_anything_else_that_is_returned_is_an_error_that_names_it(attempt: Attem
     assert (ending.end, ending.error_type) == (AttemptEnd.FAILED, "TypeError")
     assert f"train returned {returned!r}, which is {type(returned).__name__}" in ending.error
     assert attempt.values() == [1]
-
-
-@pytest.mark.parametrize(
-    ("returned", "again"),
-    [
-        ({"loss": 1.5, "note": "a"}, False),
-        ({"loss": 1.5}, False),
-        (1.5, False),
-        ({"loss": 1.5, "note": "b"}, True),
-        ({"loss": 1.5, "more": 1}, True),
-        (2.5, True),
-    ],
-)
-def test_what_the_last_report_has_is_not_reported_again_at_the_end(attempt: AttemptHere, returned, again):
-    def train(config):
-        mqtune.report({"loss": 0.5})
-        mqtune.report({"loss": 1.5, "note": "a"})
-        return returned
-
-    attempt.run(train)
-
-    assert len(attempt.reports()) == 2 + again
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (math.nan, math.nan)])
@@ -193,16 +195,6 @@ def test_a_dict_that_has_changed_since_it_was_reported_is_reported_again(
 
 
 # Generators.
-
-
-def test_a_generator_reports_what_it_yields_and_returns(attempt: AttemptHere):
-    def train(config):
-        yield 3
-        yield {"loss": 2, "epoch": 2}
-        return 1
-
-    assert attempt.run(train).end is AttemptEnd.COMPLETED
-    assert attempt.reports() == [{"loss": 3}, {"loss": 2, "epoch": 2}, {"loss": 1}]
 
 
 def test_a_generator_is_stopped_at_its_yield_and_cleans_up(attempt: AttemptHere):
