@@ -191,7 +191,7 @@ class _Mirror:
             _try_name(self._make_link, original, mirror)
 
     def _make_link(self, original: str, mirror: str) -> None:
-        """Make a link as a further name of one that an earlier attempt has made, which is ten times as fast as a new one."""
+        """Make a link as a further name of an earlier attempt's link: ten times as fast as a new link."""
         kept = _join(self._links, hashlib.sha256(os.fsencode(original)).hexdigest())
         try:
             os.link(kept, mirror, follow_symlinks=False)

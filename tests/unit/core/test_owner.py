@@ -1,4 +1,4 @@
-"""Whose something is, on any machine and by any account; and submissions, which have owners."""
+"""The owner of an experiment or a worker, on any machine and by any account, and submissions with their owners."""
 
 from __future__ import annotations
 

@@ -206,9 +206,9 @@ def test_who_has_waited_for_so_long_gets_one_slot_before_all_priorities(waited_s
 @pytest.mark.parametrize(
     ("demands", "slots", "shares"),
     [
-        # One that has got that slot counts as any other again.
+        # After that slot it counts as any other again.
         ([wants("low", priority="low", running=1), wants("high", priority="high")], 4, {"low": 0, "high": 4}),
-        # The one that has waited longest comes first.
+        # The longest wait comes first.
         ([LATE, replace(LATE, experiment="b", waiting_s=2 * AGING_S), wants("c")], 1, {"a": 0, "b": 1, "c": 0}),
         # Within a priority the slot counts as part of the share.
         ([LATE, wants("b")], 4, {"a": 2, "b": 2}),

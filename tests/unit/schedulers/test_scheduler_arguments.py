@@ -1,4 +1,4 @@
-"""The arguments of schedulers that make no sense are refused by name and value, with what would be accepted."""
+"""Schedulers refuse invalid arguments by name and value, and the error says which values are accepted."""
 
 from __future__ import annotations
 

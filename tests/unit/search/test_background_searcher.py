@@ -81,7 +81,7 @@ def test_on_one_slot_one_config_is_worked_out_ahead(slow: tuple[BackgroundSearch
         searcher.on_trial_end(wait_for(searcher, gated, number))
 
     gated.may.release(3)
-    # It hears of an end after all suggestions that it was asked for before.
+    # The thread works in order: all earlier suggestions are done when an end arrives.
     eventually(lambda: gated.ended == ["0001", "0002", "0003"], PATIENCE_S)
 
     assert gated.suggested == ["0001", "0002", "0003", "0004"]

@@ -1,4 +1,4 @@
-"""What a trial ran with, told without importing more, and the variables that an experiment may set for it."""
+"""The versions that a trial ran with, found without further imports, and the variables that an experiment may set."""
 
 from __future__ import annotations
 

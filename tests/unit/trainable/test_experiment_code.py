@@ -320,7 +320,7 @@ def test_code_that_is_the_same_or_was_not_recorded_yet_is_no_change(script: Path
 
     assert writer.changed == []
     assert after["code_files"] == files != {}
-    # Files that came or went show in what imports them.
+    # A file that came or went shows in the file that imports it.
     script.with_name("new.py").touch()
     script.write_text("import new\n" + script.read_text())
     changed, _ = definition(script, {**before, "code_files": {**files, "old.py": "0123456789abcdef"}})

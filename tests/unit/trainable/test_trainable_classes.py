@@ -221,7 +221,7 @@ def stopped(attempt: AttemptHere) -> Any:
 
 
 PAUSED, STOPPED, COMPLETED, FAILED = AttemptEnd.PAUSED, AttemptEnd.STOPPED, AttemptEnd.COMPLETED, AttemptEnd.FAILED
-#: The class, its attributes by the attempt, the loss that it begins with, how it ends, and what it has noted.
+#: The class, its attributes by the attempt, its first loss, its end, and its log.
 ENDS: dict[str, tuple[type, Any, int, AttemptEnd, list[str]]] = {
     "a pause is obeyed behind the step": (InFolder, lambda t: {"on_step": lambda _: t.pause()}, 5, PAUSED, ["setup", "step 4", "save", "cleanup"]),
     "without a second checkpoint of an iteration": (InFolder, lambda t: {"on_step": lambda _: t.pause(), "checkpoint_every": 1}, 5, PAUSED, ["setup", "step 4", "save", "cleanup"]),

@@ -131,7 +131,7 @@ def yields(config):
     return 1
 
 
-#: Functions, and what they have reported in the end.
+#: Functions, with all their reports.
 REPORTS: list[tuple[Any, list[dict[str, Any]]]] = [
     # A number that is returned is a report of the metric, and a dict is one of its own.
     *((lambda config, it=it: it, [{"loss": it}]) for it in (3, math.inf, np.float32(0.5))),
