@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mqtune
-from mqtune import GridSearcher, PointsFirst, RandomSearcher
+from mqtune import GridSearcher, PointsFirst, RandomSearcher, Space
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import described
@@ -17,7 +17,6 @@ from mqtune.schedulers import PolicyStep, Scheduler
 from mqtune.schedulers.stopping.rule import MetricBounds, StopRule, as_rule
 from mqtune.search import Searcher
 from mqtune.search.points import searcher_of
-from mqtune.search.space import Space
 
 SPACE = Space(
     {

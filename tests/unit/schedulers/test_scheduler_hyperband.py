@@ -13,7 +13,6 @@ from scheduler_play import Faults, Play, partial, rngs, some_faults, told, work
 from scheduler_table import Table, bound
 
 from mqtune import HyperBand
-from mqtune.schedulers.hyperband import Round
 
 
 def hyperband(mode: str = "min", **arguments: Any) -> Any:
@@ -78,7 +77,7 @@ def test_a_factor_close_to_one_does_not_hold_up_the_start() -> None:
 class Bracket:
     """A bracket as plain dicts have it."""
 
-    plan: tuple[Round, ...]
+    plan: tuple[Any, ...]
     round: int = 0
     is_closed: bool = False
     #: All that were ever in it, in the order of their staging.

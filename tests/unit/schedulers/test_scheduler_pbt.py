@@ -15,6 +15,7 @@ from scheduler_table import Table
 
 from mqtune import (
     PBT,
+    Space,
     choice,
     lograndint,
     normal,
@@ -41,7 +42,6 @@ from mqtune.core.trial import (
 from mqtune.schedulers import PBTReplay, PolicyStep, Release, Resume, Wait, policy_of
 from mqtune.schedulers.base import START
 from mqtune.schedulers.exploration import Exploration
-from mqtune.search.space import Space
 
 NAN, INF = math.nan, math.inf
 

@@ -14,6 +14,7 @@ from mqtune import (
     GridSearcher,
     PointsFirst,
     RandomSearcher,
+    Space,
     choice,
     grid_search,
     lograndint,
@@ -28,7 +29,6 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config, Report, Trial, TrialId
 from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.search import Searcher
-from mqtune.search.space import Space
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from mqtune import (
+    Space,
     choice,
     grid_search,
     lograndint,
@@ -36,8 +37,7 @@ from mqtune import (
 from mqtune.core.errors import SpaceError
 from mqtune.core.trial import Config
 from mqtune.search.kinds import Domain
-from mqtune.search.space import Space, space_of
-from mqtune.search.values import plain_value
+from mqtune.search.space import space_of
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -202,7 +202,7 @@ def test_values_become_what_a_message_carries() -> None:
         "limits": [-(2**63), 2**64 - 1, math.inf],
     }
 
-    plain = plain_value(value, "x")
+    plain = Space({"x": value}).sample(random.Random(0))["x"]
 
     assert plain == {
         "tuple": [1, [2]],

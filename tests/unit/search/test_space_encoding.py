@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import mqtune
+from mqtune import Space
 from mqtune.core.errors import SpaceError
-from mqtune.search.encoding import Encoding
-from mqtune.search.space import Space
+from mqtune.search import Encoding
 
 SPACE = Space(
     {
