@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from mqtune.trainable.cells import cell_of as cell_of
     from mqtune.trainable.class_ import Trainable as Trainable, export_model as export_model
     from mqtune.trainable.experiment_code import (
-        changed_files as changed_files,
         fingerprints as fingerprints,
         read_code as read_code,
         resolve as resolve,
@@ -28,15 +27,11 @@ if TYPE_CHECKING:
     from mqtune.trainable.frozen_code import (
         FrozenCode as FrozenCode,
         fingerprint as fingerprint,
-        keep_source as keep_source,
-        kept_source as kept_source,
         loaded_files as loaded_files,
     )
-    from mqtune.trainable.function import checkpoint_dir as checkpoint_dir
     from mqtune.trainable.process.channel import Channel as Channel
     from mqtune.trainable.process.children import NOTE as NOTE
     from mqtune.trainable.process.environment import describe_environment as describe_environment
-    from mqtune.trainable.process.footprint import Trace as Trace, describe as describe
     from mqtune.trainable.process.importer import command as command
     from mqtune.trainable.process.late_imports import Looks as Looks
     from mqtune.trainable.process.life import Executed as Executed
@@ -57,40 +52,31 @@ if TYPE_CHECKING:
         STOP_SIGNAL as STOP_SIGNAL,
         Ending as Ending,
         StartMessage as StartMessage,
-        Told as Told,
     )
-    from mqtune.trainable.process.saver import Saver as Saver
-    from mqtune.trainable.process.session import Session as Session, StopTrial as StopTrial
+    from mqtune.trainable.process.session import Session as Session
     from mqtune.trainable.process.working_folder import (
-        PARENT_FOLDER as PARENT_FOLDER,
         discard as discard,
         make as make,
         settle as settle,
     )
-    from mqtune.trainable.reporting import report as report
     from mqtune.trainable.script import MetricLines as MetricLines, WatchedFolder as WatchedFolder
     from mqtune.trainable.script_arguments import (
         ArgumentTemplate as ArgumentTemplate,
         OutputPatterns as OutputPatterns,
-        Script as Script,
-        plain_arguments as plain_arguments,
     )
-    from mqtune.trainable.spec import TrainableSpec as TrainableSpec, extras_of as extras_of
+    from mqtune.trainable.spec import TrainableSpec as TrainableSpec
     from mqtune.trainable.values import CannotTravel as CannotTravel, stored as stored
-    from mqtune.trainable.variables import check_variable as check_variable
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
     "bundle": ("ACCEPTS_TAG", "Bundle", "CodeKeys", "File", "KEY_VARIABLE", "is_signed", "signature", "unpack"),
     "cells": ("cell_of",),
     "class_": ("Trainable", "export_model"),
-    "experiment_code": ("changed_files", "fingerprints", "read_code", "resolve"),
-    "frozen_code": ("FrozenCode", "fingerprint", "keep_source", "kept_source", "loaded_files"),
-    "function": ("checkpoint_dir",),
+    "experiment_code": ("fingerprints", "read_code", "resolve"),
+    "frozen_code": ("FrozenCode", "fingerprint", "loaded_files"),
     "process.channel": ("Channel",),
     "process.children": ("NOTE",),
     "process.environment": ("describe_environment",),
-    "process.footprint": ("Trace", "describe"),
     "process.importer": ("command",),
     "process.late_imports": ("Looks",),
     "process.life": ("Executed",),
@@ -111,16 +97,12 @@ _NAMES = {
         "STOP",
         "STOP_SIGNAL",
         "StartMessage",
-        "Told",
     ),
-    "process.saver": ("Saver",),
-    "process.session": ("Session", "StopTrial"),
-    "process.working_folder": ("PARENT_FOLDER", "discard", "make", "settle"),
-    "reporting": ("report",),
+    "process.session": ("Session",),
+    "process.working_folder": ("discard", "make", "settle"),
     "script": ("MetricLines", "WatchedFolder"),
-    "script_arguments": ("ArgumentTemplate", "OutputPatterns", "Script", "plain_arguments"),
-    "spec": ("TrainableSpec", "extras_of"),
+    "script_arguments": ("ArgumentTemplate", "OutputPatterns"),
+    "spec": ("TrainableSpec",),
     "values": ("CannotTravel", "stored"),
-    "variables": ("check_variable",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import pytest
 
 import mqtune
-from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers import PBTReplay, PolicyStep, Scheduler
 from mqtune.testing.schedulers import NewScheduler, SchedulerContract
 
 MAX_T = 9
@@ -40,3 +41,13 @@ class TestScheduler(SchedulerContract):
     @pytest.fixture(params=SCHEDULERS)
     def new_scheduler(self, request: pytest.FixtureRequest) -> NewScheduler:
         return SCHEDULERS[request.param]
+
+
+class TestReplay(SchedulerContract):
+    """A policy fits the configs of one space alone."""
+
+    space: ClassVar[Mapping[str, Any]] = {"lr": 1}
+
+    @pytest.fixture
+    def new_scheduler(self) -> NewScheduler:
+        return lambda: PBTReplay([PolicyStep(0, {"lr": 1}), PolicyStep(4, {"lr": 2}), PolicyStep(6, {"lr": 3})])

@@ -30,8 +30,9 @@ MOST_LINKS: Final = 2_000
 #: is a folder such as /tmp or /home, and then no neighbour is linked: a part of them would make the result of ``../x``
 #: a matter of chance.
 MOST_NEIGHBOURS: Final = 500
-#: The most entries that are read to find folders that fit: about 10 ms. Unread folders are linked whole.
-MOST_READ: Final = 10 * MOST_LINKS
+#: The most entries that are read to find folders that fit, for each link: 20,000 take about 10 ms. Unread folders are
+#: linked whole.
+READ_FOR_LINK: Final = 10
 #: The most levels of folders that are mirrored: a bound on recursion and open files. No known project has more than 15.
 DEEPEST: Final = 32
 #: The folder with the files that an attempt has written to ``..``, among the kept files.
@@ -62,7 +63,14 @@ class _Folder(NamedTuple):
     entries: _Entries
 
 
-def make(source: Path, place: Path, *, skip: Collection[Path] = ()) -> Path:
+def make(
+    source: Path,
+    place: Path,
+    *,
+    skip: Collection[Path] = (),
+    most_links: int = MOST_LINKS,
+    most_neighbours: int = MOST_NEIGHBOURS,
+) -> Path:
     """Fill the new folder *place* for one attempt, and return the working directory in it.
 
     Args:
@@ -71,6 +79,8 @@ def make(source: Path, place: Path, *, skip: Collection[Path] = ()) -> Path:
         skip: folders that are empty in the attempt. These are folders with working folders or with links to them: a
             program that follows links, such as ``glob.glob("**", recursive=True)``, would otherwise find its own folder
             in itself, without end.
+        most_links: the most entries that are mirrored below the top level.
+        most_neighbours: the most neighbours of the program's folder that are linked.
 
     Raises:
         OSError: *place* can't be written. What was made of it can be deleted by :func:`discard`.
@@ -82,12 +92,12 @@ def make(source: Path, place: Path, *, skip: Collection[Path] = ()) -> Path:
     closed = {own, os.path.dirname(own)}
     for path in skip:  # A skipped path may itself be a link.
         closed |= {os.path.realpath(path), _join(os.path.realpath(path.parent), path.name)}
-    mirror = _Mirror(closed, own)
+    mirror = _Mirror(closed, own, most_links)
     mirror.fill(root, str(working))
     if root != os.sep:
         parent, name = os.path.split(root)
-        neighbours = [entry for entry in _entries(parent, MOST_NEIGHBOURS + 2) or () if entry.name != name]
-        if len(neighbours) <= MOST_NEIGHBOURS:
+        neighbours = [entry for entry in _entries(parent, most_neighbours + 2) or () if entry.name != name]
+        if len(neighbours) <= most_neighbours:
             mirror.link_all(parent, str(place), neighbours)
     # Written last, so its time is the time from which the attempt may run.
     (place / RECORD).write_bytes(os.fsencode(root))
@@ -124,11 +134,12 @@ def discard(place: Path) -> None:
 class _Mirror:
     """Makes the links of one attempt.
 
-    ``closed`` are folders that stay empty, and ``own`` is the attempt's place.
+    ``closed`` are folders that stay empty, ``own`` is the attempt's place, and ``most_links`` bounds the links.
     """
 
-    def __init__(self, closed: Collection[str], own: str) -> None:
+    def __init__(self, closed: Collection[str], own: str, most_links: int) -> None:
         self._closed = closed
+        self._most_links = most_links
         self._links = os.path.join(os.path.dirname(own), KEPT_LINKS)
         with contextlib.suppress(OSError):
             os.mkdir(self._links)
@@ -146,7 +157,7 @@ class _Mirror:
         A folder that exceeds what is left of the limit becomes one link.
         """
         os.mkdir(working)
-        to_read, to_mirror = MOST_READ, MOST_LINKS
+        to_read, to_mirror = READ_FOR_LINK * self._most_links, self._most_links
         level = [_Folder(source, working, _entries(source, None) or [])]
         device = _device(source)
         for depth in range(DEEPEST):
@@ -180,7 +191,7 @@ class _Mirror:
             _try_name(self._make_link, original, mirror)
 
     def _make_link(self, original: str, mirror: str) -> None:
-        """Make a link as a further name of one that an earlier attempt has made, which is ten times as fast as a new one."""
+        """Make a link as a further name of an earlier attempt's link: ten times as fast as a new link."""
         kept = _join(self._links, hashlib.sha256(os.fsencode(original)).hexdigest())
         try:
             os.link(kept, mirror, follow_symlinks=False)

@@ -13,9 +13,9 @@ import pytest
 from mqtune.core.errors import UserCodeFailed
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.background import BackgroundDecisions
-from mqtune.search import background
+from mqtune.search import WAIT, Searcher, background
 from mqtune.search.background import PREFETCH_S, BackgroundSearcher
-from mqtune.search.base import WAIT, Searcher, Suggestion
+from mqtune.search.base import Suggestion
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
 #: How long a suggestion goes on while its searcher is closed, in seconds: longer than a thread waits for a processor.

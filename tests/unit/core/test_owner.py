@@ -1,4 +1,4 @@
-"""Whose something is: the same person on any machine, by any account."""
+"""The owner of an experiment or a worker, on any machine and by any account, and submissions with their owners."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import socket
 
 import pytest
 
+from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import ExperimentCreated, WorkerInfo, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner, this_owner
+from mqtune.core.submission import Submission, SubmittedRun, this_submission
 
 ADA = Owner("team-a", "ada", "lap")
 
@@ -35,7 +38,7 @@ def test_an_owner_is_asked_for_by_account_user_or_user_and_host() -> None:
 
 
 def test_an_owner_is_shown_with_the_account_if_there_is_one() -> None:
-    assert [str(each) for each in (ADA, ADA._replace(account=""), NOBODY)] == ["ada@lap (team-a)", "ada@lap", ""]
+    assert [str(each) for each in (ADA, Owner("", "ada", "lap"), NOBODY)] == ["ada@lap (team-a)", "ada@lap", ""]
 
 
 def test_this_process_is_its_users_also_where_that_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +53,7 @@ def test_this_process_is_its_users_also_where_that_has_no_name(monkeypatch: pyte
 
 
 def test_an_experiment_has_the_owner_of_its_first_event_also_from_a_kept_state() -> None:
-    created = ExperimentCreated(name="x", definition={}, at=1.0, **ADA._asdict())
+    created = ExperimentCreated(name="x", definition={}, at=1.0, account="team-a", user="ada", host="lap")
     experiment, again = (Experiment("x", metric="loss", mode="min") for _ in range(2))
 
     event = decode_event(created.encode(), "1-0")
@@ -66,3 +69,50 @@ def test_a_worker_of_an_earlier_version_is_nobodys() -> None:
     info = WorkerInfo(**plain, devices=[], code_root="/", joined_at=1.0)
 
     assert info.owner == NOBODY
+
+
+# Submissions.
+
+SUBMISSION = Submission("sweep", "src/tune.py", ("--epochs", "5"), "ab" * 32, ADA, 12.5)
+FIELDS = decode_value(SUBMISSION.encode())[1]
+
+
+def test_a_submission_comes_back_as_it_was_and_fields_of_later_versions_are_ignored():
+    assert Submission.decode(SUBMISSION.encode()) == SUBMISSION
+    later = encode_value([1, {**FIELDS, "since": "a later version"}])
+    assert Submission.decode(later) == SUBMISSION
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        encode_value([1]),
+        encode_value([1, {"name": "sweep"}]),
+        encode_value([1, {**FIELDS, "arguments": [1]}]),
+        encode_value([1, {**FIELDS, "owner": ["a"] * 4}]),
+        encode_value([1, {**FIELDS, "at": "soon"}]),
+        encode_value([1, {**FIELDS, "at": True}]),
+    ],
+)
+def test_what_makes_no_sense_is_no_submission(data: bytes):
+    with pytest.raises(MessageVersionError, match="a submission is"):
+        Submission.decode(data)
+
+
+@pytest.mark.parametrize("version", [2, True, 1.0])
+def test_a_version_that_is_not_known_is_said(version: object):
+    with pytest.raises(MessageVersionError, match=f"version {version}; this mqtune reads 1: upgrade it"):
+        Submission.decode(encode_value([version, FIELDS]))
+
+
+def test_a_script_knows_of_which_submission_it_is_a_run(monkeypatch: pytest.MonkeyPatch):
+    assert this_submission() is None
+    run = SubmittedRun("sweep", is_first=False, owner=ADA)
+    ((name, value),) = run.variables().items()
+    monkeypatch.setenv(name, value)
+    assert this_submission() == run
+    for nonsense in ("", "{", "[1]", '["sweep", true, ["a", "b", "c", "d"]]'):
+        monkeypatch.setenv(name, nonsense)
+        assert this_submission() is None

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import mqtune
+from mqtune import GridSearcher, PointsFirst, RandomSearcher, Space
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import described
 from mqtune.core.trial import TrialId
-from mqtune.schedulers.base import Scheduler
-from mqtune.schedulers.policy import PolicyStep
+from mqtune.schedulers import PolicyStep, Scheduler
 from mqtune.schedulers.stopping.rule import MetricBounds, StopRule, as_rule
-from mqtune.search import domains as domains_module
-from mqtune.search.base import Searcher
-from mqtune.search.grid import GridSearcher
-from mqtune.search.points import PointsFirst, searcher_of
-from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space, space_of
+from mqtune.search import Searcher
+from mqtune.search.points import searcher_of
 
 SPACE = Space(
     {
@@ -161,36 +156,6 @@ def test_no_built_in_is_left_out(kind: type, examples: list[Callable[[], Any]]) 
     assert built_in - {type(make()) for make in examples} == set()
 
 
-# Spaces.
-
-#: Each function that makes a domain, but sample_from; and constants of all kinds.
-EVERYTHING: dict[str, Any] = {
-    "uniform": mqtune.uniform(-1 / 7, 2 / 7),
-    "loguniform": mqtune.loguniform(1e-9, 0.1 + 0.2),
-    "quniform": mqtune.quniform(0, 1, 0.1),
-    "qloguniform": mqtune.qloguniform(1, 9, 0.5),
-    "randint": mqtune.randint(-3, 10**6),
-    "lograndint": mqtune.lograndint(1, 10**6),
-    "qrandint": mqtune.qrandint(8, 99, 7),
-    "qlograndint": mqtune.qlograndint(8, 512, 8),
-    "qrandn": mqtune.qrandn(-2.5, 1, 0.1),
-    "normal": mqtune.normal(-2.5, 1e-6),
-    "nested": {"ü": {"choice": mqtune.choice(["a", [1, {"b": None}], b"\x00", True, mqtune.uniform(0, 1)])}},
-    "grid_search": mqtune.grid_search([1, 2.5, "x", [-9, 9]]),
-    "constants": {"empty": {}, "list": [], "none": None, "flag": False, "text": "", "number": 0.001},
-}
-
-
-def test_every_space_is_made_again_from_its_description_and_gives_the_same_configs() -> None:
-    before = Space(EVERYTHING)
-
-    again = space_of(travelled(before.describe()))
-
-    assert list(again.describe().items()) == list(before.describe().items())
-    for seed in range(20):
-        assert again.sample(random.Random(seed)) == before.sample(random.Random(seed))
-
-
 # What stands in the user's code alone.
 
 
@@ -281,13 +246,3 @@ def test_a_searcher_over_the_experiments_own_space_keeps_its_functions() -> None
 def test_a_description_of_another_version_is_a_clear_error(description: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="version of mqtune"):
         Scheduler.rebuild(description)
-
-
-def test_space_functions_are_all_known() -> None:
-    made = {
-        name for name in mqtune.__all__ if getattr(getattr(mqtune, name), "__module__", "") == domains_module.__name__
-    }
-
-    # These two make ordinal ones.
-    made -= {"finrange", "logfinrange"}
-    assert made - {"sample_from"} == set(domains_module._FUNCTIONS)

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.resources import MOST_SEATS, Resources, gpus_in, queue_name
+from mqtune.core.resources import MOST_SEATS, Resources, checked_patterns, gpus_in, queue_name, queues_of, serves
+from mqtune.core.shares import lists_of
 from mqtune.core.version import __version__
 from mqtune.journal import Assignment
 
@@ -195,3 +196,36 @@ def test_a_gang_is_said_by_its_number_of_seats_where_they_may_be_and_what_each_a
 def test_seats_that_can_not_be_had_are_refused(asked: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         Resources(**asked)
+
+
+# Slots that several teams share have one name, and a queue for each team.
+
+SHAPE = queue_name(Resources(gpus=1))
+
+
+def test_the_slots_of_several_patterns_have_a_queue_for_each_and_one_for_all_experiments() -> None:
+    shared = queue_name(Resources(gpus=1), checked_patterns("team-b-*, *,team-a-*,team-b-*"))
+
+    assert shared == f"{SHAPE}@*,team-a-*,team-b-*"
+    assert queues_of(shared) == [SHAPE, f"{SHAPE}@team-a-*", f"{SHAPE}@team-b-*"]
+    for one in (SHAPE, f"{SHAPE}@team-a-*"):
+        assert queues_of(one) == [one]
+
+
+def test_what_waits_for_them_is_taken_by_priority_before_it_is_by_team() -> None:
+    lists = lists_of(f"{SHAPE}@team-a-*,team-b-*")
+
+    first, second = lists[:2]
+    assert (first[:-1], second[:-1]) == (f"{SHAPE}@team-a-*\x06\x16", f"{SHAPE}@team-b-*\x06\x16")
+    assert first[-1] == second[-1]
+    assert lists == [*dict.fromkeys(lists)]
+
+
+def test_a_worker_serves_what_fits_one_of_its_patterns() -> None:
+    assert [serves("team-a-*,team-b-*", name) for name in ("team-a-1", "team-b-1", "team-c-1")] == [True, True, False]
+
+
+@pytest.mark.parametrize("experiments", ["", "team-a-*,", "team a", "team-a-*;team-b-*"])
+def test_what_is_no_pattern_is_refused(experiments: str) -> None:
+    with pytest.raises(ConfigurationError, match="can't be names of experiments"):
+        checked_patterns(experiments)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from mqtune.core.rates import ANY_RATES
 
-from mqtune.core.shares import PRIORITIES, Cap, Demand, Priority, Table, divide, entitlements, held_to
+from mqtune.core.shares import AGING_S, PRIORITIES, Demand, Priority, Table, divide, entitlements
 
 ONE = ("q",)
 ALL = 1_000
+HOUR_S = 3_600.0
 
 
 def wants(name: str, wanted: int = ALL, **more: object) -> Demand:
     return Demand(**{"experiment": name, "queues": ONE, "wanted": wanted, **more})
+
+
+#: It has waited for so long that it gets a slot.
+LATE = wants("a", waiting_s=AGING_S)
 
 
 @pytest.mark.parametrize(
@@ -187,21 +192,33 @@ def test_a_unit_that_is_no_number_of_slots_is_refused(unit: object):
         wants("g", unit=unit)
 
 
+@pytest.mark.parametrize(
+    ("waited_s", "aging_s", "slots"),
+    [(HOUR_S - 1, HOUR_S, 0), (HOUR_S, HOUR_S, 1), (AGING_S, AGING_S, 1), (10 * AGING_S, math.inf, 0)],
+)
+def test_who_has_waited_for_so_long_gets_one_slot_before_all_priorities(waited_s: float, aging_s: float, slots: int):
+    demands = [wants("low", priority="low", waiting_s=waited_s), wants("high", priority="high")]
+
+    assert entitlements(demands, {"q": 4}, aging_s=aging_s) == {"low": slots, "high": 4 - slots}
+
+
+@pytest.mark.parametrize(
+    ("demands", "slots", "shares"),
+    [
+        # After that slot it counts as any other again.
+        ([wants("low", priority="low", running=1), wants("high", priority="high")], 4, {"low": 0, "high": 4}),
+        # The longest wait comes first.
+        ([LATE, replace(LATE, experiment="b", waiting_s=2 * AGING_S), wants("c")], 1, {"a": 0, "b": 1, "c": 0}),
+        # Within a priority the slot counts as part of the share.
+        ([LATE, wants("b")], 4, {"a": 2, "b": 2}),
+    ],
+)
+def test_such_a_slot_is_the_longest_waiters_and_part_of_its_share(
+    demands: list[Demand], slots: int, shares: dict[str, int]
+):
+    assert entitlements(demands, {"q": slots}) == shares
+    assert entitlements([replace(LATE, quotas=("team-*",))], {"q": 4}, {"team-*": 0}) == {"a": 0}
+
+
 def lower(one: Priority, than: Priority) -> bool:
     return PRIORITIES.index(one) > PRIORITIES.index(than)
-
-
-def test_of_several_caps_the_lowest_rate_of_each_kind_counts_with_the_cap_that_sets_it() -> None:
-    caps = {
-        "a*": Cap(reports_per_s=10.0, requests_per_min=60.0, by="olaf"),
-        "*b": Cap(reports_per_s=20.0, requests_per_min=6.0, by="eve"),
-        "*": Cap(),
-    }
-    demand = wants("ab")
-
-    reports, requests = held_to(demand, caps, caps).rates
-
-    most = "are the most for experiments whose names fit"
-    assert reports == (100_000, f"10 reports a second {most} a*, as set by olaf")
-    assert requests == (10_000_000, f"6 requests a minute {most} *b, as set by eve")
-    assert held_to(demand, ["*"], caps).rates == ANY_RATES

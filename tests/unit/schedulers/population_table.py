@@ -8,9 +8,8 @@ from typing import Any
 from scheduler_play import scattered
 from scheduler_table import Table, bound
 
+from mqtune import PBT, randint, uniform
 from mqtune.core.trial import Config, Metrics
-from mqtune.schedulers.pbt import PBT
-from mqtune.search.domains import randint, uniform
 
 
 def pbt(mode: str = "min", interval: float = 2, **arguments: Any) -> PBT:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 from hypothesis import strategies as st
 
@@ -29,8 +28,8 @@ from mqtune.core.trial import (
     TrialStatus,
     checkpoint_id,
 )
-from mqtune.schedulers.base import Choice, Release, Resume, Scheduler, Start, Wait
-from mqtune.schedulers.timed import TimedScheduler
+from mqtune.schedulers import Release, Resume, Scheduler, Start, Wait
+from mqtune.schedulers.base import Choice
 
 #: The metrics that a config reports at an iteration; None when it has ended by itself before, an error when it failed.
 Curve = Callable[[Config, int], Metrics | Exception | None]
@@ -312,27 +311,6 @@ def snapshot(trial: Trial) -> Trial:
     return replace(trial, attempts=attempts, checkpoints=dict(trial.checkpoints))
 
 
-def replays(play: Play, scheduler: Scheduler) -> Iterator[tuple[Call, Decision | None, tuple[Choice, Choice]]]:
-    """Tell a new scheduler what another was told, and yield after each call what the two said."""
-    known: dict[TrialId, Trial] = {}
-    for call in play.calls:
-        seen = snapshot(call.trial)
-        trial = known.setdefault(seen.id, seen)
-        for each in fields(Trial):
-            setattr(trial, each.name, getattr(seen, each.name))
-        answer = None
-        if call.method:
-            arguments = (trial,) if call.report is None else (trial, call.report)
-            answer = getattr(scheduler, call.method)(*arguments)
-        yield call, answer, (scheduler.choose(can_start=True), scheduler.choose(can_start=False))
-
-
-def check_replay(play: Play, scheduler: Scheduler) -> None:
-    """Check that a new scheduler, after each prefix of what was told, says and wants the same."""
-    for number, (call, answer, choices) in enumerate(replays(play, scheduler)):
-        assert (number, call.answer, call.choices) == (number, answer, choices)
-
-
 def told(choice: Choice) -> str:
     """Return a choice in words, without its reason."""
     return " ".join([type(choice).__name__, *(choice[:1] if isinstance(choice, Resume | Release) else ())])
@@ -370,6 +348,16 @@ class Score(float):
         return Score(-float(self))
 
 
+def counted(kind: type[Any], *arguments: Any, **options: Any) -> Any:
+    """Make a scheduler whose comparisons of scores are counted."""
+
+    class Counted(kind):  # type: ignore[misc]
+        def _score(self, report: Report, value: object) -> float:
+            return Score(super()._score(report, value))
+
+    return Counted(*arguments, **options)
+
+
 def work(scheduled: Callable[[], object], done: Callable[[], object]) -> int:
     """Return how many steps of bytecode *done* takes after *scheduled*, which load on the machine does not change."""
     steps = 0
@@ -380,13 +368,11 @@ def work(scheduled: Callable[[], object], done: Callable[[], object]) -> int:
         steps += event == "opcode"
         return count
 
-    score = TimedScheduler._score
-    with patch.object(TimedScheduler, "_score", lambda *arguments: Score(score(*arguments))):
-        scheduled()
-        before = sys.gettrace()
-        sys.settrace(count)
-        try:
-            done()
-        finally:
-            sys.settrace(before)
+    scheduled()
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        done()
+    finally:
+        sys.settrace(before)
     return steps

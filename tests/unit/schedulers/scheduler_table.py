@@ -16,7 +16,8 @@ from mqtune.core.trial import (
     TrialId,
     TrialStatus,
 )
-from mqtune.schedulers.base import Choice, Release, Resume, Scheduler
+from mqtune.schedulers import Release, Resume, Scheduler
+from mqtune.schedulers.base import Choice
 
 
 def bound(scheduler: Scheduler, mode: str = "min") -> Any:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
 from simulation import Simulation, curve
 
 import mqtune
 from mqtune.backends import Simulated
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import AttemptEnded, TrialStaged
 from mqtune.core.trial import Attempt, Config, Trial, TrialId, TrialStatus
 from mqtune.driver import Limits
-from mqtune.schedulers.base import Start, Wait
+from mqtune.schedulers import Start, Wait
 
 
 def test_a_batch_begins_once_all_of_the_one_before_have_ended() -> None:
@@ -65,9 +63,3 @@ def test_a_trial_that_is_added_while_a_batch_runs_does_not_open_the_next_one() -
     assert isinstance(scheduler.choose(can_start=True), Start)
     scheduler.on_stage(trials[4])
     assert isinstance(scheduler.choose(can_start=True), Start)
-
-
-@pytest.mark.parametrize("batch", [0, 1.5, True])
-def test_a_batch_is_a_number_of_trials(batch: object) -> None:
-    with pytest.raises(ConfigurationError, match="batch"):
-        mqtune.FIFO(batch=batch)  # type: ignore[arg-type]

@@ -7,9 +7,10 @@ import math
 from hypothesis import given, settings, strategies as st
 from scheduler_table import Table, bound
 
+from mqtune import ASHA, PromotionASHA
 from mqtune.core.trial import CONTINUE, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers.asha import ASHA, PromotionASHA
-from mqtune.schedulers.base import START, Release, Resume, Scheduler
+from mqtune.schedulers import Release, Resume, Scheduler
+from mqtune.schedulers.base import START
 
 
 def tell(scheduler: Scheduler, number: int, now: int, loss: float = 1.0) -> Decision:

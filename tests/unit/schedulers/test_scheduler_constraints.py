@@ -11,7 +11,7 @@ from scheduler_table import Table
 import mqtune
 from mqtune.core.objective import Objective
 from mqtune.core.trial import CONTINUE, Action, Decision, TrialStatus
-from mqtune.schedulers.base import Resume, Scheduler
+from mqtune.schedulers import Resume, Scheduler
 
 NAN, INF = math.nan, math.inf
 

@@ -12,12 +12,11 @@ from hypothesis import given, settings, strategies as st
 from scheduler_play import Play, rough
 from scheduler_table import Table, bound
 
+from mqtune import PromotionASHA
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Metrics, TrialId
-from mqtune.schedulers.asha import PromotionASHA
-from mqtune.schedulers.base import START, Resume
-from mqtune.schedulers.halving import CostRung
-from mqtune.schedulers.timed import rank_of
+from mqtune.schedulers import Resume
+from mqtune.schedulers.base import START
 
 
 def costly(cost: str = "dollars") -> Table:
@@ -80,24 +79,20 @@ def test_a_cost_that_no_report_has_is_a_mistake() -> None:
 def test_the_best_are_the_longest_prefix_within_their_share_of_the_cost(
     trials: list[tuple[int, float]], gone: list[int], factor: Fraction
 ) -> None:
-    rung = CostRung("rung", factor)
+    at = Table(bound(PromotionASHA(9, reduction_factor=float(factor), cost="dollars")))
     entered = []
-    for score, cost in trials:
-        rank = rank_of(score, rung.arrivals)
-        rung.costs[rank] = Fraction(cost)
-        rung.enter(rank)
-        entered.append((rank, Fraction(cost)))
+    for number, (score, cost) in enumerate(trials):
+        arrive(at, number, score, cost)
+        entered.append((score, number, Fraction(str(cost))))
     for index in gone:
         if entered:
-            rung.withdraw(entered.pop(index % len(entered))[0])
+            at.abandon(entered.pop(index % len(entered))[1])
 
     entered.sort()
-    limit = sum((cost for _, cost in entered), Fraction(0)) / factor
-    sums = [sum((cost for _, cost in entered[:k]), Fraction(0)) for k in range(len(entered) + 1)]
+    limit = sum((cost for *_, cost in entered), Fraction(0)) / factor
+    sums = [sum((cost for *_, cost in entered[:k]), Fraction(0)) for k in range(len(entered) + 1)]
     best = max(k for k, spent in enumerate(sums) if spent <= limit)
-    assert rung.places == best
-    assert [rung.is_among_best(rank) for rank, _ in entered] == [k < best for k in range(len(entered))]
-    assert rung.entered == len(entered)
+    assert at.everything_chosen() == [f"Resume {number}" for _, number, _ in entered[:best]]
 
 
 @given(seed=st.integers(0, 10**6), slots=st.integers(1, 6), trials=st.integers(1, 25), cost=st.sampled_from([0.1, 3]))

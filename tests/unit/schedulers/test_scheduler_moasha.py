@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from scheduler_table import Table
 
 import mqtune
 from mqtune.core.objective import Objective, dominates
 from mqtune.core.trial import CONTINUE, Action, Decision, Point
-from mqtune.schedulers.moasha import FrontRung, epsilon_net
-from mqtune.schedulers.timed import exact
 
 INF, NAN = math.inf, math.nan
 
@@ -46,7 +45,8 @@ def places_of(group: list[Point]) -> list[tuple[float, ...]]:
     def place(value: float, finite: list[float]) -> float:
         if math.isinf(value):
             return 2 if value > 0 else -1
-        return (value - min(finite)) / ((max(finite) - min(finite)) or 1)
+        # Halves, as a range may be larger than any float.
+        return (value / 2 - min(finite) / 2) / ((max(finite) / 2 - min(finite) / 2) or 1)
 
     columns = list(zip(*group, strict=True))
     finite = [[value for value in column if not math.isinf(value)] for column in columns]
@@ -79,30 +79,30 @@ values = st.sampled_from([-INF, -2.0, 0.0, 0.5, 1.0, 3.0, 7.0, INF])
 
 
 @given(
-    points=st.integers(1, 3).flatmap(lambda size: st.lists(st.tuples(*[values] * size), min_size=1, max_size=25)),
+    points=st.integers(2, 3).flatmap(lambda size: st.lists(st.tuples(*[values] * size), min_size=1, max_size=25)),
     factor=st.sampled_from([1.5, 2, 3, 4]),
     withdrawn=st.integers(0, 30),
 )
 @settings(max_examples=100)
-def test_the_best_of_a_rung_are_those_of_the_rule_computed_anew(
+@example(points=[(-1e308, 1e308), (1e308, -1e308), (0.0, 0.0)], factor=1.5, withdrawn=30)
+def test_a_trial_goes_on_if_it_is_among_the_best_of_the_rule_computed_anew(
     points: list[Point], factor: float, withdrawn: int
 ) -> None:
-    rung = FrontRung("rung", exact(factor), least=1)
-    known: list[Point] = []
+    names = "abc"[: len(points[0])]
+    scheduler = mqtune.MOASHA(27, reduction_factor=factor)
+    scheduler.check_objective(Objective.of([*names], "min"))
+    scheduler.bind("a", "min")
+    at, known = Table(scheduler), []
     for number, point in enumerate(points):
-        rung.enter(point)
         known.append(point)
+        best = best_of(known, max(1, math.floor(len(known) / Fraction(str(factor)))))
+
+        decision = at.report(number, 1, **dict(zip(names, point, strict=True)))
+
+        assert decision.action is (Action.CONTINUE if point in best else Action.STOP)
         if number == withdrawn:
-            rung.withdraw(point)
+            at.abandon(number)
             known.remove(point)
-        best = best_of(known, max(1, math.floor(len(known) / exact(factor))))
-        assert {one for one in known if rung.is_among_best(one)} == set(best)
-
-
-def test_a_net_begins_with_the_best_by_the_first_metric_and_goes_to_the_farthest() -> None:
-    line = [(0.0, 10_000.0), (1.0, 9000.0), (2.0, 8000.0), (5.0, 5000.0), (10.0, 0.0)]
-    assert epsilon_net(line[::-1], 3) == [(0.0, 10_000.0), (10.0, 0.0), (5.0, 5000.0)]
-    assert epsilon_net([(1e308, -1e308), (-1e308, 1e308), (0.0, 0.0)], 2) == [(-1e308, 1e308), (1e308, -1e308)]
 
 
 # Decisions.

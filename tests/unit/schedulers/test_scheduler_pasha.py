@@ -12,9 +12,9 @@ from hypothesis import given, settings, strategies as st
 from scheduler_play import Play, rngs, scattered
 from scheduler_table import Table, bound
 
+from mqtune import PASHA
 from mqtune.core.trial import CONTINUE, Metrics, TrialId
-from mqtune.schedulers.base import Release, Wait
-from mqtune.schedulers.pasha import PASHA
+from mqtune.schedulers import Release, Wait
 
 
 def table(**arguments: Any) -> Table:

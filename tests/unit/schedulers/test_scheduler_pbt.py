@@ -10,9 +10,22 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from population_table import MUTATIONS, curve, pbt, population, starting
-from scheduler_play import Faults, Play, check_replay, rngs, some_faults
+from scheduler_play import Faults, Play, rngs, some_faults
 from scheduler_table import Table
 
+from mqtune import (
+    PBT,
+    Space,
+    choice,
+    lograndint,
+    normal,
+    qlograndint,
+    qrandint,
+    qrandn,
+    quniform,
+    randint,
+    uniform,
+)
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.events import START as BEGINNING, CheckpointSaved, Reports, TrialStaged
 from mqtune.core.trial import (
@@ -22,52 +35,18 @@ from mqtune.core.trial import (
     Config,
     Decision,
     Report,
+    SavedCheckpoint,
     TrialId,
     TrialStatus,
 )
-from mqtune.schedulers.base import START, Release, Resume, Wait
+from mqtune.schedulers import PBTReplay, PolicyStep, Release, Resume, Wait, policy_of
+from mqtune.schedulers.base import START
 from mqtune.schedulers.exploration import Exploration
-from mqtune.schedulers.pbt import PBT
-from mqtune.schedulers.policy import PBTReplay, PolicyStep, policy_of
-from mqtune.search.domains import (
-    choice,
-    lograndint,
-    normal,
-    qlograndint,
-    qrandint,
-    qrandn,
-    quniform,
-    randint,
-    sample_from,
-    uniform,
-)
-from mqtune.search.space import Space
 
 NAN, INF = math.nan, math.inf
 
 
 # The rule, by hand
-
-
-def test_the_worst_goes_on_from_the_best_with_a_config_near_its() -> None:
-    table = population(resample_probability=0, perturbation_factors=(0.8,))
-    table.stage("a", config={"lr": 0.1, "layers": 3})
-    table.stage("b", "c", "d")
-    for name, loss in {"c": 3, "b": 2, "a": 1}.items():
-        assert table.report(name, 2, loss) is CONTINUE
-
-    decision = table.report("d", 2, 4)
-
-    assert decision == Decision(Action.PAUSE, "among the worst 1 of 4 at 2: goes on from trial a", TrialId("a"))
-    assert table.choose() == START
-    table.pause("d")
-    found = table.resumed()
-    config = {"lr": pytest.approx(0.08), "layers": 3}
-    assert found == Resume(TrialId("d"), "goes on from trial a", config, TrialId("a"), CheckpointId("m-a-1-2"))
-    assert table.choose(can_start=False) == found
-    assert table.trials["a"].config == {"lr": 0.1, "layers": 3}
-    table.stage("d", config=found.config, source="a")
-    assert isinstance(table.choose(can_start=False), Wait)
 
 
 def test_who_has_no_checkpoint_is_not_copied() -> None:
@@ -88,15 +67,12 @@ def test_where_nobody_knows_how_far_a_checkpoint_is_the_first_report_only_shows_
     table.report("b", 2, 2)
     table.pause("b")
     saved = table.trials["a"].checkpoints
-    saved.update({name: one._replace(metrics={"loss": 1}) for name, one in saved.items()})
+    saved.update({name: SavedCheckpoint(name, 0.0, {"loss": 1}) for name in saved})
     table.stage("b", config=table.resumed().config, source="a")
 
     assert table.report("b", 8, 9, sequence=1) is CONTINUE
     assert table.report("b", 9, 9, sequence=2) is CONTINUE
     assert table.report("b", 10, 9, sequence=3).action is Action.PAUSE
-
-
-# Games
 
 
 # Exploring
@@ -212,38 +188,6 @@ def test_a_function_that_fails_is_named(explore: Callable[[Config], Any], messag
 
 
 # Arguments
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"perturbation_interval": 0}, "PBT: perturbation_interval=0 must be above 0"),
-        ({"quantile_fraction": 0.6}, "PBT: quantile_fraction=0.6 must be above 0 and at most 0.5"),
-        ({"resample_probability": 1.1}, "PBT: resample_probability=1.1 is not from 0 to 1"),
-        ({"perturbation_factors": ()}, "PBT: perturbation_factors=.* is not a list of numbers"),
-        ({"perturbation_factors": (1.2, 0)}, "PBT: perturbation_factors=.* must be above 0"),
-        ({"hyperparam_mutations": {}}, "PBT: nothing would change"),
-        ({"hyperparam_mutations": ["lr"]}, r"PBT: hyperparam_mutations=\['lr'\] is not a dict"),
-        ({"hyperparam_mutations": {"a": {"lr": 3}}}, r"hyperparam_mutations\['a/lr'\]=3 is nothing to draw from"),
-        ({"hyperparam_mutations": {"lr": sample_from(dict)}}, "is nothing to draw from"),
-        (
-            {"hyperparam_mutations": {"opt": choice([{"lr": uniform(0, 1)}, 3])}},
-            r"\['opt'\]=choice\(\[.* is nothing to draw from; .* name those: {'optimizer': {'lr'",
-        ),
-        ({"hyperparam_mutations": {"opt": [uniform(0, 1), 3]}}, r"\['opt'\]=.* is nothing to draw from"),
-        ({"hyperparam_mutations": {"lr": []}}, "the list .* is empty"),
-        ({"hyperparam_mutations": {3: [1]}}, "the key 3, which is not a name"),
-        ({"explore": 3}, "PBT: explore=3 is not a function"),
-        ({"seed": 1.5}, "PBT: seed=1.5 is not a whole number"),
-        ({"time_attr": ""}, "PBT: time_attr='' is not a name"),
-        ({"population_size": 1}, "PBT: population_size=1 is not a whole number of at least 2"),
-        ({"synchronous": 1, "population_size": 2}, "PBT: synchronous=1 is neither True nor False"),
-        ({"synchronous": True}, "PBT: synchronous=True needs population_size"),
-    ],
-)
-def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        PBT(**{"perturbation_interval": 2, "hyperparam_mutations": {"lr": [1, 2]}, **arguments})
 
 
 def test_what_is_explored_meets_the_constraint_or_stays_as_it_was() -> None:
@@ -440,49 +384,3 @@ def test_a_replay_leaves_a_trial_alone_that_a_person_paused_and_takes_a_retry_as
     assert table.report("a", 4, sequence=1).action is Action.PAUSE
     table.pause("a")
     assert table.resumed().config == {"lr": 2}
-
-
-@given(rng=rngs, slots=st.integers(1, 4), trials=st.integers(1, 6), faults=some_faults, checkpoints=st.booleans())
-@settings(max_examples=40)
-def test_a_replayed_replay_agrees_at_every_prefix(
-    rng: random.Random, slots: int, trials: int, faults: Faults, checkpoints: bool
-) -> None:
-    play = Play(
-        replay(),
-        lambda config, now: None if now > 12 else {},
-        slots=slots,
-        trials=trials,
-        rng=rng,
-        configs=lambda number: {"lr": 1},
-        faults=faults,
-        checkpoints=checkpoints,
-        keeps_calls=True,
-    ).run()
-
-    play.check_end()
-    check_replay(play, replay())
-
-
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        ([], "is not a list of steps"),
-        ("policy", "is not a list of steps"),
-        ([(0, {})], "is not a PolicyStep"),
-        ([PolicyStep(0, "config")], "is not a PolicyStep"),  # type: ignore[arg-type]
-        ([PolicyStep(1, {})], "the first step begins at 1; it must begin at 0"),
-        ([PolicyStep(0, {}), PolicyStep(0, {})], "begins at 0, not after the one before at 0"),
-        ([PolicyStep(0, {}), PolicyStep(NAN, {})], "is not a finite number"),
-    ],
-)
-def test_a_policy_that_makes_no_sense_is_refused(policy: Any, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        PBTReplay(policy)
-
-
-def test_a_replay_describes_its_policy() -> None:
-    assert replay().describe() == {
-        "scheduler": "pbt_replay",
-        "policy": [[0, {"lr": 1}], [4, {"lr": 2}], [6, {"lr": 3}]],
-        "time_attr": "training_iteration",
-    }

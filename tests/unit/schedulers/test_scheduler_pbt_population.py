@@ -10,39 +10,12 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from population_table import curve, pbt, population, starting
+from population_table import curve, pbt, starting
 from scheduler_play import Faults, Play, rngs, some_faults
 
-from mqtune.core.trial import CONTINUE, Action, Attempt, Config, Decision, Metrics, TrialId, TrialStatus, trial_of
-from mqtune.schedulers.base import START, Choice, Resume
-
-# Taking turns
-
-
-def test_a_member_pauses_at_its_milestone_while_others_have_not_begun() -> None:
-    table = population(population_size=3)
-    table.stage("a")
-
-    assert table.report("a", 1, 1) is CONTINUE
-    assert table.report("a", 2, 1) == Decision(Action.PAUSE, "its turn is over at 2: others wait for a slot")
-    table.pause("a")
-    assert table.choose() == START
-    assert table.choose(can_start=False) == Resume(TrialId("a"), "its turn, from 2 on")
-
-
-def test_a_member_pauses_while_another_waits_in_a_queue() -> None:
-    table = population(population_size=2)
-    table.stage("a", "b")
-    # Its worker is gone, and no slot is free.
-    table.stage("b")
-    table.trials["b"].status = TrialStatus.STAGED
-
-    assert table.report("a", 2, 1).action is Action.PAUSE
-    table.pause("a")
-    table.trials["b"].status = TrialStatus.RUNNING
-    table.stage("a")
-    assert table.report("b", 2, 0) is CONTINUE
-
+from mqtune.core.trial import Attempt, Config, Metrics, trial_of
+from mqtune.schedulers import Resume
+from mqtune.schedulers.base import Choice
 
 # The rules, against games
 

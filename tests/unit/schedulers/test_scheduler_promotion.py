@@ -10,9 +10,10 @@ from hypothesis import given, settings, strategies as st
 from scheduler_play import Faults, Play, partial, rngs, some_faults, told
 from scheduler_table import Table, bound
 
+from mqtune import PromotionASHA
 from mqtune.core.trial import TrialId, TrialStatus
-from mqtune.schedulers.asha import PromotionASHA
-from mqtune.schedulers.base import START, Release, Resume
+from mqtune.schedulers import Release, Resume
+from mqtune.schedulers.base import START
 
 
 def promotion(mode: str = "min", **arguments: Any) -> Any:

@@ -8,9 +8,8 @@ from typing import Any
 from hypothesis import given, settings, strategies as st
 from scheduler_table import Table, bound
 
+from mqtune import ASHA, RUSH
 from mqtune.core.trial import CONTINUE, Action, Decision, Report
-from mqtune.schedulers.asha import ASHA
-from mqtune.schedulers.rush import RUSH
 
 NAN = math.nan
 

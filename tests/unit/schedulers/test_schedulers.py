@@ -11,20 +11,13 @@ from typing import Any
 import msgpack
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
-from scheduler_play import work
+from scheduler_play import counted, work
 from scheduler_table import Table, bound
 
+from mqtune import ASHA, MOASHA, PASHA, PBT, RUSH, HyperBand, MedianStopping, PromotionASHA, uniform
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers.asha import ASHA, PromotionASHA
-from mqtune.schedulers.base import Scheduler, Start
-from mqtune.schedulers.hyperband import HyperBand
-from mqtune.schedulers.median import MedianStopping
-from mqtune.schedulers.moasha import MOASHA
-from mqtune.schedulers.pasha import PASHA
-from mqtune.schedulers.pbt import PBT
-from mqtune.schedulers.rush import RUSH
-from mqtune.search.domains import uniform
+from mqtune.schedulers import Scheduler, Start
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -78,17 +71,6 @@ def test_rungs_are_exact_and_end_at_max_t(
 
 
 # Reports that are not like the others
-
-
-def test_a_report_after_the_trial_ended_changes_nothing() -> None:
-    scheduler = asha()
-    ended = trial("t")
-    tell(scheduler, "t", 1, 1)
-    ended.status = TrialStatus.COMPLETED
-    scheduler.on_trial_end(ended)
-
-    assert scheduler.on_report(ended, Report(ended.id, 1, 9, 0.0, {"loss": 1})) is CONTINUE
-    assert scheduler.rung_sizes == (1, 0, 0, 0)
 
 
 def test_the_scores_of_an_ended_trial_stay_in_the_rungs() -> None:
@@ -265,10 +247,10 @@ def test_no_late_report_counts_after_a_trial_completed_without_the_metric(make: 
 # Cost
 
 KINDS: dict[str, Callable[[], Scheduler]] = {
-    "asha": lambda: ASHA(27),
-    "promotion": lambda: PromotionASHA(9),
-    "median": lambda: MedianStopping(min_samples=2),
-    "pbt": lambda: PBT(1, {"lr": uniform(0, 1)}),
+    "asha": lambda: counted(ASHA, 27),
+    "promotion": lambda: counted(PromotionASHA, 9),
+    "median": lambda: counted(MedianStopping, min_samples=2),
+    "pbt": lambda: counted(PBT, 1, {"lr": uniform(0, 1)}),
 }
 
 
@@ -288,51 +270,6 @@ def test_neither_a_report_nor_a_choice_grows_with_the_trials(make: Callable[[], 
 
     # Work in proportion to the trials would make it 100 times as much.
     assert steps_for_50(10_000) < 3 * steps_for_50(100)
-
-
-# Arguments
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"max_t": 0}, "max_t=0 must not be below grace_period=1"),
-        ({"max_t": 4, "grace_period": 5}, "max_t=4 must not be below grace_period=5"),
-        ({"max_t": "27"}, "max_t='27' is not a finite number"),
-        ({"grace_period": 0}, "grace_period=0 must be above 0"),
-        ({"grace_period": None}, "grace_period=None is not"),
-        ({"reduction_factor": 1}, "reduction_factor=1 must be above 1; 3 or 4 is usual"),
-        ({"reduction_factor": 1.0001}, "reduction_factor=1.0001 makes more than 1000 rungs"),
-        ({"time_attr": ""}, "time_attr='' is not a name"),
-    ],
-)
-def test_asha_refuses_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        ASHA(**{"max_t": 27, **arguments})
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ASHA(27, brackets=0), "ASHA: brackets=0 is not a whole number of at least 1"),
-        (lambda: ASHA(27, brackets=5), r"brackets=5 is more than there are rungs, which are \[1, 3, 9, 27\]"),
-        (lambda: ASHA(27, stop_last_trials=0), "stop_last_trials=0 is neither True nor False"),
-        (lambda: PromotionASHA(0), "PromotionASHA: max_t=0 must not be below grace_period=1"),
-        (lambda: PromotionASHA(9, time_attr=3), "PromotionASHA: time_attr=3 is not a name"),
-        (lambda: PromotionASHA(9, cost=""), "PromotionASHA: cost='' is not a name"),
-        (lambda: PromotionASHA(27, brackets=True), "brackets=True is not a whole number"),
-        (lambda: PASHA(0), "PASHA: max_t=0 must not be below grace_period=1"),
-        (lambda: RUSH(27, 0), "RUSH: candidates=0 is not a whole number of at least 1"),
-        (lambda: MOASHA(0), "MOASHA: max_t=0 must not be below grace_period=1"),
-        (lambda: HyperBand(0.5), r"HyperBand: max_t=0\.5 must not be below grace_period=1"),
-        (lambda: HyperBand(27, reduction_factor=1), "HyperBand: reduction_factor=1 must be above 1"),
-        (lambda: HyperBand(27, reduction_factor=1.0001), r"reduction_factor=1\.0001 makes more than 1000 rungs"),
-        (lambda: HyperBand(27, brackets=5), r"HyperBand: brackets=5 is more than there are, which is 4"),
-    ],
-)
-def test_its_kin_refuse_arguments_that_make_no_sense(make: Any, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        make()
 
 
 def test_asha_decides_nothing_before_it_is_bound() -> None:

@@ -19,7 +19,7 @@ from mqtune.core.errors import ConfigurationError, MetricMissing
 from mqtune.core.scope import ScopedValue
 from mqtune.core.trial import Action, Metrics
 from mqtune.results.results import Results
-from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers import Scheduler
 
 NAN, INF = math.nan, math.inf
 LENGTH = 9

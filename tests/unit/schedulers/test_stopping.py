@@ -11,21 +11,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from mqtune import ExperimentPlateau, MetricMaximum, TargetReached, TimeLimit, TrialDiverged, TrialPlateau
 from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Attempt, CheckpointId, Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers.stopping.experiment_rules import (
-    ExperimentPlateau,
+from mqtune.schedulers.stopping import (
+    MaximumIteration,
     ReportsReceived,
-    TargetReached,
-    TimeLimit,
+    StopRule,
     TrialsCompleted,
     TrialsEnded,
     TrialsFailed,
     TrialsStarted,
 )
-from mqtune.schedulers.stopping.rule import AllRule, AnyRule, MetricBounds, Scope, StopRule, as_rule
-from mqtune.schedulers.stopping.trial_rules import MaximumIteration, MetricMaximum, TrialDiverged, TrialPlateau
+from mqtune.schedulers.stopping.rule import AllRule, AnyRule, MetricBounds, Scope, as_rule
 
 NAN, INF = math.nan, math.inf
 T0 = 1_700_000_000.0

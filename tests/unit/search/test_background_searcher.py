@@ -10,8 +10,8 @@ import pytest
 from waiting import eventually
 
 from mqtune.core.trial import Attempt, Config, Trial, TrialId, TrialStatus
+from mqtune.search import WAIT, Searcher
 from mqtune.search.background import BackgroundSearcher
-from mqtune.search.base import WAIT, Searcher
 
 PATIENCE_S = 30.0
 
@@ -24,11 +24,15 @@ class Gated(Searcher):
     def __init__(self) -> None:
         self.may = threading.Semaphore(0)
         self.suggested: list[TrialId] = []
+        self.ended: list[TrialId] = []
 
     def suggest(self, trial: TrialId) -> Config:
         assert self.may.acquire(timeout=PATIENCE_S)
         self.suggested.append(trial)
         return {"x": trial}
+
+    def on_trial_end(self, trial: Trial) -> None:
+        self.ended.append(trial.id)
 
 
 @pytest.fixture
@@ -77,7 +81,8 @@ def test_on_one_slot_one_config_is_worked_out_ahead(slow: tuple[BackgroundSearch
         searcher.on_trial_end(wait_for(searcher, gated, number))
 
     gated.may.release(3)
-    eventually(lambda: len(gated.suggested) == 4, PATIENCE_S)
+    # The thread works in order: all earlier suggestions are done when an end arrives.
+    eventually(lambda: gated.ended == ["0001", "0002", "0003"], PATIENCE_S)
 
+    assert gated.suggested == ["0001", "0002", "0003", "0004"]
     assert searcher.suggest(TrialId("0004")) is not WAIT
-    assert searcher._ahead == 1

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from collections.abc import Callable
 from statistics import NormalDist
 
 import pytest
 from hypothesis import given, strategies as st
 
 import mqtune
-from mqtune.core.errors import SpaceError
+from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.search.domains import domain_of
 from mqtune.search.kinds import Choice, Domain, Interval, Multiples, Normal, Ordinal, RoundedNormal
+from mqtune.search.model import Kind, parameter, shares
 
 DOMAINS = {
     "uniform": mqtune.uniform(-1, 3),
@@ -59,6 +61,14 @@ def test_a_domain_is_made_again_from_its_description(domain: Domain) -> None:
     assert domain_of(domain.describe()) == domain
 
 
+def test_each_function_that_makes_a_domain_is_among_these() -> None:
+    made = {name for name in mqtune.__all__ if getattr(getattr(mqtune, name), "__module__", "") == domain_of.__module__}
+
+    # These two make ordinal ones.
+    made -= {"finrange", "logfinrange"}
+    assert made - {"sample_from"} == {domain.describe()["domain"] for domain in DOMAINS.values()}
+
+
 def test_a_value_that_is_none_of_the_options_has_no_place() -> None:
     domain = mqtune.choice([1, "1"])
     assert isinstance(domain, Choice)
@@ -66,18 +76,6 @@ def test_a_value_that_is_none_of_the_options_has_no_place() -> None:
     assert [domain.place(1), domain.place("1")] == [0, 1]
     with pytest.raises(SpaceError, match=r"True is not one of choice\(\[1, '1'\]\)"):
         domain.place(True)
-
-
-def test_the_values_of_a_reverse_log_domain_crowd_at_its_upper_end() -> None:
-    domain, rng = mqtune.reverseloguniform(0.9, 0.9999), random.Random(0)
-    values = [domain.sample(rng) for _ in range(3000)]
-
-    assert all(0.9 <= domain.check(value) <= 0.9999 for value in values)
-    thirds = Counter(math.floor(-math.log10(1 - value) + 1e-9) for value in values)
-    assert all(900 < thirds[digits] < 1100 for digits in (1, 2, 3))
-    with pytest.raises(SpaceError, match="outside reverseloguniform"):
-        domain.check(0.5)
-    assert isinstance(domain, Interval)
 
 
 def test_a_finite_range_has_both_bounds_and_even_steps_or_integers() -> None:
@@ -127,6 +125,28 @@ def test_the_multiples_of_a_log_scale_of_integers_are_as_likely_as_their_stretch
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: mqtune.uniform(1, 0), "uniform: low=1.0 must be below high=0.0"),
+        (lambda: mqtune.uniform("0", 1), "uniform: low='0' is not a finite number"),
+        (lambda: mqtune.uniform(0, None), "high=None is not a finite number"),
+        (lambda: mqtune.loguniform(0, 1), "loguniform: low=0.0 must be above 0"),
+        (lambda: mqtune.qloguniform(0, 1, 0.1), "qloguniform: low=0 must be above 0"),
+        (lambda: mqtune.quniform(0, 1, 0), "quniform: q=0 must be above 0"),
+        (lambda: mqtune.quniform(0, 1, 2), "q=2 is larger than the range from 0 to 1"),
+        (lambda: mqtune.quniform(0, 1e6, 1e-12), "q=1e-12 is too small"),
+        (lambda: mqtune.qrandint(0, 10, 2.5), "qrandint: q=2.5 is not a whole number"),
+        (lambda: mqtune.randint(0, 10.0), "randint: high=10.0 is not a whole number"),
+        (lambda: mqtune.randint(5, 5), "randint: low=5 must be below high=5"),
+        (lambda: mqtune.randint(0, 2**64), "high: 18446744073709551616 does not fit in 64 bits"),
+        (lambda: mqtune.lograndint(0, 10), "lograndint: low=0 must be above 0"),
+        (lambda: mqtune.qlograndint(0, 8, 2), "qlograndint: low=0 must be above 0"),
+        (lambda: mqtune.qlograndint(8, 16, 2.5), "q=2.5 is not a whole number"),
+        (lambda: mqtune.normal(0, 0), "normal: sd=0 must be above 0"),
+        (lambda: mqtune.qrandn(0, 0, 1), "qrandn: sd=0 must be above 0"),
+        (lambda: mqtune.qrandn(0, 1, 0), "qrandn: q=0 must be above 0"),
+        (lambda: mqtune.qrandn(1e20, 1, 1), "qrandn: q=1 is too small for floats around .*; use normal"),
+        (lambda: mqtune.reverseloguniform(0.9, math.nan), "high=nan"),
+        (lambda: mqtune.reverseloguniform(-0.1, 0.5), "must lie from 0 up to, and without, 1"),
+        (lambda: mqtune.reverseloguniform(0.5, 1), "must lie from 0 up to, and without, 1"),
         (lambda: mqtune.finrange(1, 3, 4, cast_int=True), "finrange: size=4 gives 3 different integers"),
         (lambda: mqtune.logfinrange(1, 10, 20, cast_int=True), "logfinrange: size=20 gives 10 different integers"),
         (lambda: mqtune.finrange(1, 0, 3), "low=1 must be below high=0"),
@@ -134,18 +154,69 @@ def test_the_multiples_of_a_log_scale_of_integers_are_as_likely_as_their_stretch
         (lambda: mqtune.finrange(0, 1, 2.0), "size=2.0"),
         (lambda: mqtune.finrange(0, 1, 10**9), "is more than 10,000; use quniform or uniform"),
         (lambda: mqtune.logfinrange(0, 1, 3), "low=0.0 must be above 0"),
-        (lambda: mqtune.qrandn(0, 0, 1), "qrandn: sd=0 must be above 0"),
-        (lambda: mqtune.qrandn(0, 1, 0), "qrandn: q=0 must be above 0"),
-        (lambda: mqtune.qrandn(1e20, 1, 1), "qrandn: q=1 is too small for floats around .*; use normal"),
-        (lambda: mqtune.qlograndint(0, 8, 2), "qlograndint: low=0 must be above 0"),
-        (lambda: mqtune.qlograndint(8, 16, 2.5), "q=2.5 is not a whole number"),
         (lambda: mqtune.ordinal([]), "is empty"),
         (lambda: mqtune.ordinal("abc"), "not a list"),
-        (lambda: mqtune.reverseloguniform(0.9, math.nan), "high=nan"),
-        (lambda: mqtune.reverseloguniform(-0.1, 0.5), "must lie from 0 up to, and without, 1"),
-        (lambda: mqtune.reverseloguniform(0.5, 1), "must lie from 0 up to, and without, 1"),
+        (lambda: mqtune.ordinal([1, mqtune.uniform(0, 1)]), r"ordinal: \[1, uniform\(0.0, 1.0\)\] holds a domain, .*; use choice"),
+        (lambda: mqtune.choice([]), r"choice: the list \[\] is empty"),
+        (lambda: mqtune.choice("adam"), "choice: 'adam' is not a list"),
+        (lambda: mqtune.choice([1, object]), "choice: value 1: <class 'object'> is of type type, which can't be sent"),
+        (lambda: mqtune.choice([{"lr": mqtune.uniform(0, 1), "act": print}]), "choice: value 0/act: <built-in .* can't be sent to a worker"),
+        (lambda: mqtune.choice([{"lr": mqtune.uniform(0, 1), 3: 1}]), "choice: value 0: the key 3 is not a string"),
+        (lambda: mqtune.grid_search([]), r"grid_search: the list \[\] is empty"),
+        (lambda: mqtune.grid_search([{1, 2}]), r"grid_search: value 0: \{1, 2\} is of type set"),
+        (lambda: mqtune.sample_from(3), "sample_from: 3 is not a function"),
     ],
-)
-def test_bounds_that_can_not_be_meant_are_named(make: object, message: str) -> None:
-    with pytest.raises(SpaceError, match=message):
-        make()  # type: ignore[operator]
+)  # fmt: skip
+def test_a_domain_that_makes_no_sense_is_refused_by_name_and_value(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(SpaceError, match=message) as refused:
+        make()
+    assert isinstance(refused.value, ConfigurationError | ValueError)
+
+
+# Domains as models know them.
+
+MODELLED: dict[str, tuple[Domain, Kind]] = {
+    **{name: (DOMAINS[name], Kind.INTERVAL) for name in ("uniform", "loguniform", "reverseloguniform", "normal")},
+    **{name: (DOMAINS[name], Kind.STEPS) for name in ("quniform", "lograndint")},
+    "ordinal": (DOMAINS["ordinal"], Kind.ORDERED),
+    "choice": (DOMAINS["choice"], Kind.UNORDERED),
+    "entries": (mqtune.choice([{"a": mqtune.uniform(0, 1)}, {"b": 1}]), Kind.UNORDERED),
+}
+
+
+@pytest.mark.parametrize(("domain", "kind"), MODELLED.values(), ids=MODELLED)
+def test_a_value_is_within_the_models_bounds_and_comes_back(domain: Domain, kind: Kind) -> None:
+    known, rng = parameter("Mine", "Theirs", domain), random.Random(3)
+
+    for _ in range(50):
+        value = domain.sample(rng)
+        param = known.to_param(value)
+        assert known.low <= param <= known.high
+        back = known.to_value(param)
+        assert back == (pytest.approx(value, rel=1e-6) if kind is Kind.INTERVAL else value)
+
+
+@pytest.mark.parametrize(("domain", "kind"), MODELLED.values(), ids=MODELLED)
+def test_what_a_model_proposes_at_its_bounds_is_in_the_domain(domain: Domain, kind: Kind) -> None:
+    known = parameter("Mine", "Theirs", domain)
+    assert known.kind is kind
+
+    for param in (known.low, known.high):
+        domain.check(known.to_value(param))
+
+
+def test_an_interval_may_be_known_by_shares_of_what_is_sampled() -> None:
+    domain = mqtune.loguniform(1e-4, 1)
+    assert isinstance(domain, Interval)
+    known = shares(domain)
+
+    assert (known.low, known.high, known.log) == (0, 1, False)
+    assert known.to_value(0.5) == pytest.approx(1e-2)
+    assert known.to_param(1e-2) == pytest.approx(0.5)
+
+
+def test_a_domain_of_the_users_own_is_refused_by_name() -> None:
+    unknown = mqtune.sample_from(lambda _: 1)
+
+    with pytest.raises(ConfigurationError, match=r"Mine: .* is a domain that Theirs has nothing like"):
+        parameter("Mine", "Theirs", unknown)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import mqtune
+from mqtune import Space
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.search.base import WAIT, Searcher, Suggestion
-from mqtune.search.space import Space
+from mqtune.search import WAIT, Searcher
+from mqtune.search.base import Suggestion
 
 NAN = math.nan
 COMPLETED, FAILED, STOPPED, ABANDONED = (

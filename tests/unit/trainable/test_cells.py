@@ -11,11 +11,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from bench import settings_of
 from cells import run_cells
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.driver import DefinitionWriter
+from mqtune.driver import DefinitionWriter, Plan
 from mqtune.trainable import TrainableSpec, cell_of
 
 Session = Callable[..., ModuleType]
@@ -122,35 +123,6 @@ def test_what_a_notebook_puts_in_the_place_of_pythons_own_is_pythons(session: Se
     assert written(main.train, tmp_path)({}) == len("four")
 
 
-def test_lambdas_closures_partials_methods_and_instances_of_cells_are_trainables_too(session: Session, tmp_path: Path):
-    main = session(
-        "import functools, numpy as np\nDATA, SCALE = np.arange(3.0), 10\n",
-        """
-def base(config, data, shift=0): return config["x"] + float(data.sum()) + shift
-
-class Model:
-    def __init__(self, data): self.data, self.again = data, data
-    def loss(self, config): return base(config, self.data) * SCALE
-    def __call__(self, config): return self.data is self.again
-
-def make(shift):
-    def train(config, factor=SCALE): return (base(config, DATA) + shift) * factor
-    return train
-""",
-        """
-partial, method, instance, closure = functools.partial(base, data=DATA, shift=1), Model(DATA).loss, Model(DATA), make(1)
-alone = [lambda config: closure(config) + partial(config)][0]
-""",
-    )
-    found = {
-        name: written(getattr(main, name), tmp_path)({"x": 1}) for name in ("partial", "method", "closure", "alone")
-    }
-    assert found == {"partial": 5, "method": 40, "closure": 50, "alone": 55}
-    assert written(main.instance, tmp_path)({}) is True
-    # All of them share one array.
-    assert len(list((tmp_path / "values").iterdir())) == 1
-
-
 def test_each_part_of_an_object_that_can_not_travel_is_named(session: Session):
     main = session(
         "import threading, functools, queue\n",
@@ -255,8 +227,10 @@ def test_its_imports_of_own_modules_go_with_it(session: Session, tmp_path: Path,
     main = session("import of_the_notebook\ndef train(config): return of_the_notebook.of_that_module.X\n")
 
     def packed(**options: Any) -> set[str]:
-        tuner = mqtune.Tuner(main.train, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(**options))
-        writer = DefinitionWriter(tuner._runner.plan)
+        plan = Plan(
+            settings_of(trainable=main.train, space={"x": 1}, metric="loss", mode="min", backend="redis://h", **options)
+        )
+        writer = DefinitionWriter(plan)
         writer.read_code()
         assert writer.bundle is not None
         return {*writer.bundle.files()}

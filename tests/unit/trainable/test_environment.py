@@ -1,4 +1,4 @@
-"""With which versions a trial ran: told without importing or reading more than there is."""
+"""The versions that a trial ran with, found without further imports, and the variables that an experiment may set."""
 
 from __future__ import annotations
 
@@ -10,28 +10,24 @@ from types import ModuleType
 
 import pytest
 
-from mqtune.core.version import __version__
+import mqtune
+from mqtune.core.errors import ConfigurationError
 from mqtune.trainable import describe_environment
-from mqtune.trainable.process import environment
 
 
-def test_python_platform_and_mqtune_are_told() -> None:
-    found = describe_environment([], [])
-
-    assert found["python"] == platform.python_version()
-    assert found["mqtune"] == __version__
-    assert found["platform"]
-    assert (found["packages"], found["code"]) == ({}, "")
-
-
-def test_packages_are_told_by_their_distributions_and_each_once() -> None:
+def test_python_platform_and_mqtune_are_told_and_packages_by_their_distributions_each_once() -> None:
     found = describe_environment(["msgpack", "msgpack.ext", "pytest", "json", "mqtune", "_pytest", "nowhere"], [])
 
-    assert found["packages"] == {"msgpack": version("msgpack"), "pytest": version("pytest")}
+    assert (found["python"], found["mqtune"]) == (platform.python_version(), mqtune.__version__)
+    assert found["platform"]
+    assert (found["packages"], found["code"]) == ({"msgpack": version("msgpack"), "pytest": version("pytest")}, "")
 
 
-def test_a_package_of_another_name_than_its_distribution_speaks_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, said in (("talks", "1.5"), ("silent", None), ("odd", 7)):
+def test_a_package_of_another_name_than_its_distribution_speaks_for_itself_and_40_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    many = {f"many{number}": str(number) for number in range(50)}
+    for name, said in ({"talks": "1.5", "silent": None, "odd": 7} | many).items():
         module = ModuleType(name)
         module.__file__ = f"/usr/lib/site-packages/{name}/__init__.py"
         if said is not None:
@@ -39,12 +35,7 @@ def test_a_package_of_another_name_than_its_distribution_speaks_for_itself(monke
         monkeypatch.setitem(sys.modules, name, module)
 
     assert describe_environment(["talks", "silent", "odd"], [])["packages"] == {"talks": "1.5"}
-
-
-def test_no_more_packages_are_told_than_fit_into_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_MAX_PACKAGES", 1)
-
-    assert list(describe_environment(["msgpack", "pytest"], [])["packages"]) == ["msgpack"]
+    assert list(describe_environment(many, [])["packages"]) == [*many][:40]
 
 
 def test_the_hash_of_the_code_is_that_of_its_content_wherever_it_lies(tmp_path: Path) -> None:
@@ -59,3 +50,31 @@ def test_the_hash_of_the_code_is_that_of_its_content_wherever_it_lies(tmp_path: 
 
     assert code("here", "x = 1\n") == code("there", "x = 1\n")
     assert len({code("a", "x = 1\n"), code("b", "x = 2\n"), code("c", "x = 1\n", "other.py")}) == 3
+
+
+def test_a_variable_that_runs_no_other_code_is_accepted() -> None:
+    env = dict.fromkeys(["WANDB_MODE", "OMP_NUM_THREADS", "PYTHONHASHSEED", "http_proxy", "_X"], "a b=c")
+
+    assert mqtune.Process(env=env).env == env
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP", "PATH", "BASH_ENV"], "other code"),
+        (["CUDA_VISIBLE_DEVICES", "MQTUNE_BROKER"], "by the worker"),
+        (["A B", "1X"], "can't be a variable"),
+    ],
+)
+def test_a_variable_that_could_run_other_code_or_is_the_workers_is_refused_by_its_name(
+    names: list[str], why: str
+) -> None:
+    for name in names:
+        with pytest.raises(ConfigurationError, match=f"{name}.*{why}"):
+            mqtune.Process(env={name: "x"})
+
+
+@pytest.mark.parametrize("env", [["A"], {"A": 1}, {1: "a"}, {"A": "x\0"}])
+def test_variables_are_names_and_texts(env: object) -> None:
+    with pytest.raises(ConfigurationError):
+        mqtune.Process(env=env)  # type: ignore[arg-type]

@@ -8,22 +8,21 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from bench import settings_of
 
 import mqtune
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
-from mqtune.driver import DefinitionWriter
+from mqtune.driver import DefinitionWriter, Plan
 from mqtune.trainable import (
     FrozenCode,
     TrainableSpec,
-    changed_files,
     fingerprint,
     fingerprints,
-    keep_source,
-    kept_source,
     loaded_files,
     read_code,
     resolve,
@@ -89,13 +88,6 @@ def test_what_only_the_driver_runs_is_no_part_of_a_files_fingerprint() -> None:
 )
 def test_whatever_else_stands_in_a_file_counts(source: bytes) -> None:
     assert fingerprint(source % 1) != fingerprint(source % 2)
-
-
-def test_files_that_came_or_went_show_in_what_imports_them() -> None:
-    assert changed_files({"a.py": "1", "b.py": "2", "new.py": "3"}, {"a.py": "1", "b.py": "0", "old.py": "4"}) == [
-        "b.py"
-    ]
-    assert changed_files({"a.py": "1"}, None) == []
 
 
 # Which files it consists of.
@@ -267,14 +259,19 @@ def test_where_nothing_was_kept_what_lies_there_counts_and_is_told(tmp_path: Pat
 def test_a_copy_that_is_not_what_it_is_called_is_not_taken_and_one_that_can_not_be_written_is_no_error(
     tmp_path: Path,
 ) -> None:
-    wanted = fingerprint(b"X = 1\n")
-    keep_source(tmp_path, wanted, b"X = 1\n")
-    assert kept_source(tmp_path, wanted) == b"X = 1\n"
+    file, kept = tmp_path / "x.py", tmp_path / "kept"
+    file.write_text("X = 1\n")
+    wanted = {str(file): fingerprint(b"X = 1\n")}
+    FrozenCode(kept, wanted)
+    FrozenCode(file / "below", wanted)
+    file.write_text("X = 3\n")
+    assert FrozenCode(kept, wanted).source(str(file)) == b"X = 1\n"
 
-    (tmp_path / wanted).write_bytes(b"X = 2\n")
-    assert kept_source(tmp_path, wanted) is None
-    keep_source(tmp_path / wanted / "code", wanted, b"X = 1\n")
-    assert kept_source(tmp_path / wanted / "code", wanted) is None
+    (kept / wanted[str(file)]).write_bytes(b"X = 2\n")
+
+    for folder in (kept, file / "below"):
+        code = FrozenCode(folder, wanted)
+        assert (code.source(str(file)), code.differing) == (None, [str(file)])
 
 
 def test_a_program_that_is_no_python_is_only_compared(tmp_path: Path) -> None:
@@ -304,16 +301,10 @@ def definition(script: Path, kept: dict[str, Any] | None = None, **options: Any)
     sys.modules.pop("train_of_plans", None)
     import train_of_plans  # type: ignore[import-not-found]
 
-    settings: dict[str, Any] = {
-        "metric": "loss",
-        "mode": "min",
-        "name": "x",
-        "seed": 1,
-        "run": mqtune.RunOptions(progress=False),
-        **options,
-    }
-    tuner = mqtune.Tuner(train_of_plans.train, {"x": mqtune.uniform(0, 1)}, **settings)
-    writer = DefinitionWriter(tuner._runner.plan)
+    place = SimpleNamespace(local_slots=None)
+    settings = {"metric": "loss", "mode": "min", "name": "x", "seed": 1, "backend": place, **options}
+    space = {"x": mqtune.uniform(0, 1)}
+    writer = DefinitionWriter(Plan(settings_of(trainable=train_of_plans.train, space=space, **settings)))
     writer.read_code()
     return writer, writer.definition(None if kept is None else encode_value(kept))
 
@@ -329,6 +320,11 @@ def test_code_that_is_the_same_or_was_not_recorded_yet_is_no_change(script: Path
 
     assert writer.changed == []
     assert after["code_files"] == files != {}
+    # A file that came or went shows in the file that imports it.
+    script.with_name("new.py").touch()
+    script.write_text("import new\n" + script.read_text())
+    changed, _ = definition(script, {**before, "code_files": {**files, "old.py": "0123456789abcdef"}})
+    assert changed.changed == [script.name]
 
 
 def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
@@ -339,6 +335,6 @@ def test_where_the_code_is_not_it_stays_what_it_was(script: Path) -> None:
     assert writer.definition(encode_value(before))["code_files"] == before["code_files"]
 
 
-def test_another_policy_is_refused(script: Path) -> None:
+def test_another_policy_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="code='loose' is neither 'warn' nor 'strict'"):
-        definition(script, process=mqtune.Process(code="loose"))
+        mqtune.Process(code="loose")

@@ -10,8 +10,6 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from mqtune.trainable import Trace, describe
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not list these resources")
 
 #: Seconds that a process or a fork has until it counts as hanging.
@@ -37,6 +35,14 @@ def printed(source: str, folder: Path) -> Any:
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=4 * HANGS_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+class Trace(NamedTuple):
+    """A trace of an import, as a process has printed it."""
+
+    kind: str
+    what: str
+    way_out: str
 
 
 def left_by(source: str, folder: Path, *, before: str = "") -> list[Trace]:
@@ -297,21 +303,6 @@ print(footprint.exit_handlers() - before)
 """
 
     assert printed(source, tmp_path) == 1
-
-
-def test_a_line_for_a_person_names_the_first_few_traces_and_the_ways_out() -> None:
-    file = Trace("file", "/data.npz", "open it inside the trainable")
-    threads = Trace("native thread", "polars", "call it inside the trainable")
-    folder = Trace("folder", "/", "")
-
-    assert describe([]) == ""
-    assert describe([folder]) == "changed the working directory to /"
-    assert describe([file, threads]) == (
-        "opened /data.npz (open it inside the trainable) and started threads of polars (call it inside the trainable)"
-    )
-    assert describe([folder] * 5).endswith(
-        "to /, changed the working directory to /, changed the working directory to / and left 2 more"
-    )
 
 
 class Library(NamedTuple):

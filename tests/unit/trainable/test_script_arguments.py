@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 import mqtune
+from mqtune import Script
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.trainable import ArgumentTemplate, MetricLines, OutputPatterns, Script, TrainableSpec, plain_arguments
+from mqtune.trainable import ArgumentTemplate, MetricLines, OutputPatterns, TrainableSpec
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "scripts.md").read_text()
 #: The rows of the page's table: items, a config, and the words that become of them.
@@ -30,23 +31,14 @@ def words(command: list[Any], config: dict[str, Any]) -> list[str]:
 # Arguments.
 
 
-def test_the_table_of_the_page_has_each_spelling():
-    assert len(ROWS) >= 12
-
-
 @pytest.mark.parametrize(("items", "config", "expected"), ROWS)
 def test_each_row_of_the_page_is_true(items: str, config: str, expected: str):
+    assert len(ROWS) >= 12
     command = [] if items == "nothing" else ast.literal_eval(f"[{items.strip('`')}]")
 
     found = words(command, ast.literal_eval(config))
 
     assert found == ([] if expected == "nothing" else shlex.split(expected.strip("`")))
-
-
-def test_text_that_begins_with_a_dash_is_joined_to_its_name():
-    assert plain_arguments({"a": -0.5, "b": "-O2", "c": "x-y", "d": math.inf, "e": -math.inf}) == [
-        "--a=-0.5", "--b=-O2", "--c", "x-y", "--d", "inf", "--e=-inf",
-    ]  # fmt: skip
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.floats() | st.integers()))
@@ -55,7 +47,7 @@ def test_argparse_reads_each_number_exactly(config: dict[str, float]):
     for name, value in config.items():
         parser.add_argument(f"--{name}", type=type(value))
 
-    read = vars(parser.parse_args(plain_arguments(config)))
+    read = vars(parser.parse_args(words([], config)))
 
     assert {name: repr(value) for name, value in read.items()} == {name: repr(value) for name, value in config.items()}
 
@@ -66,23 +58,24 @@ def test_argparse_reads_each_text_unchanged(config: dict[str, str]):
     for name in config:
         parser.add_argument(f"--{name}")
 
-    assert vars(parser.parse_args(plain_arguments(config))) == config
+    assert vars(parser.parse_args(words([], config))) == config
     joined = words(["--{name}={value}"], config)
     assert vars(parser.parse_args(joined)) == config
 
 
-def test_values_are_never_split_or_filled_again():
-    assert words(["--{name}={value}", "{text}"], {"a": "x y $HOME", "text": "{a} {{b}} '"}) == [
-        "--a=x y $HOME", "{a} {{b}} '",
+def test_other_values_are_json_and_a_parameter_with_a_dot_is_named_as_it_is_written():
+    config = {"on": True, "off": None, "sizes": [1, 2], "more": {"a": "ü"}}
+
+    assert words([], config) == ["--on", "True", "--off", "None", "--sizes", "[1, 2]", "--more", '{"a": "\\u00fc"}']
+    assert words(["optimizer.lr={optimizer.lr}", "{text}"], {"optimizer.lr": 0.1, "text": "{a} $x"}) == [
+        "optimizer.lr=0.1", "{a} $x",
     ]  # fmt: skip
 
 
-def test_literal_items_stay_where_they_are_and_the_config_follows():
-    assert words(["--epochs", "3", "data set"], {"lr": 0.1}) == ["--epochs", "3", "data set", "--lr", "0.1"]
-
-
-def test_a_parameter_with_a_dot_is_named_as_it_is_written_in_the_space():
-    assert words(["optimizer.lr={optimizer.lr}"], {"optimizer.lr": 0.1}) == ["optimizer.lr=0.1"]
+@pytest.mark.parametrize("value", ["a\0b", b"raw"])
+def test_a_value_that_no_program_can_be_given_is_refused_by_name(value: Any):
+    with pytest.raises(ConfigurationError, match="'key'"):
+        words([], {"key": value})
 
 
 def test_a_missing_value_leaves_out_each_item_that_shows_it():
@@ -194,7 +187,7 @@ def test_a_script_with_a_command_comes_back_from_a_definition(tmp_path: Path, mo
         "name": "train", "module": "", "script": "train.py", "kind": "script",
         "arguments": [["x"], ["-c", "{c}"]], "metrics": [r"loss (?P<loss>\S+)"],
     }  # fmt: skip
-    assert TrainableSpec.decode(spec.encode()) == spec
+    assert TrainableSpec.decode({**spec.encode(), "of": "a later version"}) == spec
     assert hash(spec) == hash(TrainableSpec.decode(spec.encode()))
 
 
@@ -277,56 +270,35 @@ def test_a_group_is_a_number_if_it_looks_like_one(text: str, value: Any):
     ((found),) = reports(r"loss=(?P<loss>\S*)", f"loss={text}\n")
 
     assert (found["loss"], type(found["loss"])) == (value, type(value))
+    assert math.isnan(reports(r"loss=(?P<loss>\S*)", "loss=-nan")[0]["loss"])
 
 
-def test_nan_is_a_number():
-    ((found),) = reports(r"loss=(?P<loss>\S*)", "loss=-nan")
-
-    assert math.isnan(found["loss"])
+EPOCH, LOSS, TRAIN = r"^epoch (?P<epoch>\d+)", r"^loss (?P<loss>\S+)", r"^train (?P<train>\S+)"
+SEVERAL = r"epoch (?P<epoch>\d+): loss (?P<loss>[^\s,]+)(?:, acc (?P<acc>\S+))?"
 
 
-def test_each_line_that_one_pattern_matches_is_a_report():
-    output = "start\nepoch 1: loss 0.5, acc 0.1\nnothing\nepoch 2: loss 0.25\r\nepoch 3: loss 0.125, acc 0.3"
-
-    assert reports(r"epoch (?P<epoch>\d+): loss (?P<loss>[^\s,]+)(?:, acc (?P<acc>\S+))?", output) == [
-        {"epoch": 1, "loss": 0.5, "acc": 0.1}, {"epoch": 2, "loss": 0.25}, {"epoch": 3, "loss": 0.125, "acc": 0.3},
-    ]  # fmt: skip
-
-
-def test_values_of_several_patterns_are_one_report_in_any_order():
-    patterns = [r"^epoch (?P<epoch>\d+)", r"^loss (?P<loss>\S+)"]
-    expected = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]
-
-    assert reports(patterns, "epoch 1\nloss 0.5\nepoch 2\nloss 0.25\n") == expected
-    assert reports(patterns, "loss 0.5\nepoch 1\nloss 0.25\nepoch 2\n") == expected
-
-
-def test_a_report_is_made_with_its_last_line_and_not_later():
-    lines = MetricLines(OutputPatterns([r"epoch (?P<epoch>\d+)", r"loss (?P<loss>\S+)"], ["loss"]))
-
-    assert [*lines.feed(b"epoch 1\n")] == []
-    assert [*lines.feed(b"loss 0.5\n")] == [{"epoch": 1, "loss": 0.5}]
-
-
-def test_the_newest_value_counts_until_the_metric_comes():
-    patterns = [r"^train (?P<train>\S+)", r"^loss (?P<loss>\S+)"]
-
-    assert reports(patterns, "train 3\ntrain 2\nloss 0.5\ntrain 1\nloss 0.25\ntrain 0\n") == [
-        {"train": 2, "loss": 0.5}, {"train": 1, "loss": 0.25},
-    ]  # fmt: skip
-
-
-def test_a_rare_group_delays_a_report_until_the_metric_comes_again():
-    patterns = [r"^loss (?P<loss>\S+)", r"^test (?P<test>\S+)"]
-
-    assert reports(patterns, "loss 0.5\nloss 0.25\ntest 9\n") == [{"loss": 0.5}, {"loss": 0.25, "test": 9}]
-    assert reports(patterns, "loss 0.5\nloss 0.25\n") == [{"loss": 0.5}, {"loss": 0.25}]
-
-
-def test_two_patterns_may_read_the_same_metric():
-    assert reports([r"^val (?P<loss>\S+)", r"^final (?P<loss>\S+)"], "val 2\nval 1\nfinal 0\n") == [
-        {"loss": 2}, {"loss": 1}, {"loss": 0},
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("patterns", "output", "expected"),
+    [
+        # Each line that one pattern matches is a report.
+        (SEVERAL, "start\nepoch 1: loss 0.5, acc 0.1\nnothing\nepoch 2: loss 0.25\r\nepoch 3: loss 0.125",
+         [{"epoch": 1, "loss": 0.5, "acc": 0.1}, {"epoch": 2, "loss": 0.25}, {"epoch": 3, "loss": 0.125}]),
+        # Values of several patterns are one report, in any order.
+        ([EPOCH, LOSS], "epoch 1\nloss 0.5\nepoch 2\nloss 0.25\n", [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]),
+        ([EPOCH, LOSS], "loss 0.5\nepoch 1\nloss 0.25\nepoch 2\n", [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]),
+        # The newest value counts until the metric comes.
+        ([TRAIN, LOSS], "train 3\ntrain 2\nloss 0.5\ntrain 1\nloss 0.25\ntrain 0\n", [{"train": 2, "loss": 0.5}, {"train": 1, "loss": 0.25}]),
+        # A rare group delays a report until the metric comes again.
+        ([LOSS, r"^test (?P<test>\S+)"], "loss 0.5\nloss 0.25\ntest 9\n", [{"loss": 0.5}, {"loss": 0.25, "test": 9}]),
+        ([LOSS, r"^test (?P<test>\S+)"], "loss 0.5\nloss 0.25\n", [{"loss": 0.5}, {"loss": 0.25}]),
+        # Two patterns may read the same metric.
+        ([r"^val (?P<loss>\S+)", r"^final (?P<loss>\S+)"], "val 2\nval 1\nfinal 0\n", [{"loss": 2}, {"loss": 1}, {"loss": 0}]),
+        # Tagged lines are reports too, and are not matched.
+        (LOSS, 'loss 1\n[tune-metric]: {"loss": 2, "text": "loss 5"}\nloss 3\n', [{"loss": 1}, {"loss": 2, "text": "loss 5"}, {"loss": 3}]),
+    ],
+)  # fmt: skip
+def test_these_reports_are_read_from_output(patterns: Any, output: str, expected: list[dict[str, Any]]):
+    assert reports(patterns, output) == expected
 
 
 def test_several_metrics_complete_a_report_together():
@@ -335,10 +307,11 @@ def test_several_metrics_complete_a_report_together():
     assert reports(patterns, "a=1\na=2\nb=3\na=4\nb=5\n", ["a", "b"]) == [{"a": 2, "b": 3}, {"a": 4, "b": 5}]
 
 
-def test_tagged_lines_are_reports_beside_patterns_and_are_not_matched():
-    output = 'loss 1\n[tune-metric]: {"loss": 2, "text": "loss 5"}\nloss 3\n'
+def test_a_report_is_made_with_its_last_line_and_not_later():
+    lines = MetricLines(OutputPatterns([r"epoch (?P<epoch>\d+)", r"loss (?P<loss>\S+)"], ["loss"]))
 
-    assert reports(r"loss (?P<loss>\S+)", output) == [{"loss": 1}, {"loss": 2, "text": "loss 5"}, {"loss": 3}]
+    assert [*lines.feed(b"epoch 1\n")] == []
+    assert [*lines.feed(b"loss 0.5\n")] == [{"epoch": 1, "loss": 0.5}]
 
 
 def test_a_progress_bar_that_ends_no_line_is_read():

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from attempts import AttemptHere, ForkedTrial, TrialProcess, own_metrics
 from one_slot import Slot
-from waiting import eventually
 
 import mqtune
 from mqtune.checkpoints import encode_dict
 from mqtune.core.trial import AttemptEnd
-from mqtune.trainable import FRAME_END, PAUSE, STOP, TrainableSpec, checkpoint_dir
+from mqtune.trainable import FRAME_END, TrainableSpec
 
 NAMES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT",
@@ -92,16 +91,6 @@ def test_each_seat_of_a_gang_finds_the_others_by_the_variables_of_torchrun(
     assert seen == [found]
 
 
-def test_its_context_has_its_seat_and_outside_a_gang_that_is_the_only_one(seat: Seat) -> None:
-    seen = []
-    for message in (SECOND, {"seat": 0, "seats": 1, "address": ""}):
-        seat(**message).run(lambda _: seen.append(mqtune.get_context()))
-    seen.append(mqtune.get_context())
-
-    assert [(each.seat, each.seats, each.address) for each in seen] == [(1, 3, "10.0.0.7:4123"), (0, 1, ""), (0, 1, "")]
-    assert [each.trial for each in seen] == ["t1", "t1", ""]
-
-
 CODE = f"""
 import os
 import mqtune
@@ -153,21 +142,6 @@ def test_another_seat_reports_nothing_counts_its_reports_waits_for_no_decision_a
     assert capsys.readouterr().err == SAYS
 
 
-def test_seat_0_reports_and_saves_as_any_trial(seat: Seat, capsys: pytest.CaptureFixture[str]) -> None:
-    attempt = seat(seat=0)
-
-    attempt.run(lambda _: mqtune.report({"loss": 1}, checkpoint={"epoch": 1}))
-
-    assert attempt.values() == [1]
-    assert list(attempt.dicts().values()) == [encode_dict({"epoch": 1}, counters_of(attempt))]
-    assert capsys.readouterr().err == ""
-
-
-def counters_of(attempt: AttemptHere) -> dict[str, Any]:
-    (row,) = attempt.rows()
-    return {name: row[name] for name in ("training_iteration", "time_total_s")}
-
-
 def test_another_seat_saves_nothing_and_leaves_no_file_in_the_store(seat: Seat, tmp_path: Path) -> None:
     attempt = seat()
     (own := tmp_path / "own").mkdir()
@@ -177,10 +151,10 @@ def test_another_seat_saves_nothing_and_leaves_no_file_in_the_store(seat: Seat, 
         mqtune.report({"loss": 1}, checkpoint={"epoch": 1})
         mqtune.report({"loss": 1}, checkpoint=own)
         mqtune.save_checkpoint(own)
-        with checkpoint_dir() as folder:
+        with mqtune.checkpoint_dir() as folder:
             (folder / "weights").write_text("1")
         mqtune.report({"loss": 1})
-        with checkpoint_dir() as folder:
+        with mqtune.checkpoint_dir() as folder:
             (folder / "weights").write_text("1")
             assert attempt.store not in folder.parents
 
@@ -222,23 +196,6 @@ def test_another_seat_is_not_asked_for_a_checkpoint_and_starts_from_that_of_the_
 
     assert attempt.run(train).error == ""
     assert seen == [{"epoch": 4}, False, 5]
-
-
-@pytest.mark.parametrize("told", ["stop", "pause"])
-def test_a_report_of_another_seat_that_was_told_to_end_raises_so(seat: Seat, told: str) -> None:
-    attempt = seat()
-    raised = []
-
-    def train(_config: dict[str, Any]) -> None:
-        for _ in range(2):
-            try:
-                (attempt.stop if told == "stop" else attempt.pause)() if not raised else mqtune.report({"loss": 1})
-            except mqtune.StopTrial as stop:
-                raised.append(stop.action)
-
-    attempt.run(train)
-
-    assert raised == [told, told]
 
 
 class Steps(mqtune.Trainable):
@@ -337,16 +294,3 @@ def test_a_python_script_in_another_seat_knows_it_and_reports_and_saves_nothing(
     assert trial.stdout().splitlines() == [" ".join([*OF_SECOND, "1", "3", "10.0.0.7:4123"]), "False"]
     assert kinds(trial) == [FRAME_END]
     assert trial.stderr() == SAYS
-
-
-@pytest.mark.parametrize(("kind", "end"), [(STOP, "stopped"), (PAUSE, "paused")])
-def test_a_script_in_another_seat_ends_when_it_is_told(script: Trial, tmp_path: Path, kind: bytes, end: str) -> None:
-    trial = script(
-        "import mqtune, time\nmqtune.report({'loss': 1})\nprint('up', flush=True)\ntime.sleep(60)\n", "train.py"
-    )
-    eventually(lambda: (tmp_path / "stdout").is_file() and trial.stdout() == "up\n")
-
-    trial.tell(kind)
-
-    assert trial.wait()["end"] == end, trial.stderr()
-    assert kinds(trial) == [FRAME_END]

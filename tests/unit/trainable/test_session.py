@@ -7,7 +7,6 @@ import io
 import logging
 import math
 import os
-import re
 import select
 import signal
 import subprocess
@@ -19,19 +18,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from attempts import AttemptHere, called, own_metrics, start_message, whole_frames
+from attempts import called, own_metrics, start_message, whole_frames
 from waiting import DEADLINE_S, eventually
 
 import mqtune
+from mqtune import StopTrial, report
 from mqtune.checkpoints import decode_dict, encode_dict, open_store
-from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import (
-    CheckpointBroken,
-    CheckpointGone,
-    ConfigurationError,
-    ReportingClosed,
-)
+from mqtune.core.errors import CheckpointBroken, CheckpointGone, ConfigurationError, ReportingClosed
 from mqtune.core.trial import AttemptEnd, CheckpointId
 from mqtune.trainable import (
     FRAME_CHECKPOINT,
@@ -41,9 +35,6 @@ from mqtune.trainable import (
     STOP_SIGNAL,
     Ending,
     Session,
-    StopTrial,
-    Told,
-    report,
     reporting,
 )
 from mqtune.trainable.process import session
@@ -186,48 +177,6 @@ def test_reports_from_threads_are_whole_and_each_is_sent_once(trial: Session, pi
         assert [metrics["n"] for _, metrics in found if metrics["thread"] == thread] == list(range(50))
 
 
-def test_a_full_pipe_makes_report_wait_and_loses_nothing(trial: Session, pipe: Pipe) -> None:
-    pipe.shrink()
-    sent = threading.Event()
-
-    def work() -> None:
-        for number in range(100):
-            report({"n": number, "filler": "x" * 500})
-        sent.set()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    eventually(pipe.is_full)
-    assert not sent.is_set()
-    eventually(lambda: [pipe.drain(), sent.is_set()][1])
-    thread.join(DEADLINE_S)
-
-    assert [metrics["n"] for _, metrics in pipe.reports()] == list(range(100))
-
-
-@pytest.mark.parametrize("taken_by", ["nothing", "a file", "a pipe"])
-def test_a_pipe_that_the_trial_has_closed_is_a_clear_error_and_nothing_goes_elsewhere(
-    trial: Session, pipe: Pipe, tmp_path: Path, taken_by: str
-) -> None:
-    trial.report({"loss": 1})
-    other = Pipe()
-    if taken_by == "nothing":
-        os.close(pipe.write_end)
-    else:
-        own = os.open(tmp_path / "own", os.O_CREAT | os.O_WRONLY) if taken_by == "a file" else other.write_end
-        os.dup2(own, pipe.write_end)
-
-    for send in (lambda: trial.report({"loss": 2}), lambda: trial.save({"a": 1}), lambda: trial.end(b"")):
-        with pytest.raises(ReportingClosed, match=r"os\.closerange"):
-            send()
-
-    os.close(os.open(tmp_path / "own", os.O_CREAT))
-    assert (tmp_path / "own").read_bytes() == b""
-    assert other.drain() == b""
-    assert len(pipe.frames()) == 1
-    other.close()
-
-
 def test_a_control_pipe_that_the_trial_has_closed_takes_nothing_from_the_file_in_its_place(
     pipe: Pipe, tmp_path: Path
 ) -> None:
@@ -351,7 +300,7 @@ def test_the_stop_signal_says_whether_it_is_for_good_and_a_later_report_raises_a
     attempt: Session,
     control: ControlPipe,
     pipe: Pipe,
-    told: Told,
+    told: str,
     terminations: list[int],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -491,7 +440,7 @@ def test_a_question_waits_for_its_answer_and_is_asked_again_without_one(
 
 @pytest.mark.parametrize("told", ["stop", "pause"])
 def test_in_lockstep_no_line_runs_between_the_report_that_is_stopped_and_the_stop(
-    lockstep: Session, pipe: Pipe, control: ControlPipe, told: Told
+    lockstep: Session, pipe: Pipe, control: ControlPipe, told: str
 ) -> None:
     """Also when the signal comes late: the record alone is enough."""
     passed: list[int] = []
@@ -673,7 +622,7 @@ def test_a_pause_waits_for_a_checkpoint_that_is_being_saved_and_a_stop_does_not(
     control: ControlPipe,
     tmp_path: Path,
     monkeypatch: Any,
-    told: Told,
+    told: str,
     is_done: bool,
     sent: list[Any],
 ) -> None:
@@ -685,7 +634,7 @@ def test_a_pause_waits_for_a_checkpoint_that_is_being_saved_and_a_stop_does_not(
         saved.append(what)
         return 0
 
-    monkeypatch.setattr(DirectoryStore, "save", save)
+    monkeypatch.setattr(type(open_store(str(tmp_path))), "save", save)
     open_attempt(pipe, control, tmp_path, store=made_store(tmp_path))
 
     with pytest.raises(StopTrial):
@@ -765,44 +714,7 @@ def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(
                 mqtune.get_checkpoint()
 
 
-def test_a_forked_child_may_not_report_or_save_and_does_not_take_what_its_parent_is_told(
-    attempt: Session, control: ControlPipe, pipe: Pipe
-) -> None:
-    control.request_save(1)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        with contextlib.suppress(BaseException):
-            assert not mqtune.should_checkpoint()
-            with pytest.raises(RuntimeError, match="child process"):
-                mqtune.save_checkpoint({"epoch": 1})
-            with pytest.raises(RuntimeError, match=r"the trial's own process, .* and report them there"):
-                report({"loss": 1})
-            code = 0
-        os._exit(code)
-
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert mqtune.should_checkpoint()
-    report({"loss": 2})
-    assert [metrics for _, metrics in pipe.reports()] == [{"loss": 2}]
-
-
 # Where a trial is.
-
-
-@pytest.mark.parametrize("working_dir", [False, True])
-def test_a_folder_that_can_not_be_made_fails_the_trial_with_its_path_and_the_way_out(
-    tmp_path: Path, working_dir: bool
-) -> None:
-    (tmp_path / "attempt").write_text("in the way")
-    where = str(tmp_path / "attempt") if working_dir else ""
-    with contextlib.closing(AttemptHere(tmp_path, working_dir=where)) as one:
-        ending = one.run(lambda config: mqtune.get_context())
-
-    assert (ending.end, ending.error_type) == (AttemptEnd.FAILED, "StoreUnavailable")
-    assert re.search(
-        f"folder can't be made: .*{tmp_path}/attempt.*; free space there, or give.*--log-root", ending.error
-    )
 
 
 def test_outside_a_trial_the_calls_do_no_harm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

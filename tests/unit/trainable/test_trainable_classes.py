@@ -132,19 +132,6 @@ def test_a_step_that_returns_no_dict_is_an_error_that_names_the_class(attempt: A
     assert f"Anything.step returned {returned!r}" in ending.error
 
 
-def test_a_trainable_knows_its_config_its_trial_and_its_folder(attempt: AttemptHere):
-    seen = []
-
-    class Looks(mqtune.Trainable):
-        def step(self):
-            seen.extend((self.config, self.trial_id, self.folder, self.folder.is_dir()))
-            return {"done": True}
-
-    attempt.run(Looks, {"x": 1})
-
-    assert seen == [{"x": 1}, "t1", attempt.folder / "attempt", True]
-
-
 # Checkpoints.
 
 
@@ -177,29 +164,20 @@ def test_a_dict_leaves_nothing_in_the_store(attempt: AttemptHere):
 
 
 @pytest.mark.parametrize(
-    ("save", "shown"),
+    ("save", "error"),
     [
         (lambda self, folder: 3, "returned 3"),
         (lambda self, folder: "/elsewhere", "returned '/elsewhere'"),
         (lambda self, folder: (folder / "x").touch() or {"a": 1}, "returned a dict and wrote files"),
+        # Older code returns the folder or a path in it.
+        (lambda self, folder: str(folder / "model.bin"), ""),
     ],
 )
-def test_a_save_that_returns_something_else_is_an_error(attempt: AttemptHere, save, shown):
-    ending = attempt.run(a(InFolder, checkpoint_every=1, save_checkpoint=save), {"loss": 2})
+def test_a_save_returns_a_dict_or_nothing(attempt: AttemptHere, save, error):
+    ending = attempt.run(a(InFolder, checkpoint_every=1, save_checkpoint=save), {"loss": 1})
 
-    assert ending.error_type == "TypeError"
-    assert shown in ending.error
-    assert attempt.reports() == []
-
-
-def test_a_save_may_return_the_folder_or_a_path_in_it_as_older_code_does(attempt: AttemptHere):
-    def save(self, folder):
-        path = folder / "model.bin"
-        path.write_bytes(b"1")
-        return str(path)
-
-    assert attempt.run(a(InFolder, checkpoint_every=1, save_checkpoint=save), {"loss": 1}).end is AttemptEnd.COMPLETED
-    assert attempt.checkpoints() == ["p-t1-1-1"]
+    assert error in ending.error
+    assert (ending.error_type, attempt.checkpoints()) == (("TypeError", []) if error else ("", ["p-t1-1-1"]))
 
 
 def test_a_checkpoint_for_a_class_that_can_not_load_it_is_an_error(attempt: AttemptHere, tmp_path: Path):
@@ -212,79 +190,7 @@ def test_a_checkpoint_for_a_class_that_can_not_load_it_is_an_error(attempt: Atte
     assert "has no load_checkpoint" in ending.error
 
 
-# Being told.
-
-
-@pytest.mark.parametrize("base", [InFolder, InDict])
-def test_a_pause_is_obeyed_behind_the_step_with_a_checkpoint(attempt: AttemptHere, tmp_path: Path, base):
-    own = a(base, on_step=lambda self: attempt.pause())
-
-    assert attempt.run(own, {"loss": 5}).end is AttemptEnd.PAUSED
-    assert own.log == ["setup", "step 4", "save", "cleanup"]
-    (name,) = attempt.saved()
-
-    with contextlib.closing(resumed(attempt, tmp_path, name)) as again:
-        again.run(a(base), {"loss": 5})
-        assert again.values() == [3, 2, 1, 0]
-        assert again.values("training_iteration") == [2, 3, 4, 5]
-
-
-@pytest.mark.parametrize(
-    ("base", "options", "loss", "end", "log"),
-    [
-        # No second checkpoint of an iteration.
-        (InFolder, {"checkpoint_every": 1}, 5, AttemptEnd.PAUSED, ["setup", "step 4", "save", "cleanup"]),
-        (Falls, {}, 5, AttemptEnd.PAUSED, ["setup", "step 4", "cleanup"]),
-        (InFolder, {}, 1, AttemptEnd.COMPLETED, ["setup", "step 0", "cleanup"]),
-    ],
-    ids=["saved already", "without checkpoints", "in the last step"],
-)
-def test_a_pause_saves_no_more_than_is_needed(attempt: AttemptHere, base, options, loss, end, log):
-    own = a(base, on_step=lambda self: attempt.pause(), **options)
-
-    assert attempt.run(own, {"loss": loss}).end is end
-    assert own.log == log
-
-
-def test_a_pause_before_the_first_step_saves_nothing(attempt: AttemptHere):
-    own = a(InFolder, setup=lambda self, config: attempt.pause())
-
-    assert attempt.run(own, {}).end is AttemptEnd.PAUSED
-    assert own.log == ["cleanup"]
-
-
-def test_a_stop_is_raised_in_the_middle_of_a_step(attempt: AttemptHere):
-    def step(self):
-        try:
-            attempt.stop()
-            self.log.append("went on")
-        finally:
-            self.log.append("finally")
-
-    own = a(InFolder, step=step, checkpoint_at_end=True)
-
-    assert attempt.run(own, {"loss": 5}).end is AttemptEnd.STOPPED
-    assert own.log == ["setup", "finally", "cleanup"]
-
-
-def test_in_lockstep_a_stop_comes_between_two_steps_and_the_end_is_saved(tmp_path: Path):
-    with contextlib.closing(AttemptHere(tmp_path, sync="lockstep")) as attempt:
-        attempt.clear(1)
-        own = a(InFolder, on_step=lambda self: self.loss == 3 and attempt.write(b"S"), checkpoint_at_end=True)
-
-        assert attempt.run(own, {"loss": 5}).end is AttemptEnd.STOPPED
-        assert own.log == ["setup", "step 4", "step 3", "save", "cleanup"]
-        assert attempt.saved() == ["p-t1-1-1"]
-
-
-def test_a_checkpoint_that_can_not_be_saved_is_said_once(attempt: AttemptHere, capsys: pytest.CaptureFixture[str]):
-    own = a(Falls, on_step=lambda self: attempt.want_saved(1))
-
-    assert attempt.run(own, {"loss": 4}).end is AttemptEnd.COMPLETED
-    assert capsys.readouterr().err.count("has no save_checkpoint") == 1
-
-
-# Cleaning up.
+# Being told, and cleaning up.
 
 
 def broken(self, *args):
@@ -296,12 +202,76 @@ def untidy(self):
     raise OSError("untidy")
 
 
-@pytest.mark.parametrize("method", ["setup", "step"])
-def test_cleanup_runs_after_an_error(attempt: AttemptHere, method):
-    own = a(Falls, **{method: broken})
+def logging(line: str, call: Any) -> Any:
+    """A method that calls something, and then notes a line."""
+    return lambda self, *_: [call(), self.log.append(line)]
 
-    assert attempt.run(own, {"loss": 1}).error_type == "ValueError"
-    assert own.log[-1] == "cleanup"
+
+def stopped(attempt: AttemptHere) -> Any:
+    """A step that is stopped in its middle."""
+
+    def step(self):
+        try:
+            attempt.stop()
+            self.log.append("went on")
+        finally:
+            self.log.append("finally")
+
+    return step
+
+
+PAUSED, STOPPED, COMPLETED, FAILED = AttemptEnd.PAUSED, AttemptEnd.STOPPED, AttemptEnd.COMPLETED, AttemptEnd.FAILED
+#: The class, its attributes by the attempt, its first loss, its end, and its log.
+ENDS: dict[str, tuple[type, Any, int, AttemptEnd, list[str]]] = {
+    "a pause is obeyed behind the step": (InFolder, lambda t: {"on_step": lambda _: t.pause()}, 5, PAUSED, ["setup", "step 4", "save", "cleanup"]),
+    "without a second checkpoint of an iteration": (InFolder, lambda t: {"on_step": lambda _: t.pause(), "checkpoint_every": 1}, 5, PAUSED, ["setup", "step 4", "save", "cleanup"]),
+    "also without checkpoints": (Falls, lambda t: {"on_step": lambda _: t.pause()}, 5, PAUSED, ["setup", "step 4", "cleanup"]),
+    "not in the last step": (InFolder, lambda t: {"on_step": lambda _: t.pause()}, 1, COMPLETED, ["setup", "step 0", "cleanup"]),
+    "without a checkpoint before the first step": (InFolder, lambda t: {"setup": logging("setup", t.pause)}, 5, PAUSED, ["setup", "cleanup"]),
+    "a stop is raised in the middle of a step": (InFolder, lambda t: {"step": stopped(t), "checkpoint_at_end": True}, 5, STOPPED, ["setup", "finally", "cleanup"]),
+    "a stop in cleanup changes nothing": (Falls, lambda t: {"cleanup": logging("cleanup", t.stop)}, 1, COMPLETED, ["setup", "step 0", "cleanup"]),
+    "an error in cleanup does not hide a stop": (Falls, lambda t: {"on_step": lambda _: t.stop(), "cleanup": untidy}, 5, STOPPED, ["setup", "step 4", "cleanup"]),
+    "cleanup runs after an error in setup": (Falls, lambda _: {"setup": broken}, 1, FAILED, ["cleanup"]),
+    "cleanup runs after an error in a step": (Falls, lambda _: {"step": broken}, 1, FAILED, ["setup", "cleanup"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_it_ends_as_it_is_told_and_is_cleaned_up(attempt: AttemptHere, name: str, capsys: pytest.CaptureFixture[str]):
+    base, attributes, loss, end, log = ENDS[name]
+    own = a(base, **attributes(attempt))
+
+    assert attempt.run(own, {"loss": loss}).end is end
+    assert own.log == log
+    assert ("OSError: untidy" in capsys.readouterr().err) == ("hide a stop" in name)
+
+
+@pytest.mark.parametrize("base", [InFolder, InDict])
+def test_a_paused_trial_goes_on_from_its_checkpoint(attempt: AttemptHere, tmp_path: Path, base):
+    attempt.run(a(base, on_step=lambda self: attempt.pause()), {"loss": 5})
+    (name,) = attempt.saved()
+
+    with contextlib.closing(resumed(attempt, tmp_path, name)) as again:
+        again.run(a(base), {"loss": 5})
+        assert again.values() == [3, 2, 1, 0]
+        assert again.values("training_iteration") == [2, 3, 4, 5]
+
+
+def test_in_lockstep_a_stop_comes_between_two_steps_and_the_end_is_saved(tmp_path: Path):
+    with contextlib.closing(AttemptHere(tmp_path, sync="lockstep")) as attempt:
+        attempt.clear(1)
+        own = a(InFolder, on_step=lambda self: self.loss == 3 and attempt.write(b"S"), checkpoint_at_end=True)
+
+        assert attempt.run(own, {"loss": 5}).end is STOPPED
+        assert own.log == ["setup", "step 4", "step 3", "save", "cleanup"]
+        assert attempt.saved() == ["p-t1-1-1"]
+
+
+def test_a_checkpoint_that_can_not_be_saved_is_said_once(attempt: AttemptHere, capsys: pytest.CaptureFixture[str]):
+    own = a(Falls, on_step=lambda self: attempt.want_saved(1))
+
+    assert attempt.run(own, {"loss": 4}).end is COMPLETED
+    assert capsys.readouterr().err.count("has no save_checkpoint") == 1
 
 
 def test_an_error_in_cleanup_fails_a_trial_that_was_well_and_does_not_hide_an_earlier_one(
@@ -317,25 +287,6 @@ def test_an_error_in_cleanup_fails_a_trial_that_was_well_and_does_not_hide_an_ea
     assert "ValueError: broken" in both.error
     assert "Own.cleanup raised" in both.error
     assert "OSError: untidy" in both.error
-
-
-def test_an_error_in_the_cleanup_of_a_stopped_trial_is_said(attempt: AttemptHere, capsys: pytest.CaptureFixture[str]):
-    own = a(Falls, on_step=lambda self: attempt.stop(), cleanup=untidy)
-
-    assert attempt.run(own, {"loss": 5}).end is AttemptEnd.STOPPED
-    assert own.log.count("cleanup") == 1
-    assert "OSError: untidy" in capsys.readouterr().err
-
-
-def test_a_stop_that_comes_in_cleanup_changes_nothing(attempt: AttemptHere):
-    def cleanup(self):
-        attempt.stop()
-        self.log.append("cleaned up")
-
-    own = a(Falls, cleanup=cleanup)
-
-    assert attempt.run(own, {"loss": 1}).end is AttemptEnd.COMPLETED
-    assert own.log[-1] == "cleaned up"
 
 
 # What is refused when it is given.

@@ -15,10 +15,10 @@ import pytest
 from attempts import AttemptHere
 
 import mqtune
-from mqtune.checkpoints import decode_dict, encode_dict
+from mqtune.checkpoints import encode_dict, open_store
 from mqtune.core.errors import TrainableNotFound
-from mqtune.core.trial import AttemptEnd
-from mqtune.trainable import Session, TrainableSpec, extras_of
+from mqtune.core.trial import AttemptEnd, CheckpointId
+from mqtune.trainable import TrainableSpec
 
 
 @pytest.fixture
@@ -31,37 +31,42 @@ def attempt(tmp_path: Path) -> Iterator[AttemptHere]:
 # Signatures.
 
 
+def got(*, reporter: object = "none", checkpoint_dir: object = "none") -> dict[str, Any]:
+    return {"got": [type(reporter).__name__, checkpoint_dir]}
+
+
 @pytest.mark.parametrize(
-    ("function", "extras"),
+    ("function", "given"),
     [
-        (lambda config: None, ()),
-        (lambda config, scale=1.0: None, ()),
-        (lambda config, reporter: None, ("reporter",)),
-        (lambda config, checkpoint_dir=None: None, ("checkpoint_dir",)),
-        (lambda config, *, reporter, checkpoint_dir=None: None, ("reporter", "checkpoint_dir")),
-        (lambda *args, **kwargs: None, ()),
-        (lambda config, **kwargs: None, ()),
+        (lambda config: got(), ["str", "none"]),
+        (lambda config, reporter: got(reporter=reporter), ["Reporter", "none"]),
+        (lambda config, checkpoint_dir=3: got(checkpoint_dir=checkpoint_dir), ["str", None]),
+        (lambda config, *, reporter, checkpoint_dir=3: got(reporter=reporter, checkpoint_dir=checkpoint_dir), ["Reporter", None]),
+        (lambda *args, scale=1.0, **kwargs: {"got": [len(args), scale, kwargs]}, [1, 1.0, {}]),
         # The first parameter is the config, whatever its name.
-        (lambda reporter: None, ()),
+        (lambda reporter: got(reporter=reporter), ["dict", "none"]),
     ],
-)
-def test_a_function_gets_what_its_signature_names(function, extras):
-    assert extras_of(function) == extras
+)  # fmt: skip
+def test_a_function_gets_what_its_signature_names(attempt: AttemptHere, function, given):
+    assert attempt.run(function).error == ""
+    assert attempt.values("got") == [given]
 
 
 @pytest.mark.parametrize(
     ("function", "shown"),
     [
-        (lambda: None, r"\(\)"),
-        (lambda config, model: None, r"\(config, model\)"),
-        (lambda *, config: None, r"\(\*, config\)"),
-        (lambda config, reporter, model: None, r"\(config, reporter, model\)"),
-        (lambda config, reporter, /: None, r"\(config, reporter, /\)"),
+        (lambda: None, "()"),
+        (lambda config, model: None, "(config, model)"),
+        (lambda *, config: None, "(*, config)"),
+        (lambda config, reporter, model: None, "(config, reporter, model)"),
+        (lambda config, reporter, /: None, "(config, reporter, /)"),
     ],
 )
-def test_a_function_that_can_not_be_called_is_refused_with_what_was_found_and_what_can_be(function, shown):
-    with pytest.raises(TrainableNotFound, match=rf"{shown}.*f\(config, reporter\).*checkpoint_dir=None"):
-        extras_of(function)
+def test_a_function_that_can_not_be_called_is_refused_with_what_was_found(attempt: AttemptHere, function, shown):
+    ending = attempt.run(function)
+
+    assert ending.error_type == "TrainableNotFound"
+    assert f"{shown} can't be called with the config alone; write it as f(config)" in ending.error
 
 
 async def waits(config):
@@ -116,25 +121,49 @@ def test_done_reports_and_ends_the_trial_at_once(attempt: AttemptHere):
 # What a function returns.
 
 
-@pytest.mark.parametrize("returned", [3, math.inf, np.float32(0.5), {"loss": 1, "accuracy": 0.5}])
-def test_a_number_that_is_returned_is_a_report_of_the_metric_and_a_dict_is_one_of_its_own(
-    attempt: AttemptHere, returned
-):
-    attempt.run(lambda config: returned)
-
-    assert attempt.reports() == [returned if isinstance(returned, dict) else {"loss": returned}]
-
-
 def stops(config):
     raise StopIteration
 
 
-@pytest.mark.parametrize(
-    "train", [lambda config: None, lambda config: {}, lambda config, reporter: reporter(done=True), stops]
-)
-def test_an_end_without_a_value_is_no_report(attempt: AttemptHere, train):
+def yields(config):
+    yield 3
+    yield {"loss": 2, "epoch": 2}
+    return 1
+
+
+#: Functions, with all their reports.
+REPORTS: list[tuple[Any, list[dict[str, Any]]]] = [
+    # A number that is returned is a report of the metric, and a dict is one of its own.
+    *((lambda config, it=it: it, [{"loss": it}]) for it in (3, math.inf, np.float32(0.5))),
+    (lambda config: {"loss": 1, "accuracy": 0.5}, [{"loss": 1, "accuracy": 0.5}]),
+    *((function, []) for function in (lambda config: None, lambda config: {}, stops)),
+    (lambda config, reporter: reporter(done=True), []),
+    (yields, [{"loss": 3}, {"loss": 2, "epoch": 2}, {"loss": 1}]),
+]
+
+
+@pytest.mark.parametrize(("train", "reports"), REPORTS)
+def test_these_are_the_reports_of_a_function(attempt: AttemptHere, train, reports):
     assert attempt.run(train).end is AttemptEnd.COMPLETED
-    assert attempt.reports() == []
+    assert attempt.reports() == reports
+
+
+LAST = {"loss": 1.5, "note": "a"}
+
+
+@pytest.mark.parametrize(
+    ("returned", "again"),
+    [(LAST, False), ({"loss": 1.5}, False), (1.5, False), ({**LAST, "note": "b"}, True), ({"loss": 1.5, "more": 1}, True), (2.5, True)],
+)  # fmt: skip
+def test_what_the_last_report_has_is_not_reported_again_at_the_end(attempt: AttemptHere, returned, again):
+    def train(config):
+        mqtune.report({"loss": 0.5})
+        mqtune.report(LAST)
+        return returned
+
+    attempt.run(train)
+
+    assert len(attempt.reports()) == 2 + again
 
 
 @pytest.mark.parametrize("returned", ["0.5", True, [1], object(), {1, 2}])
@@ -148,28 +177,6 @@ def test_anything_else_that_is_returned_is_an_error_that_names_it(attempt: Attem
     assert (ending.end, ending.error_type) == (AttemptEnd.FAILED, "TypeError")
     assert f"train returned {returned!r}, which is {type(returned).__name__}" in ending.error
     assert attempt.values() == [1]
-
-
-@pytest.mark.parametrize(
-    ("returned", "again"),
-    [
-        ({"loss": 1.5, "note": "a"}, False),
-        ({"loss": 1.5}, False),
-        (1.5, False),
-        ({"loss": 1.5, "note": "b"}, True),
-        ({"loss": 1.5, "more": 1}, True),
-        (2.5, True),
-    ],
-)
-def test_what_the_last_report_has_is_not_reported_again_at_the_end(attempt: AttemptHere, returned, again):
-    def train(config):
-        mqtune.report({"loss": 0.5})
-        mqtune.report({"loss": 1.5, "note": "a"})
-        return returned
-
-    attempt.run(train)
-
-    assert len(attempt.reports()) == 2 + again
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (math.nan, math.nan)])
@@ -188,16 +195,6 @@ def test_a_dict_that_has_changed_since_it_was_reported_is_reported_again(
 
 
 # Generators.
-
-
-def test_a_generator_reports_what_it_yields_and_returns(attempt: AttemptHere):
-    def train(config):
-        yield 3
-        yield {"loss": 2, "epoch": 2}
-        return 1
-
-    assert attempt.run(train).end is AttemptEnd.COMPLETED
-    assert attempt.reports() == [{"loss": 3}, {"loss": 2, "epoch": 2}, {"loss": 1}]
 
 
 def test_a_generator_is_stopped_at_its_yield_and_cleans_up(attempt: AttemptHere):
@@ -282,17 +279,6 @@ def test_a_checkpoint_dir_after_the_last_report_is_saved_at_the_end(attempt: Att
     assert attempt.saved() == ["p-t1-1-1"]
 
 
-def test_a_checkpoint_dir_is_a_path_as_all_folders_are_in_a_trial_and_outside(attempt: AttemptHere):
-    def train(config):
-        with mqtune.checkpoint_dir() as folder:
-            (folder / "weights").write_text("by a path")
-        mqtune.report({"loss": 1})
-
-    train({})
-    assert attempt.run(train).end is AttemptEnd.COMPLETED
-    assert attempt.checkpoints() == ["p-t1-1-1"]
-
-
 def test_a_checkpoint_dir_whose_block_fails_is_no_checkpoint(attempt: AttemptHere):
     def train(config):
         try:
@@ -308,14 +294,14 @@ def test_a_checkpoint_dir_whose_block_fails_is_no_checkpoint(attempt: AttemptHer
 
 
 def test_the_last_of_two_checkpoint_dirs_counts_and_outside_a_trial_one_goes_away(attempt: AttemptHere):
-    with mqtune.checkpoint_dir(1) as folder:
-        Path(folder, "weights").touch()
+    with mqtune.checkpoint_dir() as folder:
+        (folder / "weights").touch()
     assert not os.path.exists(folder)
 
     def train(config):
         for number in (1, 2):
             with mqtune.checkpoint_dir(number) as folder:
-                Path(folder, f"weights-{number}").touch()
+                (folder / f"weights-{number}").touch()
         mqtune.report({"loss": 1})
 
     attempt.run(train)
@@ -389,27 +375,27 @@ def test_what_a_report_itself_takes_is_not_the_trials_time(
     watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Such as saving a checkpoint, or waiting for the decision on it."""
+    kind = type(open_store(str(tmp_path)))
+    save = kind.save  # type: ignore[method-assign]
 
-    send = Session._send
-
-    def slowly(session: Session, kind: int, body: bytes) -> None:
+    def slowly(*arguments: Any) -> int:
         watch.now += 50
-        send(session, kind, body)
+        return save(*arguments)
 
-    monkeypatch.setattr(Session, "_send", slowly)
+    monkeypatch.setattr(kind, "save", slowly)
+    (model := tmp_path / "model").mkdir()
 
     def function(config):
-        watch.now += 2
-        mqtune.report({"loss": 1})
-        watch.now += 3
-        mqtune.report({"loss": 1}, checkpoint={"weights": 1})
+        for seconds in (2, 3):
+            watch.now += seconds
+            mqtune.report({"loss": 1}, checkpoint=model)
 
     with contextlib.closing(AttemptHere(tmp_path)) as one:
         one.run(function)
 
         assert counted(one) == [(1, 2.0, 2.0), (2, 3.0, 5.0)]
-        (saved,) = one.dicts().values()
-        assert decode_dict(saved)[1] == {"training_iteration": 2, "time_total_s": 5.0}
+        counters = open_store(str(one.store)).fetch(CheckpointId("p-t1-1-2"), tmp_path / "copy")
+        assert counters == {"training_iteration": 2, "time_total_s": 5.0}
 
 
 def test_a_function_with_a_checkpoint_dir_that_is_resumed_from_a_dict_gets_a_folder_with_it(tmp_path: Path):

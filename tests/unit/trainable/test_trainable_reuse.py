@@ -16,7 +16,6 @@ from waiting import eventually, lives
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
-from mqtune.driver import DefinitionWriter
 from mqtune.trainable import FRAME_END, STOP, STOP_SIGNAL, TrainableSpec
 
 CODE = """
@@ -321,11 +320,6 @@ class Fixed(mqtune.Trainable):
         return {"loss": 1.0}
 
 
-class Flexible(Fixed):
-    def reset_config(self, config: dict[str, Any]) -> bool:
-        return True
-
-
 @pytest.mark.parametrize(
     ("trainable", "shown"),
     [(__file__, "a class with a reset_config"), (note, "a class with a reset_config"), (Fixed, "no reset_config")],
@@ -333,15 +327,6 @@ class Flexible(Fixed):
 def test_reuse_is_refused_at_once_for_what_can_not_be_reset(trainable: Any, shown: str) -> None:
     with pytest.raises(ConfigurationError, match=shown):
         mqtune.Tuner(trainable, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(reuse=True))
-
-
-def test_the_definition_says_whether_processes_are_reused() -> None:
-    definitions = []
-    for reuse in (True, False):
-        tuner = mqtune.Tuner(Flexible, {"x": 1}, metric="loss", mode="min", process=mqtune.Process(reuse=reuse), seed=1)
-        definitions.append(DefinitionWriter(tuner._runner.plan).definition(None))
-        tuner.close()
-    assert [definition["reuse"] for definition in definitions] == [True, False]
 
 
 def test_each_trial_of_a_process_runs_in_its_own_folder_from_its_reset_on(tmp_path: Path) -> None:
