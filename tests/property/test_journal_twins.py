@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import losing
 import pytest
 import redis
-from contract.journals.world import MemoryWorld
+from contract.journals.world import FaultyLine, MemoryWorld, RedisWorld
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -88,38 +87,18 @@ class Seat:
     epoch: int = 0
 
 
-class Line:
-    """A client whose next call, or the answer to it, is lost when it was cut."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
-        self.lost = ""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: self._call(name, *args, **kwargs)
-
-    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        lost, self.lost = self.lost, ""
-        if lost == "call":
-            raise redis.ConnectionError("the line is cut")
-        result = getattr(self._client, name)(*args, **kwargs)
-        if lost == "answer":
-            raise redis.ConnectionError("the line is cut")
-        return result
-
-
-class RedisWorld:
+class ShiftedWorld(RedisWorld):
     """A server with one experiment, whose time passes when it is told to."""
 
     def __init__(self, client: redis.Redis, subscription: Any) -> None:
-        self.client: Any = client
-        self.line = Line(client)
+        super().__init__(client)
+        self.line: Any = FaultyLine(client)
         self.subscription = subscription
         self.passed_s = 0.0
         self.published()
 
-    def journal(self) -> Journal:
-        return RedisJournal(self.line, EXPERIMENT)  # type: ignore[arg-type]
+    def journal(self, experiment: str = EXPERIMENT) -> Journal:
+        return RedisJournal(self.line, experiment)
 
     def let_pass(self, seconds: float) -> None:
         """Set whatever runs out back, which is the same to everybody."""
@@ -140,19 +119,15 @@ class RedisWorld:
         if lock_until is not None:
             self.client.hset(keys.meta, "driver_until", int(float(lock_until) - seconds * 1000))
 
-    def cut(self, lost: str) -> None:
-        """Have the next call of a journal, or the answer to it, be lost once."""
-        self.line.lost = lost
-
     def snapshot(self) -> Any:
-        return self.passed_s, losing.snapshot_of_redis(self.client)
+        return self.passed_s, super().snapshot()
 
     def set_back(self, snapshot: Any) -> None:
         passed_s, held = snapshot or (self.passed_s, {})
-        losing.set_back_redis(self.client, held)
+        super().set_back(held)
         self._shift(self.passed_s - passed_s)
 
-    def forget(self, trial: TrialId) -> None:
+    def forget(self, trial: TrialId, what: str = "trial") -> None:
         keys = ExperimentKeys(EXPERIMENT)
         self.client.delete(keys.trial(trial))
         self.client.zrem(keys.leases, trial)
@@ -193,7 +168,7 @@ number = st.integers(1, 3)
 class JournalMachine(RuleBasedStateMachine):
     """Two drivers and three workers at one journal and at its twin, on a line that is cut now and then."""
 
-    def __init__(self, open_world: Callable[[], RedisWorld]) -> None:
+    def __init__(self, open_world: Callable[[], ShiftedWorld]) -> None:
         super().__init__()
         self.world = open_world()
         self.twin = MemoryWorld()
@@ -274,7 +249,7 @@ class JournalMachine(RuleBasedStateMachine):
         seat, name, args = call
         lost = self.losing.pop() if self.losing else ""
         if lost:
-            self.world.cut(lost)
+            self.world.line.cut(lost)
         self.past.append(call)
         self.is_sound = False
         args, twin_args = _placed(args, self.ids), _placed(args, self.twin_ids)
@@ -626,7 +601,7 @@ class JournalMachine(RuleBasedStateMachine):
 class LossyMachine(JournalMachine):
     """The same, with a server that comes back empty, or as it was before."""
 
-    def __init__(self, open_world: Callable[[], RedisWorld]) -> None:
+    def __init__(self, open_world: Callable[[], ShiftedWorld]) -> None:
         super().__init__(open_world)
         self.before: tuple[Any, Any, list[str], list[str], list[bytes]] | None = None
         #: What a driver has in its copies: all that was there when the server lost something.
@@ -686,7 +661,7 @@ class LossyMachine(JournalMachine):
         """Put back, on each of the two, the entries as they have them."""
         lost = self.losing.pop() if self.losing else ""
         if lost:
-            self.world.cut(lost)
+            self.world.line.cut(lost)
         self.is_sound = False
         outcomes = []
         for journal, entries in ((seat.redis, self.copy), (seat.memory, self.twin_copy)):
@@ -769,22 +744,22 @@ def check(machine: Callable[[], JournalMachine], share: float) -> None:
 @pytest.fixture
 def open_redis_world(
     redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> Iterator[Callable[[], RedisWorld]]:
+) -> Iterator[Callable[[], ShiftedWorld]]:
     monkeypatch.setattr("mqtune.journal.redis.RETRY_MIN_S", 0.0)
     # What is said of each cut would be kept, and with its error all that was on the stack.
     caplog.set_level(logging.ERROR, logger="mqtune.journal.redis")
     with contextlib.closing(redis_client.pubsub()) as subscription:
         subscription.psubscribe("mqtune:*")
-        yield lambda: RedisWorld(redis_client, subscription)
+        yield lambda: ShiftedWorld(redis_client, subscription)
 
 
 @pytest.mark.hypothesis
-def test_the_journal_and_its_twin_do_the_same(open_redis_world: Callable[[], RedisWorld]) -> None:
+def test_the_journal_and_its_twin_do_the_same(open_redis_world: Callable[[], ShiftedWorld]) -> None:
     check(lambda: JournalMachine(open_redis_world), 1.0)
 
 
 @pytest.mark.hypothesis
 def test_a_journal_that_loses_what_it_had_and_its_twin_do_the_same(
-    open_redis_world: Callable[[], RedisWorld],
+    open_redis_world: Callable[[], ShiftedWorld],
 ) -> None:
     check(lambda: LossyMachine(open_redis_world), 0.6)
