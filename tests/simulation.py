@@ -117,9 +117,7 @@ class Simulation:
         """Return a driver that has begun, with everything else fresh."""
         self.drivers += 1
         self.backend: SimulatedBackend = self.simulated.open(NAME, self.resources)
-        fleet = self.simulated._fleet
-        assert fleet is not None
-        self.journal = MortalJournal(fleet, kill_at)
+        self.journal = MortalJournal(self.backend.fleet, kill_at)
         holder = f"driver {self.drivers}"
         self.journal.lock(holder, holder, FOR_EVER_S, dead=f"driver {self.drivers - 1}")
         self.used_scheduler = self.scheduler()

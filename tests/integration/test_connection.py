@@ -449,7 +449,7 @@ class Stop(Exception): pass
 def stop(*_): raise Stop
 
 signal.signal(signal.SIGALRM, stop)
-pack = open_client("redis://localhost:1").connection_pool.make_connection()._command_packer.pack
+pack = open_client("redis://localhost:1").connection_pool.make_connection().pack_command
 numbers, count = [*range(50), *(each / 7 for each in range(50))], 0
 while count < 1000:
     try:
@@ -479,13 +479,13 @@ def test_a_signal_whose_handler_raises_while_a_command_is_packed_crashes_no_proc
     ],
 )
 def test_a_command_is_packed_as_redis_py_packs_it(command: tuple[Any, ...]) -> None:
-    pack = open_client("redis://localhost:1").connection_pool.make_connection()._command_packer.pack
+    pack = open_client("redis://localhost:1").connection_pool.make_connection().pack_command
 
     assert pack(*command) == HiredisRespSerializer().pack(*command)
 
 
 def test_what_can_not_be_sent_is_named_as_redis_py_names_it() -> None:
-    pack = open_client("redis://localhost:1").connection_pool.make_connection()._command_packer.pack
+    pack = open_client("redis://localhost:1").connection_pool.make_connection().pack_command
 
     with pytest.raises(redis.DataError, match="str, int, float or bytes"):
         pack("SET", "a", None)

@@ -56,7 +56,7 @@ def four_slots(redis_client: redis.Redis) -> None:
 def all_of(demands: Demands) -> Table | None:
     """What all want, by experiment: servers have no order."""
     found = demands.table()
-    return found and found._replace(demands=sorted(found.demands, key=lambda each: each.experiment))
+    return found and Table(sorted(found.demands, key=lambda each: each.experiment), *found[1:])
 
 
 def who_divides(client: Any) -> bytes:
@@ -351,12 +351,9 @@ def test_workers_take_what_has_a_higher_priority_first(
         for name in ("low", "normal", "high"):
             producer.publish({"of": name}, routing_key=QUEUE, priority=MESSAGE_PRIORITIES[name])
     waiting = [redis_client.llen(name) for name in lists_of(QUEUE)]
-    # As in a process of a worker, which has made no connection before.
-    monkeypatch.setattr("kombu.transport._transport_cache", {})
-    monkeypatch.setitem(TRANSPORT_ALIASES, "redis", f"{TrialTransport.__module__}:{TrialTransport.__name__}")
-
     taken: list[Any] = []
-    with kombu.Connection(celery_url(redis_server.url)) as worker:
+    monkeypatch.setitem(TRANSPORT_ALIASES, "trials", f"{TrialTransport.__module__}:{TrialTransport.__name__}")
+    with kombu.Connection(celery_url(redis_server.url).replace("redis+", "trials+")) as worker:
         queue = kombu.Queue(QUEUE, no_ack=True)
         with worker.Consumer(queue, callbacks=[lambda body, _: taken.append(body["of"])], no_ack=True):
             while len(taken) < len(waiting) - 1:

@@ -9,6 +9,7 @@ import re
 import pytest
 import redis
 from click.testing import CliRunner
+from contract.journals.gangs import ANY
 from contract.journals.world import ASSIGNMENT, LONG_S, ONE, SHORT_S, ended, staged, started
 from waiting import eventually
 
@@ -89,7 +90,7 @@ def test_a_gang_counts_as_many_slots_as_it_has_seats_and_begins_only_where_a_quo
     quotas.set("*", 2)
     single = many.stage()
     many.claim(single)
-    gangs.stage(ONE, 1, ASSIGNMENT._replace(gang="2:any:1 CPU"), staged(ONE))
+    gangs.stage(ONE, 1, ANY, staged(ONE))
     seats = [Claim(name, 1, f"token-{name}") for name in seat_names(ONE, 2)]
 
     assert [gangs.claim(each, "w", LONG_S, started(each)) for each in seats] == ["quota"] * 2

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pytest
 import redis
-from contract.journals.world import FaultyLine, MemoryWorld, RedisWorld
+from contract.journals.world import FaultyLine, MemoryWorld, RedisWorld, unlike
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -226,10 +226,10 @@ class JournalMachine(RuleBasedStateMachine):
         tried = self.claims[trial]
         held = self.granted.get(trial) or (tried[-1] if tried else Claim(trial, 1, "never"))
         wrong = {
-            "other token": held._replace(token="another"),
+            "other token": unlike(held, token="another"),
             "no token": Claim(trial, self.attempt(trial, 0), ""),
-            "attempt before": held._replace(attempt=max(1, held.attempt - 1)),
-            "attempt after": held._replace(attempt=held.attempt + 1),
+            "attempt before": unlike(held, attempt=max(1, held.attempt - 1)),
+            "attempt after": unlike(held, attempt=held.attempt + 1),
             "tried": tried[-1] if tried else held,
             "first": tried[0] if tried else held,
         }
@@ -371,9 +371,9 @@ class JournalMachine(RuleBasedStateMachine):
     def stage(self, driver: str, trial: TrialId, ahead: int) -> None:
         attempt = max(1, ahead + self.newest(trial))
         self.count += 1
-        assignment = Assignment({"n": self.count}, CheckpointId(""), float(self.count) if attempt > 1 else None)
         gangs = GANGS.get(trial, [""])
-        assignment = assignment._replace(gang=gangs[self.count % len(gangs)])
+        ttl_s = float(self.count) if attempt > 1 else None
+        assignment = Assignment({"n": self.count}, CheckpointId(""), ttl_s, gang=gangs[self.count % len(gangs)])
         self.by(self.seat(driver), "stage", trial, attempt, assignment, self.event("staged"))
 
     @rule(driver=driver, trial=trial, off=off, intent=intent)
@@ -651,7 +651,7 @@ class LossyMachine(JournalMachine):
         last = dict(self.attempts)
         for trial, found in self._last_attempts().items():
             known = self.attempts.get(trial, found)
-            last[trial] = found._replace(attempt=max(found.attempt, known.attempt))
+            last[trial] = LastAttempt(trial, max(found.attempt, known.attempt), found.timestamp)
         new = [self.event("forgotten") for _ in range(events)]
         definition = self.event("definition")
         for _ in range(1 + twice):

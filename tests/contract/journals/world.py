@@ -200,6 +200,11 @@ def staged(trial: TrialId = ONE, attempt: int = 1) -> bytes:
     return TrialStaged(trial=trial, attempt=attempt, config=CONFIG, at=1.0, cursor=START).encode()
 
 
+def unlike(claim: Claim, **change: Any) -> Claim:
+    """Return a claim that differs in some parts."""
+    return Claim(**{"trial": claim.trial, "attempt": claim.attempt, "token": claim.token, **change})
+
+
 def started(claim: Claim) -> bytes:
     """A worker has claimed an attempt."""
     return AttemptStarted(
