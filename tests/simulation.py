@@ -16,7 +16,7 @@ from mqtune.core.objective import Metric
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.driver import CheckpointGC, Driver, Limits, Reading, Retention
-from mqtune.journal import Assignment, Entry, Intended, JournalFile, Order
+from mqtune.journal import Assignment, Entry, JournalFile, Order
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher
@@ -79,7 +79,7 @@ class MortalJournal(SimulatedJournal):
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         return self._mortal(super().stage(trial, attempt, assignment, event))
 
-    def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
+    def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Any:
         return self._mortal(super().intend(trial, attempt, intent, event, ended))
 
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:

@@ -41,13 +41,12 @@ from waiting import DEADLINE_S, eventually
 
 from mqtune.backends import EmbeddedServer
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import BrokerUnavailable, NameTaken
+from mqtune.core.errors import BrokerUnavailable, MessageVersionError, NameTaken
 from mqtune.core.events import VERSION
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal import (
     GAP,
-    UPLOAD_COUNT,
     Claim,
     ControlChannel,
     Entry,
@@ -61,6 +60,9 @@ from mqtune.journal import (
     connect,
     renew_all,
 )
+
+#: More entries than are put back in one step.
+SEVERAL_UPLOADS = 1_200
 
 
 @pytest.fixture(scope="module", params=EACH_SERVER)
@@ -164,6 +166,15 @@ class TestRedisJournal(JournalContract):
         redis_client.hset(key, mapping={"attempt": nonsense, "timestamp": nonsense})
         assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
         assert worker.claim(Claim(ONE, 2, "t"), "w", LONG_S, started(Claim(ONE, 2, "t"))) == Grant(ASSIGNMENT, 0.0)
+
+    @pytest.mark.parametrize("nonsense", [b"x", b"\xff\n", b"../x 1-0 2-0 3 4\n", b"p-1 1-0 2-0 3 4", b"p1 1 2 3 4\n"])
+    def test_nonsense_in_the_place_of_chapters_is_named(
+        self, redis_client: Any, driver: Journal, nonsense: bytes
+    ) -> None:
+        assert driver.chapters() == []
+        redis_client.hset(ExperimentKeys("x").chapters, "lines", nonsense)
+        with pytest.raises(MessageVersionError, match="is no chapter"):
+            driver.chapters()
 
     def test_the_number_of_an_attempt_that_no_entry_has_staged_keeps_no_trial_waiting(
         self, redis_client: Any, driver: Journal, worker: Journal, held: Claim
@@ -513,7 +524,7 @@ class TestRedisJournal(JournalContract):
         redis_client.flushdb()
 
         def dying() -> Iterator[Entry]:
-            for number in range(1, UPLOAD_COUNT + 2):
+            for number in range(1, SEVERAL_UPLOADS):
                 yield Entry(f"{number}-0", closed())
             raise KeyboardInterrupt
 

@@ -27,10 +27,8 @@ from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal import (
     Assignment,
     Claim,
-    EndedBy,
     Entry,
     Grant,
-    Guard,
     Journal,
     LastAttempt,
     OnLoss,
@@ -400,7 +398,7 @@ class JournalMachine(RuleBasedStateMachine):
         unread=st.sampled_from([0, 0, 1, 2, 5]),
         timestamp=number.map(float),
     )
-    def lose(self, driver: str, trial: TrialId, off: int, guard: Guard, unread: int, timestamp: float) -> None:
+    def lose(self, driver: str, trial: TrialId, off: int, guard: Any, unread: int, timestamp: float) -> None:
         read = Place(max(0, len(self.ids) - 1 - unread))
         attempt = self.attempt(trial, off)
         self.by(self.seat(driver), "lose", trial, attempt, guard, self.event("lost"), timestamp, read)
@@ -419,7 +417,7 @@ class JournalMachine(RuleBasedStateMachine):
         driver: str,
         worker: str,
         trial: TrialId,
-        guard: Guard,
+        guard: Any,
         others: list[TrialId],
         unread: int,
         timestamps: tuple[int, int],
@@ -507,7 +505,7 @@ class JournalMachine(RuleBasedStateMachine):
         reports=st.sampled_from([0, 0, 1, 2, 3]),
         by=st.sampled_from(["itself", "itself", "failure", "worker"]),
     )
-    def end(self, worker: str, trial: TrialId, whose: str, reports: int, by: EndedBy) -> None:
+    def end(self, worker: str, trial: TrialId, whose: str, reports: int, by: Any) -> None:
         self.by(self.workers[worker], "end", self.of(trial, whose), self.event("ended"), reports, by)
 
     @rule(worker=worker, trial=trial, whose=whose, number=number)

@@ -22,7 +22,6 @@ from mqtune.journal import (
     WAIT,
     Chapter,
     Claim,
-    Cut,
     Entry,
     Journal,
     JournalFile,
@@ -35,7 +34,7 @@ from mqtune.journal import (
 SIZE = 200
 
 
-def cuts(journal: Journal, folder: Path) -> list[Cut]:
+def cuts(journal: Journal, folder: Path) -> list[Any]:
     """The chapters that a whole journal has."""
     path = folder / "copy.msgpack"
     with closing(JournalFile(path)) as copy:

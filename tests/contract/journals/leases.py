@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from contract.journals.world import (
@@ -32,7 +33,7 @@ from waiting import eventually
 
 from mqtune.core.errors import DriverFenced
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal import FENCED, Claim, Grant, Guard, Journal, LastAttempt, Order, Unclaimed
+from mqtune.journal import FENCED, Claim, Grant, Journal, LastAttempt, Order, Unclaimed
 
 #: From how many entries on that a driver has not read it is to read them first.
 UNREAD = 100
@@ -257,7 +258,7 @@ class LeaseContract(InWorld):
 
     @pytest.mark.parametrize("guard", ["expired", "any"])
     def test_an_attempt_is_not_lost_before_its_driver_has_read_its_reports(
-        self, driver: Journal, worker: Journal, guard: Guard
+        self, driver: Journal, worker: Journal, guard: Any
     ) -> None:
         claim, other = self.start(driver, worker, ONE, lease_s=0.0), self.start(driver, worker, TWO)
         eventually(driver.expired)

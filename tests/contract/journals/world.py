@@ -33,7 +33,6 @@ from mqtune.journal import (
     Assignment,
     Claim,
     Entry,
-    ExperimentState,
     Grant,
     Journal,
     MemoryJournal,
@@ -106,7 +105,7 @@ class MemoryWorld:
         self.server = MemoryServer(lambda: self.now)
 
     @property
-    def state(self) -> ExperimentState:
+    def state(self) -> Any:
         """What the server holds of the experiment of a journal that is given no other name."""
         return self.server.experiments["x"]
 
