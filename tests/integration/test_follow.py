@@ -184,10 +184,17 @@ def test_what_messages_lose_is_read_from_the_journal(
 
     assert lost
     assert found == writer.ids[before:]
-    # The last one too, by the silence after it.
+
+
+def test_a_last_message_that_is_lost_is_noticed_by_the_silence_after_it(
+    follower: Follower, writer: Writer, lost: list[Any], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(module, "SILENCE_S", 0.1)
+    listening(follower, writer)
     before = len(writer.ids)
     writer.stage(3)
     assert read_until(follower, writer.ids[-1]) == writer.ids[before:]
+    assert len(lost) == 1
 
 
 def test_connections_that_are_cut_again_and_again_lose_nothing(
