@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import mqtune
-from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers import Scheduler
 from mqtune.testing.schedulers import NewScheduler, SchedulerContract
 
 MAX_T = 9

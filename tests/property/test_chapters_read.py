@@ -12,7 +12,7 @@ import redis
 from contract.journals.world import LONG_S, MemoryWorld, RedisWorld, closed
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.checkpoints import open_store
 from mqtune.core.codec import encode_value
 from mqtune.core.events import START
 from mqtune.journal import Entry, Journal, JournalFile, cut_chapters, keep_chapter
@@ -50,7 +50,7 @@ class Course:
 
     def __init__(self, world: Any, folder: Path, size: int) -> None:
         self.world, self.size, self.path = world, size, folder / "copy.msgpack"
-        self.store = DirectoryStore(folder / "store")
+        self.store = open_store(str(folder / "store"))
         self.store.create()
         self.driver: Journal = world.journal()
         self.driver.lock("driver", "", LONG_S)

@@ -21,7 +21,7 @@ from mqtune.core.registry import described
 from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 from mqtune.results.results import Results
-from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.points import searcher_of
 from mqtune.search.space import space_of

@@ -8,6 +8,7 @@ import pytest
 from attempts import own_metrics
 from simulation import NAME, SPACE, Simulation, curve, simulate
 
+from mqtune import ASHA, GridSearcher, PointsFirst, Space, grid_search
 from mqtune.backends import STARTS_AT, Simulated, SimulatedJournal
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Reports
@@ -26,12 +27,8 @@ from mqtune.core.trial import (
     TrialStatus,
 )
 from mqtune.driver import Limits
-from mqtune.schedulers.asha import ASHA
-from mqtune.schedulers.base import START, Choice, Scheduler
-from mqtune.search.domains import grid_search
-from mqtune.search.grid import GridSearcher
-from mqtune.search.points import PointsFirst
-from mqtune.search.space import Space
+from mqtune.schedulers import Scheduler
+from mqtune.schedulers.base import START, Choice
 
 
 class Scripted(Scheduler):

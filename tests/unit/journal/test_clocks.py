@@ -17,17 +17,13 @@ from click.testing import CliRunner
 from simulation import Simulation, noisy_curve
 
 import mqtune.driver.intake
+from mqtune import ASHA, FIFO, PBT, HyperBand, MedianStopping, PromotionASHA, uniform
 from mqtune.backends import Simulated
 from mqtune.cli.show import command
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Reports, decode_event
 from mqtune.driver import Limits
 from mqtune.journal import JOURNAL_FILE, ServerClock
-from mqtune.schedulers.asha import ASHA, PromotionASHA
-from mqtune.schedulers.base import FIFO, Scheduler
-from mqtune.schedulers.hyperband import HyperBand
-from mqtune.schedulers.median import MedianStopping
-from mqtune.schedulers.pbt import PBT
-from mqtune.search.domains import uniform
+from mqtune.schedulers import Scheduler
 
 HOUR_S = 3600.0
 

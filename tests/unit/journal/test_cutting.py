@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from mqtune.checkpoints import open_store
-from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.codec import encode_value
 from mqtune.journal import (
     JOURNAL_FILE,
@@ -51,7 +50,7 @@ def test_what_is_too_short_for_a_chapter_and_half_an_entry_are_left(path: Path) 
 
 
 def test_chapters_are_no_checkpoints_and_are_written_once(path: Path, tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path / "store")
+    store = open_store(str(tmp_path / "store"))
     store.create()
     [cut, *_] = cut_chapters(path, 0, 90)
 

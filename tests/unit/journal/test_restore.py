@@ -44,7 +44,7 @@ from mqtune.journal import (
     Segment,
     bring_back,
 )
-from mqtune.schedulers.base import Fork
+from mqtune.schedulers import Fork
 
 #: Entries.
 MORE_THAN_ONE_READ = 100
