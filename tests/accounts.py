@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import redis
 
@@ -22,10 +22,12 @@ class Accounts:
         # The server outlives its accounts: an earlier test's refusals are none of these.
         self.admin.execute_command("ACL", "LOG", "RESET")
 
-    def make(self, role: Role, user: str | None = None, password: str = "", **options: Any) -> str:
-        """Make an account, and return the broker's URL for it."""
+    def make(
+        self, role: Role, user: str | None = None, password: str = "", *, without: str = "\0", **options: Any
+    ) -> str:
+        """Make an account, with no access to the key *without*, and return the broker's URL for it."""
         user, password = user or f"mqtune-{role}", password or PASSWORDS[role]
-        line = account(user, password_hash(password), rules_of(role, **options))
+        line = account(user, password_hash(password), rules_of(role, **options)).replace(without, "mqtune:other")
         self.admin.execute_command(*line.split())
         return self.url_of(user, password)
 
@@ -33,7 +35,7 @@ class Accounts:
         """The broker's URL for an account."""
         parts = urlsplit(self.url)
         _, _, place = parts.netloc.rpartition("@")
-        return parts._replace(netloc=f"{user}:{quote(password, safe='')}@{place}").geturl()
+        return urlunsplit((*parts[:1], f"{user}:{quote(password, safe='')}@{place}", *parts[2:]))
 
     def refused(self) -> list[str]:
         """What accounts were refused since they were made or since the last call: who, what, and why."""

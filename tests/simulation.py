@@ -16,7 +16,7 @@ from mqtune.core.objective import Metric
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.driver import CheckpointGC, Driver, Limits, Reading, Retention
-from mqtune.journal import Assignment, Entry, Intended, JournalFile, Order
+from mqtune.journal import Assignment, Entry, JournalFile, Order
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher
@@ -79,7 +79,7 @@ class MortalJournal(SimulatedJournal):
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         return self._mortal(super().stage(trial, attempt, assignment, event))
 
-    def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
+    def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Any:
         return self._mortal(super().intend(trial, attempt, intent, event, ended))
 
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
@@ -117,9 +117,7 @@ class Simulation:
         """Return a driver that has begun, with everything else fresh."""
         self.drivers += 1
         self.backend: SimulatedBackend = self.simulated.open(NAME, self.resources)
-        fleet = self.simulated._fleet
-        assert fleet is not None
-        self.journal = MortalJournal(fleet, kill_at)
+        self.journal = MortalJournal(self.backend.fleet, kill_at)
         holder = f"driver {self.drivers}"
         self.journal.lock(holder, holder, FOR_EVER_S, dead=f"driver {self.drivers - 1}")
         self.used_scheduler = self.scheduler()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
-    from mqtune.backends.base import Offer as Offer, TakesGangs as TakesGangs
+    from mqtune.backends.base import Offer as Offer
     from mqtune.backends.celery import (
         MOST_AT_ONCE as MOST_AT_ONCE,
         CeleryBackend as CeleryBackend,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         WorkerProcess as WorkerProcess,
         private_name as private_name,
     )
-    from mqtune.backends.seating import Rows as Rows, SeatRoom as SeatRoom, seated as seated
     from mqtune.backends.simulated.backend import (
         Simulated as Simulated,
         SimulatedBackend as SimulatedBackend,
@@ -41,12 +40,11 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "base": ("Offer", "TakesGangs"),
+    "base": ("Offer",),
     "celery": ("CeleryBackend", "MOST_AT_ONCE", "Together"),
     "local.backend": ("LocalBackend",),
     "local.server": ("EmbeddedServer", "ServerBinary", "find_binaries", "find_binary", "server_url"),
     "local.worker": ("PrivateWorker", "WorkerProcess", "private_name"),
-    "seating": ("Rows", "SeatRoom", "seated"),
     "simulated.backend": ("Simulated", "SimulatedBackend", "SimulatedJournal"),
     "simulated.fleet": ("STARTS_AT", "SimulatedClock", "SimulatedFleet"),
     "simulated.tables": ("rows_of",),

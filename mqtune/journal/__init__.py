@@ -24,18 +24,12 @@ if TYPE_CHECKING:
         Assignment as Assignment,
         Chapter as Chapter,
         Claim as Claim,
-        EndedBy as EndedBy,
         Entry as Entry,
         Grant as Grant,
-        Guard as Guard,
-        Intended as Intended,
         Journal as Journal,
         LastAttempt as LastAttempt,
-        LossPolicy as LossPolicy,
         OnLoss as OnLoss,
         Order as Order,
-        Refusal as Refusal,
-        Seated as Seated,
         Segment as Segment,
         Unclaimed as Unclaimed,
         UnderWay as UnderWay,
@@ -43,15 +37,12 @@ if TYPE_CHECKING:
         revocation as revocation,
     )
     from mqtune.journal.chapters import (
-        Cut as Cut,
         chapter_bytes as chapter_bytes,
         checkpoints_in as checkpoints_in,
         cut_chapters as cut_chapters,
-        decode_chapters as decode_chapters,
-        encode_chapters as encode_chapters,
         keep_chapter as keep_chapter,
     )
-    from mqtune.journal.clock import ASK_AGAIN_S as ASK_AGAIN_S, ServerClock as ServerClock
+    from mqtune.journal.clock import ServerClock as ServerClock
     from mqtune.journal.connection import (
         BLOCKING_READ_MAX_S as BLOCKING_READ_MAX_S,
         COMMAND_TIMEOUT_S as COMMAND_TIMEOUT_S,
@@ -66,7 +57,6 @@ if TYPE_CHECKING:
         redact as redact,
     )
     from mqtune.journal.copy import (
-        FIRST_COUNT as FIRST_COUNT,
         JOURNAL_FILE as JOURNAL_FILE,
         JournalFile as JournalFile,
         JournalReader as JournalReader,
@@ -74,12 +64,7 @@ if TYPE_CHECKING:
         lacks_entries as lacks_entries,
     )
     from mqtune.journal.demands import Demands as Demands
-    from mqtune.journal.fleet import (
-        DESCRIBED_HOLDS as DESCRIBED_HOLDS,
-        LOOK as LOOK,
-        ControlChannel as ControlChannel,
-        Fleet as Fleet,
-    )
+    from mqtune.journal.fleet import LOOK as LOOK, ControlChannel as ControlChannel, Fleet as Fleet
     from mqtune.journal.follow import Follower as Follower
     from mqtune.journal.identity import identify as identify
     from mqtune.journal.local_queue import LocalQueue as LocalQueue, encode_task as encode_task
@@ -94,27 +79,17 @@ if TYPE_CHECKING:
         output_path as output_path,
     )
     from mqtune.journal.memory import MemoryJournal as MemoryJournal
-    from mqtune.journal.memory_server import (
-        ExperimentState as ExperimentState,
-        MemoryServer as MemoryServer,
-        TrialState as TrialState,
-    )
+    from mqtune.journal.memory_server import MemoryServer as MemoryServer, TrialState as TrialState
     from mqtune.journal.quotas import Quota as Quota, Quotas as Quotas
     from mqtune.journal.redis import (
         RETRY_MAX_S as RETRY_MAX_S,
         RETRY_MIN_S as RETRY_MIN_S,
-        UPLOAD_COUNT as UPLOAD_COUNT,
         RedisJournal as RedisJournal,
         experiments_on as experiments_on,
         renew_all as renew_all,
         retrying as retrying,
     )
-    from mqtune.journal.restore import (
-        Restorer as Restorer,
-        bring_back as bring_back,
-        kept_definition as kept_definition,
-        put_back as put_back,
-    )
+    from mqtune.journal.restore import Restorer as Restorer, bring_back as bring_back
     from mqtune.journal.room import Room as Room
     from mqtune.journal.sentinel import Sentinels as Sentinels
     from mqtune.journal.submissions import (
@@ -123,7 +98,6 @@ if TYPE_CHECKING:
         Signed as Signed,
         Submissions as Submissions,
         SubmissionState as SubmissionState,
-        Taken as Taken,
     )
     from mqtune.journal.usage import UsageBoard as UsageBoard
 
@@ -137,20 +111,14 @@ _NAMES = {
         "BROKEN_S",
         "Chapter",
         "Claim",
-        "EndedBy",
         "Entry",
         "FENCED",
         "GAP",
         "Grant",
-        "Guard",
-        "Intended",
         "Journal",
         "LastAttempt",
-        "LossPolicy",
         "OnLoss",
         "Order",
-        "Refusal",
-        "Seated",
         "Segment",
         "Unclaimed",
         "UnderWay",
@@ -158,16 +126,8 @@ _NAMES = {
         "entry_time",
         "revocation",
     ),
-    "chapters": (
-        "Cut",
-        "chapter_bytes",
-        "checkpoints_in",
-        "cut_chapters",
-        "decode_chapters",
-        "encode_chapters",
-        "keep_chapter",
-    ),
-    "clock": ("ASK_AGAIN_S", "ServerClock"),
+    "chapters": ("chapter_bytes", "checkpoints_in", "cut_chapters", "keep_chapter"),
+    "clock": ("ServerClock",),
     "connection": (
         "BLOCKING_READ_MAX_S",
         "COMMAND_TIMEOUT_S",
@@ -181,22 +141,22 @@ _NAMES = {
         "open_client",
         "redact",
     ),
-    "copy": ("FIRST_COUNT", "JOURNAL_FILE", "JournalFile", "JournalReader", "entries_of", "lacks_entries"),
+    "copy": ("JOURNAL_FILE", "JournalFile", "JournalReader", "entries_of", "lacks_entries"),
     "demands": ("Demands",),
-    "fleet": ("ControlChannel", "DESCRIBED_HOLDS", "Fleet", "LOOK"),
+    "fleet": ("ControlChannel", "Fleet", "LOOK"),
     "follow": ("Follower",),
     "identity": ("identify",),
     "local_queue": ("LocalQueue", "encode_task"),
     "lock": ("KEEP_LOCK_S", "LOCK_S", "take_lock"),
     "logs": ("CHUNK_BYTES", "LOGS", "LogChunk", "LogExchange", "LogStream", "made_mark", "output_path"),
     "memory": ("MemoryJournal",),
-    "memory_server": ("ExperimentState", "MemoryServer", "TrialState"),
+    "memory_server": ("MemoryServer", "TrialState"),
     "quotas": ("Quota", "Quotas"),
-    "redis": ("RETRY_MAX_S", "RETRY_MIN_S", "RedisJournal", "UPLOAD_COUNT", "experiments_on", "renew_all", "retrying"),
-    "restore": ("Restorer", "bring_back", "kept_definition", "put_back"),
+    "redis": ("RETRY_MAX_S", "RETRY_MIN_S", "RedisJournal", "experiments_on", "renew_all", "retrying"),
+    "restore": ("Restorer", "bring_back"),
     "room": ("Room",),
     "sentinel": ("Sentinels",),
-    "submissions": ("HOLD_S", "MOST_SHORT", "Signed", "SubmissionState", "Submissions", "Taken"),
+    "submissions": ("HOLD_S", "MOST_SHORT", "Signed", "SubmissionState", "Submissions"),
     "usage": ("UsageBoard",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

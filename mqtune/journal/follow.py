@@ -41,17 +41,27 @@ class Follower:
         experiment: the experiment's name.
         from_start: whether to begin with the journal's first entry, or with the next one.
         patience_s: how long it tries to reach a server that is away.
+        page_count: the most entries of one read of the journal.
 
     Raises:
         BrokerUnavailable: there is no Redis at the URL, it refuses the password, or is too old.
         ConfigurationError: it has no such experiment, or the URL is malformed.
     """
 
-    def __init__(self, url: str, experiment: str, *, from_start: bool = True, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        experiment: str,
+        *,
+        from_start: bool = True,
+        patience_s: float = PATIENCE_S,
+        page_count: int = PAGE_COUNT,
+    ) -> None:
         # redis-py types answers as what any setting might give; with ours they are bytes.
         self._client: Any = connect(url, role="follower")
         self._keys = ExperimentKeys(experiment, database_of(self._client))
         self.journal = RedisJournal(self._client, experiment, patience_s=patience_s)
+        self._page_count = page_count
         self._pubsub: Any = None
         self._heard_at = time.monotonic()
         # Whether the journal may have entries that no message will bring.
@@ -93,8 +103,8 @@ class Follower:
 
     def _look_up(self) -> list[Entry]:
         """Return the next page of the journal."""
-        entries = self.journal.read(self._last, count=PAGE_COUNT)
-        self._is_behind = len(entries) == PAGE_COUNT
+        entries = self.journal.read(self._last, count=self._page_count)
+        self._is_behind = len(entries) == self._page_count
         self._heard_at = time.monotonic()
         if entries:
             self._last = entries[-1].id

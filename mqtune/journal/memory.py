@@ -46,7 +46,7 @@ class MemoryJournal(Journal):
     def __init__(self, server: MemoryServer, experiment: str) -> None:
         self.experiment = experiment
         self.keeps = not server.forgets
-        self._server = server
+        self.server = server
         self._lock = server.changed
         self._epoch = 0
         self._chapters = ChapterReader(self)
@@ -59,7 +59,7 @@ class MemoryJournal(Journal):
         """Append an event, and return the number of its entry."""
         state = self._state
         number = state.forgotten + len(state.entries) + 1
-        state.entries.append(Entry(f"{number}-{self._server.losses}", event))
+        state.entries.append(Entry(f"{number}-{self.server.losses}", event))
         state.size += len(event)
         self._lock.notify_all()
         return number
@@ -77,7 +77,7 @@ class MemoryJournal(Journal):
 
     def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
         with self._lock:
-            state, now = self._state, self._server.clock()
+            state, now = self._state, self.server.clock()
             if self._epoch:
                 self._check_epoch()
             if state.holder != holder:
@@ -90,7 +90,7 @@ class MemoryJournal(Journal):
                         holder=state.driver,
                         left_s=state.driver_until - now,
                     )
-                state.epoch = self._server.epochs = max(self._server.epochs, state.epoch) + 1
+                state.epoch = self.server.epochs = max(self.server.epochs, state.epoch) + 1
                 state.holder, state.driver, state.driver_since = holder, description, now
             if not self._epoch:
                 self._epoch, self._held_by = state.epoch, (holder, description, hold_s)
@@ -102,14 +102,14 @@ class MemoryJournal(Journal):
     def unlock(self, holder: str) -> None:
         with self._lock:
             if self._state.holder == holder:
-                self._state.driver_until, self._state.on_loss = self._server.clock(), self.on_loss
+                self._state.driver_until, self._state.on_loss = self.server.clock(), self.on_loss
 
     def _undriven(self) -> str:
         """Return the policy of workers if nobody has driven the experiment for longer than the grace, else nothing."""
         state = self._state
         if state.on_loss.policy == "continue" or state.driver_until is None:
             return ""
-        is_gone = self._server.clock() > state.driver_until + state.on_loss.grace_s
+        is_gone = self.server.clock() > state.driver_until + state.on_loss.grace_s
         return state.on_loss.policy if is_gone else ""
 
     def definition(self) -> bytes | None:
@@ -129,7 +129,7 @@ class MemoryJournal(Journal):
             before = self._state.trials.get(trial)
             if before is not None and before.attempt >= attempt:
                 return False
-            now, kept = self._server.clock(), assignment.encode()
+            now, kept = self.server.clock(), assignment.encode()
             if before is not None and before.gang:
                 self._state.forget_seats(trial)
             for name in seat_names(trial, assignment.seats):
@@ -203,14 +203,14 @@ class MemoryJournal(Journal):
 
     def expired(self) -> list[TrialId]:
         with self._lock:
-            now = self._server.clock()
+            now = self.server.clock()
             trials = self._state.trials.items()
             return [trial for trial, state in trials if state.state == "running" and state.lease_until <= now]
 
     def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
         with self._lock:
             self._check_epoch()
-            now, found = self._server.clock(), []
+            now, found = self.server.clock(), []
             for trial, attempt in attempts:
                 standing, seats = self._state.standing(trial, attempt)
                 is_under_way = standing in ("running", "staged")
@@ -246,7 +246,7 @@ class MemoryJournal(Journal):
                 state = self._state.trials[trial] = TrialState(attempt, b"", timestamp=timestamp)
                 seats = [state]
             else:
-                now, running = self._server.clock(), [seat for seat in seats if seat.state == "running"]
+                now, running = self.server.clock(), [seat for seat in seats if seat.state == "running"]
                 has_expired = any(seat.lease_until <= now or seat.lease_until == math.inf for seat in running)
                 if state is None or standing != "running" or (guard == "expired" and not has_expired):
                     return False
@@ -276,7 +276,7 @@ class MemoryJournal(Journal):
 
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
         with self._lock:
-            now, found = self._server.clock(), []
+            now, found = self.server.clock(), []
             for trial, state in self._state.trials.items():
                 if state.state == "staged" and state.staged_at <= now - older_than_s:
                     importing_s = None if state.imports_at is None else now - state.imports_at
@@ -297,7 +297,7 @@ class MemoryJournal(Journal):
             if block_s and at >= len(state.entries):
                 self._lock.wait_for(lambda: state.index_after(after) < len(state.entries), timeout=block_s)
                 at = state.index_after(after)
-            if self._server.forgets and at:
+            if self.server.forgets and at:
                 del state.entries[:at]
                 state.forgotten, at = state.forgotten + at, 0
             return state.entries[at : at + count], state.chapters[-1].last if state.chapters else ""
@@ -364,7 +364,7 @@ class MemoryJournal(Journal):
             state.size = sum(len(entry.data) for entry in state.entries)
             state.definition, state.epoch = definition, self._epoch
             state.holder, state.driver, hold_s = self._held_by
-            state.driver_until = self._server.clock() + hold_s
+            state.driver_until = self.server.clock() + hold_s
             state.requests = dict(requests)
             state.trials = {
                 trial: TrialState(attempt, b"", state="ended", ended_by="restored", timestamp=at)
@@ -385,7 +385,7 @@ class MemoryJournal(Journal):
 
     def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:
         with self._lock:
-            now = self._server.clock()
+            now = self.server.clock()
             for trial, attempt, worker, importing_s in held:
                 state = self._attempt(trial, attempt, "staged")
                 if state is not None:
@@ -406,7 +406,7 @@ class MemoryJournal(Journal):
             if state.state == "running" and state.token != claim.token:
                 return "taken"
             trial, _ = claim.seat
-            seats, now = self._state.seats(trial, state.gang), self._server.clock()
+            seats, now = self._state.seats(trial, state.gang), self.server.clock()
             if state.state == "staged":
                 if state.gang and lease_s == 0:
                     state.token = "" if state.token == claim.token else state.token
@@ -432,7 +432,7 @@ class MemoryJournal(Journal):
             return "undriven"
         if not state.gang or state.token == claim.token:
             return None
-        now = self._server.clock()
+        now = self.server.clock()
         if state.is_taken(now):
             return "taken"
         if is_apart(state.gang) and any(seat.is_taken(now) and seat.worker == worker for seat in seats):
@@ -497,14 +497,14 @@ class MemoryJournal(Journal):
             for claim in claims:
                 state = self._held(claim)
                 if state is not None:
-                    state.lease_until = self._server.clock() + lease_s
+                    state.lease_until = self.server.clock() + lease_s
                 undriven = ends and state is not None and not state.intent
                 answers.append(FENCED if state is None else UNDRIVEN if undriven else state.answer)
             return answers
 
     def compare(self, fared: Fared, worker: str, device: str) -> Others:
         with self._lock:
-            state, now = self._state, self._server.clock()
+            state, now = self._state, self.server.clock()
             who = {"well": worker, "failed": worker, "broken": f"{worker} {device}"}
             noted = (state.fared.get(kind, (-math.inf, mine)) for kind, mine in who.items())
             well, failed, broken = (

@@ -12,9 +12,10 @@ import pytest
 import mqtune
 from mqtune.core.errors import MqtuneError
 from mqtune.core.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId
-from mqtune.schedulers.base import START, Choice, Scheduler, Wait
+from mqtune.schedulers import Scheduler, Wait
+from mqtune.schedulers.base import START, Choice
 from mqtune.schedulers.stopping.rule import StopRule
-from mqtune.search.base import PastTrial, Searcher
+from mqtune.search import PastTrial, Searcher
 from mqtune.testing.callbacks import CallbackContract
 from mqtune.testing.schedulers import SchedulerContract
 from mqtune.testing.searchers import SearcherContract

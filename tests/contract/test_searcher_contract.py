@@ -7,11 +7,8 @@ from typing import Any, ClassVar
 import pytest
 
 import mqtune
+from mqtune import GridSearcher, PointsFirst, RandomSearcher, Space
 from mqtune.integrations.optuna import OptunaSearcher
-from mqtune.search.grid import GridSearcher
-from mqtune.search.points import PointsFirst
-from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space
 from mqtune.testing.searchers import NewSearcher, SearcherContract
 
 #: What hangs on what was chosen, and domains in a list.

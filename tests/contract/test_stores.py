@@ -7,14 +7,18 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
-from mqtune.checkpoints import CheckpointStore, open_store, remote
+from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.checkpoints.remote import FsspecStore
 from mqtune.checkpoints.store import Tenant, split_name
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CheckpointId
 from mqtune.testing.stores import Damage, StoreContract, files_in, saved_id, write_files
+
+#: More than a store reads at once.
+LARGE_BYTES = 2**24 + 1
 
 
 def damage_largest(folder: Path, change: Callable[[bytes], bytes | None]) -> None:
@@ -44,7 +48,7 @@ class OwnedContract(StoreContract):
 
     def test_a_broker_and_its_copy_at_another_address_have_marks_of_their_own(self, store: CheckpointStore) -> None:
         one = Tenant("1a", "digits", "run", "head:6379/0 10.0.0.1")
-        copy = one._replace(run="another", place="spare:6379/0 10.0.0.2")
+        copy = Tenant("1a", "digits", "another", "spare:6379/0 10.0.0.2")
         store.claim(one)
         store.claim(copy)
         assert sorted(store.tenants()) == [copy, one]
@@ -140,15 +144,14 @@ def test_a_large_file_that_changes_while_the_driver_sends_it_is_refused(
 ) -> None:
     store = FsspecStore(f"file://{tmp_path}/store")
     store.create()
-    source = write_files(tmp_path / "source", {"model": b"m" * 100})
-    monkeypatch.setattr(remote, "_WHOLE_BYTES", 7)
-    put = store._files.put_file
+    source = write_files(tmp_path / "source", {"model": bytes(LARGE_BYTES)})
+    put = LocalFileSystem.put_file
 
-    def slow(place: str, *arguments: object) -> None:
-        put(place, *arguments)
-        (source / "model").write_bytes(b"n" * 100)
+    def slow(*arguments: object) -> None:
+        put(*arguments)
+        (source / "model").write_bytes(bytes(LARGE_BYTES - 1) + b"n")
 
-    monkeypatch.setattr(store._files, "put_file", slow)
+    monkeypatch.setattr(LocalFileSystem, "put_file", slow)
     with pytest.raises(ConfigurationError, match=r"source/model.*changed.*left alone"):
         store.save(saved_id(), source, {})
 

@@ -18,7 +18,7 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import MqtuneError
 from mqtune.core.events import START, ExperimentCreated
 from mqtune.core.keys import ExperimentKeys
-from mqtune.journal import JOURNAL_FILE, RedisJournal, connect, cut_chapters, experiments_on, keep_chapter
+from mqtune.journal import JOURNAL_FILE, Chapter, RedisJournal, connect, cut_chapters, experiments_on, keep_chapter
 from mqtune.results.results import Results
 
 DAY_MS = 86_400_000
@@ -124,7 +124,7 @@ def test_what_can_not_be_archived_stays_is_named_and_holds_up_no_other(
     journal = broker.journal("two")
     journal.lock("driver", "", 60)
     entry = journal.read(START.entry, count=1)[0]
-    chapter = cut.chapter._replace(first=entry.id, last=entry.id)
+    chapter = Chapter(cut.chapter.id, entry.id, entry.id, cut.chapter.entries, cut.chapter.size)
     assert journal.trim(chapter, "")
     journal.unlock("driver")
     store.delete(chapter.id)

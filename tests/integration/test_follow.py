@@ -108,11 +108,10 @@ def test_it_reads_what_was_there_and_then_what_comes(follower: Follower, writer:
 
 
 def test_a_long_journal_is_read_in_pages(redis_server: EmbeddedServer, writer: Writer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "PAGE_COUNT", 10)
     monkeypatch.setattr(module, "SILENCE_S", 1000)
     writer.stage(99)
 
-    with contextlib.closing(Follower(redis_server.url, NAME)) as follower:
+    with contextlib.closing(Follower(redis_server.url, NAME, page_count=10)) as follower:
         pages = [follower.read(1) for _ in range(10)]
 
     assert [len(page) for page in pages] == [10] * 10
@@ -152,33 +151,27 @@ def test_a_message_that_comes_again_is_not_read_again(follower: Follower, writer
     assert journal_reads(writer) == asked
 
 
-class Lossy:
-    """A subscription that loses every third message."""
+@pytest.fixture
+def lost(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have subscriptions lose every third message, and return the lost ones."""
+    get, heard, lost = redis.client.PubSub.get_message, itertools.count(1), list[Any]()
 
-    def __init__(self, inner: Any) -> None:
-        self._inner = inner
-        self.lost = 0
-        self._heard = 0
-
-    def get_message(self, **options: Any) -> Any:
-        message = self._inner.get_message(**options)
-        if message is not None and message["type"] == "message":
-            self._heard += 1
-            if self._heard % 3 == 0:
-                self.lost += 1
-                return None
+    def get_lossy(pubsub: redis.client.PubSub, **options: Any) -> Any:
+        message = get(pubsub, **options)
+        if message is not None and message["type"] == "message" and next(heard) % 3 == 0:
+            lost.append(message)
+            return None
         return message
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    monkeypatch.setattr(redis.client.PubSub, "get_message", get_lossy)
+    return lost
 
 
 def test_what_messages_lose_is_read_from_the_journal(
-    follower: Follower, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    follower: Follower, writer: Writer, lost: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "SILENCE_S", 0.1)
     listening(follower, writer)
-    lossy = follower._pubsub = Lossy(follower._pubsub)
     before = len(writer.ids)
     thread = threading.Thread(target=writer.stage, args=(299,))
 
@@ -189,21 +182,19 @@ def test_what_messages_lose_is_read_from_the_journal(
         found += [entry.id for entry in follower.read(0.2)]
     thread.join()
 
-    assert lossy.lost > 0
+    assert lost
     assert found == writer.ids[before:]
 
 
 def test_a_last_message_that_is_lost_is_noticed_by_the_silence_after_it(
-    follower: Follower, writer: Writer, monkeypatch: pytest.MonkeyPatch
+    follower: Follower, writer: Writer, lost: list[Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(module, "SILENCE_S", 0.1)
     listening(follower, writer)
-    follower._pubsub = Lossy(follower._pubsub)
     before = len(writer.ids)
-
     writer.stage(3)
-
     assert read_until(follower, writer.ids[-1]) == writer.ids[before:]
+    assert len(lost) == 1
 
 
 def test_connections_that_are_cut_again_and_again_lose_nothing(

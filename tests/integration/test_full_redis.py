@@ -35,6 +35,7 @@ from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.core.errors import BrokerFull
 from mqtune.core.events import AttemptEnded, ExperimentCreated, Requested, decode_event
+from mqtune.core.keys import ExperimentKeys
 from mqtune.core.owner import NOBODY
 from mqtune.core.shares import Demand, Share
 from mqtune.core.submission import Submission
@@ -125,7 +126,7 @@ def test_a_driver_keeps_its_lock_and_steers_on_a_full_server(full: Filled) -> No
     assert driver.look([(TWO, 1)], LONG_S).under_way == [True]
     assert driver.lose(TWO, 1, "any", ended(TWO))
     assert driver.stage(TWO, 2, ASSIGNMENT, staged(TWO, 2))
-    full.client.delete(driver._keys.trial(THREE))
+    full.client.delete(ExperimentKeys("x").trial(THREE))
     assert driver.lose(THREE, 1, "gone", ended(THREE))
     assert driver.close_trial(THREE, 1, trial_closed(THREE))
     demand = Demand(experiment="token", queues=("q",), wanted=1)
@@ -291,7 +292,7 @@ def test_doctor_names_the_experiments_that_fill_a_server(full: Filled, server: E
     other.record(closed(), definition=DEFINITION)
     # A trial's first reports travel alone, those of a flood by the hundred.
     for size in [5_000] * 10 + [200_000] * 20:
-        full.client.xadd(other._keys.journal, {"e": bytes(size)})
+        full.client.xadd(ExperimentKeys("flood").journal, {"e": bytes(size)})
     full.client.config_set("maxmemory", 1)
 
     done = CliRunner().invoke(group, ["doctor", "--broker", server.url, "--json"])

@@ -174,27 +174,6 @@ def test_a_seat_whose_others_do_not_come_is_given_back_and_others_use_its_slot_u
         assert not any(attempt.reports for attempt in gang.attempts[:-1]), "it has begun once"
 
 
-def test_a_trial_for_which_too_few_slots_are_left_waits_and_holds_none_of_them(pair: Pair) -> None:
-    folder = pair.folder
-    with (
-        tuner_of(pair.broker, "long", mqtune.Resources(), held) as single,
-        tuner_of(pair.broker, "wide", APART, meets) as double,
-    ):
-        long = single.add({"number": 7})
-        eventually(lambda: single.step(0.05) or long.attempt.reports, SOON_S)
-        gang = double.add({"number": 8})
-        let_go(folder, 9)
-        short = single.add({"number": 9})
-
-        assert is_over(single, short) is TrialStatus.COMPLETED
-        let_go(folder, 7)
-        assert is_over(single, long) is TrialStatus.COMPLETED
-        single.close()
-        runs_at_last(double, gang)
-        let_go(folder, 8)
-        assert is_over(double, gang) is TrialStatus.COMPLETED
-
-
 def test_a_trial_goes_on_elsewhere_from_its_checkpoint_when_a_worker_of_one_seat_is_killed_or_drained(
     tmp_path: Path,
 ) -> None:

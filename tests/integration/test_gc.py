@@ -209,17 +209,17 @@ def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
     (place / "somebodys").mkdir(parents=True)
     gone, known, archived = saved("gone"), saved("known"), saved("archived")
     mine = gone.tenants()[0]
-    saved("of-both", Tenant("another", "of-both"), mine._replace(experiment="of-both"))
+    saved("of-both", Tenant("another", "of-both"), Tenant(mine.broker, "of-both", *mine[2:]))
     saved("of-another", Tenant("another", "of-another"))
     begun = begin(redis_client, "known")
     begun.record(b"event", definition=b"definition")
     begun.unlock("known's")
-    give_to_archive(archived, mine._replace(experiment="archived"))
+    give_to_archive(archived, Tenant(mine.broker, "archived", *mine[2:]))
     Book(home / "is-here").save()
     saved("is-here")
     # From before anybody said whose they are.
     unsaid = saved("unsaid")
-    unsaid.release(mine._replace(experiment="unsaid"))
+    unsaid.release(Tenant(mine.broker, "unsaid", *mine[2:]))
     claim(unsaid, redis_client, "unsaid", patience_s=5)
     taken = ("--broker", redis_server.url, "--checkpoints", str(place))
 
@@ -323,7 +323,7 @@ def test_a_server_that_was_restarted_is_recognized_by_its_address(tmp_path: Path
     for _ in range(2):
         with EmbeddedServer.start(tmp_path / "one", binary=server_binary) as server:
             runs.append(tenant_on(server.url, "x"))
-    first, second = (each._replace(broker="one") for each in runs)
+    first, second = (Tenant("one", *each[1:]) for each in runs)
 
     assert first.run != second.run
     assert first.is_same(second)

@@ -29,19 +29,20 @@ from mqtune.core.trial import FORGOTTEN, TrialId
 from mqtune.journal import (
     FENCED,
     JOURNAL_FILE,
-    UPLOAD_COUNT,
     Claim,
     ControlChannel,
     JournalFile,
     Order,
+    RedisClient,
     RedisJournal,
     bring_back,
     open_client,
-    put_back,
 )
 
 #: How long a command here may take before its connection counts as dead.
 TIMEOUT_S = 0.3
+#: So many attempts have more entries than are put back in one step.
+SEVERAL_UPLOADS = 260
 DEFINITION = {"metric": "loss", "mode": "min", "max_failures": 0}
 CREATED = ExperimentCreated(name="x", definition=DEFINITION, at=1.0).encode()
 
@@ -60,13 +61,18 @@ def line(server: RestartableRedis) -> Iterator[FaultyProxy]:
 
 
 @pytest.fixture
-def journal(line: FaultyProxy) -> Iterator[RedisJournal]:
-    """The journal as its driver has it, over a line that fails when a test says so."""
-    client = open_client(line.url, connect_timeout_s=TIMEOUT_S, command_timeout_s=TIMEOUT_S)
-    with contextlib.closing(client):
-        journal = RedisJournal(client, "x")
-        journal.lock("driver-1", "process 1 on head", LONG_S)
-        yield journal
+def client(line: FaultyProxy) -> Iterator[RedisClient]:
+    """A client on a line that fails when a test says so."""
+    with contextlib.closing(open_client(line.url, connect_timeout_s=TIMEOUT_S, command_timeout_s=TIMEOUT_S)) as client:
+        yield client
+
+
+@pytest.fixture
+def journal(client: RedisClient) -> RedisJournal:
+    """The journal as its driver has it, on that line."""
+    journal = RedisJournal(client, "x")
+    journal.lock("driver-1", "process 1 on head", LONG_S)
+    return journal
 
 
 # Cut off.
@@ -88,11 +94,11 @@ def test_a_report_that_gets_no_answer_is_written_once_and_counts_as_an_outage(
 
 
 def test_a_control_channel_that_leads_nowhere_is_made_anew(
-    line: FaultyProxy, journal: RedisJournal, monkeypatch: pytest.MonkeyPatch
+    line: FaultyProxy, client: RedisClient, journal: RedisJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody says that the connection is broken: it is open, and takes what is sent."""
     monkeypatch.setattr("mqtune.journal.fleet.SILENCE_S", TIMEOUT_S)
-    hints = ControlChannel(journal._client, "w")
+    hints = ControlChannel(client, "w")
     assert hints.next(0.01) is None
     line.drop()
 
@@ -109,10 +115,10 @@ def test_a_control_channel_that_leads_nowhere_is_made_anew(
 
 
 def test_a_server_that_was_restarted_while_no_connection_was_open_counts_as_an_outage(
-    server: RestartableRedis, journal: RedisJournal
+    server: RestartableRedis, client: RedisClient, journal: RedisJournal
 ) -> None:
     before = journal.outages
-    journal._client.close_unused(0)
+    client.close_unused(0)
     server.restart()
 
     journal.record(closed())
@@ -137,19 +143,15 @@ def filled(journal: RedisJournal, folder: Path, trials: int = 2) -> JournalFile:
 
 
 def test_a_long_journal_is_put_back_whole(server: RestartableRedis, journal: RedisJournal, tmp_path: Path) -> None:
-    copy = filled(journal, tmp_path, trials=UPLOAD_COUNT // 2)
+    copy = filled(journal, tmp_path, trials=SEVERAL_UPLOADS)
     before = entries(journal)
     server.lose_data()
-
-    found = put_back(journal, copy, before[-1].id, [], at=1.0)
-
+    bring_back(journal, copy, at=1.0)
     after = entries(journal)
-    assert found == (len(before), len(before), [])
-    assert len(before) > UPLOAD_COUNT
     assert after[: len(before)] == before
     ends = [decode_event(entry.data) for entry in after[len(before) :]]
     assert all(isinstance(end, AttemptEnded) and end.error_type == FORGOTTEN for end in ends)
-    assert len(ends) == UPLOAD_COUNT // 2
+    assert len(ends) == SEVERAL_UPLOADS
     journal.lock("driver-1", "", LONG_S)
 
 

@@ -67,7 +67,7 @@ def begin(
     worker.begin(server.url, code_root=code_root, slots=SLOTS, ahead=ahead)
     eventually(lambda: worker.problem() or Fleet(client, patience_s=5).workers(), 30)
     assert worker.problem() is None
-    return psutil.Process(worker._process.pid)
+    return psutil.Process(worker.pid)
 
 
 def test_what_is_put_on_the_queue_is_taken_in_its_order_and_seen_by_who_looks(redis_client: RedisClient) -> None:
@@ -184,7 +184,7 @@ def test_an_idle_worker_that_is_told_to_end_leaves_the_fleet_and_no_process(
 
 
 def test_a_worker_that_nobody_needs_ends_with_its_driver(worker: PrivateWorker) -> None:
-    process = psutil.Process(worker._process.pid)
+    process = psutil.Process(worker.pid)
 
     worker.stop()
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import celery
 import pytest
 import redis
 from fleets import worker
@@ -221,11 +222,14 @@ def test_what_failed_in_the_middle_is_published_again_and_then_all_of_it_is_ther
 
 
 def test_a_connection_that_kombu_makes_anew_takes_many_attempts_by_one_command_too(
-    backend: CeleryBackend, redis_client: redis.Redis
+    backend: CeleryBackend, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    made: list[Any] = []
+    connect = celery.Celery.connection_for_write
+    monkeypatch.setattr(celery.Celery, "connection_for_write", lambda *args: made.append(connect(*args)) or made[-1])
     backend.publish_all(offers(1))
     # As kombu does when a Sentinel does not answer, before it goes on to the next one.
-    backend._connection.close()
+    made[0].close()
     before = pushes(redis_client)
 
     backend.publish_all(offers(*range(2, 10)))

@@ -9,6 +9,7 @@ import re
 import pytest
 import redis
 from click.testing import CliRunner
+from contract.journals.gangs import ANY
 from contract.journals.world import ASSIGNMENT, LONG_S, ONE, SHORT_S, ended, staged, started
 from waiting import eventually
 
@@ -89,7 +90,7 @@ def test_a_gang_counts_as_many_slots_as_it_has_seats_and_begins_only_where_a_quo
     quotas.set("*", 2)
     single = many.stage()
     many.claim(single)
-    gangs.stage(ONE, 1, ASSIGNMENT._replace(gang="2:any:1 CPU"), staged(ONE))
+    gangs.stage(ONE, 1, ANY, staged(ONE))
     seats = [Claim(name, 1, f"token-{name}") for name in seat_names(ONE, 2)]
 
     assert [gangs.claim(each, "w", LONG_S, started(each)) for each in seats] == ["quota"] * 2
@@ -212,18 +213,10 @@ def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
     run("both-*", "--share", "2")
     run("both-*", "--priority", "low")
     assert re.search(r"both-\* +low +2 +80 +", run("both-*", "--journal-mb", "80"))
-    run("both-*", "--reports-per-s", "0.5")
-    assert re.search(r"both-\* +low +2 +80 +0.5 +6 +", run("both-*", "--requests-per-min", "6"))
     table = demands.table()
     assert table is not None
-    assert table.caps["both-*"] == Cap("low", 2.0, 80.0, 0.5, 6.0, str(this_owner())), (
-        "the part that was not given stays"
-    )
+    assert table.caps["both-*"] == Cap("low", 2.0, 80.0, str(this_owner())), "the part that was not given stays"
     with pytest.raises(ConfigurationError, match="share=-1"):
         Quotas(redis_client, patience_s=1.0).set_cap("team-*", "olaf", share=-1.0)
     with pytest.raises(ConfigurationError, match="journal_mb=0"):
         Quotas(redis_client, patience_s=1.0).set_cap("team-*", "olaf", journal_mb=0.0)
-    with pytest.raises(ConfigurationError, match=r"reports_per_s=0\.01 must not be below 0\.1"):
-        Quotas(redis_client, patience_s=1.0).set_cap("team-*", "olaf", reports_per_s=0.01)
-    with pytest.raises(ConfigurationError, match="requests_per_min=0 is not a whole number of at least 1"):
-        Quotas(redis_client, patience_s=1.0).set_cap("team-*", "olaf", requests_per_min=0)

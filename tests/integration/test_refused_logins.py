@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import threading
 from collections.abc import Iterator
@@ -11,16 +12,17 @@ from pathlib import Path
 import pytest
 import redis
 from accounts import Accounts
+from click.testing import CliRunner
 from driver_hosts import DriverHost
 from fleets import worker
 from impaired import reasons
 from waiting import DEADLINE_S, eventually
 
 from mqtune.backends import EmbeddedServer
-from mqtune.cli.doctor import _worker
+from mqtune.cli import group
 from mqtune.cli.submit import why_no_driver_slot
 from mqtune.core.errors import BrokerRefused
-from mqtune.journal import RedisJournal, account, connect, password_hash, rules_of
+from mqtune.journal import Fleet, RedisJournal, account, connect, password_hash, rules_of
 from mqtune.worker import drivers as module
 
 USER = "team-driver"
@@ -123,11 +125,9 @@ def test_a_worker_whose_driver_account_is_refused_says_so_everywhere_ends_its_sc
     assert said in reasons(host.impairments)
     refused = worker("w@h", impairments=[impairment], drivers=host.slots.offered)
     assert said in why_no_driver_slot("x", [refused])
-    finding = _worker(refused)
-    assert finding is not None
-    assert finding.state == "problem"
-    assert said in finding.text
-
+    Fleet(team.admin.admin, patience_s=5).join(refused, 60)
+    checked = CliRunner().invoke(group, ["doctor", "--broker", team.admin.url, "--json"])
+    assert [each["state"] for each in json.loads(checked.stdout) if said in each["text"]] == ["problem"]
     team.restore()
     eventually(lambda: not host.impairments.all)
     assert host.slots.offered == 1

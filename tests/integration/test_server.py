@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import select
 import signal
@@ -72,7 +71,7 @@ def watcher_of(pid: int) -> int:
 
 
 def is_alive(server: EmbeddedServer) -> bool:
-    return server._process.poll() is None
+    return any(int(row.split()[0]) == server.pid for row in group_of(server.pid))
 
 
 def password_of(server: EmbeddedServer) -> str:
@@ -352,17 +351,14 @@ def test_a_dead_server_frees_its_folder_also_while_nobody_reaps_it(
 ) -> None:
     monkeypatch.setattr(server_module, "STOP_DEADLINE_S", 1.0)
     server = EmbeddedServer.start(tmp_path, binary=binary)
-    server._process.stdin.close()  # type: ignore[union-attr]  # as the end of the owner would; only poll() reaps
-    eventually(lambda: not any(row.split()[0] == str(server.pid) for row in group_of(server.pid)))
+    os.kill(server.pid, signal.SIGTERM)
+    eventually(lambda: not is_alive(server))
     os.kill(server.pid, 0)
 
     with EmbeddedServer.start(tmp_path, binary=binary) as second:
         os.kill(server.pid, 0)
-        eventually(lambda: not group_of(server.pid))
-        os.kill(server.pid, 0)
-
         server.stop()
-
+        eventually(lambda: not group_of(server.pid))
         assert EmbeddedServer.running_url(tmp_path) == second.url
 
 
@@ -401,12 +397,27 @@ def test_ctrl_c_at_the_owner_does_not_reach_the_server(tmp_path: Path) -> None:
         assert "SIGINT" not in (tmp_path / "redis" / "server.log").read_text()
 
 
-def test_a_forked_child_neither_stops_the_server_nor_keeps_it_alive(tmp_path: Path) -> None:
-    code = OWNER.replace("sys.stdin.read()", "FORK")
-    code = code.replace(
-        "FORK",
-        "import os\nif os.fork() == 0:\n    server.stop()\n    sys.stdin.read()\n    os._exit(0)\nsys.stdin.read()",
-    )
+#: A child that the owner of a server starts, and that outlives it; the owner prints its number.
+CHILDREN = {
+    "forked": """
+child = os.fork()
+if not child:
+    server.stop()
+    signal.pause()
+print(child, flush=True)
+""",
+    "spawned": """
+import multiprocessing, time
+child = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+child.start()
+print(child.pid, flush=True)
+""",
+}
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+def test_a_child_of_the_owner_neither_stops_the_server_nor_keeps_it_alive(tmp_path: Path, child: str) -> None:
+    code = OWNER.replace("sys.stdin.read()", f"{CHILDREN[child]}sys.stdin.read()")
     owner = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", code, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -416,28 +427,14 @@ def test_a_forked_child_neither_stops_the_server_nor_keeps_it_alive(tmp_path: Pa
     with owner:
         assert owner.stdin is not None
         assert owner.stdout is not None
-        pid = int(owner.stdout.readline().split()[0])
-        assert EmbeddedServer.running_url(tmp_path)
-
-        owner.kill()
-
-        eventually(lambda: not group_of(pid))
-
-
-def test_a_child_that_the_owner_starts_does_not_keep_the_server_alive(tmp_path: Path, binary: ServerBinary) -> None:
-    context = multiprocessing.get_context("spawn")
-    server = EmbeddedServer.start(tmp_path, binary=binary)
-    gate = context.Event()
-    child = context.Process(target=gate.wait)
-    child.start()
-    try:
-        server._process.stdin.close()  # type: ignore[union-attr]  # as the end of this process would
-
-        eventually(lambda: not is_alive(server))
-    finally:
-        gate.set()
-        child.join()
-        server.stop()
+        pid, left = (int(owner.stdout.readline().split()[0]) for _ in range(2))
+        try:
+            assert EmbeddedServer.running_url(tmp_path)
+            owner.kill()
+            eventually(lambda: not group_of(pid))
+            os.kill(left, 0)
+        finally:
+            os.kill(left, signal.SIGKILL)
 
 
 def test_a_server_that_does_not_come_up_is_an_error_with_the_end_of_its_log(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from mqtune.journal import (
     RedisClient,
     RedisJournal,
     Submissions,
-    Taken,
     connect,
     experiments_on,
     submissions as module,
@@ -62,24 +61,30 @@ def there(client: redis.Redis) -> Submissions:
     return Submissions(client, patience_s=5)
 
 
-def submission(name: str = "sweep") -> Submission:
-    return Submission(name, "tune.py", ("--epochs", "5"), BUNDLE.digest, Owner("a", "ada", "laptop"), 1.0)
+def submission(name: str = "sweep", **changed: Any) -> Submission:
+    parts = {"script": "tune.py", "arguments": ("--epochs", "5"), "bundle": BUNDLE.digest, **changed}
+    return Submission(name=name, owner=Owner("a", "ada", "laptop"), at=1.0, **parts)
 
 
 def submit(there: Submissions, name: str = "sweep") -> None:
     there.submit(submission(name), BUNDLE, KEY)
 
 
-def take(there: Submissions, worker: str = "w1", name: str = "sweep") -> tuple[Taken, str]:
+def take(there: Submissions, worker: str = "w1", name: str = "sweep") -> tuple[Any, str]:
     token = next(_tokens)
     taken = there.take(name, worker, token)
     assert taken is not None
     return taken, token
 
 
-def states(there: Submissions) -> tuple[str, int, str]:
-    found = there.state("sweep")
+def state(there: Submissions, name: str = "sweep") -> Any:
+    found = there.state(name)
     assert found is not None
+    return found
+
+
+def states(there: Submissions) -> tuple[str, int, str]:
+    found = state(there)
     return found.state, found.run, found.how
 
 
@@ -90,8 +95,7 @@ def test_what_was_submitted_waits_is_taken_once_and_has_ended_when_its_worker_sa
     submit(there)
     assert there.due() == ["first", "sweep"]
     assert sorted(experiments_on(client, patience_s=5)) == ["first", "sweep"]
-    waiting = there.state("sweep")
-    assert waiting is not None
+    waiting = state(there)
     assert (waiting.submission, waiting.state, waiting.is_kept) == (submission(), "waiting", False)
 
     taken, token = take(there)
@@ -102,8 +106,7 @@ def test_what_was_submitted_waits_is_taken_once_and_has_ended_when_its_worker_sa
     assert there.take("sweep", "w2", "another") is None
     assert (there.due(), there.keep("sweep", token)) == (["first"], "")
     there.leave("sweep", token, "failed", code=3, reason="exit code 3", output="…")
-    ended = there.state("sweep")
-    assert ended is not None
+    ended = state(there)
     assert (ended.state, ended.how, ended.code, ended.reason, ended.output) == (
         "ended",
         "failed",
@@ -137,26 +140,16 @@ def test_a_submission_whose_worker_is_gone_runs_on_another_and_the_first_one_is_
     monkeypatch.setattr(module, "HOLD_S", SHORT_HOLD_S)
     _, lost = take(there)
     eventually(lambda: there.due() == ["sweep"])
+    # One that is kept late is still its worker's if nobody has taken it.
+    assert (there.keep("sweep", lost), there.due()) == ("", [])
+    eventually(lambda: there.due() == ["sweep"])
     monkeypatch.undo()
-
     taken, token = take(there, "w2")
-
     assert (taken.run, taken.is_first) == (2, False)
     assert there.keep("sweep", lost) == "over"
     there.leave("sweep", lost, "failed", code=1, reason="", output="")
     assert states(there) == ("running", 2, "")
     assert there.keep("sweep", token) == ""
-
-
-def test_one_that_is_kept_late_is_still_its_workers_if_nobody_has_taken_it(
-    there: Submissions, monkeypatch: pytest.MonkeyPatch
-):
-    submit(there)
-    monkeypatch.setattr(module, "HOLD_S", SHORT_HOLD_S)
-    _, token = take(there)
-    eventually(lambda: there.due() == ["sweep"])
-    monkeypatch.undo()
-    assert (there.keep("sweep", token), there.due()) == ("", [])
 
 
 def test_runs_that_are_lost_soon_after_their_begin_end_a_submission_and_those_that_are_given_back_never_do(
@@ -174,18 +167,10 @@ def test_runs_that_are_lost_soon_after_their_begin_end_a_submission_and_those_th
     for _ in range(MOST_SHORT - 1):
         there.leave("sweep", take(there)[1], "lost", code=-9, reason="killed", output="the end")
     assert there.due() == ["sweep"]
-
-
-def test_a_script_that_is_lost_time_and_again_has_failed(there: Submissions):
-    submit(there)
-    for _ in range(MOST_SHORT):
-        there.leave("sweep", take(there)[1], "lost", code=-9, reason="killed", output="the end")
     assert there.take("sweep", "w1", "t") is None
-    found = there.state("sweep")
-    assert found is not None
-    assert (found.how, found.run, found.output) == ("failed", MOST_SHORT, "the end")
+    found = state(there)
+    assert (found.how, found.output, there.due()) == ("failed", "the end", [])
     assert found.reason == "it was lost 3 times in a row soon after it began, at last as killed"
-    assert there.due() == []
 
 
 def test_what_somebody_drives_is_neither_submitted_nor_taken(there: Submissions, client: redis.Redis):
@@ -195,8 +180,11 @@ def test_what_somebody_drives_is_neither_submitted_nor_taken(there: Submissions,
     assert there.take("sweep", "w1", "t") is None
     assert there.due() == ["sweep"]
     journal.unlock("a person")
-    assert there.take("sweep", "w1", "t") is not None
-
+    _, token = take(there)
+    # The lock of a driver that was not this run stays.
+    RedisJournal(client, "sweep").lock("holder", "process 1 on laptop", 600)
+    there.leave("sweep", token, "again", code=None, reason="", output="", process="process 2 on w")
+    assert there.take("sweep", "w2", "other") is None
     RedisJournal(client, "other").lock("a person", "process 1", 20)
     with pytest.raises(NameTaken, match="somebody drives experiment 'other'"):
         submit(there, "other")
@@ -208,8 +196,7 @@ def test_a_person_ends_one_that_waits_at_once_and_the_worker_of_any_other_hears_
     assert there.halt("sweep", "by ada") == "unknown"
     submit(there)
     assert (there.halt("sweep", "by ada"), there.halt("sweep", "by bob")) == ("stopped", "ended")
-    found = there.state("sweep")
-    assert found is not None
+    found = state(there)
     assert (found.how, found.reason, there.due()) == ("stopped", "by ada", [])
 
     submit(there)
@@ -244,7 +231,7 @@ def test_who_may_write_to_the_server_and_has_no_key_has_nothing_else_run(there: 
     submit(there)
     submit(there, "other")
     described: list[bytes | None] = client.hmget(key, "description", "signature")  # type: ignore[assignment]
-    changed = submission()._replace(arguments=("--evil",)).encode()
+    changed = submission(arguments=("--evil",)).encode()
     for fields in ({"description": changed}, {"signature": "00"}):
         client.hset(key, mapping=fields)
         with pytest.raises(CodeRefused, match="not signed with the MQTUNE_CODE_KEY"):
@@ -264,13 +251,10 @@ def test_who_may_write_to_the_server_and_has_no_key_has_nothing_else_run(there: 
 
 
 def test_workers_that_may_not_run_one_leave_it_to_others_and_are_known_until_it_runs(
-    there: Submissions, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    there: Submissions, client: redis.Redis
 ):
-    monkeypatch.setattr(module, "MOST_REFUSED", 2)
-
     def refused() -> tuple[tuple[str, ...], str]:
-        found = there.state("sweep")
-        assert found is not None
+        found = state(there)
         assert (found.state, found.run) == ("waiting", 0)
         return found.refused_by, found.refusal
 
@@ -283,22 +267,22 @@ def test_workers_that_may_not_run_one_leave_it_to_others_and_are_known_until_it_
     there.refuse(signed, "w1", "no key")
     there.refuse(signed, "w1", "no key")
     assert refused() == (("w1",), "no key")
-    for worker in ("w2", "w3"):
+    workers = tuple(f"w{number}" for number in range(2, 30))
+    for worker in workers:
         there.refuse(signed, worker, "another key")
-    assert refused() == (("w2", "w3"), "another key"), "the last ones are kept, and no more"
+    last, _ = refused()
+    assert last == workers[-len(last) :] != workers, "the last ones are kept, and no more"
     assert there.due() == ["sweep"]
     # One that was submitted since is another one.
     there.refuse(replace(signed, signature="00"), "w4", "late")
-    assert refused() == (("w2", "w3"), "another key")
+    assert refused() == (last, "another key")
 
     _, token = take(there, "w5")
-    found = there.state("sweep")
-    assert found is not None
+    found = state(there)
     assert (found.state, found.refused_by, found.refusal) == ("running", (), "")
     there.leave("sweep", token, "done", code=0, reason="", output="")
     there.refuse(signed, "w1", "no key")
-    found = there.state("sweep")
-    assert found is not None
+    found = state(there)
     assert found.refused_by == ()
     assert there.signed("gone") is None
 
@@ -320,14 +304,13 @@ def drives(there: Submissions, folder: Path) -> DriverSlots:
 
 
 def test_a_submission_that_no_worker_could_run_has_failed(there: Submissions, tmp_path: Path):
-    there.submit(submission()._replace(script="missing.py"), BUNDLE, KEY)
+    there.submit(submission(script="missing.py"), BUNDLE, KEY)
 
     with contextlib.closing(drives(there, tmp_path)) as slots:
         slots.start()
         eventually(lambda: states(there) == ("ended", 1, "failed"))
 
-    found = there.state("sweep")
-    assert found is not None
+    found = state(there)
     assert found.reason == "it can't run: its code has no missing.py"
 
 
@@ -337,7 +320,7 @@ def test_a_script_that_a_real_time_signal_ends_frees_its_slot(
 ):
     monkeypatch.setattr(drivers, "LOOK_S", 0.01)
     bundle = Bundle.of({"tune.py": File(b"import os; os.kill(os.getpid(), 40)")})
-    there.submit(submission()._replace(bundle=bundle.digest), bundle, KEY)
+    there.submit(submission(bundle=bundle.digest), bundle, KEY)
     slots = DriverSlots(
         there,
         slots=1,
@@ -354,8 +337,7 @@ def test_a_script_that_a_real_time_signal_ends_frees_its_slot(
         slots.start()
         eventually(lambda: states(there) == ("ended", MOST_SHORT, "failed"))
 
-    found = there.state("sweep")
-    assert found is not None
+    found = state(there)
     assert "it was ended by signal 40" in found.reason
 
 
@@ -397,16 +379,6 @@ def test_a_worker_that_is_shut_down_hands_its_scripts_over_without_a_wait_for_th
     assert taken.run == 2
 
 
-def test_the_lock_of_a_driver_that_was_not_the_run_stays(there: Submissions, client: redis.Redis):
-    submit(there)
-    _, token = take(there)
-    RedisJournal(client, "sweep").lock("holder", "process 1 on laptop", 600)
-
-    there.leave("sweep", token, "again", code=None, reason="", output="", process="process 2 on w")
-
-    assert there.take("sweep", "w2", "other") is None
-
-
 def test_a_submission_for_which_a_worker_has_no_room_is_left_to_others_at_first(
     there: Submissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -418,7 +390,7 @@ def test_a_submission_for_which_a_worker_has_no_room_is_left_to_others_at_first(
         slots.start()
         eventually(lambda: states(there)[1] == 1 and there.due() == ["sweep"])
         # What is submitted later is taken later.
-        there.submit(submission("later")._replace(script="missing.py"), BUNDLE, KEY)
+        there.submit(submission("later", script="missing.py"), BUNDLE, KEY)
         eventually(lambda: (found := there.state("later")) and found.state == "ended")
 
     taken, _ = take(there, "w2")
@@ -510,26 +482,11 @@ def test_names_that_are_none_are_passed_over(there: Submissions, client: redis.R
     assert there.due() == []
 
 
-def test_a_full_server_takes_no_submission_and_says_so_at_once_and_one_that_has_ended_stays(
+def test_a_full_server_lets_a_submission_be_kept_ended_and_stopped_and_takes_no_other(
     there: Submissions, client: redis.Redis
 ):
-    submit(there)
-    _, token = take(there)
-    there.leave("sweep", token, "failed", code=1, reason="exit code 1", output="")
-    impatient = Submissions(client, patience_s=0.1)
-    client.config_set("maxmemory", 1)
-    try:
-        for name in ("sweep", "new"):
-            with pytest.raises(BrokerFull, match="Redis is full"):
-                impatient.submit(submission(name), BUNDLE, KEY)
-    finally:
-        client.config_set("maxmemory", 0)
-
-    assert states(there) == ("ended", 1, "failed")
-    assert there.state("new") is None
-
-
-def test_a_full_server_lets_a_submission_be_kept_ended_and_stopped(there: Submissions, client: redis.Redis):
+    submit(there, "ended")
+    there.leave("ended", take(there, name="ended")[1], "failed", code=1, reason="exit code 1", output="")
     for name in ("kept", "ends", "stops"):
         submit(there, name)
     tokens = {name: take(there, name=name)[1] for name in ("kept", "ends", "stops")}
@@ -542,5 +499,9 @@ def test_a_full_server_lets_a_submission_be_kept_ended_and_stopped(there: Submis
         there.leave("ends", tokens["ends"], "done", code=0, reason="", output="")
         there.refuse(waiting, "w", "no key")
         assert there.halt("stops", "by ada") == "told"
+        for name in ("ended", "new"):
+            with pytest.raises(BrokerFull, match="Redis is full"):
+                Submissions(client, patience_s=0.1).submit(submission(name), BUNDLE, KEY)
     finally:
         client.config_set("maxmemory", 0)
+    assert (state(there, "ended").how, there.state("new")) == ("failed", None)

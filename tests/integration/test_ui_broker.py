@@ -117,11 +117,8 @@ def test_nobody_shares_the_server_of_an_experiment_that_runs_on_this_machine_alo
     assert (len(page["workers"]), page["shares"], page["problems"]) == (1, [], [])
 
 
-def test_an_account_of_an_earlier_version_is_told_why_no_shares_are_shown(
-    driver: AnsweringDriver, accounts: Accounts, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("mqtune.journal.acl.DEMANDS", "mqtune:other")
-    places = Places([], accounts.make("monitor"), broker_alone=True)
+def test_an_account_of_an_earlier_version_is_told_why_no_shares_are_shown(driver: AnsweringDriver, accounts: Accounts):
+    places = Places([], accounts.make("monitor", without=DEMANDS), broker_alone=True)
 
     with contextlib.closing(Feeds(places.find)) as feeds:
         page = fleet_page(places, feeds)

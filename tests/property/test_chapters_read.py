@@ -7,16 +7,15 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import losing
 import pytest
 import redis
-from contract.journals.world import LONG_S, MemoryWorld, closed
+from contract.journals.world import LONG_S, MemoryWorld, RedisWorld, closed
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.checkpoints import open_store
 from mqtune.core.codec import encode_value
 from mqtune.core.events import START
-from mqtune.journal import Entry, Journal, JournalFile, RedisJournal, cut_chapters, keep_chapter
+from mqtune.journal import Entry, Journal, JournalFile, cut_chapters, keep_chapter
 
 #: An entry that is no event, as anybody with an account may append one, and one that is larger than a chapter.
 HOSTILE = [b"", b"\xc1", bytes(5_000)]
@@ -30,21 +29,6 @@ STEPS = st.one_of(
     st.tuples(st.just("keep in mind"), st.none()),
     st.tuples(st.just("set back"), st.none()),
 )
-
-
-class RedisWorld:
-    def __init__(self, client: redis.Redis) -> None:
-        self.client = client
-        client.flushdb()
-
-    def journal(self) -> Journal:
-        return RedisJournal(self.client, "x")
-
-    def snapshot(self) -> Any:
-        return losing.snapshot_of_redis(self.client)
-
-    def set_back(self, snapshot: Any) -> None:
-        losing.set_back_redis(self.client, snapshot)
 
 
 class Reader:
@@ -66,7 +50,7 @@ class Course:
 
     def __init__(self, world: Any, folder: Path, size: int) -> None:
         self.world, self.size, self.path = world, size, folder / "copy.msgpack"
-        self.store = DirectoryStore(folder / "store")
+        self.store = open_store(str(folder / "store"))
         self.store.create()
         self.driver: Journal = world.journal()
         self.driver.lock("driver", "", LONG_S)
@@ -133,6 +117,7 @@ def _order(entry: str) -> tuple[int, ...]:
 def test_readers_meet_each_entry_once_whatever_leaves_the_server(
     where: str, redis_client: redis.Redis, steps: list[tuple[str, Any]], size: int
 ) -> None:
+    redis_client.flushdb()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         course = Course(MemoryWorld() if where == "memory" else RedisWorld(redis_client), folder, size)

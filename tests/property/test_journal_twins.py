@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import losing
 import pytest
 import redis
-from contract.journals.world import MemoryWorld
+from contract.journals.world import FaultyLine, MemoryWorld, RedisWorld, unlike
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
@@ -28,10 +27,8 @@ from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal import (
     Assignment,
     Claim,
-    EndedBy,
     Entry,
     Grant,
-    Guard,
     Journal,
     LastAttempt,
     OnLoss,
@@ -88,38 +85,18 @@ class Seat:
     epoch: int = 0
 
 
-class Line:
-    """A client whose next call, or the answer to it, is lost when it was cut."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
-        self.lost = ""
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args, **kwargs: self._call(name, *args, **kwargs)
-
-    def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        lost, self.lost = self.lost, ""
-        if lost == "call":
-            raise redis.ConnectionError("the line is cut")
-        result = getattr(self._client, name)(*args, **kwargs)
-        if lost == "answer":
-            raise redis.ConnectionError("the line is cut")
-        return result
-
-
-class RedisWorld:
+class ShiftedWorld(RedisWorld):
     """A server with one experiment, whose time passes when it is told to."""
 
     def __init__(self, client: redis.Redis, subscription: Any) -> None:
-        self.client: Any = client
-        self.line = Line(client)
+        super().__init__(client)
+        self.line: Any = FaultyLine(client)
         self.subscription = subscription
         self.passed_s = 0.0
         self.published()
 
-    def journal(self) -> Journal:
-        return RedisJournal(self.line, EXPERIMENT)  # type: ignore[arg-type]
+    def journal(self, experiment: str = EXPERIMENT) -> Journal:
+        return RedisJournal(self.line, experiment)
 
     def let_pass(self, seconds: float) -> None:
         """Set whatever runs out back, which is the same to everybody."""
@@ -140,19 +117,15 @@ class RedisWorld:
         if lock_until is not None:
             self.client.hset(keys.meta, "driver_until", int(float(lock_until) - seconds * 1000))
 
-    def cut(self, lost: str) -> None:
-        """Have the next call of a journal, or the answer to it, be lost once."""
-        self.line.lost = lost
-
     def snapshot(self) -> Any:
-        return self.passed_s, losing.snapshot_of_redis(self.client)
+        return self.passed_s, super().snapshot()
 
     def set_back(self, snapshot: Any) -> None:
         passed_s, held = snapshot or (self.passed_s, {})
-        losing.set_back_redis(self.client, held)
+        super().set_back(held)
         self._shift(self.passed_s - passed_s)
 
-    def forget(self, trial: TrialId) -> None:
+    def forget(self, trial: TrialId, what: str = "trial") -> None:
         keys = ExperimentKeys(EXPERIMENT)
         self.client.delete(keys.trial(trial))
         self.client.zrem(keys.leases, trial)
@@ -193,7 +166,7 @@ number = st.integers(1, 3)
 class JournalMachine(RuleBasedStateMachine):
     """Two drivers and three workers at one journal and at its twin, on a line that is cut now and then."""
 
-    def __init__(self, open_world: Callable[[], RedisWorld]) -> None:
+    def __init__(self, open_world: Callable[[], ShiftedWorld]) -> None:
         super().__init__()
         self.world = open_world()
         self.twin = MemoryWorld()
@@ -251,10 +224,10 @@ class JournalMachine(RuleBasedStateMachine):
         tried = self.claims[trial]
         held = self.granted.get(trial) or (tried[-1] if tried else Claim(trial, 1, "never"))
         wrong = {
-            "other token": held._replace(token="another"),
+            "other token": unlike(held, token="another"),
             "no token": Claim(trial, self.attempt(trial, 0), ""),
-            "attempt before": held._replace(attempt=max(1, held.attempt - 1)),
-            "attempt after": held._replace(attempt=held.attempt + 1),
+            "attempt before": unlike(held, attempt=max(1, held.attempt - 1)),
+            "attempt after": unlike(held, attempt=held.attempt + 1),
             "tried": tried[-1] if tried else held,
             "first": tried[0] if tried else held,
         }
@@ -274,7 +247,7 @@ class JournalMachine(RuleBasedStateMachine):
         seat, name, args = call
         lost = self.losing.pop() if self.losing else ""
         if lost:
-            self.world.cut(lost)
+            self.world.line.cut(lost)
         self.past.append(call)
         self.is_sound = False
         args, twin_args = _placed(args, self.ids), _placed(args, self.twin_ids)
@@ -396,9 +369,9 @@ class JournalMachine(RuleBasedStateMachine):
     def stage(self, driver: str, trial: TrialId, ahead: int) -> None:
         attempt = max(1, ahead + self.newest(trial))
         self.count += 1
-        assignment = Assignment({"n": self.count}, CheckpointId(""), float(self.count) if attempt > 1 else None)
         gangs = GANGS.get(trial, [""])
-        assignment = assignment._replace(gang=gangs[self.count % len(gangs)])
+        ttl_s = float(self.count) if attempt > 1 else None
+        assignment = Assignment({"n": self.count}, CheckpointId(""), ttl_s, gang=gangs[self.count % len(gangs)])
         self.by(self.seat(driver), "stage", trial, attempt, assignment, self.event("staged"))
 
     @rule(driver=driver, trial=trial, off=off, intent=intent)
@@ -425,7 +398,7 @@ class JournalMachine(RuleBasedStateMachine):
         unread=st.sampled_from([0, 0, 1, 2, 5]),
         timestamp=number.map(float),
     )
-    def lose(self, driver: str, trial: TrialId, off: int, guard: Guard, unread: int, timestamp: float) -> None:
+    def lose(self, driver: str, trial: TrialId, off: int, guard: Any, unread: int, timestamp: float) -> None:
         read = Place(max(0, len(self.ids) - 1 - unread))
         attempt = self.attempt(trial, off)
         self.by(self.seat(driver), "lose", trial, attempt, guard, self.event("lost"), timestamp, read)
@@ -444,7 +417,7 @@ class JournalMachine(RuleBasedStateMachine):
         driver: str,
         worker: str,
         trial: TrialId,
-        guard: Guard,
+        guard: Any,
         others: list[TrialId],
         unread: int,
         timestamps: tuple[int, int],
@@ -532,7 +505,7 @@ class JournalMachine(RuleBasedStateMachine):
         reports=st.sampled_from([0, 0, 1, 2, 3]),
         by=st.sampled_from(["itself", "itself", "failure", "worker"]),
     )
-    def end(self, worker: str, trial: TrialId, whose: str, reports: int, by: EndedBy) -> None:
+    def end(self, worker: str, trial: TrialId, whose: str, reports: int, by: Any) -> None:
         self.by(self.workers[worker], "end", self.of(trial, whose), self.event("ended"), reports, by)
 
     @rule(worker=worker, trial=trial, whose=whose, number=number)
@@ -626,7 +599,7 @@ class JournalMachine(RuleBasedStateMachine):
 class LossyMachine(JournalMachine):
     """The same, with a server that comes back empty, or as it was before."""
 
-    def __init__(self, open_world: Callable[[], RedisWorld]) -> None:
+    def __init__(self, open_world: Callable[[], ShiftedWorld]) -> None:
         super().__init__(open_world)
         self.before: tuple[Any, Any, list[str], list[str], list[bytes]] | None = None
         #: What a driver has in its copies: all that was there when the server lost something.
@@ -676,7 +649,7 @@ class LossyMachine(JournalMachine):
         last = dict(self.attempts)
         for trial, found in self._last_attempts().items():
             known = self.attempts.get(trial, found)
-            last[trial] = found._replace(attempt=max(found.attempt, known.attempt))
+            last[trial] = LastAttempt(trial, max(found.attempt, known.attempt), found.timestamp)
         new = [self.event("forgotten") for _ in range(events)]
         definition = self.event("definition")
         for _ in range(1 + twice):
@@ -686,7 +659,7 @@ class LossyMachine(JournalMachine):
         """Put back, on each of the two, the entries as they have them."""
         lost = self.losing.pop() if self.losing else ""
         if lost:
-            self.world.cut(lost)
+            self.world.line.cut(lost)
         self.is_sound = False
         outcomes = []
         for journal, entries in ((seat.redis, self.copy), (seat.memory, self.twin_copy)):
@@ -769,22 +742,22 @@ def check(machine: Callable[[], JournalMachine], share: float) -> None:
 @pytest.fixture
 def open_redis_world(
     redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> Iterator[Callable[[], RedisWorld]]:
+) -> Iterator[Callable[[], ShiftedWorld]]:
     monkeypatch.setattr("mqtune.journal.redis.RETRY_MIN_S", 0.0)
     # What is said of each cut would be kept, and with its error all that was on the stack.
     caplog.set_level(logging.ERROR, logger="mqtune.journal.redis")
     with contextlib.closing(redis_client.pubsub()) as subscription:
         subscription.psubscribe("mqtune:*")
-        yield lambda: RedisWorld(redis_client, subscription)
+        yield lambda: ShiftedWorld(redis_client, subscription)
 
 
 @pytest.mark.hypothesis
-def test_the_journal_and_its_twin_do_the_same(open_redis_world: Callable[[], RedisWorld]) -> None:
+def test_the_journal_and_its_twin_do_the_same(open_redis_world: Callable[[], ShiftedWorld]) -> None:
     check(lambda: JournalMachine(open_redis_world), 1.0)
 
 
 @pytest.mark.hypothesis
 def test_a_journal_that_loses_what_it_had_and_its_twin_do_the_same(
-    open_redis_world: Callable[[], RedisWorld],
+    open_redis_world: Callable[[], ShiftedWorld],
 ) -> None:
     check(lambda: LossyMachine(open_redis_world), 0.6)

@@ -96,8 +96,7 @@ class Played:
     def _append(self, id_: str, asked: Any) -> None:
         trial, action, arguments = asked
         request = Requested(id=id_, action=action, trial=trial, arguments=arguments, by="somebody", at=0.0)
-        server = self.simulation.journal._server
-        MemoryJournal(server, NAME).request(request)
+        MemoryJournal(self.simulation.journal.server, NAME).request(request)
 
 
 def assert_each_was_done_once(played: Played) -> None:

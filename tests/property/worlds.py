@@ -11,19 +11,23 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from simulation import SPACE, Simulation
 
+from mqtune import (
+    ASHA,
+    FIFO,
+    PASHA,
+    PBT,
+    HyperBand,
+    MedianStopping,
+    PromotionASHA,
+    RandomSearcher,
+    WilcoxonStopping,
+    uniform,
+)
 from mqtune.backends import Simulated
 from mqtune.core.objective import Metric
 from mqtune.core.trial import Config, Decision, Report, Trial
 from mqtune.driver import Limits
-from mqtune.schedulers.asha import ASHA, PromotionASHA
-from mqtune.schedulers.base import FIFO, Scheduler
-from mqtune.schedulers.hyperband import HyperBand
-from mqtune.schedulers.median import MedianStopping
-from mqtune.schedulers.pasha import PASHA
-from mqtune.schedulers.pbt import PBT
-from mqtune.schedulers.wilcoxon import WilcoxonStopping
-from mqtune.search.domains import uniform
-from mqtune.search.random import RandomSearcher
+from mqtune.schedulers import Scheduler
 from mqtune.testing.schedulers import Watched
 
 __all__ = ["MAX_T", "SCHEDULERS", "Repeating", "World", "worlds"]

@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import mqtune
+from mqtune import RandomSearcher, Space
 from mqtune.core.objective import Objective
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.search.base import WAIT, PastTrial, Searcher
-from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space
+from mqtune.search import WAIT, PastTrial, Searcher
 
 FOLDER: Final = Path(__file__).parent / "suggestions"
 #: How many configs have one hash, and stand in the file themselves.

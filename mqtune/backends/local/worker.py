@@ -119,6 +119,11 @@ class WorkerProcess:
         finally:
             os.close(owned)
 
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
     def problem(self) -> str | None:
         """Return why the worker has ended, with the end of its log; None while it runs."""
         code = self._process.poll()

@@ -132,7 +132,7 @@ class SimulatedBackend:
     def __init__(self, fleet: SimulatedFleet, workers: int, offer: Resources | None, resources: Resources) -> None:
         self.clock = fleet.clock
         self.journal = SimulatedJournal(fleet)
-        self._fleet = fleet
+        self.fleet = fleet
         self._workers = workers
         self._offer = offer
         #: What attempts have asked for so far, in order.
@@ -157,12 +157,12 @@ class SimulatedBackend:
     def why_no_slot(self) -> str:
         first, *others = self._asked
         asked = " or ".join([not_offered(first), *map(str, others)])
-        return f"{asked}: " + ("all simulated workers are dead" if not self._fleet.alive else self.resource_string())
+        return f"{asked}: " + ("all simulated workers are dead" if not self.fleet.alive else self.resource_string())
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
         """Count a staged attempt, which the workers have seen in the journal already, but for one that an earlier driver staged."""
         self._live.add((trial, attempt))
-        self._fleet.publish(trial, attempt)
+        self.fleet.publish(trial, attempt)
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
         """Note that an attempt has a slot: an earlier driver may have published it."""
@@ -173,10 +173,10 @@ class SimulatedBackend:
 
     def ended(self, trial: TrialId, attempt: int) -> None:
         self._live.discard((trial, attempt))
-        self._fleet.queue.pop((trial, attempt), None)
+        self.fleet.queue.pop((trial, attempt), None)
 
     def offered(self, resources: Resources) -> int:
-        return self._fleet.alive // resources.seats if any(map(resources.fits, self._offers)) else 0
+        return self.fleet.alive // resources.seats if any(map(resources.fits, self._offers)) else 0
 
     def free(self, resources: Resources) -> int:
         return max(0, self.offered(resources) - len(self._live))
@@ -188,13 +188,13 @@ class SimulatedBackend:
 
     def resource_string(self) -> str:
         offer = " or ".join(map(str, self._offers))
-        return f"{self._fleet.alive} of {self._workers} simulated workers: each {offer}"
+        return f"{self.fleet.alive} of {self._workers} simulated workers: each {offer}"
 
     def has_gpus(self) -> bool | None:
-        return any(each.has_gpu for each in self._offers) if self._fleet.alive else None
+        return any(each.has_gpu for each in self._offers) if self.fleet.alive else None
 
     def queued(self) -> set[tuple[TrialId, int]]:
-        return set(self._fleet.queue)
+        return set(self.fleet.queue)
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
         return LogChunk(b"", 0, 0, is_open=False)

@@ -288,6 +288,8 @@ class SimulatedFleet:
         #: The reports of the current instant, which are journaled in one entry.
         self._batch: list[Segment] = []
         self._free = [Worker(number) for number in range(1, conditions.slots + 1)]
+        #: How often a driver may wait while nothing is left to happen.
+        self.most_idle_waits = MAX_IDLE_WAITS
         self._claim_is_due = False
         self._claims = 0
         for worker in self._free:
@@ -300,7 +302,7 @@ class SimulatedFleet:
             MqtuneError: nothing can ever happen any more.
         """
         self._idle_waits = 0 if self._agenda else self._idle_waits + 1
-        if self._idle_waits > MAX_IDLE_WAITS:
+        if self._idle_waits > self.most_idle_waits:
             raise MqtuneError(
                 f"the simulation of {self.experiment!r} stands still: no trial runs, and nothing is left to happen; "
                 f"{len(self.queue)} attempts wait for {self.alive} workers"

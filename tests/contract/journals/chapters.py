@@ -13,8 +13,7 @@ import pytest
 from contract.journals.world import LONG_S, SHORT_S, InWorld, World, closed, entries, segment
 from waiting import DEADLINE_S
 
-from mqtune.checkpoints import CheckpointStore
-from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ChapterUnavailable, DriverFenced, JournalGone
 from mqtune.journal import (
@@ -22,7 +21,6 @@ from mqtune.journal import (
     WAIT,
     Chapter,
     Claim,
-    Cut,
     Entry,
     Journal,
     JournalFile,
@@ -35,7 +33,7 @@ from mqtune.journal import (
 SIZE = 200
 
 
-def cuts(journal: Journal, folder: Path) -> list[Cut]:
+def cuts(journal: Journal, folder: Path) -> list[Any]:
     """The chapters that a whole journal has."""
     path = folder / "copy.msgpack"
     with closing(JournalFile(path)) as copy:
@@ -48,7 +46,7 @@ class ChapterContract(InWorld):
 
     @pytest.fixture
     def store(self, tmp_path: Path) -> CheckpointStore:
-        store = DirectoryStore(tmp_path / "store")
+        store = open_store(str(tmp_path / "store"))
         store.create()
         return store
 
@@ -81,17 +79,18 @@ class ChapterContract(InWorld):
         self,
         monkeypatch: pytest.MonkeyPatch,
         driver: Journal,
+        store: CheckpointStore,
         filled: list[Entry],
         trim: Callable[[int], list[Chapter]],
     ) -> None:
         trim(2)
-        answers, fetch = threading.Event(), DirectoryStore.fetch
+        answers, fetch = threading.Event(), type(store).fetch
 
         def hang(*asked: Any) -> object:
             answers.wait(DEADLINE_S)
             return fetch(*asked)
 
-        monkeypatch.setattr(DirectoryStore, "fetch", hang)
+        monkeypatch.setattr(type(store), "fetch", hang)
         monkeypatch.setattr(chapters, "ANSWER_S", 0.5)
         try:
             for least_s, most_s in ((0.5, DEADLINE_S), (0.0, 0.4)):
@@ -258,7 +257,7 @@ class ChapterContract(InWorld):
             driver.record(closed(f"later {number}"))
         found = entries(driver)
 
-        everything = cut.chapter._replace(first=filled[0].id)
+        everything = Chapter(cut.chapter.id, filled[0].id, cut.chapter.last, cut.chapter.entries, cut.chapter.size)
         assert driver.trim(everything, "") is False
         assert (driver.chapters(), entries(driver)) == ([], found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from contract.journals.requests import requested
@@ -21,16 +21,17 @@ from contract.journals.world import (
     entries,
     kinds,
     staged,
+    unlike,
 )
 
 from mqtune.core.events import AttemptEnded, AttemptStarted, decode_event
 from mqtune.core.seats import seat_in, seat_names
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal import FENCED, Claim, EndedBy, Grant, Journal, LastAttempt, Refusal, Seated, revocation
+from mqtune.journal import FENCED, Assignment, Claim, Grant, Journal, LastAttempt, revocation
 
 #: Three seats on three workers, and two on any.
-APART: Final = ASSIGNMENT._replace(gang="3:apart:1 CPU")
-ANY: Final = ASSIGNMENT._replace(gang="2:any:1 CPU")
+APART: Final = Assignment(*ASSIGNMENT[:3], gang="3:apart:1 CPU")
+ANY: Final = Assignment(*ASSIGNMENT[:3], gang="2:any:1 CPU")
 
 
 def seat_started(claim: Claim, worker: str) -> bytes:
@@ -49,7 +50,7 @@ def seat_claims(trial: TrialId = ONE, attempt: int = 1, seats: int = 3) -> list[
     return [Claim(name, attempt, f"{name}/{attempt}") for name in seat_names(trial, seats)]
 
 
-def take(journal: Journal, claim: Claim, worker: str = "", lease_s: float = LONG_S) -> Grant | Refusal | Seated:
+def take(journal: Journal, claim: Claim, worker: str = "", lease_s: float = LONG_S) -> object:
     """Claim a seat for a worker of its own, unless one is named."""
     worker = worker or f"w{claim.seat[1]}"
     return journal.claim(claim, worker, lease_s, seat_started(claim, worker), f"{worker}:7")
@@ -95,7 +96,7 @@ class GangContract(InWorld):
         first = seat_claims()[0]
         take(worker, first)
 
-        assert take(worker, first._replace(token=OTHER), "another") == "taken"
+        assert take(worker, unlike(first, token=OTHER), "another") == "taken"
 
     def test_a_seat_is_held_until_its_claim_is_not_repeated_any_more(
         self, driver: Journal, worker: Journal, world: World
@@ -107,7 +108,7 @@ class GangContract(InWorld):
         world.let_pass(2 * SHORT_S)
 
         assert take(worker, third) == "seated", "the worker of seat 0 is gone"
-        assert isinstance(take(worker, first._replace(token=OTHER), "another"), Grant)
+        assert isinstance(take(worker, unlike(first, token=OTHER), "another"), Grant)
         assert take(worker, first) == "taken"
 
     def test_a_seat_that_is_given_back_is_free_and_one_that_runs_is_not_given_back_and_keeps_its_lease(
@@ -119,7 +120,7 @@ class GangContract(InWorld):
 
         assert take(worker, first, lease_s=0) == "left"
         assert [take(worker, each) for each in (second, third)] == ["seated", "seated"]
-        assert isinstance(take(worker, first._replace(token=OTHER)), Grant)
+        assert isinstance(take(worker, unlike(first, token=OTHER)), Grant)
         # Its worker was about to, and the last seat was taken in that moment.
         assert isinstance(take(worker, third, lease_s=0), Grant)
         world.let_pass(SHORT_S)
@@ -205,7 +206,7 @@ class GangContract(InWorld):
         ],
     )
     def test_the_end_counts_because_of_which_the_others_end(
-        self, driver: Journal, worker: Journal, gang: list[Claim], ends: list[tuple[int, EndedBy]], counts: int
+        self, driver: Journal, worker: Journal, gang: list[Claim], ends: list[tuple[int, Any]], counts: int
     ) -> None:
         before = len(entries(driver))
         for seat, by in ends:
@@ -215,7 +216,7 @@ class GangContract(InWorld):
 
     @pytest.mark.parametrize(("by", "order"), [("failure", "hand_back"), ("worker", "hand_back")])
     def test_the_others_are_told_when_a_seat_fails_or_is_given_back(
-        self, worker: Journal, gang: list[Claim], by: EndedBy, order: str
+        self, worker: Journal, gang: list[Claim], by: Any, order: str
     ) -> None:
         first, second, third = gang
         worker.end(second, ended(), by=by)

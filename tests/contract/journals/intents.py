@@ -111,7 +111,7 @@ class IntentContract(InWorld):
         assert entries(driver) == before
         assert kinds(driver).count("DecisionTaken") == 1
 
-    def test_another_decision_about_the_same_attempt_is_journaled_and_counts(
+    def test_another_decision_is_journaled_and_counts_until_its_attempt_has_ended(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:
         driver.intend(ONE, 1, Intent.STOP, decided(), ended())
@@ -119,17 +119,11 @@ class IntentContract(InWorld):
         assert driver.intend(ONE, 1, Intent.HAND_BACK, decided(intent=Intent.HAND_BACK), ended()) == "running"
 
         assert worker.renew([held], LONG_S) == ["hand_back"]
-        assert kinds(driver).count("DecisionTaken") == 2
-
-    def test_an_intent_ends_with_its_attempt(self, driver: Journal, worker: Journal, held: Claim) -> None:
-        driver.intend(ONE, 1, Intent.STOP, decided(), ended())
         worker.end(held, ended())
-
         second = self.start(driver, worker, attempt=2)
-
         assert worker.renew([second], LONG_S) == [""]
         assert driver.intend(ONE, 2, Intent.STOP, decided(ONE, 2), ended(ONE, 2)) == "running"
-        assert kinds(driver).count("DecisionTaken") == 2
+        assert kinds(driver).count("DecisionTaken") == 3
 
     def test_a_claim_and_a_decision_at_once_leave_the_attempt_either_running_and_told_or_ended(
         self, driver: Journal, world: World
@@ -155,27 +149,21 @@ class IntentContract(InWorld):
 
     # Trials that have no attempt under way.
 
-    @pytest.mark.parametrize("how", [AttemptEnd.PAUSED, AttemptEnd.FAILED])
-    def test_the_end_of_a_trial_whose_attempt_has_ended_is_journaled_once(
-        self, driver: Journal, worker: Journal, held: Claim, how: AttemptEnd
+    def test_a_trial_whose_attempt_has_ended_or_was_forgotten_is_closed_once(
+        self, driver: Journal, worker: Journal
     ) -> None:
-        worker.end(held, ended(ONE, 1, how))
-
-        assert driver.close_trial(ONE, 1, trial_closed()) is True
-        assert driver.close_trial(ONE, 1, trial_closed()) is False
-
-        assert kinds(driver) == ["TrialStaged", "AttemptStarted", "AttemptEnded", "TrialClosed"]
-
-    def test_a_trial_whose_attempt_the_driver_ended_can_be_closed(self, driver: Journal, worker: Journal) -> None:
         driver.stage(ONE, 1, ASSIGNMENT, staged())
         driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended(ONE, 1, AttemptEnd.PAUSED))
         self.start(driver, worker, TWO, lease_s=0.0)
         eventually(lambda: driver.lose(TWO, 1, "expired", ended(TWO, 1, AttemptEnd.LOST)))
-
-        assert driver.close_trial(ONE, 1, trial_closed()) is True
-        assert driver.close_trial(TWO, 1, trial_closed(TWO)) is True
-
-        assert kinds(driver)[-2:] == ["TrialClosed", "TrialClosed"]
+        worker.end(self.start(driver, worker, THREE), ended(THREE, 1, AttemptEnd.FAILED))
+        unknown = TrialId("0009")
+        for trial in (ONE, TWO, THREE, unknown):
+            assert driver.close_trial(trial, 1, trial_closed(trial)) is True
+            assert driver.close_trial(trial, 1, trial_closed(trial)) is False
+        assert kinds(driver)[-4:] == ["TrialClosed"] * 4
+        assert driver.stage(unknown, 1, ASSIGNMENT, staged(unknown)) is False
+        assert driver.stage(unknown, 2, ASSIGNMENT, staged(unknown, 2)) is True
 
     def test_a_trial_whose_attempt_waits_runs_or_is_another_is_not_closed(
         self, driver: Journal, worker: Journal, held: Claim
@@ -191,11 +179,3 @@ class IntentContract(InWorld):
 
         assert entries(driver) == before
         assert worker.renew([held], LONG_S) == [""]
-
-    def test_a_trial_that_was_forgotten_has_ended_and_can_be_closed_once(self, driver: Journal) -> None:
-        assert driver.close_trial(TWO, 3, trial_closed(TWO)) is True
-        assert driver.close_trial(TWO, 3, trial_closed(TWO)) is False
-        assert driver.stage(TWO, 3, ASSIGNMENT, staged(TWO, 3)) is False
-        assert driver.stage(TWO, 4, ASSIGNMENT, staged(TWO, 4)) is True
-
-        assert kinds(driver) == ["TrialClosed", "TrialStaged"]

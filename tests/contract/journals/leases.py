@@ -27,12 +27,13 @@ from contract.journals.world import (
     segment,
     staged,
     started,
+    unlike,
 )
 from waiting import eventually
 
 from mqtune.core.errors import DriverFenced
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal import FENCED, Claim, Grant, Guard, Journal, LastAttempt, Order, Unclaimed
+from mqtune.journal import FENCED, Claim, Grant, Journal, LastAttempt, Order, Unclaimed
 
 #: From how many entries on that a driver has not read it is to read them first.
 UNREAD = 100
@@ -107,14 +108,10 @@ class LeaseContract(InWorld):
         assert driver.lose(ONE, 1, "gone", ended(), timestamp=7.5, read=found.newest) is False, (
             "an attempt was staged since"
         )
-
-    def test_an_attempt_that_has_ended_and_whose_end_is_gone_is_ended_again(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
-        worker.end(held, ended())
-
-        assert driver.look([(ONE, 1)], LONG_S).under_way == [False]
-        assert driver.lose(ONE, 1, "gone", ended(ONE, 1, AttemptEnd.LOST), timestamp=1.0) is True
+        # An attempt that has ended, and whose end is gone from the journal, is ended again.
+        worker.end(kept, ended(THREE))
+        assert driver.look([(THREE, 1)], LONG_S).under_way == [False]
+        assert driver.lose(THREE, 1, "gone", ended(THREE, 1, AttemptEnd.LOST), timestamp=1.0) is True
 
     def test_a_lease_that_was_deleted_is_put_back_and_runs_out_unless_it_is_renewed(
         self, driver: Journal, worker: Journal, world: World
@@ -165,17 +162,18 @@ class LeaseContract(InWorld):
 
         assert driver.expired() == [ONE]
 
-    def test_a_lease_that_ran_out_can_be_renewed_until_it_is_ended_as_lost(
+    def test_an_attempt_whose_lease_ran_out_stays_its_workers_until_it_is_ended_as_lost(
         self, driver: Journal, worker: Journal
     ) -> None:
         claim = self.start(driver, worker, lease_s=0.0)
         eventually(driver.expired)
-
+        other = unlike(claim, token=OTHER)
+        assert worker.claim(other, "w", LONG_S, started(other)) == "taken"
+        assert worker.report([segment(claim, 1)]) == [""]
         assert worker.renew([claim], LONG_S) == [""]
-
         assert driver.expired() == []
         assert driver.lose(ONE, 1, "expired", ended()) is False
-        assert kinds(driver) == ["TrialStaged", "AttemptStarted"]
+        assert kinds(driver) == ["TrialStaged", "AttemptStarted", "Reports"]
 
     def test_renewing_answers_for_each_attempt_in_its_place(self, driver: Journal, worker: Journal) -> None:
         claims = [self.start(driver, worker, trial) for trial in (ONE, TWO, THREE)]
@@ -260,7 +258,7 @@ class LeaseContract(InWorld):
 
     @pytest.mark.parametrize("guard", ["expired", "any"])
     def test_an_attempt_is_not_lost_before_its_driver_has_read_its_reports(
-        self, driver: Journal, worker: Journal, guard: Guard
+        self, driver: Journal, worker: Journal, guard: Any
     ) -> None:
         claim, other = self.start(driver, worker, ONE, lease_s=0.0), self.start(driver, worker, TWO)
         eventually(driver.expired)
@@ -368,15 +366,9 @@ class LeaseContract(InWorld):
         assert two[:3] == (TWO, 1, "w2")
         assert two.importing_s is not None
         assert two.importing_s >= 2.0
-
-    def test_what_is_held_can_be_claimed_by_anybody_and_is_held_no_more(self, driver: Journal, worker: Journal) -> None:
-        driver.stage(ONE, 1, ASSIGNMENT, staged(ONE))
-        worker.hold([Unclaimed(ONE, 1, "w1")], LONG_S)
         claim = Claim(ONE, 1, "t")
-
-        assert worker.claim(claim, "w2", LONG_S, started(claim)) == Grant(ASSIGNMENT, 0.0)
-
-        assert driver.unclaimed() == []
+        assert isinstance(worker.claim(claim, "another", LONG_S, started(claim)), Grant), "anybody may claim it"
+        assert ONE not in {each.trial for each in driver.unclaimed()}
 
     @pytest.mark.parametrize("attempt", [1, 3])
     def test_only_the_attempt_that_is_staged_can_be_held(self, driver: Journal, worker: Journal, attempt: int) -> None:
@@ -438,23 +430,13 @@ class LeaseContract(InWorld):
         assert worker.end(held, ended(), 3) is True
         assert kinds(worker)[-1] == "AttemptEnded"
 
-    @pytest.mark.parametrize("change", [{"token": OTHER}, {"attempt": 2}, {"trial": TWO}])
-    def test_only_the_holder_can_end_an_attempt(self, worker: Journal, held: Claim, change: dict[str, Any]) -> None:
-        assert worker.end(held._replace(**change), ended()) is False
-
-        assert kinds(worker) == ["TrialStaged", "AttemptStarted"]
-        assert worker.renew([held], LONG_S) == [""]
-
-    @pytest.mark.parametrize("has_ended", [False, True])
-    def test_an_attempt_that_nobody_has_claimed_can_not_be_ended_by_a_worker(
-        self, driver: Journal, worker: Journal, has_ended: bool
-    ) -> None:
-        driver.stage(ONE, 1, ASSIGNMENT, staged())
-        if has_ended:
-            driver.intend(ONE, 1, Intent.STOP, decided(), ended())
+    def test_only_the_holder_can_end_an_attempt(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
+        driver.stage(THREE, 1, ASSIGNMENT, staged(THREE))
+        driver.intend(THREE, 1, Intent.STOP, decided(THREE), ended(THREE))
         before = entries(driver)
-
-        assert worker.end(Claim(ONE, 1, "t"), ended()) is False
-        assert worker.end(Claim(ONE, 1, ""), ended()) is False
-
+        for change in ({"token": OTHER}, {"attempt": 2}, {"trial": TWO}, {"trial": THREE}):
+            for claim in (unlike(held, **change), unlike(held, **{"token": "", **change})):
+                assert worker.end(claim, ended()) is False
         assert entries(driver) == before
+        assert worker.renew([held], LONG_S) == [""]

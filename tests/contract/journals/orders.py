@@ -86,11 +86,3 @@ class OrderContract(InWorld):
         assert driver.order([Order.go(ONE, 1, 8)]) == [False]
 
         assert worker.renew([held, second], LONG_S) == [FENCED, ""]
-
-    def test_many_trials_get_orders_at_once(self, driver: Journal, worker: Journal) -> None:
-        claims = [self.start(driver, worker, TrialId(f"{number:04d}")) for number in range(1, 101)]
-
-        running = driver.order([Order.go(claim.trial, 1, number) for number, claim in enumerate(claims, 1)])
-
-        assert running == [True] * 100
-        assert worker.renew(claims, LONG_S) == [f"go:{number}" for number in range(1, 101)]

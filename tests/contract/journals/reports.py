@@ -25,9 +25,8 @@ from contract.journals.world import (
     saved,
     segment,
     staged,
+    unlike,
 )
-from mqtune.core.rates import ANY_RATES, Rate, Rates
-from waiting import eventually
 
 from mqtune.core.events import Reports, decode_event
 from mqtune.core.trial import Intent, TrialId
@@ -53,15 +52,24 @@ class ReportContract(InWorld):
         ]
         assert [r.metrics for r in event] == [{"n": n, "raw": b"a b\n\x00", "loss": math.inf} for n in (1, 2, 3)]
 
-    def test_a_batch_that_is_sent_again_is_not_journaled_again(self, worker: Journal, held: Claim) -> None:
+    def test_a_segment_that_is_sent_again_is_not_journaled_again(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        other = self.start(driver, worker, TWO)
         worker.report([segment(held, 1, 2)])
         assert worker.report([segment(held, 1, 2)]) == [""]
-        worker.report([segment(held, 3, 2)])
-
-        assert worker.report([segment(held, 1, 2)]) == [""]
+        assert worker.report([segment(held, 3, 2), segment(other, 1)]) == ["", ""]
+        assert worker.report([segment(held, 1, 2), segment(other, 2)]) == ["", ""]
+        before = entries(worker)
         assert worker.report([segment(held, 3, 2)]) == [""]
-
-        assert reported(worker) == [[(ONE, 1, 1), (ONE, 1, 2)], [(ONE, 1, 3), (ONE, 1, 4)]]
+        assert worker.report([segment(unlike(held, token=OTHER), 5)]) == [FENCED]
+        assert worker.report([]) == []
+        assert entries(worker) == before, "a batch of which nothing is new makes no entry"
+        assert reported(worker) == [
+            [(ONE, 1, 1), (ONE, 1, 2)],
+            [(ONE, 1, 3), (ONE, 1, 4), (TWO, 1, 1)],
+            [(TWO, 1, 2)],
+        ]
 
     @pytest.mark.parametrize(("first", "count"), [(2, 1), (4, 1), (4, 3), (9, 1)])
     def test_reports_behind_a_gap_are_refused(self, worker: Journal, held: Claim, first: int, count: int) -> None:
@@ -90,25 +98,21 @@ class ReportContract(InWorld):
     ) -> None:
         driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
 
-        assert worker.report([segment(held._replace(**change), 1)]) == [FENCED]
+        assert worker.report([segment(unlike(held, **change), 1)]) == [FENCED]
 
         assert reported(worker) == []
 
-    def test_reports_after_the_end_are_refused(self, worker: Journal, held: Claim) -> None:
+    def test_reports_after_the_end_are_refused_and_the_next_attempt_counts_its_own_anew(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
         worker.report([segment(held, 1)])
         worker.end(held, ended())
-
         assert worker.report([segment(held, 2)]) == [FENCED]
         assert worker.report([segment(held, 1)]) == [FENCED]
-        assert reported(worker) == [[(ONE, 1, 1)]]
-
-    def test_reports_are_taken_while_the_lease_has_run_out_and_nobody_has_reaped_it(
-        self, driver: Journal, worker: Journal
-    ) -> None:
-        claim = self.start(driver, worker, lease_s=0.0)
-        eventually(driver.expired)
-
-        assert worker.report([segment(claim, 1)]) == [""]
+        second = self.start(driver, worker, attempt=2)
+        assert worker.report([segment(second, 2)]) == [GAP]
+        assert worker.report([segment(second, 1)]) == [""]
+        assert reported(worker) == [[(ONE, 1, 1)], [(ONE, 2, 1)]]
 
     def test_a_batch_keeps_what_is_right_and_drops_what_is_refused(self, driver: Journal, worker: Journal) -> None:
         claims = [self.start(driver, worker, trial) for trial in (ONE, TWO, THREE)]
@@ -122,32 +126,6 @@ class ReportContract(InWorld):
 
         assert answers == [FENCED, "", FENCED, "pause"]
         assert reported(worker) == [[(TWO, 1, 1), (TWO, 1, 2), (THREE, 1, 1)]]
-
-    def test_a_batch_of_old_and_new_segments_journals_the_new_ones(self, driver: Journal, worker: Journal) -> None:
-        one, two = self.start(driver, worker, ONE), self.start(driver, worker, TWO)
-        worker.report([segment(one, 1)])
-
-        assert worker.report([segment(one, 1), segment(two, 1)]) == ["", ""]
-
-        assert reported(worker) == [[(ONE, 1, 1)], [(TWO, 1, 1)]]
-
-    def test_a_batch_of_which_nothing_is_new_makes_no_entry(self, worker: Journal, held: Claim) -> None:
-        worker.report([segment(held, 1)])
-        before = entries(worker)
-
-        worker.report([segment(held, 1)])
-        worker.report([segment(held._replace(token=OTHER), 2)])
-        worker.report([])
-
-        assert entries(worker) == before
-
-    def test_sequence_numbers_begin_anew_with_each_attempt(self, driver: Journal, worker: Journal, held: Claim) -> None:
-        worker.report([segment(held, 1, 5)])
-        worker.end(held, ended())
-        second = self.start(driver, worker, attempt=2)
-
-        assert worker.report([segment(second, 6)]) == [GAP]
-        assert worker.report([segment(second, 1)]) == [""]
 
     def test_a_large_batch_arrives_whole(self, driver: Journal, worker: Journal) -> None:
         claims = [self.start(driver, worker, TrialId(f"{n:04d}")) for n in range(1, 101)]
@@ -206,7 +184,7 @@ class ReportContract(InWorld):
         self.limit(driver, self.size_of(driver) + 1)
 
         assert worker.report([first]) == [WAIT]
-        assert worker.report([first, second._replace(claim=held._replace(token="another"))]) == [WAIT, FENCED]
+        assert worker.report([first, segment(unlike(held, token="another"), 3)]) == [WAIT, FENCED]
         assert worker.saved(held, {HELD: saved(HELD)}) == WAIT
         assert driver.order([Order.save(ONE, 1, 1)])
         assert worker.report([second]) == [f"save:1 {WAIT}"]
@@ -225,7 +203,7 @@ class ReportContract(InWorld):
         assert self.asked(worker, held) == WAIT
         self.limit(driver, 10**9)
         assert self.asked(worker, held) == ""
-        assert self.asked(worker, held._replace(token="another")) == FENCED
+        assert self.asked(worker, unlike(held, token="another")) == FENCED
 
         assert entries(driver) == before
 
@@ -233,67 +211,12 @@ class ReportContract(InWorld):
     def test_without_a_limit_no_attempt_waits_and_a_driver_that_knows_none_leaves_it(
         self, driver: Journal, worker: Journal, held: Claim, without: str
     ) -> None:
+        is_limited = without != "a limit"
         self.limit(driver, 1)
-        driver.most_bytes = 0 if without == "a limit" else None
+        driver.most_bytes = None if is_limited else 0
         driver.lock("driver-1", "process 1 on head", LONG_S)
-
-        assert worker.report([segment(held, 1)]) == ["" if without == "a limit" else WAIT]
-
-    # A cap of reports a second.
-
-    @staticmethod
-    def slow_down(driver: Journal, each_us: int) -> None:
-        driver.rates = Rates(reports=Rate(each_us, "the cap"))
-        driver.lock("driver-1", "process 1 on head", LONG_S)
-
-    def test_reports_that_come_faster_than_a_cap_allows_are_taken_and_wait_for_as_long_as_those_before_take(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
-        # Two a second.
-        self.slow_down(driver, 500_000)
-
-        assert worker.report([segment(held, 1)]) == [""]
-        driver.lock("driver-1", "process 1 on head", LONG_S)
-        assert not driver.is_too_fast
-        batch = segment(held, 2, 199)
-        for told in (worker.report([batch])[0], worker.report([batch])[0], self.asked(worker, held)):
-            wait, wait_ms, count = told.split(":")
-            # Less what has passed since the first.
-            assert (wait, count, 80_000 < int(wait_ms) <= 100_000) == (WAIT, "2", True)
-        driver.lock("driver-1", "process 1 on head", LONG_S)
-        assert driver.is_too_fast
-        driver.intend(ONE, 1, Intent.STOP, decided(), ended())
-        assert worker.report([segment(held, 201)]) == ["stop"]
-
-        assert [len(batch) for batch in reported(worker)] == [1, 199, 1]
-
-    def test_checkpoints_without_a_report_count_as_reports(self, driver: Journal, worker: Journal, held: Claim) -> None:
-        self.slow_down(driver, 10_000_000)
-
-        for _ in range(2):
-            wait, wait_ms, count = worker.saved(held, {HELD: saved(HELD)}).split(":")
-            assert (wait, count, 5_000 < int(wait_ms) <= 10_000) == (WAIT, "1", True)
-
-    def test_who_was_too_fast_goes_on_after_a_while_and_what_is_far_too_much_is_forgiven(
-        self, driver: Journal, worker: Journal, held: Claim, world: World
-    ) -> None:
-        self.slow_down(driver, 1_020_000)
-        assert worker.report([segment(held, 1)])[0].startswith(WAIT)
-        world.let_pass(0.1)
-        assert self.asked(worker, held) == ""
-
-        self.slow_down(driver, 10_000_000)
-        assert worker.report([segment(held, 2, 1_000)]) == [f"{WAIT}:600000:1"]
-
-    @pytest.mark.parametrize("without", ["a cap", "a driver that knows it"])
-    def test_without_a_cap_no_report_is_too_fast_and_a_driver_that_knows_none_leaves_it(
-        self, driver: Journal, worker: Journal, held: Claim, without: str
-    ) -> None:
-        self.slow_down(driver, 10_000_000)
-        driver.rates = ANY_RATES if without == "a cap" else None
-        driver.lock("driver-1", "process 1 on head", LONG_S)
-
-        assert (worker.report([segment(held, 1)]) == [""]) == (without == "a cap")
+        (answer,) = worker.report([segment(held, 1)])
+        assert answer == (WAIT if is_limited else "")
 
     def test_a_journal_that_was_put_back_has_as_many_bytes_as_before_and_an_erased_one_has_none(
         self, driver: Journal, worker: Journal, held: Claim

@@ -75,25 +75,16 @@ class RestoreContract(InWorld):
 
         assert len(entries(driver)) == (1 if how == "set back" else 0)
 
-    def test_an_entry_that_was_lost_is_not_there(self, driver: Journal, world: World) -> None:
-        driver.record(closed())
+    def test_what_is_put_back_has_its_ids_is_followed_by_what_is_new_and_leaves_the_lock(
+        self, driver: Journal, world: World
+    ) -> None:
+        driver.record(closed(), definition=b"definition")
         before = world.snapshot()
         driver.record(closed("interrupted"))
-        kept, lost = (entry.id for entry in entries(driver))
-        assert driver.holds(kept)
-        assert driver.holds(lost)
-
-        world.set_back(before)
-
-        assert driver.holds(kept)
-        assert not driver.holds(lost)
-
-    def test_what_is_put_back_has_its_ids_and_is_followed_by_what_is_new(self, driver: Journal, world: World) -> None:
-        driver.record(closed(), definition=b"definition")
-        driver.record(closed("interrupted"))
         held = entries(driver)
+        world.set_back(before)
+        assert [driver.holds(entry.id) for entry in held] == [True, False]
         world.set_back(None)
-
         self.put_back(driver, held, ended(), ended(TWO))
         driver.record(closed("finished again"))
 
@@ -103,14 +94,6 @@ class RestoreContract(InWorld):
         assert driver.read(held[-1].id, count=10) == found[2:]
         assert all(driver.holds(entry.id) for entry in found)
         assert driver.definition() == b"definition"
-
-    def test_who_put_it_back_has_the_lock_as_before(self, driver: Journal, world: World) -> None:
-        driver.record(closed())
-        held = entries(driver)
-        world.set_back(None)
-
-        self.put_back(driver, held)
-
         driver.lock("driver-1", "", LONG_S)
         with pytest.raises(NameTaken, match="process 1 on head"):
             world.journal().lock("driver-2", "process 2 on head", LONG_S)
@@ -149,35 +132,22 @@ class RestoreContract(InWorld):
         assert grant.timestamp == 102.0
         assert worker.report([segment(again, 1)]) == [""]
 
-    def test_a_driver_that_was_replaced_puts_nothing_back(self, driver: Journal, world: World) -> None:
-        driver.record(closed())
-        held = entries(driver)
-        later = world.journal()
-        later.lock("driver-2", "process 2 on head", LONG_S, dead="process 1 on head")
-        later.record(closed("interrupted"))
-        before = entries(later)
-
-        with pytest.raises(DriverFenced):
-            self.put_back(driver, held)
-
-        assert entries(later) == before
-        later.record(closed())
-
-    def test_a_driver_whose_experiment_another_has_begun_anew_puts_nothing_back(
-        self, driver: Journal, world: World
+    @pytest.mark.parametrize("is_anew", [False, True])
+    def test_a_driver_that_was_replaced_puts_nothing_back(
+        self, driver: Journal, world: World, *, is_anew: bool
     ) -> None:
         driver.record(closed())
         held = entries(driver)
-        world.set_back(None)
+        if is_anew:
+            world.set_back(None)
         later = world.journal()
-        later.lock("driver-2", "process 2 on head", LONG_S)
-
-        with pytest.raises(DriverFenced):
-            driver.record(closed())
-        with pytest.raises(DriverFenced):
-            self.put_back(driver, held)
-
-        assert entries(later) == []
+        later.lock("driver-2", "process 2 on head", LONG_S, dead="process 1 on head")
+        before = entries(later)
+        for write in (lambda: driver.record(closed()), lambda: self.put_back(driver, held)):
+            with pytest.raises(DriverFenced):
+                write()
+        assert entries(later) == before == ([] if is_anew else held)
+        later.record(closed())
 
     def test_checkpoints_that_are_still_there_stay(self, driver: Journal, worker: Journal, world: World) -> None:
         claim = self.start(driver, worker, THREE)

@@ -21,6 +21,7 @@ from contract.journals.world import (
     segment,
     staged,
     started,
+    unlike,
 )
 from waiting import eventually
 
@@ -54,11 +55,12 @@ class StagingContract(InWorld):
         assert entries(driver) == before
         assert worker.renew([claim], LONG_S) == [""]
 
-    def test_a_later_attempt_supersedes_the_one_before_it(self, driver: Journal, worker: Journal, held: Claim) -> None:
+    def test_only_the_newest_attempt_counts(self, driver: Journal, worker: Journal, held: Claim) -> None:
         driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
         before = entries(driver)
 
-        assert worker.claim(held, "w", LONG_S, started(held)) == "superseded"
+        for claim in (held, Claim(ONE, 3, "t")):
+            assert worker.claim(claim, "w", LONG_S, started(claim)) == "superseded"
         assert worker.report([segment(held, 1)]) == [FENCED]
         assert worker.renew([held], LONG_S) == [FENCED]
         assert worker.end(held, ended()) is False
@@ -79,20 +81,6 @@ class StagingContract(InWorld):
 
     # Claiming.
 
-    def test_an_attempt_that_was_never_staged_is_unknown(self, worker: Journal) -> None:
-        claim = Claim(ONE, 1, "t")
-
-        assert worker.claim(claim, "w", LONG_S, started(claim)) == "unknown"
-        assert kinds(worker) == []
-
-    @pytest.mark.parametrize("attempt", [1, 3])
-    def test_only_the_current_attempt_can_be_claimed(self, driver: Journal, worker: Journal, attempt: int) -> None:
-        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
-        claim = Claim(ONE, attempt, "t")
-
-        assert worker.claim(claim, "w", LONG_S, started(claim)) == "superseded"
-        assert kinds(worker) == ["TrialStaged"]
-
     def test_a_claim_can_be_repeated_with_its_token_is_journaled_once_and_renews_its_lease(
         self, driver: Journal, worker: Journal, world: World
     ) -> None:
@@ -104,22 +92,6 @@ class StagingContract(InWorld):
         assert kinds(worker) == ["TrialStaged", "AttemptStarted"]
         assert driver.expired() == []
 
-    def test_a_claim_with_another_token_finds_the_attempt_taken(self, worker: Journal, held: Claim) -> None:
-        other = held._replace(token=OTHER)
-
-        assert worker.claim(other, "w", LONG_S, started(other)) == "taken"
-        assert kinds(worker) == ["TrialStaged", "AttemptStarted"]
-        assert worker.renew([held, other], LONG_S) == ["", FENCED]
-
-    def test_an_attempt_whose_lease_ran_out_stays_taken_until_it_is_reaped(
-        self, driver: Journal, worker: Journal
-    ) -> None:
-        self.start(driver, worker, lease_s=0.0)
-        eventually(driver.expired)
-        other = Claim(ONE, 1, OTHER)
-
-        assert worker.claim(other, "w", LONG_S, started(other)) == "taken"
-
     def test_an_ended_attempt_can_not_be_claimed_again_not_even_by_who_had_it(
         self, worker: Journal, held: Claim
     ) -> None:
@@ -127,7 +99,7 @@ class StagingContract(InWorld):
         before = entries(worker)
 
         assert worker.claim(held, "w", LONG_S, started(held)) == "ended"
-        assert worker.claim(held._replace(token=OTHER), "w", LONG_S, started(held)) == "ended"
+        assert worker.claim(unlike(held, token=OTHER), "w", LONG_S, started(held)) == "ended"
         assert entries(worker) == before
 
     def test_a_grant_carries_the_time_of_the_last_report_of_an_earlier_attempt(

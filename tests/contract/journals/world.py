@@ -9,7 +9,8 @@ from typing import Any, Final, Literal, Protocol
 
 import losing
 import pytest
-from waiting import DEADLINE_S
+import redis
+from waiting import DEADLINE_S, eventually
 
 from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.events import (
@@ -26,16 +27,17 @@ from mqtune.core.events import (
     WorkerInfo,
     decode_event,
 )
+from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal import (
     Assignment,
     Claim,
     Entry,
-    ExperimentState,
     Grant,
     Journal,
     MemoryJournal,
     MemoryServer,
+    RedisJournal,
     Segment,
 )
 
@@ -103,7 +105,7 @@ class MemoryWorld:
         self.server = MemoryServer(lambda: self.now)
 
     @property
-    def state(self) -> ExperimentState:
+    def state(self) -> Any:
         """What the server holds of the experiment of a journal that is given no other name."""
         return self.server.experiments["x"]
 
@@ -128,9 +130,78 @@ class MemoryWorld:
         losing.set_back(self.server, snapshot)
 
 
+class RedisWorld:
+    """A server of Redis, whose time passes by itself."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.client: Any = client
+
+    def journal(self, experiment: str = "x") -> Journal:
+        return RedisJournal(self.client, experiment)
+
+    def let_pass(self, seconds: float) -> None:
+        until = self._now() + seconds
+        eventually(lambda: self._now() > until)
+
+    def forget(self, trial: TrialId, what: str) -> None:
+        keys = ExperimentKeys("x")
+        if what == "trial":
+            assert self.client.delete(keys.trial(trial))
+        else:
+            assert self.client.zrem(keys.leases if what == "lease" else keys.staged, trial)
+
+    def snapshot(self) -> object:
+        return losing.snapshot_of_redis(self.client)
+
+    def set_back(self, snapshot: Any) -> None:
+        losing.set_back_redis(self.client, snapshot or {})
+
+    def _now(self) -> float:
+        whole, micro = self.client.time()
+        return float(whole) + micro / 1e6
+
+
+class FaultyLine:
+    """A client whose next calls, or those of one command, fail once it is cut: before the server has done them, or after."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._client = client
+        self.faults = 0
+        self.cut("", times=0)
+
+    def cut(self, lost: str, *, times: int = 1, error: Exception | None = None, on: str = "") -> None:
+        """Lose so many calls, or the answers to them, that begin with *on*."""
+        self._lost, self._on = lost, on
+        self._last = self.faults + times
+        self._error = error or redis.exceptions.ConnectionError("the line is cut")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "get_connection_kwargs":
+            # It asks nothing of the server.
+            return self._client.get_connection_kwargs
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            command = str(args[0]).lower() if name == "execute_command" else name
+            fails = self.faults < self._last and command.startswith(self._on)
+            self.faults += fails
+            if fails and self._lost == "call":
+                raise self._error
+            result = getattr(self._client, name)(*args, **kwargs)
+            if fails:
+                raise self._error
+            return result
+
+        return call
+
+
 def staged(trial: TrialId = ONE, attempt: int = 1) -> bytes:
     """The driver asks for an attempt."""
     return TrialStaged(trial=trial, attempt=attempt, config=CONFIG, at=1.0, cursor=START).encode()
+
+
+def unlike(claim: Claim, **change: Any) -> Claim:
+    """Return a claim that differs in some parts."""
+    return Claim(**{"trial": claim.trial, "attempt": claim.attempt, "token": claim.token, **change})
 
 
 def started(claim: Claim) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from itertools import combinations
@@ -10,9 +9,9 @@ from typing import Final
 
 import pytest
 from brokers import LARGE, SMALL, World, backend_of
-from hypothesis import given, settings, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
-from mqtune.backends import CeleryBackend, Offer, Rows, SeatRoom, TakesGangs, seated
+from mqtune.backends import CeleryBackend, Offer
 from mqtune.core.resources import Resources
 from mqtune.core.seats import seat_names
 from mqtune.core.trial import TrialId
@@ -38,21 +37,15 @@ def can_seat(slots: tuple[int, ...], seats: int, gangs: int) -> bool:
     return False
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.integers(0, 4), max_size=5), st.integers(2, 4))
-def test_with_seats_on_different_workers_as_many_gangs_count_as_can_be_seated(slots: list[int], seats: int) -> None:
-    rows = [Rows(count, workers) for count, workers in Counter(slots).items()]
-    found = seated(Resources(machines=seats), [SeatRoom(rows, sum(slots))])
-
-    most = max(gangs for gangs in range(sum(slots) + 1) if can_seat(tuple(sorted(slots)), seats, gangs))
-    assert found == most
-
-
-@given(st.lists(st.integers(0, 9), max_size=5), st.integers(1, 5))
-def test_seats_that_may_share_a_worker_take_any_slots(slots: list[int], seats: int) -> None:
-    rooms = [SeatRoom([Rows(count, 1)], count) for count in slots]
-
-    assert seated(Resources(seats=seats), rooms) == sum(slots) // seats
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(slots=st.lists(st.integers(0, 4), max_size=5), seats=st.integers(2, 4))
+def test_as_many_gangs_count_as_can_be_seated(world: World, slots: list[int], seats: int) -> None:
+    world.workers.clear()
+    for number in slots:
+        world.join(SMALL, number)
+    apart = max(gangs for gangs in range(sum(slots) + 1) if can_seat(tuple(sorted(slots)), seats, gangs))
+    assert backend_of(Resources(machines=seats)).slots == apart
+    assert backend_of(Resources(seats=seats)).slots == sum(slots) // seats
 
 
 def test_a_fleet_of_several_shapes_seats_gangs_across_them(world: World) -> None:
@@ -63,7 +56,6 @@ def test_a_fleet_of_several_shapes_seats_gangs_across_them(world: World) -> None
     assert (backend_of(Resources(seats=4)).slots, backend_of(PAIR).slots) == (1, 3)
     alone = backend_of(Resources())
     assert [alone.offered(each) for each in (PAIR, Resources(cpus=8, machines=2), Resources(machines=4))] == [3, 1, 0]
-    assert isinstance(alone, TakesGangs)
 
 
 def test_gangs_on_parts_of_gpus_count_each_workers_memory(world: World) -> None:

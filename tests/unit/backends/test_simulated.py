@@ -8,8 +8,8 @@ import pytest
 from attempts import own_metrics
 from simulation import NAME, SPACE, Simulation, curve, simulate
 
+from mqtune import ASHA, GridSearcher, PointsFirst, Space, grid_search
 from mqtune.backends import STARTS_AT, Simulated, SimulatedJournal
-from mqtune.backends.simulated import fleet
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Reports
 from mqtune.core.resources import Resources
@@ -27,12 +27,8 @@ from mqtune.core.trial import (
     TrialStatus,
 )
 from mqtune.driver import Limits
-from mqtune.schedulers.asha import ASHA
-from mqtune.schedulers.base import START, Choice, Fork, Resume, Scheduler
-from mqtune.search.domains import grid_search
-from mqtune.search.grid import GridSearcher
-from mqtune.search.points import PointsFirst
-from mqtune.search.space import Space
+from mqtune.schedulers import Scheduler
+from mqtune.schedulers.base import START, Choice
 
 
 class Scripted(Scheduler):
@@ -225,33 +221,6 @@ def test_in_lockstep_a_trial_waits_for_the_decision() -> None:
 # Checkpoints.
 
 
-def test_a_fork_has_its_own_config_from_the_source_iteration_on() -> None:
-    simulation = simulate(
-        curve(4),
-        trials=1,
-        slots=1,
-        scheduler=lambda: Scripted(
-            {("0001", 1, 3): Action.PAUSE}, [Fork(TrialId("0001"), {"lr": 100.0}), Resume(TrialId("0001"))]
-        ),
-    )
-    forked = [r for e in events_of(simulation, Reports) for r in e if r.trial == "0002"]
-    assert [(report.metrics["loss"], report.metrics["training_iteration"]) for report in forked] == [(25.0, 4)]
-    assert simulation.experiment.trials[TrialId("0002")].parent == "0001"
-
-
-def test_iterations_are_counted_on_for_a_trial_that_does_not_count() -> None:
-    simulation = simulate(
-        lambda config: [(1.0, {"loss": step}) for step in range(4)],
-        trials=1,
-        scheduler=lambda: Scripted({("0001", 1, 2): Action.PAUSE}, [Resume(TrialId("0001"))]),
-    )
-    metrics = [r.metrics for e in events_of(simulation, Reports) for r in e]
-    assert metrics == [
-        {"loss": step, "training_iteration": step + 1, "time_this_iter_s": 1.0, "time_total_s": step + 1.0}
-        for step in range(4)
-    ]
-
-
 # Failures.
 
 
@@ -301,15 +270,6 @@ def test_a_trial_that_comes_no_further_runs_again_ever_more_seldom_and_holds_up_
     assert [again.staged_at - before.ended_at for before, again in pairs] == pytest.approx(pauses, abs=0.01)
 
 
-def test_an_attempt_that_outlives_its_time_fails() -> None:
-    limits = Limits(max_trials=1, ttl_s=3.5)
-    simulation = simulate(curve(9), trials=1, stop_delay_s=1.0, limits=limits, max_failures=5)
-    trial = simulation.experiment.trials[TrialId("0001")]
-    assert (trial.status, trial.attempt.error_type) == (TrialStatus.FAILED, "TimeToLive")
-    assert len(trial.attempts) == 1, "another one would take as long"
-    assert simulation.seconds == 4.5
-
-
 def test_a_dead_worker_loses_its_attempt_which_goes_on_elsewhere() -> None:
     lives = iter([2.5])
     simulation = simulate(curve(4), trials=1, slots=2, life_s=lambda rng: next(lives, 1e6), away_s=1000.0)
@@ -321,11 +281,13 @@ def test_a_dead_worker_loses_its_attempt_which_goes_on_elsewhere() -> None:
     assert 17.5 <= at(events_of(simulation, AttemptStarted)[1]) <= 20
 
 
-def test_a_simulation_that_stands_still_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet, "MAX_IDLE_WAITS", 100)
+def test_a_simulation_that_stands_still_says_so() -> None:
     simulation = Simulation(Simulated(curve(3), offer=Resources(cpus=1)), resources=Resources(cpus=2))
+    driver = simulation.driver()
+    simulation.backend.fleet.most_idle_waits = 100
+    steps = (driver.step(10.0) for _ in range(200))
     with pytest.raises(MqtuneError, match=r"stands still.* 0 attempts wait for 4 workers"):
-        simulation.run()
+        list(steps)
 
 
 # Two drivers, one fleet.

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqtune.checkpoints import open_store
-from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import MessageVersionError
 from mqtune.journal import (
     JOURNAL_FILE,
     Entry,
@@ -19,8 +17,6 @@ from mqtune.journal import (
     MemoryServer,
     checkpoints_in,
     cut_chapters,
-    decode_chapters,
-    encode_chapters,
     keep_chapter,
 )
 
@@ -54,7 +50,7 @@ def test_what_is_too_short_for_a_chapter_and_half_an_entry_are_left(path: Path) 
 
 
 def test_chapters_are_no_checkpoints_and_are_written_once(path: Path, tmp_path: Path) -> None:
-    store = DirectoryStore(tmp_path / "store")
+    store = open_store(str(tmp_path / "store"))
     store.create()
     [cut, *_] = cut_chapters(path, 0, 90)
 
@@ -85,14 +81,3 @@ def test_a_store_at_a_url_of_fsspec_has_them_too(path: Path) -> None:
 
     assert reader.read("0-0", count=100) == written
     assert checkpoints_in(store) == []
-
-
-def test_chapters_are_read_as_they_were_written_and_nonsense_in_their_place_is_named(path: Path) -> None:
-    chapters = [cut.chapter for cut in cut_chapters(path, 0, 90)]
-    lines = encode_chapters(chapters)
-
-    assert decode_chapters(lines) == chapters
-    assert decode_chapters(None) == []
-    for nonsense in (b"x", b"\xff\n", lines + b"../x 1-0 2-0 3 4\n", b"p-1 1-0 2-0 3 4", lines.replace(b"-", b"")):
-        with pytest.raises(MessageVersionError, match="is no chapter"):
-            decode_chapters(nonsense)
