@@ -206,8 +206,14 @@ def settings_of(**options: Any) -> Settings:
     """Settings in which each option is put into the group that has it."""
     for name, group in {"failures": Failures, "process": Process, "run": RunOptions}.items():
         inside = {each.name: options.pop(each.name) for each in fields(group) if each.name in options}
-        options[name] = group(**inside)
+        options.setdefault(name, group(**inside))
     return Settings.of(**options)
+
+
+def writer_of(trainable: Any = trainable, space: Any = SPACE, **options: Any) -> DefinitionWriter:
+    """Return the writer of the definition of an experiment, as a tuner with these arguments has it."""
+    usual: dict[str, Any] = {"metric": "loss", "mode": "min", "name": NAME, "backend": SimpleNamespace(local_slots=None)}
+    return DefinitionWriter(Plan(settings_of(trainable=trainable, space=space, **{**usual, **options})))
 
 
 class Driven:
@@ -360,7 +366,9 @@ class Bench:
             delete_checkpoints=self.delete_checkpoints,
             keeps_dicts=plan.limits.is_open,
         )
+        searcher = self.make_searcher()
         if server is self.server:
+            self.searcher: Any = searcher
             journal = self.open_drivers_journal(server)
             #: The driver's hand on the journal, and on the checkpoints.
             self.journal, self.checkpoints = journal, checkpoints
@@ -375,7 +383,7 @@ class Bench:
             backend=backend,
             experiment=experiment,
             scheduler=scheduler,
-            searcher=self.make_searcher(),
+            searcher=searcher,
             space=plan.space,
             limits=plan.limits,
             checkpoints=checkpoints,

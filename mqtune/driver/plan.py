@@ -176,10 +176,10 @@ class Plan:
         if isinstance(given, WarmStart):
             return given.searcher
         if self._is_searched_by_default:
-            return self._default_searcher()
+            return self.default_searcher()
         return searcher_named(given) if isinstance(given, str) else own or given
 
-    def _default_searcher(self) -> Searcher | None:
+    def default_searcher(self) -> Searcher | None:
         """Return TPE where Optuna can be imported and TPE suits the space, else None for random search."""
         size = self.space.size
         if self.space.has_grid or (size is not None and size <= (self.settings.max_trials or 1)):
