@@ -51,7 +51,7 @@ STOPS, PAUSES, COPIES, COMPLETES, FORKS = 9.0, 8.0, 7.0, 6.0, 5.0
 #: More turns than a trial can need to end.
 MOST_TURNS: Final = 200
 #: For so many examples in memory there is one on a real server.
-ON_REDIS: Final = 10
+ON_REDIS: Final = 20
 #: What happens in one example.
 STEPS: Final = 30
 TRIALS: Final = ["0001", "0002", "0003", "0004", "0005"]
@@ -84,6 +84,7 @@ class Judging(Scheduler):
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
+        self._trials: dict[TrialId, Trial] = {}
         #: Trials that it pauses, with the source that each is to copy; paused ones; and trials to be forked.
         self._sources: dict[TrialId, TrialId | None] = {}
         self._paused: dict[TrialId, None] = {}
@@ -91,6 +92,7 @@ class Judging(Scheduler):
 
     def on_stage(self, trial: Trial) -> None:
         self.heard.append(("stage", trial.id, trial.attempt.number, trial.parent))
+        self._trials[trial.id] = trial
         self._paused.pop(trial.id, None)
         self._sources.pop(trial.id, None)
         if trial.parent is not None and trial.history[-1].by == "scheduler":
@@ -105,7 +107,7 @@ class Judging(Scheduler):
             copied = TrialId("0001") if loss == COPIES and trial.id != "0001" else None
             self._sources[trial.id] = copied
             decision = Decision(Action.PAUSE, f"loss {loss}", copied)
-        elif loss == FORKS and trial.checkpoint:
+        elif loss == FORKS:
             self._forks[trial.id] = None
         self.heard.append((trial.id, report.attempt, report.sequence, repr(loss), decision))
         return decision
@@ -123,10 +125,14 @@ class Judging(Scheduler):
 
     def choose(self, *, can_start: bool) -> Choice:
         for id_ in self._paused:
-            return Resume(id_, "its turn", None, self._sources[id_])
-        for id_ in self._forks:
+            source = self._sources[id_]
+            return Resume(id_, "its turn", None, source if self._has_checkpoint(source) else None)
+        for id_ in filter(self._has_checkpoint, self._forks):
             return Fork(id_, {"lr": 0.5, "depth": 3}, "as good")
         return START
+
+    def _has_checkpoint(self, id_: TrialId | None) -> bool:
+        return id_ in self._trials and bool(self._trials[id_].checkpoint)
 
     def describe(self) -> dict[str, Any]:
         return {}
