@@ -152,13 +152,13 @@ class Obedient(Scheduler):
 
 
 class Slots:
-    """A backend of so many slots, whose one worker is the test."""
+    """A backend with a number of slots. The test is its one worker."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.published: list[tuple[str, int]] = []
         self.live: set[tuple[TrialId, int]] = set()
-        #: What its trials have printed, or None where it can't be asked; and what it was asked for.
+        #: The output of its trials, or None where it can't be asked, and the output that was asked for.
         self.printed: bytes | None = None
         self.asked: list[tuple[str, str, int, str, int]] = []
 
@@ -212,7 +212,12 @@ def settings_of(**options: Any) -> Settings:
 
 def writer_of(trainable: Any = trainable, space: Any = SPACE, **options: Any) -> DefinitionWriter:
     """Return the writer of the definition of an experiment, as a tuner with these arguments has it."""
-    usual: dict[str, Any] = {"metric": "loss", "mode": "min", "name": NAME, "backend": SimpleNamespace(local_slots=None)}
+    usual: dict[str, Any] = {
+        "metric": "loss",
+        "mode": "min",
+        "name": NAME,
+        "backend": SimpleNamespace(local_slots=None),
+    }
     return DefinitionWriter(Plan(settings_of(trainable=trainable, space=space, **{**usual, **options})))
 
 
@@ -246,7 +251,7 @@ class Driven:
 
 
 class Hand(mqtune.Tuner):
-    """What a tuner offers for trials, over a driver that a test steps itself."""
+    """The calls of a tuner for single trials, over a driver that a test steps itself."""
 
     def __init__(
         self, plan: Plan, driver: Driver, folder: Path, store: str = "", checkpoints: CheckpointGC | None = None
@@ -256,7 +261,7 @@ class Hand(mqtune.Tuner):
 
 
 class Heir(NamedTuple):
-    """What another driver would go on with."""
+    """The state with which another driver would continue."""
 
     experiment: Experiment
     scheduler: Any
@@ -267,7 +272,7 @@ class Bench:
 
     Args:
         folder: for the copy of the journal.
-        slots: how many attempts run at once.
+        slots: the number of attempts that run at the same time.
         scheduler: makes the scheduler.
         searcher: makes the searcher.
         store: holds the checkpoints that are folders.
@@ -275,7 +280,7 @@ class Bench:
         retention: which are kept.
         delete_checkpoints: which trials lose theirs at their end.
         lockstep: whether trials wait for decisions.
-        callbacks: who is told.
+        callbacks: the callbacks of the experiment.
         tuned: the trainable.
         journal: opens the journal on a server, as a process of its own would; in memory by default.
         drivers_journal: opens it for each driver, if that is to be another kind.
@@ -320,7 +325,7 @@ class Bench:
         self.sequences: dict[str, int] = {}
         self.saved: dict[str, int] = {}
         self.backend = Slots(slots)
-        #: Whether the driver hears of nothing meanwhile, as one whose process is frozen.
+        #: Whether the driver reads nothing, as if its process were frozen.
         self.is_away = False
         self.begin()
 
@@ -399,7 +404,7 @@ class Bench:
         return plan, scheduler, driver
 
     def step(self, times: int = 1) -> Bench:
-        """Have the driver take in what there is, and act on it."""
+        """Have the driver process all news, and act on it."""
         for _ in range(0 if self.is_away else times):
             self.driver.step(0)
         return self
@@ -441,7 +446,7 @@ class Bench:
         return self.open_journal(self.server)
 
     def start(self, trial: str = "0001", *, at: float | None = None, is_ready: bool = True) -> Bench:
-        """Claim all seats of the trial's attempt, and have the driver hear of it; it may not be ready to run its code."""
+        """Claim all seats of the trial's attempt, and step. The worker may not be ready to run its code."""
         staged = [each for each in self.worker.unclaimed() if seat_in(each.trial)[0] == trial]
         for place in sorted(staged, key=lambda each: seat_in(each.trial)):
             _, seat = seat_in(place.trial)
@@ -501,7 +506,7 @@ class Bench:
         return self.worker.renew([self.claims[trial]], LEASE_S)[0]
 
     def end(self, trial: str = "0001", end: AttemptEnd | None = None, *, pid: int = 7, **fields: Any) -> Bench:
-        """End the attempt, as it was told or as *end* says, and have the driver hear of it."""
+        """End the attempt, as it was told or as *end* says, and step."""
         claim = self.claims[trial]
         told = self.told(trial).split(" ")[0]
         how = end or _ENDS.get(told, AttemptEnd.COMPLETED)

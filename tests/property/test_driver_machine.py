@@ -50,9 +50,9 @@ WRITES: Final = ("record", "stage", "intend", "lose", "close_trial", "drop_check
 STOPS, PAUSES, COPIES, COMPLETES, FORKS = 9.0, 8.0, 7.0, 6.0, 5.0
 #: More turns than a trial can need to end.
 MOST_TURNS: Final = 200
-#: For so many examples in memory there is one on a real server.
+#: The number of examples in memory for one on a real server.
 ON_REDIS: Final = 20
-#: What happens in one example.
+#: The steps of one example.
 STEPS: Final = 30
 TRIALS: Final = ["0001", "0002", "0003", "0004", "0005"]
 #: The requests of another process; one may be sent twice.
@@ -159,7 +159,7 @@ class DriverMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
-        #: What happens around the next writes of the driver: nothing, something that a worker does, or its end.
+        #: The actions around the next writes of the driver: none, one of a worker, or the end of the driver.
         self.script: deque[str] = deque()
         #: The reports of each attempt that its worker was told to have arrived.
         self.accepted: Counter[tuple[TrialId, int]] = Counter()
@@ -215,7 +215,7 @@ class DriverMachine(RuleBasedStateMachine):
             shutil.rmtree(self.folder)
 
     def end_all(self) -> None:
-        """Stop the experiment, and check that each trial ends, and what the journal says in the end."""
+        """Stop the experiment, and check that each trial ends. Check the whole journal then."""
         bench = self.bench
         self.script.clear()
         bench.is_away = False
@@ -233,7 +233,7 @@ class DriverMachine(RuleBasedStateMachine):
         self.check()
         self.check_history()
 
-    # What happens around the driver's writes.
+    # Actions around the driver's writes.
 
     def meanwhile(self) -> None:
         act = self.script.popleft() if self.script else ""
@@ -431,7 +431,7 @@ class DriverMachine(RuleBasedStateMachine):
 
     @rule(is_emptied=st.booleans())
     def the_server_is_set_back(self, is_emptied: bool) -> None:
-        """What the driver had read, or written, is there again."""
+        """The driver restores all that it had read or written."""
         self.script.clear()
         copied = list(JournalFile(self.folder / JOURNAL_FILE).read())
         self.set_back(None if is_emptied else self.before)
@@ -448,7 +448,7 @@ class DriverMachine(RuleBasedStateMachine):
         self.accepted = Counter((report.trial, report.attempt) for report in self.reports())
         self.check()
 
-    # What is true at any time.
+    # Claims that hold at any time.
 
     def reports(self) -> Iterator[Report]:
         for event in self.bench.of(Reports):
@@ -549,7 +549,7 @@ def known(experiment: Experiment) -> tuple[str, ...]:
 
 
 def check(machine: Callable[[], DriverMachine], examples: int) -> None:
-    """Run a machine for so many examples."""
+    """Run a machine for a number of examples."""
     run = settings(max_examples=examples, stateful_step_count=STEPS, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=run)
 

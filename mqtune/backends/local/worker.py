@@ -26,7 +26,7 @@ from mqtune.trainable.spec import Function
 #: A worker that shuts down requeues its trials; stopping them takes at most 15 s.
 _STOP_TIMEOUT_S: Final = 20.0
 #: Environment variables of ``mqtune worker`` that are set by operators for workers of their own.
-OF_OPERATORS: Final = frozenset(
+_OF_OPERATORS: Final = frozenset(
     f"MQTUNE_{name}"
     for name in (
         "ACCEPT_CODE",
@@ -101,7 +101,7 @@ class WorkerProcess:
         self.log = log
         owned, self._owner = os.pipe()
         # Settings for an operator's own workers do not apply to this one.
-        inherited = {name: value for name, value in os.environ.items() if name not in OF_OPERATORS}
+        inherited = {name: value for name, value in os.environ.items() if name not in _OF_OPERATORS}
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(

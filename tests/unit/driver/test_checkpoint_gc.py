@@ -31,7 +31,7 @@ from mqtune.core.trial import (
     checkpoint_id,
     is_in_memory,
 )
-from mqtune.driver import LOOK_APART_S, MOST_GATHERED, References, Retention
+from mqtune.driver import LOOK_APART_S, MOST_GATHERED, Retention
 from mqtune.schedulers.base import Resume
 
 Checkpoints = dict[CheckpointId, SavedCheckpoint]
@@ -41,8 +41,6 @@ SCORES = st.floats() | st.integers() | st.none() | st.booleans() | st.text(max_s
 MODES: tuple[Mode, ...] = ("min", "max")
 
 RULES = st.builds(Retention, st.none() | st.integers(1, 4), st.integers(0, 4), st.just("loss"), st.sampled_from(MODES))
-
-NOTHING = CheckpointId("")
 
 SAVED = st.lists(st.tuples(SCORES, st.booleans()), max_size=15)
 
@@ -95,23 +93,6 @@ def test_the_newest_and_the_best_are_kept(
         Retention().to_delete(saved_of(1, 2, 3))
 
 
-@pytest.mark.parametrize(
-    ("rule", "dicts", "pinned", "left"),
-    [
-        (Retention(3, 3), (1, 2, 3), (), [3]),
-        (Retention(3, 3), (2,), (), [1, 3]),
-        (Retention(3, 3), (3,), (), [1, 2, 3]),
-        (Retention(3, 3), (1, 2), (1,), [1, 3]),
-        (Retention(keep_last=None), (1,), (), [2, 3]),
-    ],
-)
-def test_a_dict_is_kept_while_it_is_the_newest(
-    rule: Retention, dicts: tuple[int, ...], pinned: tuple[int, ...], left: list[int]
-) -> None:
-    names = tuple(id_of(number, in_memory=True) for number in pinned)
-    assert kept_by(rule.of("loss", "min"), saved_of(1, 2, 3, in_memory=dicts), names) == left
-
-
 @given(RULES, SAVED, st.integers(0, 15))
 def test_the_newest_is_kept_whatever_the_rule(rule: Retention, saved: list[tuple[Any, bool]], pins: int) -> None:
     checkpoints = made_of(saved)
@@ -158,21 +139,6 @@ def test_it_makes_no_difference_how_often_the_rule_is_asked(
 def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         Retention(**arguments)
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4))))
-def test_what_is_named_is_what_the_holders_hold(steps: list[tuple[int, int]]) -> None:
-    references, held = References(), dict[int, CheckpointId]()
-
-    for holder, number in steps:
-        named = set(held.values())
-        freed = references.hold(holder, id_of(number) if number else NOTHING)
-        held.pop(holder, None)
-        if number:
-            held[holder] = id_of(number)
-        assert {freed} - {""} == named - set(held.values())
-        assert {id_of(n) for n in range(1, 5) if id_of(n) in references} == set(held.values())
-        assert NOTHING not in references
 
 
 ONE, TWO, THREE, FOUR = "0001", "0002", "0003", "0004"

@@ -19,7 +19,7 @@ from mqtune.core.errors import ConfigurationError, MessageVersionError, NameTake
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import TrialId
 from mqtune.core.version import install_command
-from mqtune.driver import BrokerDeployment, DefinitionWriter, Plan, attached, settings as plans
+from mqtune.driver import MAY_CHANGE, BrokerDeployment, DefinitionWriter, Plan, attached
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile, RedisJournal
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
@@ -309,7 +309,7 @@ def test_every_option_is_kept_or_is_no_matter_of_the_experiment() -> None:
     }
     definition = tuned().definition(None)
 
-    assert set(plans.MAY_CHANGE) - {"bundle", "bundle_root", "bundle_is_cwd"} <= definition.keys()
+    assert set(MAY_CHANGE) - {"bundle", "bundle_root", "bundle_is_cwd"} <= definition.keys()
     for group in (mqtune.Failures, mqtune.Checkpoints, mqtune.Process, mqtune.RunOptions):
         names = {each.name for each in dataclasses.fields(group)} - of_this_run
         assert {name for name in names if elsewhere.get(name, name) not in definition} == set()

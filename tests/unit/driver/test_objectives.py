@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import random
-import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from attempts import AttemptHere
 from book import Book
 from click.testing import CliRunner
 from optuna.samplers import RandomSampler
@@ -282,7 +283,7 @@ def plan(**given: Any) -> Plan:
         **dict.fromkeys(names),
         "checkpoints": mqtune.Checkpoints(),
         "process": mqtune.Process(),
-        "run_trial": mqtune.RunOptions(),
+        "run": mqtune.RunOptions(),
     }
     return Plan(Settings.of(**{**others, **usual, **BOTH, **given}))
 
@@ -360,7 +361,7 @@ def curve(config: Config) -> Iterator[tuple[float, Metrics]]:
 
 
 def simulated(reports: Callable[[Config], Any] = curve, **given: Any) -> Results:
-    usual: dict[str, Any] = {"run_trial": mqtune.RunOptions(progress=False), "seed": 1, "max_trials": 5, **BOTH}
+    usual: dict[str, Any] = {"run": mqtune.RunOptions(progress=False), "seed": 1, "max_trials": 5, **BOTH}
     tuner = mqtune.Tuner(train_both, ONE_NUMBER, backend=mqtune.Simulated(reports, slots=2), **{**usual, **given})
     try:
         return tuner.run()
@@ -368,27 +369,14 @@ def simulated(reports: Callable[[Config], Any] = curve, **given: Any) -> Results
         tuner.close()
 
 
-def test_a_first_report_that_lacks_one_of_the_metrics_ends_the_run(mqtune_home: Path) -> None:
-    with pytest.raises(MetricMissing, match=r"metric='speed' is not in the first report.*did you mean 'sped'"):
-        simulated(lambda config: [(1.0, {"loss": 1, "sped": 2})])
-
-
-def test_metrics_that_come_later_count_from_then_on(mqtune_home: Path) -> None:
-    results = simulated(
-        lambda _: [(1.0, {"loss": 1}), (1.0, both(2, 3))], failures=mqtune.Failures(metric_from="later")
-    )
-    assert [each.metrics["loss"] for each in results.pareto_front] == [2] * 5
-
-
-def test_a_function_can_not_return_one_number_for_several_metrics() -> None:
+def test_a_function_can_not_return_one_number_for_several_metrics(tmp_path: Path) -> None:
     def half(config: Config) -> float:
         return 0.5
 
-    results = mqtune.Tuner(half, ONE_NUMBER, max_trials=1, run_trial=mqtune.RunOptions(progress=False), **BOTH).run()
+    with contextlib.closing(AttemptHere(tmp_path, options={"metric": ["loss", "speed"]})) as attempt:
+        ending = attempt.run(half)
 
-    assert re.search(
-        r"half returned 0.5, which is float; give a dict of the metrics \['loss', 'speed'\]", results["0001"].error
-    )
+    assert "half returned 0.5, which is float; give a dict of the metrics ['loss', 'speed']" in ending.error
 
 
 def test_another_experiment_of_the_name_differs_in_its_metrics() -> None:
@@ -558,16 +546,6 @@ def test_a_driver_that_resumes_asks_and_decides_as_the_one_before(home: Path) ->
     assert decisions("cut", 5, 12) == decisions("uncut")
 
 
-def test_random_search_and_grids_have_them_too(home: Path) -> None:
-    results = tuner_of(max_trials=40).run()
-
-    assert results.definition["searcher"]["searcher"] == "random"
-    feasible = [each for each in results if each.metrics["latency"] <= 10]
-    assert 0 < len(feasible) < 40
-    assert results.best.value == min(each.value for each in feasible)
-    assert [each.is_feasible for each in results] == [each.metrics["latency"] <= 10 for each in results]
-
-
 def test_a_replay_under_another_scheduler_keeps_to_them(home: Path) -> None:
     results = tuner_of(max_trials=20).run()
     replayed = Replay(results).run(mqtune.ASHA(2, reduction_factor=2))
@@ -607,16 +585,6 @@ def test_where_none_keeps_to_them_there_is_no_best_and_the_error_says_so(tmp_pat
         results.raise_if_failed()
     assert results.pareto_front == []
     assert [series.name for series in Plots(results).history().panels[0].series] == ["infeasible"]
-
-
-def test_when_the_best_one_is_abandoned_the_next_one_that_keeps_to_them_is(tmp_path: Path) -> None:
-    book = Book(tmp_path / "given-up", metric=LIMITED)
-    for id_, loss, latency in (("0001", 0.1, 1), ("0002", 0.2, 99), ("0003", 0.3, 2)):
-        book.stage(id_)
-        book.report(id_, {"loss": loss, "latency": latency})
-    book.decide("0001", "abandon", "by hand")
-
-    assert Results.load(book.save()).best.id == "0003"
 
 
 def test_the_front_has_the_trials_whose_last_report_keeps_to_them(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from simulation import tuner_on
 import mqtune
 from mqtune.core.errors import ConfigurationError, InvalidTransition, SpaceError
 from mqtune.core.events import AttemptEnded, DecisionTaken, RequestAnswered, Requested, Told, TrialStaged
-from mqtune.core.objective import Objective
 from mqtune.core.trial import ITERATION, TIME_TOTAL, Action, Decision, Report, Trial, TrialStatus
 from mqtune.journal import MemoryJournal
 from mqtune.schedulers.asha import ASHA, PromotionASHA
@@ -132,12 +131,6 @@ def test_a_config_of_ones_own_is_completed_and_does_not_count_for_max_trials(ben
     assert bench.trial(asked.trial).config == {"lr": 0.75, "depth": 3}
     assert [request(bench, "ask").done for _ in range(5)] == [True, True, True, True, False]
     assert heard(bench)[:1] == [("adopt", ONE, 0.75)]
-
-
-def test_a_key_that_is_known_is_answered_by_its_trial(bench: Bench) -> None:
-    first, second = (request(bench, "ask", key="run-7") for _ in range(2))
-
-    assert (first.trial, second.trial, second.done, len(bench.experiment.trials)) == (ONE, ONE, True, 1)
 
 
 def test_who_asks_a_searcher_that_thinks_waits_for_its_answer(tmp_path: Path) -> None:
@@ -545,33 +538,6 @@ def test_what_an_earlier_driver_took_in_and_did_not_answer_is_answered_by_the_ne
     bench.step()
 
     assert (answer(bench, name).done, bench.trial(ONE).reports, len(bench.of(Told))) == (True, 1, 1)
-
-
-def test_a_model_that_learns_from_what_is_told_suggests_the_same_after_a_resume(tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    from mqtune.integrations.optuna import OptunaSearcher
-
-    def model() -> OptunaSearcher:
-        searcher = OptunaSearcher(seed=7)
-        searcher.check_objective(Objective.of("loss", "min"))
-        searcher.bind(SPACE, 7, metric="loss", mode="min")
-        return searcher
-
-    def configs(folder: Path, *, resumes: bool) -> list[float]:
-        folder.mkdir()
-        bench = bench_of(folder, searcher=model, max_trials=30)
-        for number in range(5):
-            request(bench, "tell", config={"lr": number / 5}, metrics={"loss": (number / 5 - 0.3) ** 2})
-        for _ in range(12):
-            asked = request(bench, "ask")
-            lr = bench.trial(asked.trial).config["lr"]
-            tell(bench, asked.trial, (lr - 0.3) ** 2 + 1, 1, ends=False)
-            if resumes:
-                bench.begin()
-            tell(bench, asked.trial, (lr - 0.3) ** 2, 2)
-        return [trial.config["lr"] for trial in bench.experiment.trials.values()]
-
-    assert configs(tmp_path / "resumed", resumes=True) == configs(tmp_path / "whole", resumes=False)
 
 
 ONE_NUMBER = {"x": mqtune.uniform(0, 1)}

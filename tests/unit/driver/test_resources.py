@@ -14,8 +14,7 @@ from simulation import Killed, Simulation, curve
 from waiting import eventually
 
 import mqtune
-from mqtune.backends import Simulated
-from mqtune.backends.local import worker as local
+from mqtune.backends import Simulated, WorkerProcess
 from mqtune.cli.worker import command
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError, InsufficientResources
@@ -27,7 +26,6 @@ from mqtune.driver import (
     Limits,
     ResourcesByConfig,
     check_gangs,
-    local_slots,
     slot_settings,
 )
 from mqtune.journal import Unclaimed
@@ -364,10 +362,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes a machine of so many cores and GPUs."""
 
     def make(cores: int, gpus: tuple[str, ...] = (), memory_mb: int = 0) -> None:
-        monkeypatch.setattr(local_slots, "usable_cpus", lambda: cores)
-        for module in (local_slots, __import__("mqtune.worker.settings", fromlist=["x"])):
-            monkeypatch.setattr(module, "find_gpu_memory", lambda asked, found: memory_mb if found else 0)
-        monkeypatch.setattr(local_slots, "find_gpus", lambda asked: gpus)
+        here, of_workers = "mqtune.driver.local_slots", "mqtune.worker.settings"
+        monkeypatch.setattr(f"{here}.usable_cpus", lambda: cores)
+        monkeypatch.setattr(f"{here}.find_gpus", lambda asked: gpus)
+        for module in (here, of_workers):
+            monkeypatch.setattr(f"{module}.find_gpu_memory", lambda asked, found: memory_mb if found else 0)
 
     return make
 
@@ -480,13 +479,12 @@ def test_a_setting_for_an_operators_workers_is_not_passed_on_to_a_local_one(
     }
     elsewhere = {"MQTUNE_BROKER", "MQTUNE_CODE_ROOT", "MQTUNE_LOG_ROOT", "MQTUNE_OWNER_FD"}
 
-    assert of_workers - elsewhere == local.OF_OPERATORS
-    for name in local.OF_OPERATORS:
+    for name in of_workers - elsewhere:
         monkeypatch.setenv(name, "1")
-    worker = local.WorkerProcess(tmp_path / "log", ["-c", "import os; print(*os.environ)"])
+    worker = WorkerProcess(tmp_path / "log", ["-c", "import os; print(*os.environ)"])
     eventually(lambda: "PATH" in (tmp_path / "log").read_text().split())
     worker.kill()
-    assert local.OF_OPERATORS.isdisjoint((tmp_path / "log").read_text().split())
+    assert (of_workers - elsewhere).isdisjoint((tmp_path / "log").read_text().split())
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 import mqtune
 from mqtune.core.errors import ExperimentFinished, TrialFailed, UserCodeFailed
+from mqtune.core.events import Requested
 from mqtune.core.trial import Decision, Report, Trial, TrialStatus
 from mqtune.results.results import Results
 
@@ -27,8 +28,9 @@ def tuned(**options: Any) -> mqtune.Tuner:
         "name": "x",
         "max_trials": 3,
         "run": mqtune.RunOptions(progress=False),
+        "backend": backend,
     }
-    return mqtune.Tuner(curve, {"x": mqtune.uniform(0, 1)}, backend=backend, **{**settings, **options})
+    return mqtune.Tuner(curve, {"x": mqtune.uniform(0, 1)}, **{**settings, **options})
 
 
 def test_results_that_can_not_be_saved_are_returned_all_the_same(
@@ -49,9 +51,11 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
 def test_the_progress_says_who_decides_and_counts_the_trials_that_a_request_has_set(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tuner = tuned(run=mqtune.RunOptions(progress=True))
+    backend = mqtune.Simulated(lambda config: ((1.0, each) for each in curve(config)), slots=2, keep_journal=True)
+    tuner = tuned(backend=backend, run=mqtune.RunOptions(progress=True))
     tuner.step()
-    tuner._runner.look().steer("set", "", {"max_trials": 5})
+    request = Requested(id="set", action="set", trial="", arguments={"max_trials": 5}, by="me", at=1.0)
+    backend.open("x", mqtune.Resources()).journal.request(request)
 
     tuner.run()
 
@@ -141,7 +145,7 @@ def test_who_interrupts_a_run_that_overwrites_is_told_that_the_script_would_begi
     with pytest.raises(SystemExit):
         tuned(backend=mqtune.Simulated(interrupted), run=run).run()
 
-    said = capsys.readouterr().out
+    said = "".join(capsys.readouterr())
     assert "mqtune drive x goes on with it" in said
     assert "the same script would delete it" in said
 

@@ -13,15 +13,9 @@ from bench import NAME, Bench
 
 from mqtune.checkpoints import Checkpoint, encode_dict, open_store
 from mqtune.core.codec import REPORTS_PREFIX, encode_value
-from mqtune.core.errors import (
-    CheckpointGone,
-    ConfigurationError,
-    ImpossibleEvent,
-    InvalidTransition,
-    NothingResumes,
-)
+from mqtune.core.errors import CheckpointGone, ConfigurationError, ImpossibleEvent, InvalidTransition, NothingResumes
 from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken, TrialClosed, TrialStaged
-from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, Trial, TrialId, TrialStatus, trial_of
+from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver import Requeue, Retention
 from mqtune.journal import JOURNAL_FILE, JournalFile, made_mark, output_path
 from mqtune.results.experiments import Snapshot
@@ -88,26 +82,6 @@ def test_a_trial_that_is_added_again_with_its_key_is_the_one_that_there_is(bench
     bench.begin()
     assert bench.hand.add({"lr": 0.5}, key="theirs-7").id == THREE
     assert len(bench.of(TrialStaged)) == 4
-
-
-@pytest.mark.parametrize(
-    "start",
-    [
-        lambda bench: bench.hand.add({"lr": 0.25}, source=ONE),
-        lambda bench: request(bench, {"lr": 0.25}, source=ONE),
-        lambda bench: bench.hand.trial(TWO).restart(source=ONE),
-    ],
-    ids=["add", "request", "restart"],
-)
-def test_a_start_from_a_trial_without_a_checkpoint_is_refused_before_anything_is_done(
-    bench: Bench, start: Callable[[Bench], Any]
-) -> None:
-    events = len(bench.events())
-
-    with pytest.raises(ConfigurationError, match="trial 0001 has no checkpoint to start from; save one with"):
-        start(bench)
-
-    assert (len(bench.events()), bench.told(TWO)) == (events, "")
 
 
 @pytest.fixture
@@ -349,25 +323,6 @@ def failed(tmp_path: Path) -> Bench:
     return bench
 
 
-@pytest.mark.parametrize("is_paused", [False, True])
-@pytest.mark.parametrize("call", ["stop", "abandon"])
-def test_a_trial_that_waits_for_another_try_is_paused_and_ends_without_one(
-    failed: Bench, call: str, is_paused: bool
-) -> None:
-    if is_paused:
-        failed.hand.trial(ONE).pause("wait")
-        assert failed.trial().status is TrialStatus.PAUSED
-        assert ("pause", ONE) in failed.scheduler.heard
-        assert ("end", ONE) not in failed.scheduler.heard
-        assert_comes_back(failed)
-
-    getattr(failed.hand.trial(ONE), call)("no more")
-
-    assert failed.trial().status.is_terminal
-    assert list(failed.experiment.to_retry) == []
-    assert_comes_back(failed)
-
-
 def test_a_driver_says_which_trial_pauses_before_it_runs_again_and_the_next_driver_waits_no_longer(
     tmp_path: Path,
 ) -> None:
@@ -536,19 +491,6 @@ def test_trials_are_found_by_status_in_the_order_in_which_they_were_staged(bench
     assert bench.hand.running_trials == [bench.trial(TWO)]
     assert bench.hand.get_trials(TrialStatus.RUNNING, TrialStatus.COMPLETED) == bench.hand.get_trials()
     assert bench.hand.trial(TWO).record is bench.trial(TWO)
-
-
-def test_new_reports_come_once_by_time_across_trials_and_none_that_is_late(bench: Bench) -> None:
-    bench.scheduler.decisions[ONE, 2] = Decision(Action.STOP, "rung 2")
-    bench.report(ONE, 3.0, at=20.0)
-    bench.report(TWO, 9.0, at=10.0)
-    bench.report(ONE, 2.0, 1.0, at=20.0)
-
-    assert [(r.trial, r.sequence) for r in bench.hand.new_reports()] == [(TWO, 1), (ONE, 1), (ONE, 2)]
-    assert bench.hand.new_reports() == []
-    bench.report(TWO, 8.0)
-    (report,) = bench.hand.new_reports()
-    assert (report.trial, report.sequence, report.metrics) == (TWO, 2, {"loss": 8.0})
 
 
 def test_each_failed_trial_is_told_once(bench: Bench) -> None:
