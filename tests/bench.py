@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import mqtune
 from mqtune.checkpoints import CheckpointStore
@@ -18,6 +18,7 @@ from mqtune.core.errors import LogUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
+from mqtune.core.seats import seat_in
 from mqtune.core.trial import (
     CONTINUE,
     Attempt,
@@ -49,6 +50,7 @@ from mqtune.journal import (
     Claim,
     Entry,
     Grant,
+    Journal,
     JournalFile,
     LogChunk,
     LogStream,
@@ -65,6 +67,8 @@ from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 
 NAME: Final = "x"
+#: Behind it are all entries.
+START_ENTRY: Final = "0-0"
 SPACE: Final = Space({"lr": uniform(0, 1), "depth": 3})
 #: Longer than any test, by the test's clock.
 LEASE_S: Final = 1e9
@@ -148,13 +152,13 @@ class Obedient(Scheduler):
 
 
 class Slots:
-    """A backend of so many slots, whose one worker is the test."""
+    """A backend with a number of slots. The test is its one worker."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.published: list[tuple[str, int]] = []
         self.live: set[tuple[TrialId, int]] = set()
-        #: What its trials have printed, or None where it can't be asked; and what it was asked for.
+        #: The output of its trials, or None where it can't be asked, and the output that was asked for.
         self.printed: bytes | None = None
         self.asked: list[tuple[str, str, int, str, int]] = []
 
@@ -202,19 +206,33 @@ def settings_of(**options: Any) -> Settings:
     """Settings in which each option is put into the group that has it."""
     for name, group in {"failures": Failures, "process": Process, "run": RunOptions}.items():
         inside = {each.name: options.pop(each.name) for each in fields(group) if each.name in options}
-        options[name] = group(**inside)
+        options.setdefault(name, group(**inside))
     return Settings.of(**options)
+
+
+def writer_of(trainable: Any = trainable, space: Any = SPACE, **options: Any) -> DefinitionWriter:
+    """Return the writer of the definition of an experiment, as a tuner with these arguments has it."""
+    usual: dict[str, Any] = {
+        "metric": "loss",
+        "mode": "min",
+        "name": NAME,
+        "backend": SimpleNamespace(local_slots=None),
+    }
+    return DefinitionWriter(Plan(settings_of(trainable=trainable, space=space, **{**usual, **options})))
 
 
 class Driven:
     """An experiment that a test drives itself."""
 
-    def __init__(self, plan: Plan, driver: Driver, folder: Path, store: str = "") -> None:
+    def __init__(
+        self, plan: Plan, driver: Driver, folder: Path, store: str = "", checkpoints: CheckpointGC | None = None
+    ) -> None:
         self.plan = plan
         self.experiment = driver.experiment
         self.definition = {"seed": plan.settings.seed, "store": store}
         self.folder = folder
         self._driver = driver
+        self._checkpoints = checkpoints
 
     def open(self) -> Driver:
         return self._driver
@@ -225,18 +243,28 @@ class Driven:
     def catch_up(self) -> None: ...
 
     def let_go(self, trial: Trial) -> None:
-        self._driver._checkpoints.let_go(trial)
+        if self._checkpoints is not None:
+            self._checkpoints.let_go(trial)
 
     def results(self) -> Results:
         return Results(self.experiment, self.folder)
 
 
 class Hand(mqtune.Tuner):
-    """What a tuner offers for trials, over a driver that a test steps itself."""
+    """The calls of a tuner for single trials, over a driver that a test steps itself."""
 
-    def __init__(self, plan: Plan, driver: Driver, folder: Path, store: str = "") -> None:
+    def __init__(
+        self, plan: Plan, driver: Driver, folder: Path, store: str = "", checkpoints: CheckpointGC | None = None
+    ) -> None:
         self._collected, self._failures_told = None, set()
-        self._runner = Driven(plan, driver, folder, store)  # type: ignore[assignment]
+        self._runner = Driven(plan, driver, folder, store, checkpoints)  # type: ignore[assignment]
+
+
+class Heir(NamedTuple):
+    """The state with which another driver would continue."""
+
+    experiment: Experiment
+    scheduler: Any
 
 
 class Bench:
@@ -244,7 +272,7 @@ class Bench:
 
     Args:
         folder: for the copy of the journal.
-        slots: how many attempts run at once.
+        slots: the number of attempts that run at the same time.
         scheduler: makes the scheduler.
         searcher: makes the searcher.
         store: holds the checkpoints that are folders.
@@ -252,8 +280,10 @@ class Bench:
         retention: which are kept.
         delete_checkpoints: which trials lose theirs at their end.
         lockstep: whether trials wait for decisions.
-        callbacks: who is told.
+        callbacks: the callbacks of the experiment.
         tuned: the trainable.
+        journal: opens the journal on a server, as a process of its own would; in memory by default.
+        drivers_journal: opens it for each driver, if that is to be another kind.
         options: of the tuner, those in its groups by their own names.
     """
 
@@ -271,10 +301,14 @@ class Bench:
         lockstep: bool = False,
         callbacks: list[Callback] | None = None,
         tuned: Any = trainable,
+        journal: Callable[[MemoryServer], Journal] = lambda server: MemoryJournal(server, NAME),
+        drivers_journal: Callable[[MemoryServer], Journal] | None = None,
         **options: Any,
     ) -> None:
         self.folder = folder
         self.tuned = tuned
+        self.open_journal = journal
+        self.open_drivers_journal = drivers_journal or journal
         self.clock = Clock()
         self.server = MemoryServer(self.clock.monotonic)
         self.slots = slots
@@ -291,7 +325,7 @@ class Bench:
         self.sequences: dict[str, int] = {}
         self.saved: dict[str, int] = {}
         self.backend = Slots(slots)
-        #: Whether the driver hears of nothing meanwhile, as one whose process is frozen.
+        #: Whether the driver reads nothing, as if its process were frozen.
         self.is_away = False
         self.begin()
 
@@ -300,7 +334,8 @@ class Bench:
         self._opened = self._driver(self.server, self.backend, self.folder, self.callbacks)
         self.plan, self.scheduler, self.driver = self._opened
         self.experiment = self.driver.experiment
-        self.hand = Hand(self.plan, self.driver, self.folder, "" if self.store is None else self.store.url)
+        store = "" if self.store is None else self.store.url
+        self.hand = Hand(self.plan, self.driver, self.folder, store, self.checkpoints)
 
     def _driver(
         self, server: MemoryServer, backend: Slots, folder: Path, callbacks: list[Callback]
@@ -336,21 +371,24 @@ class Bench:
             delete_checkpoints=self.delete_checkpoints,
             keeps_dicts=plan.limits.is_open,
         )
-        if server is not self.server:
+        searcher = self.make_searcher()
+        if server is self.server:
+            self.searcher: Any = searcher
+            journal = self.open_drivers_journal(server)
+            #: The driver's hand on the journal, and on the checkpoints.
+            self.journal, self.checkpoints = journal, checkpoints
+        else:
             # It only looks, and gives nothing up.
             checkpoints.look_through = lambda restorer: iter(())  # type: ignore[method-assign]
-        journal = MemoryJournal(server, NAME)
+            journal = self.open_journal(server)
         journal.chapter_store = self.store if self.trims else None
         journal.lock("driver", "", LEASE_S)
-        if server is self.server:
-            #: The driver's hand on the journal.
-            self.journal = journal
         driver = Driver(
             journal=journal,
             backend=backend,
             experiment=experiment,
             scheduler=scheduler,
-            searcher=self.make_searcher(),
+            searcher=searcher,
             space=plan.space,
             limits=plan.limits,
             checkpoints=checkpoints,
@@ -366,7 +404,7 @@ class Bench:
         return plan, scheduler, driver
 
     def step(self, times: int = 1) -> Bench:
-        """Have the driver take in what there is, and act on it."""
+        """Have the driver process all news, and act on it."""
         for _ in range(0 if self.is_away else times):
             self.driver.step(0)
         return self
@@ -374,8 +412,12 @@ class Bench:
     def trial(self, trial: str = "0001") -> Trial:
         return self.experiment.trials[TrialId(trial)]
 
+    def entries(self) -> list[Entry]:
+        """Return all that the journal holds."""
+        return self.worker.read(START_ENTRY, count=10**6)
+
     def events(self) -> list[Event]:
-        found = [decode_event(entry.data) for entry in MemoryJournal(self.server, NAME).read("0-0", count=10**6)]
+        found = [decode_event(entry.data) for entry in self.entries()]
         return [event for event in found if event is not None]
 
     def of(self, kind: type[Any]) -> list[Any]:
@@ -383,37 +425,46 @@ class Bench:
 
     def replayed(self) -> Experiment:
         """Return what a fresh driver makes of the journal as it is."""
-        server = MemoryServer(self.clock.monotonic)
-        server.experiments = copy.deepcopy(self.server.experiments)
+        return self.heir().experiment
+
+    def heir(self, server: MemoryServer | None = None) -> Heir:
+        """Return what a fresh driver, and its scheduler, make of the journal as it is; *server* holds a copy of it."""
+        if server is None:
+            server = MemoryServer(self.clock.monotonic)
+            server.experiments = copy.deepcopy(self.server.experiments)
         for state in server.experiments[NAME].trials.values():
             state.lease_until = math.inf
         folder = self.folder / "replayed"
         folder.mkdir(exist_ok=True)
-        return self._driver(server, Slots(0), folder, [])[2].experiment
+        _, scheduler, driver = self._driver(server, Slots(0), folder, [])
+        return Heir(driver.experiment, scheduler)
 
     # The worker.
 
     @property
-    def worker(self) -> MemoryJournal:
-        return MemoryJournal(self.server, NAME)
+    def worker(self) -> Journal:
+        return self.open_journal(self.server)
 
     def start(self, trial: str = "0001", *, at: float | None = None, is_ready: bool = True) -> Bench:
-        """Claim the trial's newest attempt, and have the driver hear of it; its worker may not be ready to run its code."""
-        attempt = self.server.experiments[NAME].trials[TrialId(trial)].attempt
-        claim = Claim(TrialId(trial), attempt, f"{trial}-{attempt}")
-        started = AttemptStarted(
-            trial=claim.trial,
-            attempt=attempt,
-            worker="w@a",
-            host="a",
-            devices=["0"],
-            at=self.clock.now if at is None else at,
-            queue="mqtune.cpu",
-            environment={"python": "3.11.9", "packages": {"numpy": "2.0"}, "code": "abc"} if is_ready else {},
-        )
-        grant = self.worker.claim(claim, "w", LEASE_S, started.encode())
+        """Claim all seats of the trial's attempt, and step. The worker may not be ready to run its code."""
+        staged = [each for each in self.worker.unclaimed() if seat_in(each.trial)[0] == trial]
+        for place in sorted(staged, key=lambda each: seat_in(each.trial)):
+            _, seat = seat_in(place.trial)
+            claim = Claim(place.trial, place.attempt, f"{place.trial}-{place.attempt}")
+            started = AttemptStarted(
+                trial=TrialId(trial),
+                attempt=place.attempt,
+                worker=f"w{seat or ''}@a",
+                host="a",
+                devices=["0"],
+                at=self.clock.now if at is None else at,
+                queue="mqtune.cpu",
+                environment={"python": "3.11.9", "packages": {"numpy": "2.0"}, "code": "abc"} if is_ready else {},
+                seat=seat,
+            )
+            grant = self.worker.claim(claim, f"w{seat or ''}", LEASE_S, started.encode())
+            self.claims[claim.trial], self.sequences[claim.trial] = claim, 0
         assert isinstance(grant, Grant), grant
-        self.claims[trial], self.sequences[trial] = claim, 0
         self.grant = grant
         return self.step()
 
@@ -455,7 +506,7 @@ class Bench:
         return self.worker.renew([self.claims[trial]], LEASE_S)[0]
 
     def end(self, trial: str = "0001", end: AttemptEnd | None = None, *, pid: int = 7, **fields: Any) -> Bench:
-        """End the attempt, as it was told or as *end* says, and have the driver hear of it."""
+        """End the attempt, as it was told or as *end* says, and step."""
         claim = self.claims[trial]
         told = self.told(trial).split(" ")[0]
         how = end or _ENDS.get(told, AttemptEnd.COMPLETED)

@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def random_by_default() -> Iterator[None]:
     """Have tuners of tests draw configs at random where nobody names a searcher: that is quick, and repeats."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "_default_searcher", lambda _: None)
+        patch.setattr(Plan, "default_searcher", lambda _: None)
         yield
 
 

@@ -31,7 +31,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         "It is silent or dead, and has a share of a fleet": "tests/integration/test_demands.py::test_what_a_silent_driver_does_not_use_is_lent_to_others_until_it_speaks_again",
         "It works out the shares of a fleet for all, and is killed, frozen or cut off": "tests/acceptance/test_one_divides.py::test_when_the_driver_that_divides_is_killed_or_frozen_another_does_and_shares_stay_right",
         "It has more than its share of a fleet for long": "tests/acceptance/test_shared_fleet.py::test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report",
-        "The script is lost, and had a scheduler, searcher or function of its own": "tests/unit/driver/test_attach.py::test_what_only_the_script_has_is_asked_for_by_its_name",
+        "The script is lost, and had a scheduler, searcher or function of its own": "tests/unit/driver/test_definitions.py::test_what_only_the_script_has_is_asked_for_by_its_name",
         "Ctrl-C": "tests/acceptance/test_endings.py::test_ctrl_c_saves_everything_and_the_same_script_goes_on",
         "Ctrl-C again": "tests/acceptance/test_endings.py::test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on",
     },
@@ -125,7 +125,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         "The disk of the driver is full": "tests/unit/journal/test_journal_reader.py::test_a_disk_that_is_full_is_said_once_and_the_reading_goes_on",
         "A report over 1 MiB, or nested more than 510 deep": "tests/unit/core/test_events.py::test_a_report_may_have_a_mebibyte_and_a_larger_one_is_refused_by_its_largest_metric",
         "A config over 1 MiB": "tests/unit/driver/test_actions.py::test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anything_is_journaled",
-        "10,000 trials with 100 reports each": "tests/unit/driver/test_driver_memory.py::test_what_a_driver_remembers_does_not_grow_with_the_reports",
+        "10,000 trials with 100 reports each": "tests/unit/driver/test_driver.py::test_what_a_driver_remembers_does_not_grow_with_the_reports",
     },
     "Trust": {
         "A malformed message, hint or worker's description": [
@@ -148,7 +148,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         "A pickled task or remote command": "tests/acceptance/test_hostile_messages.py::test_remote_commands_that_are_none_run_nothing_and_end_no_worker",
         "A trainable closes descriptors that are not its own (`os.closerange`)": "tests/integration/test_worker_attempt.py::test_a_trial_that_has_closed_its_pipe_is_told_so_and_writes_nothing_elsewhere",
         "Another entry of the journal that can't be read": "tests/acceptance/test_hostile_messages.py::test_an_entry_that_can_not_be_read_is_a_clear_error_and_the_run_goes_on_without_it",
-        "An event of the journal that can't be there, such as a second start of an attempt": "tests/unit/driver/test_driver_trials.py::test_an_event_that_can_not_be_there_is_named_with_its_entry_and_the_way_out",
+        "An event of the journal that can't be there, such as a second start of an attempt": "tests/unit/driver/test_trials.py::test_an_event_that_can_not_be_there_is_named_with_its_entry_and_the_way_out",
         "The key of a trial, its lease or its place among those that wait is deleted, or evicted": [
             "tests/unit/driver/test_timers.py::test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs_again",
             "tests/contract/journals/leases.py::LeaseContract::test_an_attempt_that_the_server_has_lost_is_ended_by_the_driver_once",
@@ -216,7 +216,7 @@ _ROWS: Final[dict[str, dict[str, str | list[str]]]] = {
         "12. GPUs of several sizes, GPU memory, CPU trials beside": "tests/integration/test_queues.py::test_workers_of_different_shapes_both_get_messages",
         "13. Small trials that share a GPU": "tests/unit/backends/test_celery_backend.py::test_attempts_that_are_published_together_go_where_they_would_go_one_by_one",
         '14. "My module isn\'t found on the workers"': "tests/unit/driver/test_driver.py::test_a_trainable_that_can_not_be_started_ends_the_run_at_the_first_trial_and_not_that_of_the_next_driver",
-        "15. A driver that stays fast with thousands of trials": "tests/unit/driver/test_driver_memory.py::test_what_a_driver_remembers_does_not_grow_with_the_reports",
+        "15. A driver that stays fast with thousands of trials": "tests/unit/driver/test_driver.py::test_what_a_driver_remembers_does_not_grow_with_the_reports",
         "16. Disks that don't fill up; nothing deleted that somebody will fork": "tests/unit/driver/test_checkpoint_gc.py::test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted",
         "17. A preemption is no failure": "tests/acceptance/test_draining.py::test_down_to_no_worker_and_up_again_costs_nothing",
         "18. Drain a worker": "tests/acceptance/test_draining.py::test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was",

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import mqtune
-from mqtune.backends import Simulated, SimulatedBackend, SimulatedFleet, SimulatedJournal
+from mqtune.backends import Simulated, SimulatedBackend, SimulatedJournal
 from mqtune.core.events import Event, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.objective import Metric
 from mqtune.core.resources import Resources
-from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
+from mqtune.core.trial import Config
 from mqtune.driver import CheckpointGC, Driver, Limits, Reading, Retention
-from mqtune.journal import Assignment, Entry, JournalFile, Order
+from mqtune.journal import Entry, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher
@@ -39,7 +39,7 @@ class Killed(BaseException):
 
 
 class Copy(JournalFile):
-    """A local copy that is none: what a driver has read."""
+    """A local copy in memory."""
 
     def __init__(self) -> None:
         super().__init__(Path("nowhere"))
@@ -55,44 +55,26 @@ class Copy(JournalFile):
         yield from list(self.entries)
 
 
-class MortalJournal(SimulatedJournal):
-    """A driver's hand on the journal; the driver is killed at its n-th call that waits or writes, just after it."""
+class Mortal:
+    """A driver that is killed at the n-th call of its journal that waits or writes, just after it."""
 
-    def __init__(self, fleet: SimulatedFleet, kill_at: int) -> None:
-        super().__init__(fleet)
+    def __init__(self, journal: SimulatedJournal, kill_at: int) -> None:
         self.calls = 0
-        self.kill_at = kill_at
+        self._kill_at = kill_at
+        for name in ("record", "stage", "intend", "close_trial", "order", "drop_checkpoints", "lose"):
+            setattr(journal, name, self._counted(getattr(journal, name)))
+        journal.read = self._counted(journal.read, waits=True)  # type: ignore[method-assign]
 
-    def _mortal(self, result: T) -> T:
-        self.calls += 1
-        if self.calls == self.kill_at:
-            raise Killed
-        return result
+    def _counted(self, call: Callable[..., T], *, waits: bool = False) -> Callable[..., T]:
+        def counted(*args: Any, **options: Any) -> T:
+            result = call(*args, **options)
+            if not waits or options.get("block_s"):
+                self.calls += 1
+                if self.calls == self._kill_at:
+                    raise Killed
+            return result
 
-    def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-        found = super().read(after, count=count, block_s=block_s)
-        return self._mortal(found) if block_s else found
-
-    def record(self, *events: bytes, definition: bytes | None = None) -> None:
-        self._mortal(super().record(*events, definition=definition))
-
-    def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
-        return self._mortal(super().stage(trial, attempt, assignment, event))
-
-    def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Any:
-        return self._mortal(super().intend(trial, attempt, intent, event, ended))
-
-    def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
-        return self._mortal(super().close_trial(trial, attempt, event))
-
-    def order(self, orders: Sequence[Order]) -> list[bool]:
-        return self._mortal(super().order(orders))
-
-    def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
-        self._mortal(super().drop_checkpoints(checkpoints, event))
-
-    def lose(self, *args: Any) -> bool:
-        return self._mortal(super().lose(*args))
+        return counted
 
 
 @dataclass
@@ -117,7 +99,8 @@ class Simulation:
         """Return a driver that has begun, with everything else fresh."""
         self.drivers += 1
         self.backend: SimulatedBackend = self.simulated.open(NAME, self.resources)
-        self.journal = MortalJournal(self.backend.fleet, kill_at)
+        self.journal = self.backend.journal
+        self.mortal = Mortal(self.journal, kill_at)
         holder = f"driver {self.drivers}"
         self.journal.lock(holder, holder, FOR_EVER_S, dead=f"driver {self.drivers - 1}")
         self.used_scheduler = self.scheduler()
@@ -163,7 +146,7 @@ class Simulation:
         return self.backend.clock.monotonic()
 
     def events(self) -> list[Event]:
-        """What the last driver has read of the journal."""
+        """Return the events that the last driver has read."""
         return [event for entry in self.copy.entries if (event := decode_event(entry.data)) is not None]
 
 

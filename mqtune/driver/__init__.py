@@ -1,4 +1,4 @@
-"""The tuning loop: what is folded, decided, carried out and kept."""
+"""The tuning loop of a driver."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ if TYPE_CHECKING:
     from mqtune.driver.actions import (
         AnswerQuestion as AnswerQuestion,
         AnswerRequest as AnswerRequest,
-        Drop as Drop,
-        Finish as Finish,
         Requeue as Requeue,
-        Stage as Stage,
     )
     from mqtune.driver.attach import attached as attached
     from mqtune.driver.bundling import (
@@ -33,7 +30,6 @@ if TYPE_CHECKING:
     from mqtune.driver.definition import DefinitionWriter as DefinitionWriter
     from mqtune.driver.garbage import garbage_on as garbage_on
     from mqtune.driver.interrupts import Interrupts as Interrupts
-    from mqtune.driver.listeners import BackendListener as BackendListener, CallbackListener as CallbackListener
     from mqtune.driver.local_slots import check_gangs as check_gangs, slot_settings as slot_settings
     from mqtune.driver.loop import Driver as Driver
     from mqtune.driver.pace import Pace as Pace
@@ -42,10 +38,11 @@ if TYPE_CHECKING:
     from mqtune.driver.publishing import GATHER_S as GATHER_S, Publisher as Publisher
     from mqtune.driver.requests import AT_ONCE as AT_ONCE
     from mqtune.driver.requirements import differences as differences
-    from mqtune.driver.retention import References as References, Retention as Retention
+    from mqtune.driver.retention import Retention as Retention
     from mqtune.driver.room import RoomWatch as RoomWatch
     from mqtune.driver.screening import Reading as Reading
     from mqtune.driver.settings import (
+        MAY_CHANGE as MAY_CHANGE,
         Checkpoints as Checkpoints,
         Failures as Failures,
         KnownTrainable as KnownTrainable,
@@ -76,7 +73,7 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "actions": ("AnswerQuestion", "AnswerRequest", "Drop", "Finish", "Requeue", "Stage"),
+    "actions": ("AnswerQuestion", "AnswerRequest", "Requeue"),
     "attach": ("attached",),
     "bundling": ("BundleFolder", "Project", "bring", "packed"),
     "by_config": ("ResourcesByConfig",),
@@ -85,7 +82,6 @@ _NAMES = {
     "definition": ("DefinitionWriter",),
     "garbage": ("garbage_on",),
     "interrupts": ("Interrupts",),
-    "listeners": ("BackendListener", "CallbackListener"),
     "local_slots": ("check_gangs", "slot_settings"),
     "loop": ("Driver",),
     "pace": ("Pace",),
@@ -94,10 +90,19 @@ _NAMES = {
     "publishing": ("GATHER_S", "Publisher"),
     "requests": ("AT_ONCE",),
     "requirements": ("differences",),
-    "retention": ("References", "Retention"),
+    "retention": ("Retention",),
     "room": ("RoomWatch",),
     "screening": ("Reading",),
-    "settings": ("Checkpoints", "Failures", "KnownTrainable", "Limits", "Process", "RunOptions", "Settings"),
+    "settings": (
+        "Checkpoints",
+        "Failures",
+        "KnownTrainable",
+        "Limits",
+        "MAY_CHANGE",
+        "Process",
+        "RunOptions",
+        "Settings",
+    ),
     "sharing": (
         "GRACE_S",
         "Held",

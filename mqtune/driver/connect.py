@@ -160,7 +160,7 @@ class BrokerDeployment:
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
             MessageVersionError: what is there is no definition.
         """
-        kept = RedisJournal(self._connect(folder).client, name, patience_s=_PATIENCE_S).definition()
+        kept = RedisJournal(self.connect(folder).client, name, patience_s=_PATIENCE_S).definition()
         if kept is None:
             # Redis may have lost it; whoever opens it puts it back.
             kept = kept_definition(JournalFile(folder / JOURNAL_FILE), name)
@@ -188,7 +188,7 @@ class BrokerDeployment:
         """
         stack.callback(self._held.close)
         self.prepare(plan, folder, stack)
-        server = self._connect(folder, sleep=interrupts.sleep)
+        server = self.connect(folder, sleep=interrupts.sleep)
         broker, client, is_local = server.url, server.client, server.is_local
         if plan.project is not None and not is_local:
             check_key(os.environ.get(KEY_VARIABLE, ""), plan.project.needs_key)
@@ -307,7 +307,7 @@ class BrokerDeployment:
                     "trials are forks of this program, on this machine alone; a fleet needs more: %s", plan.carried.why
                 )
 
-    def _connect(self, folder: Path, sleep: Callable[[float], None] = time.sleep) -> _Server:
+    def connect(self, folder: Path, sleep: Callable[[float], None] = time.sleep) -> _Server:
         """Return the server, with a connection to it; once."""
         if self._server is None:
             url, is_local, is_private = self._find(folder)

@@ -1,4 +1,4 @@
-"""An experiment as its user wants it: all that follows from the settings, before a connection is made."""
+"""An experiment as its user wants it, with all values that follow from the settings before a connection is made."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _warn_of_lists(space: Mapping[str, object]) -> None:
 
 
 class Plan:
-    """One experiment as its user wants it: its settings, with all that follows from them.
+    """One experiment as its user wants it, with its settings and all values that follow from them.
 
     Args:
         settings: the user's settings.
@@ -89,17 +89,16 @@ class Plan:
             _warn_of_lists(settings.space)
         self._check_call()
         given = settings.resources
-        #: What trials ask for by their configs; None where all ask for the same.
+        #: The resources that a config asks for. None where all trials ask for the same.
         self.asks = None if given is None or isinstance(given, Resources) else ResourcesByConfig(given, self.space)
-        #: What each trial asks for; by their configs, each of what they may ask for.
+        #: All different resources that trials may ask for.
         self.expected = (
             [given if isinstance(given, Resources) else Resources()] if self.asks is None else self.asks.expected
         )
         submitted = this_submission()
         usual = new_name(self.spec.name) if submitted is None else submitted.name
         self.name = settings.name if settings.name is not None else usual
-        #: Whether an experiment of this name is deleted first; what a submitted script has begun, its next run goes on
-        #: with.
+        #: Whether an experiment of this name is deleted first. Only the first run of a submitted script deletes one.
         self.overwrites = settings.run.overwrite and (submitted is None or submitted.is_first)
         self.objective = Objective.of(settings.metric, settings.mode)
         self.scheduler = self._chosen_scheduler()
@@ -176,10 +175,10 @@ class Plan:
         if isinstance(given, WarmStart):
             return given.searcher
         if self._is_searched_by_default:
-            return self._default_searcher()
+            return self.default_searcher()
         return searcher_named(given) if isinstance(given, str) else own or given
 
-    def _default_searcher(self) -> Searcher | None:
+    def default_searcher(self) -> Searcher | None:
         """Return TPE where Optuna can be imported and TPE suits the space, else None for random search."""
         size = self.space.size
         if self.space.has_grid or (size is not None and size <= (self.settings.max_trials or 1)):
@@ -250,7 +249,7 @@ class Plan:
 
     @property
     def on_loss(self) -> OnLoss:
-        """What workers do when nobody drives the experiment."""
+        """The policy of workers while no driver runs."""
         failures = self.settings.failures
         return OnLoss(failures.on_driver_loss, float(failures.driver_loss_grace_s))
 

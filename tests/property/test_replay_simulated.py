@@ -66,7 +66,7 @@ def test_drivers_that_start_from_any_prefix_go_on_to_the_same_end(name: str, *, 
     uncut = list(what_happened(first.events()))
     for call in range(1, LIFE + 1):
         # The next ones die after as many calls, so that over all runs each call is somebody's last.
-        simulation = killed_at(world, name, call, *repeat(LIFE, first.journal.calls))
+        simulation = killed_at(world, name, call, *repeat(LIFE, first.mortal.calls))
         assert simulation is not None
         assert list(what_happened(simulation.events())) == uncut, f"killed at call {call}, and each {LIFE} calls later"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from simulation import FOR_EVER_S, MOST_STEPS, NAME, Killed, Simulation
+from simulation import FOR_EVER_S, MOST_STEPS, Killed, Simulation
 from worlds import SCHEDULERS, World, worlds
 
 from mqtune.core.events import (
@@ -19,7 +19,6 @@ from mqtune.core.events import (
     Told,
     TrialStaged,
 )
-from mqtune.journal import MemoryJournal
 
 #: Those that treat pauses and added trials in different ways.
 SOME = pytest.mark.parametrize("name", ["fifo", "asha-2", "promotion", "hyperband", "pbt"])
@@ -96,7 +95,7 @@ class Played:
     def _append(self, id_: str, asked: Any) -> None:
         trial, action, arguments = asked
         request = Requested(id=id_, action=action, trial=trial, arguments=arguments, by="somebody", at=0.0)
-        MemoryJournal(self.simulation.journal.server, NAME).request(request)
+        self.simulation.journal.request(request)
 
 
 def assert_each_was_done_once(played: Played) -> None:

@@ -1,4 +1,4 @@
-"""What the driver does to trials: checked first, then journaled, then carried out."""
+"""What the driver does to trials: checked first, then journaled, then carried out; and trials that are abandoned."""
 
 from __future__ import annotations
 
@@ -9,13 +9,33 @@ from typing import Any
 import pytest
 from bench import NAME, Bench, Obedient
 
-from mqtune.core.errors import ConfigurationError, DriverFenced, InvalidTransition
+from mqtune.core.errors import ConfigurationError, DriverFenced
 from mqtune.core.events import DriverStarted, ExperimentEnded
-from mqtune.core.trial import Action, CheckpointId, Decision, TrialId, TrialStatus
+from mqtune.core.trial import (
+    Action,
+    Attempt,
+    AttemptEnd,
+    CheckpointId,
+    Config,
+    Decision,
+    Report,
+    SavedCheckpoint,
+    Trial,
+    TrialId,
+    TrialStatus,
+)
 from mqtune.core.version import __version__
-from mqtune.driver import AnswerQuestion, Drop, Finish, Stage
+from mqtune.driver import AnswerQuestion
 from mqtune.journal import MemoryJournal
-from mqtune.schedulers.base import Fork, Release, Resume, Wait
+from mqtune.results.display import ranked
+from mqtune.schedulers.asha import ASHA
+from mqtune.schedulers.base import FIFO, Fork, Release, Resume, Scheduler, Wait
+from mqtune.schedulers.stopping.experiment_rules import ExperimentPlateau
+from mqtune.search.domains import choice, grid_search
+from mqtune.search.grid import GridSearcher
+from mqtune.search.points import PointsFirst
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 
@@ -26,29 +46,18 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path).step().start(ONE).start(TWO)
 
 
-# Checked first.
-
-
-def test_a_trial_that_ended_can_not_be_staged_and_trying_it_leaves_no_trace(bench: Bench) -> None:
-    bench.report(ONE, 1.0)
-    bench.end(ONE)
-    events, published = len(bench.events()), list(bench.backend.published)
-
-    with pytest.raises(InvalidTransition, match="trial 0001 is COMPLETED and can't become STAGED"):
-        bench.driver.carry_out(Stage(trial=ONE, config={"lr": 1.0}, by="user"))
-
-    assert (len(bench.events()), bench.backend.published) == (events, published)
-
-
-def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anything_is_journaled(bench: Bench) -> None:
+def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anything_is_journaled(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, space=None, scheduler=FIFO, max_trials=None)
     events = len(bench.events())
 
     with pytest.raises(
-        ConfigurationError, match=r"trial 0003 has 2,\d{3},\d{3} bytes .* most is 1,048,576; .* is 'text' with 2,"
+        ConfigurationError, match=r"trial 0001 has 2,\d{3},\d{3} bytes .* most is 1,048,576; .* is 'text' with 2,"
     ):
-        bench.driver.carry_out(Stage(trial=THREE, config={"lr": 0.1, "text": "x" * 2 * 2**20}, by="user"))
+        bench.hand.add({"lr": 0.1, "text": "x" * 2 * 2**20})
 
-    assert (len(bench.events()), list(bench.experiment.trials)) == (events, [ONE, TWO])
+    assert (len(bench.events()), bench.experiment.trials) == (events, {})
 
 
 @pytest.mark.parametrize(
@@ -58,8 +67,8 @@ def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anyth
         lambda b: b.hand.trial(ONE).stop(),
         lambda b: b.hand.trial(TWO).abandon("no"),
         lambda b: b.hand.trial(ONE).save(),
-        lambda b: b.driver.carry_out(Drop([])),
-        lambda b: b.driver.carry_out(Finish("finished", "")),
+        lambda b: b.driver.requeue_all("Ctrl-C"),
+        lambda b: b.driver.end("finished", ""),
     ],
 )
 def test_a_driver_that_was_replaced_changes_nothing_any_more(bench: Bench, command: Callable[[Bench], Any]) -> None:
@@ -179,17 +188,6 @@ def test_in_lockstep_a_trial_whose_report_ends_it_is_told_so_and_never_to_go_on(
         bench.begin()
 
 
-def test_a_later_driver_lets_those_go_on_that_the_earlier_one_left_waiting(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, lockstep=True).step().start(ONE)
-    bench.journal.order = lambda orders: [True]  # type: ignore[method-assign]
-    bench.report(ONE, 3.0)
-    assert bench.told(ONE) == ""
-
-    bench.begin()
-
-    assert bench.told(ONE) == "go:1"
-
-
 def test_in_lockstep_an_answer_to_a_report_stays_when_that_is_decided_on(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lockstep=True).step().start(ONE)
     bench.driver.listen_to_reports(lambda _, report: bench.driver.carry_out(AnswerQuestion(report, "yes")))
@@ -205,7 +203,109 @@ def test_in_lockstep_an_answer_to_a_report_stays_when_that_is_decided_on(tmp_pat
 def test_each_driver_says_that_it_begins_with_which_version_and_once_that_it_ends(bench: Bench) -> None:
     bench.begin()
     for _ in range(2):
-        bench.driver.carry_out(Finish("finished", "all done"))
+        bench.driver.end("finished", "all done")
 
     assert [(event.driver, event.version) for event in bench.of(DriverStarted)] == [("driver", __version__)] * 2
     assert [(event.outcome, event.reason) for event in bench.of(ExperimentEnded)] == [("finished", "all done")]
+
+
+FINITE = Space({"depth": choice([1, 2, 3])})
+
+GRID = Space({"depth": grid_search([1, 2, 3])})
+
+
+def trial_of(id_: str, config: Config | None = None) -> Trial:
+    trial = Trial(TrialId(id_), config or {})
+    trial.attempts.append(Attempt(1, 0.0, config or {}))
+    return trial
+
+
+def told(scheduler: Scheduler, trial: Trial, value: float, time: int = 1) -> Decision:
+    """Return what a scheduler says to a report; it comes with a checkpoint."""
+    checkpoint = CheckpointId(f"m-{trial.id}-1-{time}")
+    trial.checkpoint, trial.checkpoints[checkpoint] = checkpoint, SavedCheckpoint(checkpoint, 0.0, {})
+    return scheduler.on_report(trial, Report(trial.id, 1, time, 0.0, {"loss": value, "training_iteration": time}))
+
+
+# The fold and the results.
+
+
+def test_a_trial_that_is_abandoned_is_not_the_best_one_and_one_that_is_revoked_may_be(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE).start(TWO)
+    bench.report(ONE, 0.1)
+    bench.report(TWO, 0.5)
+
+    bench.hand.trial(ONE).abandon("its data were wrong")
+    assert bench.hand.results().best.id == TWO, "while its process still runs"
+    bench.end(ONE)
+
+    assert bench.experiment.best is bench.trial(TWO)
+    assert bench.replayed().best is not None
+    assert [bench.hand.results().best_trial(scope).id for scope in ("all", "last", "avg")] == [TWO] * 3
+    assert [trial.id for trial in ranked(bench.experiment)][-1] == ONE
+    bench.end(TWO, AttemptEnd.STOPPED)
+    assert bench.experiment.best is bench.trial(TWO), "Celery's revoke stops it"
+
+
+def test_everybody_is_told_once_and_before_the_end(tmp_path: Path) -> None:
+    """Also by a driver that takes over, and for whichever way a trial comes to be abandoned."""
+    heard: list[tuple[str, str]] = []
+
+    class Hearing(ASHA):
+        def on_abandon(self, trial: Trial) -> None:
+            heard.append((trial.id, "abandoned"))
+
+        def on_trial_end(self, trial: Trial) -> None:
+            heard.append((trial.id, "ended"))
+
+    bench = Bench(tmp_path, slots=3, max_trials=3, scheduler=lambda: Hearing(9)).step().start(ONE).start(TWO)
+    bench.hand.trial(ONE).abandon("no")
+    bench.end(ONE)
+    bench.end(TWO, AttemptEnd.STOPPED)
+    bench.hand.trial(THREE).abandon("no")
+
+    # TWO is stopped from outside, which abandons nothing.
+    expected = [(ONE, "abandoned"), (ONE, "ended"), (TWO, "ended"), (THREE, "abandoned"), (THREE, "ended")]
+    assert heard == expected
+    heard.clear()
+    bench.replayed()
+    assert heard == expected
+
+
+def test_a_plateau_is_one_of_trials_that_were_not_abandoned() -> None:
+    rule = ExperimentPlateau(top=2, std=0.0)
+    rule.bind("loss", "min")
+    for id_, value in ((ONE, 0.1), (TWO, 0.1), (THREE, 0.3), ("0004", 0.3)):
+        rule.stops_trial(trial_of(id_), Report(TrialId(id_), 1, 1, 0.0, {"loss": value}))
+    assert rule.stops_experiment(None, 0.0)  # type: ignore[arg-type]
+
+    rule.on_abandon(trial_of(ONE))
+    assert not rule.stops_experiment(None, 0.0)  # type: ignore[arg-type]
+    rule.on_abandon(trial_of(TWO))
+    assert rule.stops_experiment(None, 0.0), "the next best ones are alike"  # type: ignore[arg-type]
+
+
+# Searchers.
+
+
+@pytest.mark.parametrize("space", [FINITE, GRID])
+def test_random_search_that_starts_over_suggests_no_abandoned_config_and_ends_without_others(space: Space) -> None:
+    searcher = RandomSearcher(space, 3)
+    first = searcher.suggest(ONE)
+    assert first is not None
+
+    searcher.on_abandon(trial_of(ONE, first))
+
+    suggested = [searcher.suggest(ONE) for _ in range(20)]
+    assert {config["depth"] for config in suggested if config} == {1, 2, 3} - {first["depth"]}
+    for depth in (1, 2, 3):
+        searcher.on_abandon(trial_of(ONE, {"depth": depth}))
+    assert searcher.suggest(ONE) is None
+
+
+def test_points_and_grid_search_pass_over_what_was_abandoned_or_is_tried_anyway() -> None:
+    searcher = PointsFirst([{"depth": 1}, {"depth": 1}], GridSearcher(GRID), space=GRID)
+    searcher.avoid({"depth": 2})
+    searcher.on_abandon(trial_of(ONE, searcher.suggest(ONE)))
+
+    assert [searcher.suggest(ONE), searcher.suggest(ONE)] == [{"depth": 3}, None]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench import Bench, Obedient
+from hypothesis import given, strategies as st
 from simulation import simulate
 from waiting import eventually
 
@@ -15,12 +17,131 @@ from mqtune.checkpoints import open_store
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.errors import ConfigurationError, StoreUnavailable, UserCodeFailed
 from mqtune.core.events import AttemptStarted, CheckpointsDropped
-from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.core.objective import Mode
+from mqtune.core.trial import (
+    Action,
+    AttemptEnd,
+    CheckpointId,
+    Decision,
+    Report,
+    SavedCheckpoint,
+    Trial,
+    TrialId,
+    TrialStatus,
+    checkpoint_id,
+    is_in_memory,
+)
 from mqtune.driver import LOOK_APART_S, MOST_GATHERED, Retention
 from mqtune.schedulers.base import Resume
 
-ONE, TWO, THREE, FOUR = "0001", "0002", "0003", "0004"
+Checkpoints = dict[CheckpointId, SavedCheckpoint]
 
+SCORES = st.floats() | st.integers() | st.none() | st.booleans() | st.text(max_size=2)
+
+MODES: tuple[Mode, ...] = ("min", "max")
+
+RULES = st.builds(Retention, st.none() | st.integers(1, 4), st.integers(0, 4), st.just("loss"), st.sampled_from(MODES))
+
+SAVED = st.lists(st.tuples(SCORES, st.booleans()), max_size=15)
+
+
+def id_of(number: int, *, in_memory: bool = False) -> CheckpointId:
+    return checkpoint_id("1", 1, number, in_memory=in_memory)
+
+
+def saved_of(*scores: Any, in_memory: tuple[int, ...] = ()) -> Checkpoints:
+    ids = [id_of(number, in_memory=number in in_memory) for number in range(1, len(scores) + 1)]
+    return {id_: SavedCheckpoint(id_, 0.0, {"loss": score}) for id_, score in zip(ids, scores, strict=True)}
+
+
+def made_of(saved: list[tuple[Any, bool]]) -> Checkpoints:
+    dicts = tuple(number for number, (_, in_memory) in enumerate(saved, 1) if in_memory)
+    return saved_of(*(score for score, _ in saved), in_memory=dicts)
+
+
+def kept_by(rule: Retention, checkpoints: Checkpoints, pinned: tuple[CheckpointId, ...] = ()) -> list[int]:
+    gone = rule.to_delete(checkpoints, pinned)
+    return [int(id_.rpartition("-")[2]) for id_ in checkpoints if id_ not in gone]
+
+
+@pytest.mark.parametrize(
+    ("rule", "mode", "scores", "left"),
+    [
+        (Retention(), "min", (3, 1, 2, 5), [2, 4]),
+        (Retention(), "max", (3, 9, 2, 5), [2, 4]),
+        (Retention(2, 2), "min", (1, 9, 2, 8, 7, 6), [1, 3, 5, 6]),
+        (Retention(keep_last=3, keep_best=0), "min", (1, 2, 3, 4, 5), [3, 4, 5]),
+        (Retention(keep_last=None), "min", (1, 2, 3), [1, 2, 3]),
+        # Of equal scores the first.
+        (Retention(), "min", (1, 1, 2, 2), [1, 4]),
+        (Retention(1, 2), "max", (1, 9, 9, 9, 1), [2, 3, 5]),
+        # What has no score is never best.
+        *((Retention(), mode, (no, 7, no, no), [2, 4]) for no in (math.nan, None, "low", True, [1]) for mode in MODES),
+        (Retention(1, 3), "min", (math.nan, math.nan, math.nan), [3]),
+        # Huge numbers are scores too.
+        (Retention(), "max", (10**400, 5, 1), [1, 3]),
+        (Retention(), "min", (-(10**400), 5, 1), [1, 3]),
+    ],
+)
+def test_the_newest_and_the_best_are_kept(
+    rule: Retention, mode: Mode, scores: tuple[Any, ...], left: list[int]
+) -> None:
+    assert kept_by(rule.of("loss", mode), saved_of(*scores)) == left
+    by_its_own = Retention(rule.keep_last, rule.keep_best, "loss", mode).of("accuracy", "max")
+    assert kept_by(by_its_own, saved_of(*scores)) == left
+    with pytest.raises(ConfigurationError, match=r"call of\("):
+        Retention().to_delete(saved_of(1, 2, 3))
+
+
+@given(RULES, SAVED, st.integers(0, 15))
+def test_the_newest_is_kept_whatever_the_rule(rule: Retention, saved: list[tuple[Any, bool]], pins: int) -> None:
+    checkpoints = made_of(saved)
+    pinned = list(checkpoints)[:pins:2]
+
+    gone = rule.to_delete(checkpoints, pinned)
+
+    assert gone == [id_ for id_ in checkpoints if id_ in gone]
+    assert not {*gone} & {*pinned, *list(checkpoints)[-1:]}
+    dicts = [id_ for id_ in checkpoints if is_in_memory(id_) and id_ not in gone and id_ not in pinned]
+    assert dicts in ([], list(checkpoints)[-1:])
+
+
+@given(RULES, SAVED, st.sets(st.integers(0, 14)))
+def test_it_makes_no_difference_how_often_the_rule_is_asked(
+    rule: Retention, saved: list[tuple[Any, bool]], asked_at: set[int]
+) -> None:
+    there: Checkpoints = {}
+    for number, (id_, checkpoint) in enumerate(made_of(saved).items()):
+        there[id_] = checkpoint
+        if number in asked_at:
+            for gone in rule.to_delete(there):
+                del there[gone]
+    for gone in rule.to_delete(there):
+        del there[gone]
+
+    everything = made_of(saved)
+    assert list(there) == [id_ for id_ in everything if id_ not in rule.to_delete(everything)]
+    assert rule.to_delete(there) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"keep_last": 0}, "keep_last=0"),
+        ({"keep_last": 1.0}, r"keep_last=1\.0"),
+        ({"keep_best": -1}, "keep_best=-1"),
+        ({"keep_best": None}, "keep_best=None"),
+        ({"score": "loss"}, "both"),
+        ({"score": "loss", "mode": "least"}, "'least'"),
+        ({"score": 3, "mode": "min"}, "score=3"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        Retention(**arguments)
+
+
+ONE, TWO, THREE, FOUR = "0001", "0002", "0003", "0004"
 
 Begin = Callable[..., Bench]
 
@@ -79,25 +200,6 @@ def test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_delet
     assert list(bench.trial().checkpoints) == kept
     assert dropped(bench) == [names[0], names[2]]
     eventually(lambda: store.ids() == sorted(kept))
-
-
-def test_a_deletion_is_journaled_before_anything_is_deleted(begin: Begin, store: DirectoryStore) -> None:
-    bench = begin()
-    # A store may be asked to delete the same one twice: by what is left over when deletions begin, and by the queue.
-    seen: set[tuple[CheckpointId, bool]] = set()
-    delete = store.delete
-
-    def look_and_delete(id: CheckpointId) -> None:
-        seen.add((id, id in dropped(bench)))
-        delete(id)
-
-    store.delete = look_and_delete  # type: ignore[method-assign]
-    for loss in (1.0, 2.0, 3.0, 4.0):
-        save(bench, ONE, loss)
-    bench.driver.close()
-
-    assert len(dropped(bench)) == 2
-    assert seen == {(each, True) for each in dropped(bench)}
 
 
 @pytest.mark.parametrize("delete", [False, True])

@@ -1,23 +1,37 @@
-"""What definitions say is fixed: experiments that are under way go on with a later mqtune."""
+"""What definitions say is fixed, is continued without the script, and who searches and decides where nobody is named."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
+from bench import writer_of
 
 import mqtune
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.driver import DefinitionWriter
+from mqtune.core.errors import ConfigurationError, MessageVersionError, NameTaken
+from mqtune.core.events import ExperimentCreated
+from mqtune.core.trial import TrialId
+from mqtune.core.version import install_command
+from mqtune.driver import MAY_CHANGE, BrokerDeployment, DefinitionWriter, Plan, attached
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile, RedisJournal
+from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 
 RECORDED: Final = Path(__file__).parents[2] / "definitions" / "definitions.v1.json"
+
 #: What differs between machines and versions.
 OF_THE_MACHINE: Final = ("code_root", "code_files", "version")
+
 #: The arguments of the driver that is recorded.
 ARGUMENTS: Final = ["train.py", "--epochs", "3"]
+
 SPACE: Final[dict[str, Any]] = {
     "lr": mqtune.loguniform(1e-5, 1),
     "net": {"width": mqtune.qrandint(8, 64, 8)},
@@ -112,16 +126,13 @@ def many() -> dict[str, dict[str, Any]]:
         },
         "reports": {"failures": mqtune.Failures(metric_from="later", on_odd_report="fail")},
         "reuse": {"tuned": Reusable, "process": mqtune.Process(reuse=True)},
-        "local": {"backend": mqtune.Local(slots=3)},
+        "local": {"backend": SimpleNamespace(local_slots=3)},
     }
 
 
 def definition(**options: Any) -> dict[str, Any]:
     """What a tuner's experiment would be kept as."""
-    usual: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "backend": "redis://h/0", "seed": 1}
-    settings = {**usual, **options}
-    tuner = mqtune.Tuner(settings.pop("tuned", trainable), settings.pop("space", SPACE), **settings)
-    found: dict[str, Any] = decode_value(encode_value(DefinitionWriter(tuner._runner.plan).definition(None)))
+    found: dict[str, Any] = decode_value(encode_value(tuned(**{"seed": 1, **options}).definition(None)))
     return {key: value for key, value in found.items() if key not in OF_THE_MACHINE}
 
 
@@ -132,3 +143,424 @@ def test_a_definition_is_as_it_was_recorded(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr("mqtune.driver.definition.program_arguments", lambda: ARGUMENTS)
 
     assert definition(**many()[name]) == json.loads(RECORDED.read_text())[name]
+
+
+BROKER = "redis://:secret@nowhere:6379/0"
+
+
+def other_trainable(config: dict[str, Any]) -> None:
+    """It is named, and never called."""
+
+
+def tuned(**options: Any) -> DefinitionWriter:
+    """Writes the definition of a script's experiment."""
+    return writer_of(options.pop("tuned", trainable), options.pop("space", SPACE), **options)
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """What the server has, by the experiments' names."""
+    known: dict[str, bytes] = {}
+
+    def definition(place: BrokerDeployment, name: str, folder: Path) -> dict[str, Any] | None:
+        return decode_value(known[name]) if name in known else None
+
+    monkeypatch.setattr(BrokerDeployment, "definition", definition)
+    monkeypatch.setattr(BrokerDeployment, "experiments", lambda place: sorted(known))
+    monkeypatch.setattr(BrokerDeployment, "is_private", True)
+    return known
+
+
+def have_a_server(monkeypatch: pytest.MonkeyPatch, definition: bytes | None) -> None:
+    """Have every broker hold these bytes as what the experiment is."""
+    client = SimpleNamespace(get_connection_kwargs=dict)
+    server = SimpleNamespace(client=client, url=BROKER, is_private=False)
+    monkeypatch.setattr(BrokerDeployment, "connect", lambda place, folder: server)
+    monkeypatch.setattr(RedisJournal, "definition", lambda journal: definition)
+
+
+def attach(name: str = "x", **given: Any) -> tuple[DefinitionWriter, BrokerDeployment]:
+    nothing = dict.fromkeys(["trainable", "space", "searcher", "scheduler", "stop", "resources", "max_trials"])
+    settings = attached(name, **{"backend": BROKER, "run": mqtune.RunOptions(), **nothing, **given})
+    assert isinstance(settings.backend, BrokerDeployment)
+    return DefinitionWriter(Plan(settings)), settings.backend
+
+
+#: What can be made again of its definition alone, on a broker.
+KEPT = {name: each for name, each in many().items() if name not in ("own searcher", "stop function", "local")}
+
+
+@pytest.mark.parametrize("options", KEPT.values(), ids=KEPT)
+def test_what_was_created_is_gone_on_with_unchanged(kept: dict[str, bytes], options: dict[str, Any]) -> None:
+    script = tuned(**options)
+    kept["x"] = encode_value(script.definition(None))
+
+    again, _ = attach()
+
+    assert encode_value(again.definition(kept["x"])) == kept["x"]
+    seed = decode_value(kept["x"])["seed"]
+    theirs, ours = script.plan.searcher(seed), again.plan.searcher(seed)
+    assert [ours.suggest(TrialId("0001")) for _ in range(5)] == [theirs.suggest(TrialId("0001")) for _ in range(5)]
+    assert again.plan.code_root == script.plan.code_root
+    assert again.plan.on_loss == script.plan.on_loss
+
+
+def test_an_experiment_that_began_before_trials_had_arguments_and_variables_continues_in_its_shared_folder(
+    kept: dict[str, bytes],
+) -> None:
+    old = tuned(process=mqtune.Process(working_dir="code")).definition(None)
+    del old["arguments"], old["env"]
+    kept["x"] = encode_value(old)
+
+    again, _ = attach()
+
+    assert again.plan.settings.process.working_dir == "code"
+    assert again.definition(kept["x"]) == {**old, "arguments": [], "env": None}
+
+
+def test_a_space_with_nan_is_the_same_space_when_the_script_runs_again(kept: dict[str, bytes]) -> None:
+    def of_nan(max_trials: int) -> DefinitionWriter:
+        odd = {"missing": mqtune.choice([math.nan, 0.0]), "fill": float("nan"), **SPACE}
+        return tuned(space=odd, seed=1, max_trials=max_trials)
+
+    began = encode_value(of_nan(3).definition(None))
+
+    assert of_nan(9).definition(began)["max_trials"] == 9
+
+
+def test_an_experiment_whose_store_has_moved_continues_with_the_store_where_it_is_now(kept: dict[str, bytes]) -> None:
+    def at(store: str) -> DefinitionWriter:
+        writer = tuned(seed=1)
+        writer.store = store
+        return writer
+
+    began = encode_value(at("file:///old/x/checkpoints#mqtune-store=8b65").definition(None))
+    moved = "file:///new/x/checkpoints#mqtune-store=8b65"
+
+    assert at(moved).definition(began)["store"] == moved
+    with pytest.raises(NameTaken, match="store was"):
+        at("file:///new/x/checkpoints#mqtune-store=77aa").definition(began)
+
+
+def by_width(config: dict[str, Any]) -> mqtune.Resources:
+    return mqtune.Resources(gpus=2 if config["net"]["width"] > 32 else 1)
+
+
+def test_a_function_by_which_trials_ask_for_resources_is_given_again(kept: dict[str, bytes]) -> None:
+    kept["x"] = encode_value(tuned(resources=by_width).definition(None))
+
+    with pytest.raises(ConfigurationError, match=r"function by_width, .* your code alone: .*attach\(…, resources=…\)"):
+        attach()
+    again, _ = attach(resources=by_width)
+
+    assert again.definition(kept["x"])["resources"] == {"by_config": "by_width"}
+    assert encode_value(again.definition(kept["x"])) == kept["x"]
+    other = tuned(resources=mqtune.Resources(gpus=1))
+    with pytest.raises(NameTaken, match=r"resources was \{'by_config': 'by_width'\} and is "):
+        other.definition(kept["x"])
+
+
+def test_who_may_write_to_a_shared_server_does_not_choose_where_code_is_taken_from(
+    kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept["x"] = encode_value(tuned().definition(None))
+    monkeypatch.setattr(BrokerDeployment, "is_private", False)
+    monkeypatch.chdir(tmp_path)
+
+    again, _ = attach()
+
+    assert again.plan.code_root == tmp_path
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"space": {"x": 5}}, {"retention": [5]}, {"trainable": 7}, {"resources": 7}, {"ttl_s": "long"}, {"stop": 3}],
+    ids=repr,
+)
+def test_a_definition_that_makes_no_sense_is_a_clear_error(kept: dict[str, bytes], change: dict[str, Any]) -> None:
+    definition = tuned().definition(None)
+    kept["x"] = encode_value(definition | change)
+
+    with pytest.raises(ConfigurationError, match=r"ttl_s|invalid|experiment 'x'"):
+        attach()
+    del definition["retention"]
+    kept["x"] = encode_value(definition)
+    with pytest.raises(ConfigurationError, match="of experiment 'x' lacks 'retention'; run its script instead"):
+        attach()
+
+
+@pytest.mark.parametrize("bytes_", [b"", b"\xc1", b"no definition", b"\x01", b"\x91\x01"], ids=repr)
+def test_a_definition_that_can_not_be_read_is_a_clear_error(monkeypatch: pytest.MonkeyPatch, bytes_: bytes) -> None:
+    have_a_server(monkeypatch, bytes_)
+
+    with pytest.raises(MessageVersionError, match="experiment 'x' has"):
+        attach()
+
+
+def test_every_option_is_kept_or_is_no_matter_of_the_experiment() -> None:
+    of_this_run = {"overwrite", "callbacks", "progress", "tags", "notes"}
+    # Its hash is kept, where there is one.
+    of_this_run.add("bundle")
+    elsewhere = {
+        "keep_last": "retention",
+        "keep_best": "retention",
+        "score": "retention",
+        "delete": "delete_checkpoints",
+    }
+    definition = tuned().definition(None)
+
+    assert set(MAY_CHANGE) - {"bundle", "bundle_root", "bundle_is_cwd"} <= definition.keys()
+    for group in (mqtune.Failures, mqtune.Checkpoints, mqtune.Process, mqtune.RunOptions):
+        names = {each.name for each in dataclasses.fields(group)} - of_this_run
+        assert {name for name in names if elsewhere.get(name, name) not in definition} == set()
+
+
+def test_a_script_that_changes_how_far_it_goes_changes_the_definition_and_the_place_is_as_it_was(
+    kept: dict[str, bytes],
+) -> None:
+    script = tuned(max_trials=3, seed=1, run=mqtune.RunOptions(queue_trials=False))
+    script.store = "file:///data/x"
+    kept["x"] = encode_value(script.definition(None))
+    changed = tuned(
+        max_trials=9,
+        failures=mqtune.Failures(on_driver_loss="finish"),
+        stop={"loss": 0.5},
+        run=mqtune.RunOptions(queue_trials=False),
+    )
+    changed.store = script.store
+    kept["x"] = encode_value(changed.definition(kept["x"]))
+
+    again, place = attach()
+
+    assert (again.plan.limits.max_trials, again.plan.on_loss.policy, again.plan.settings.seed) == (9, "finish", 1)
+    assert again.plan.limits.rule is not None
+    assert (place.store, place.local_slots) == ("file:///data/x", None)
+    assert not again.plan.settings.run.queue_trials
+
+
+def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) -> None:
+    kept["x"] = encode_value(tuned(scheduler=MyScheduler(9), stop=lambda trial, report: False).definition(None))
+    scheduler, rule = MyScheduler(9), mqtune.TimeLimit(5)
+
+    again, _ = attach(scheduler=scheduler, stop=rule, max_trials=77, trainable=trainable)
+
+    assert again.plan.scheduler is scheduler
+    assert (again.plan.limits.rule, again.plan.limits.max_trials) == (rule, 77)
+    again.definition(kept["x"])
+
+
+def test_another_trainable_or_scheduler_is_refused(kept: dict[str, bytes]) -> None:
+    kept["x"] = encode_value(tuned(scheduler=mqtune.ASHA(9), seed=2).definition(None))
+
+    with pytest.raises(NameTaken, match=r"\n  scheduler.max_t was 9 and is 27\n"):
+        attach(scheduler=mqtune.ASHA(27))[0].definition(kept["x"])
+    with pytest.raises(NameTaken) as caught:
+        tuned(scheduler=mqtune.ASHA(9), seed=3).definition(kept["x"])
+    assert [line.strip() for line in str(caught.value).splitlines()][1:-1] == ["seed was 2 and is 3"]
+    with pytest.raises(NameTaken, match=r"trainable.name was"):
+        attach(trainable=other_trainable)[0].definition(kept["x"])
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"scheduler": MyScheduler(9)}, "scheduler"),
+        ({"stop": lambda trial, report: False}, "stop"),
+        ({"space": {"a": 1, "b": mqtune.sample_from(lambda config: config["a"])}}, "space"),
+        ({"space": {"a": mqtune.choice([1, {"b": mqtune.sample_from(lambda config: 2)}])}}, "space"),
+        ({"space": mqtune.Space(SPACE, constraint=lambda config: config["lr"] < 0.5)}, "space"),
+    ],
+)
+def test_what_only_the_script_has_is_asked_for_by_its_name(
+    kept: dict[str, bytes], options: dict[str, Any], argument: str
+) -> None:
+    kept["x"] = encode_value(tuned(**options).definition(None))
+
+    with pytest.raises(ConfigurationError, match=rf"run the script again, or Tuner.attach\(…, {argument}=…\)"):
+        attach()
+
+
+def test_a_space_with_a_constraint_is_given_again(kept: dict[str, bytes]) -> None:
+    def small(config: dict[str, Any]) -> bool:
+        return bool(config["lr"] < 0.5)
+
+    space = mqtune.Space(SPACE, constraint=small)
+    kept["x"] = encode_value(tuned(space=space, seed=2).definition(None))
+
+    assert attach(space=space)[0].definition(kept["x"])["space"] == space.describe()
+    with pytest.raises(NameTaken, match=r"space./constraint was {'function': 'small'} and is not there"):
+        tuned(space=SPACE, seed=2).definition(kept["x"])
+
+
+# No such experiment.
+
+
+def test_an_unknown_name_on_a_broker_is_an_error_that_says_what_there_is(kept: dict[str, bytes]) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no experiment 'x' on .*; there are none"):
+        attach()
+    kept.update({f"e{n:02}": b"\x80" for n in range(22)})
+
+    with pytest.raises(ConfigurationError, match=r"there are 'e00', 'e01', .*, 'e19' and 2 more"):
+        attach()
+
+
+def save_copy(home: Path, name: str, definition: dict[str, Any]) -> None:
+    (home / name).mkdir(parents=True)
+    copy = JournalFile(home / name / JOURNAL_FILE)
+    copy.begin([Entry("1-0", ExperimentCreated(name=name, definition=definition, at=1.0).encode())])
+    copy.close()
+
+
+def test_what_a_broker_has_lost_is_gone_on_with_from_the_copy(
+    monkeypatch: pytest.MonkeyPatch, mqtune_home: Path
+) -> None:
+    have_a_server(monkeypatch, None)
+    definition = tuned(max_trials=5).definition(None)
+    save_copy(mqtune_home, "x", definition)
+
+    again, _ = attach()
+
+    assert again.plan.limits.max_trials == 5
+
+
+@pytest.fixture
+def no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("MQTUNE_BROKER", "MQTUNE_REDIS_URL"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.usefixtures("no_broker")
+def test_without_a_broker_an_unknown_name_is_an_error_that_says_what_there_is(mqtune_home: Path) -> None:
+    save_copy(mqtune_home, "other", {})
+
+    with pytest.raises(ConfigurationError, match=f"no experiment 'x' in {mqtune_home}; there is 'other'"):
+        attach(backend=None)
+
+    assert not (mqtune_home / "x").exists()
+
+
+@pytest.mark.usefixtures("no_broker")
+def test_an_experiment_of_a_broker_needs_the_broker(mqtune_home: Path) -> None:
+    save_copy(mqtune_home, "x", {})
+
+    with pytest.raises(ConfigurationError, match="'x' did not run on this machine alone; give its broker"):
+        attach(backend=None)
+
+
+#: As it is before the tests have random search for the default.
+DEFAULT = Plan.default_searcher
+
+ONE_NUMBER = {"x": mqtune.uniform(0, 1)}
+
+
+def curve(config: dict[str, Any]) -> list[tuple[float, dict[str, float]]]:
+    return [(1.0, {"loss": config["x"] / (step + 1), "size": config["x"]}) for step in range(9)]
+
+
+def chosen(space: dict[str, Any] = ONE_NUMBER, **options: Any) -> mqtune.Tuner:
+    usual: dict[str, Any] = {"metric": "loss", "mode": "min", "name": "x", "max_trials": 3}
+    return mqtune.Tuner(curve, space, backend=mqtune.Simulated(curve, slots=2), **{**usual, **options})
+
+
+def described(**options: Any) -> dict[str, Any]:
+    """Return what an experiment of these arguments is."""
+    found: dict[str, Any] = writer_of(curve, **{"space": ONE_NUMBER, **options}).definition(None)
+    return found
+
+
+@pytest.fixture
+def the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the default searcher that users have."""
+    monkeypatch.setattr(Plan, "default_searcher", DEFAULT)
+
+
+@pytest.fixture
+def no_optuna(the_default: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have Optuna not be installed."""
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    monkeypatch.delitem(sys.modules, "mqtune.integrations.optuna", raising=False)
+
+
+@pytest.mark.usefixtures("the_default")
+def test_without_a_searcher_it_is_tpe_and_the_first_line_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    results = chosen().run()
+
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first == "x · searcher tpe; no scheduler, each trial runs to its end"
+    assert len(results) == 3
+
+
+@pytest.mark.usefixtures("no_optuna")
+def test_without_optuna_it_is_random_search_and_the_first_line_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    chosen().run()
+
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("x · searcher random (Optuna can't be imported (")
+    assert first.endswith(f"{install_command('optuna')}); no scheduler, each trial runs to its end")
+
+
+@pytest.mark.usefixtures("the_default")
+@pytest.mark.parametrize(
+    ("space", "max_trials"),
+    [
+        ({**ONE_NUMBER, "seed": mqtune.grid_search([1, 2])}, 30),
+        ({"x": mqtune.choice([0.1, 0.2, 0.3])}, 3),
+        ({"x": 0.5}, None),
+    ],
+    ids=["a grid", "trials enough for each config", "constants"],
+)
+def test_what_random_search_goes_through_whole_is_not_left_to_a_model(
+    space: dict[str, Any], max_trials: int | None
+) -> None:
+    assert described(space=space, max_trials=max_trials)["searcher"]["searcher"] == "random"
+
+
+@pytest.mark.usefixtures("the_default")
+def test_an_experiment_that_began_by_random_search_continues_by_it() -> None:
+    began = described(searcher="random", seed=1)
+    writer = writer_of(curve, ONE_NUMBER, max_trials=5)
+
+    now = writer.definition(encode_value(began))
+
+    assert now == {**began, "max_trials": 5}
+    assert isinstance(writer.plan.searcher(1), RandomSearcher)
+
+
+@pytest.mark.usefixtures("no_optuna")
+def test_an_experiment_that_began_by_tpe_does_not_continue_by_chance() -> None:
+    began = json.loads(RECORDED.read_text())["bounds"]
+    writer = writer_of(curve, ONE_NUMBER, metric=["loss", "latency<=10", "room >= 0.5"])
+
+    with pytest.raises(ConfigurationError, match="Optuna can't be imported"):
+        writer.definition(encode_value(began))
+
+
+def test_with_max_t_bad_trials_are_stopped_early() -> None:
+    definition = described(max_t=9)
+
+    assert definition["scheduler"] == described(scheduler=mqtune.ASHA(9))["scheduler"]
+    assert "max_t" not in definition
+
+
+def test_with_max_t_and_several_metrics_the_scheduler_goes_by_all() -> None:
+    several = {"metric": ["loss", "size"], "max_t": 9}
+
+    assert (
+        described(**several)["scheduler"] == described(metric=["loss", "size"], scheduler=mqtune.MOASHA(9))["scheduler"]
+    )
+
+
+def test_max_t_is_not_given_beside_a_scheduler() -> None:
+    with pytest.raises(ConfigurationError, match=r"max_t=9 is for the default scheduler.*MedianStopping\("):
+        chosen(max_t=9, scheduler=mqtune.MedianStopping())
+
+
+@pytest.mark.parametrize("max_t", [0, -1, "9", float("nan")])
+def test_max_t_is_a_positive_number(max_t: Any) -> None:
+    with pytest.raises(ConfigurationError, match="max_t"):
+        chosen(max_t=max_t)
+
+
+def test_a_searcher_that_compares_whole_trials_refuses_max_t_by_its_name() -> None:
+    with pytest.raises(ConfigurationError, match="leave max_t out"):
+        chosen({**ONE_NUMBER, "seed": mqtune.choice([1, 2])}, searcher=mqtune.Repeater("seed"), max_t=9)

@@ -1,15 +1,19 @@
-"""What a driver stages and publishes, what it is told to wait for, and what ends it, with a worker that does one thing at a time."""
+"""What a driver stages and publishes, what it waits for, and what it warns of."""
 
 from __future__ import annotations
 
+import gc
+import sys
+import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from bench import NAME, SPACE, Bench, Obedient, Slots
 from simulation import curve, simulate
 
+import mqtune
 from mqtune.backends import Offer
 from mqtune.core.callback import Callback
 from mqtune.core.errors import (
@@ -22,9 +26,9 @@ from mqtune.core.errors import (
     UserCodeFailed,
 )
 from mqtune.core.events import TrialStaged
-from mqtune.core.trial import AttemptEnd, Config, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver import GATHER_S, LEASE_GRACE_S, LOOK_AT_LEASES_S, UNCLAIMED_S, Limits
-from mqtune.journal import KEEP_LOCK_S, LOCK_S, MemoryJournal, Room, Unclaimed
+from mqtune.core.trial import Attempt, AttemptEnd, Config, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.driver import GATHER_S, LEASE_GRACE_S, LOOK_AT_LEASES_S, UNCLAIMED_S, Limits, Publisher, RoomWatch
+from mqtune.journal import KEEP_LOCK_S, LOCK_S, MemoryJournal, MemoryServer, Room, Unclaimed
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher
@@ -329,13 +333,7 @@ def test_a_driver_keeps_its_lock_for_as_long_as_it_steps_and_lets_the_next_one_i
 
 
 @pytest.mark.parametrize("slow", ["reports", "other entries"])
-def test_a_driver_that_catches_up_for_long_keeps_its_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
-) -> None:
-    if slow == "reports":
-        # Behind other entries it looks at its lock in any case.
-        monkeypatch.setattr("mqtune.driver.plain._LOOK_EVERY", 1)
-
+def test_a_driver_that_catches_up_for_long_keeps_its_lock(tmp_path: Path, slow: str) -> None:
     class Slow(Obedient):
         takes_s = 0.0
 
@@ -347,12 +345,15 @@ def test_a_driver_that_catches_up_for_long_keeps_its_lock(
             bench.clock.now += self.takes_s
             return super().on_report(trial, report)
 
-    many = 1 if slow == "reports" else 30
+    # Behind reports alone it looks at its lock now and then, and behind other entries each time.
+    many, reports, takes_s = (1, 640, LOCK_S / 100) if slow == "reports" else (30, 1, LOCK_S / 4)
     bench = Bench(tmp_path, slots=many, max_trials=many, scheduler=Slow)
     bench.step().start(ONE)
-    for _ in range(31 - many):
+    bench.is_away = True
+    for _ in range(reports):
         bench.report(ONE, 1.0)
-    Slow.takes_s = LOCK_S / 4
+    bench.is_away = False
+    Slow.takes_s = takes_s
     began = bench.clock.now
 
     bench.begin()
@@ -439,6 +440,7 @@ def test_a_trial_whose_child_process_has_tried_to_report_says_so_in_its_reason(t
 UNSENDABLE = (
     "Traceback (most recent call last):\n  …\nmqtune.core.errors.ReportInvalid: report: the metric 'seen' can't be sent"
 )
+
 OF_A_SCRIPT = f"script train.py exited with code 1; its last errors were:\n{UNSENDABLE}"
 
 
@@ -461,20 +463,6 @@ def test_a_report_that_can_not_be_sent_ends_the_run_unless_other_reports_could_b
     bench.end(ONE, AttemptEnd.FAILED, pid=7, error_type=error_type, error=error)
 
     assert bench.driver.failure is None
-
-
-def test_a_finished_experiment_is_only_read(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_trials=1, slots=1).step().start(ONE)
-    bench.report(ONE, 1.0)
-    bench.end(ONE)
-    bench.driver.end("finished", "")
-    before = bench.events()
-
-    bench.begin()
-    assert bench.driver.is_finished
-    bench.driver.end("finished", "")
-
-    assert bench.events() == before
 
 
 @pytest.mark.parametrize("scheduler", [FIFO, lambda: ASHA(max_t=3)])
@@ -515,3 +503,141 @@ def test_a_step_in_real_time_waits_once_also_when_what_came_leaves_nothing_to_do
     bench.report("0001", 0.4)
 
     assert len(waits) == 1
+
+
+TRIALS: Final = 20
+
+#: Reports of each trial by the first look and until the second.
+FEW: Final = 10
+
+MANY: Final = 250
+
+#: By how much a driver may grow for each trial meanwhile: numbers become larger ones, and ASHA's rungs more by four, which
+#: know what each trial had there.
+GROWTH_BYTES: Final = 1_500
+
+SCHEDULERS: Final[dict[str, Callable[[], Scheduler]]] = {
+    "fifo": mqtune.FIFO,
+    "asha": lambda: mqtune.ASHA(max_t=10**6),
+    "hyperband": lambda: mqtune.HyperBand(max_t=10**6),
+    "median": lambda: mqtune.MedianStopping(interval=10**6),
+    "pbt": lambda: mqtune.PBT(10**6, {"lr": mqtune.uniform(0, 1)}),
+}
+
+
+def size_of(root: object) -> int:
+    """Return how many bytes all have that can be reached from *root*, but for code and the journal."""
+    seen: set[int] = set()
+    waiting: list[Any] = [root]
+    total = 0
+    while waiting:
+        each = waiting.pop()
+        if id(each) in seen or isinstance(each, type | types.ModuleType | MemoryServer | MemoryJournal):
+            continue
+        seen.add(id(each))
+        if isinstance(each, types.FunctionType):
+            # What it closes over is its own; its globals are its module's.
+            waiting += [cell.cell_contents for cell in each.__closure__ or ()]
+            continue
+        total += sys.getsizeof(each)
+        waiting += gc.get_referents(each)
+    return total
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_what_a_driver_remembers_does_not_grow_with_the_reports(name: str, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=TRIALS, max_trials=TRIALS, scheduler=SCHEDULERS[name])
+    bench.step()
+    trials = list(bench.experiment.trials)
+    for trial in trials:
+        bench.start(trial)
+
+    def report(count: int) -> int:
+        for trial in trials:
+            bench.report(trial, *(1.0 + number / count for number in range(count)))
+        return size_of(bench.driver)
+
+    before, after = report(FEW), report(MANY)
+
+    # Those that come after a decision are late.
+    assert sum(trial.reports + trial.late_reports for trial in bench.experiment.trials.values()) == TRIALS * (
+        FEW + MANY
+    )
+    # An empty object has 16 bytes, and a reference to it another 8.
+    assert after - before < GROWTH_BYTES * TRIALS < 24 * MANY * TRIALS
+
+
+class Broker:
+    """A broker that takes some time for each message, and its clock."""
+
+    def __init__(self, takes_s: float) -> None:
+        self.now = 0.0
+        self.sent: list[list[str]] = []
+        self._takes_s = takes_s
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def publish_all(self, offers: Sequence[Offer]) -> None:
+        self.now += self._takes_s
+        self.sent.append([offer.trial for offer in offers])
+
+
+def staged_trial(number: int) -> Trial:
+    trial = Trial(TrialId(f"{number:04d}"), {})
+    trial.attempts.append(Attempt(1, staged_at=0.0))
+    return trial
+
+
+@pytest.mark.parametrize(("takes_s", "gathered_s"), [(0.0, GATHER_S), (0.001, GATHER_S), (0.05, 0.5)])
+def test_attempts_are_gathered_for_longer_the_longer_it_takes_to_send_some(takes_s: float, gathered_s: float) -> None:
+    broker: Any = Broker(takes_s)
+    publisher = Publisher(broker, broker)
+
+    with publisher:
+        for number in range(60):
+            publisher.publish(staged_trial(number))
+            broker.now += 0.02
+
+    first, *middle, last = map(len, broker.sent)
+    assert first == 1, "the first of a filling never waits"
+    assert middle
+    assert set(middle) <= {round(gathered_s / 0.02), round(gathered_s / 0.02) + 1}
+    assert sum(map(len, broker.sent)) == 60
+    assert last <= max(middle)
+
+
+MIB = 1 << 20
+
+
+def test_a_driver_says_once_that_room_runs_out_that_there_is_none_and_that_there_is_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch = RoomWatch()
+    said = []
+
+    for percent in (79, 80, 81, 79, 80, 101, 99, 101, 90, 70, 82):
+        caplog.clear()
+        watch.look(Room(percent * MIB, 100 * MIB))
+        said.append((percent, bool(watch.why), [record.getMessage().partition(",")[0] for record in caplog.records]))
+
+    assert said == [
+        (79, False, []),
+        (80, False, ["Redis is nearly full"]),
+        (81, False, []),
+        (79, False, []),
+        (80, False, []),
+        (101, True, ["Redis is full (maxmemory)"]),
+        (99, True, []),
+        (101, True, []),
+        (90, False, ["Redis has room again: 90 MiB used of 100 MiB"]),
+        (70, False, ["Redis has room again: 70 MiB used of 100 MiB"]),
+        (82, False, ["Redis is nearly full"]),
+    ]
+
+
+def test_what_a_server_does_not_count_against_its_limit_is_left_out() -> None:
+    """Buffers of replicas and of its file."""
+    room = Room.of({"used_memory": 110 * MIB, "maxmemory": 100 * MIB, "mem_not_counted_for_evict": 40 * MIB})
+
+    assert (room.part, room.shortage) == (0.7, "")

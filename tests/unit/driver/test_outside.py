@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from bench import NAME, SPACE, Bench
+from simulation import tuner_on
 
+import mqtune
+from mqtune.core.errors import ConfigurationError, InvalidTransition, SpaceError
 from mqtune.core.events import AttemptEnded, DecisionTaken, RequestAnswered, Requested, Told, TrialStaged
-from mqtune.core.objective import Objective
 from mqtune.core.trial import ITERATION, TIME_TOTAL, Action, Decision, Report, Trial, TrialStatus
 from mqtune.journal import MemoryJournal
 from mqtune.schedulers.asha import ASHA, PromotionASHA
@@ -75,8 +79,13 @@ def tell(bench: Bench, trial: str, loss: float, step: int | None = None, **other
     return request(bench, "tell", trial, metrics=metrics, **others)
 
 
+def state_of(bench: Bench) -> dict[str, Any]:
+    """Return what a driver knows, but for how long it has driven."""
+    return {name: value for name, value in bench.experiment.state().items() if not name.startswith("_driven")}
+
+
 def heard(bench: Bench) -> list[Any]:
-    return bench.driver._deciders.searcher.heard  # type: ignore[attr-defined, no-any-return]
+    return bench.searcher.heard  # type: ignore[no-any-return]
 
 
 # Asking.
@@ -124,12 +133,6 @@ def test_a_config_of_ones_own_is_completed_and_does_not_count_for_max_trials(ben
     assert heard(bench)[:1] == [("adopt", ONE, 0.75)]
 
 
-def test_a_key_that_is_known_is_answered_by_its_trial(bench: Bench) -> None:
-    first, second = (request(bench, "ask", key="run-7") for _ in range(2))
-
-    assert (first.trial, second.trial, second.done, len(bench.experiment.trials)) == (ONE, ONE, True, 1)
-
-
 def test_who_asks_a_searcher_that_thinks_waits_for_its_answer(tmp_path: Path) -> None:
     class Slow(Searcher):
         thinks = True
@@ -142,7 +145,7 @@ def test_who_asks_a_searcher_that_thinks_waits_for_its_answer(tmp_path: Path) ->
     bench.step()
     assert bench.of(RequestAnswered) == []
 
-    bench.driver._deciders.searcher.thinks = False  # type: ignore[attr-defined]
+    bench.searcher.thinks = False
     bench.step()
 
     assert answer(bench, name).trial == ONE
@@ -510,15 +513,12 @@ def _outside_all(bench: Bench) -> None:
 def test_another_driver_comes_to_the_same_by_the_journal(tmp_path: Path, scheduler: Callable[[], Any]) -> None:
     bench = bench_of(tmp_path, scheduler=scheduler)
     _outside_all(bench)
-    told, before = heard(bench), bench.experiment.state()
+    told, before = heard(bench), state_of(bench)
     entries = len(bench.events())
 
     bench.begin()
 
-    assert (heard(bench), bench.experiment.state()) == (
-        told,
-        {**before, "_driven_since": bench.experiment._driven_since},
-    )
+    assert (heard(bench), state_of(bench)) == (told, before)
     assert not [event for event in bench.events()[entries:] if isinstance(event, DecisionTaken | Told | AttemptEnded)]
     assert bench.hand.results().summary()["reports"] == bench.experiment.reports == len(bench.of(Told))
 
@@ -540,28 +540,60 @@ def test_what_an_earlier_driver_took_in_and_did_not_answer_is_answered_by_the_ne
     assert (answer(bench, name).done, bench.trial(ONE).reports, len(bench.of(Told))) == (True, 1, 1)
 
 
-def test_a_model_that_learns_from_what_is_told_suggests_the_same_after_a_resume(tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    from mqtune.integrations.optuna import OptunaSearcher
+ONE_NUMBER = {"x": mqtune.uniform(0, 1)}
 
-    def model() -> OptunaSearcher:
-        searcher = OptunaSearcher(seed=7)
-        searcher.check_objective(Objective.of("loss", "min"))
-        searcher.bind(SPACE, 7, metric="loss", mode="min")
-        return searcher
 
-    def configs(folder: Path, *, resumes: bool) -> list[float]:
-        folder.mkdir()
-        bench = bench_of(folder, searcher=model, max_trials=30)
-        for number in range(5):
-            request(bench, "tell", config={"lr": number / 5}, metrics={"loss": (number / 5 - 0.3) ** 2})
-        for _ in range(12):
-            asked = request(bench, "ask")
-            lr = bench.trial(asked.trial).config["lr"]
-            tell(bench, asked.trial, (lr - 0.3) ** 2 + 1, 1, ends=False)
-            if resumes:
-                bench.begin()
-            tell(bench, asked.trial, (lr - 0.3) ** 2, 2)
-        return [trial.config["lr"] for trial in bench.experiment.trials.values()]
+def never(config: dict[str, Any]) -> None:
+    raise AssertionError("no worker runs anything here")
 
-    assert configs(tmp_path / "resumed", resumes=True) == configs(tmp_path / "whole", resumes=False)
+
+@contextlib.contextmanager
+def opened(name: str, space: Any = ONE_NUMBER, **options: Any) -> Iterator[mqtune.Tuner]:
+    tuner = tuner_on(mqtune.Simulated(lambda config: [], keep_journal=True), never, space, name=name, **options)
+    with contextlib.closing(tuner):
+        yield tuner
+
+
+@pytest.mark.usefixtures("mqtune_home")
+def test_a_search_without_any_worker_is_a_loop_of_ask_and_tell() -> None:
+    with opened("by-hand", max_trials=10, seed=1) as tuner:
+        for _ in range(10):
+            trial = tuner.ask()
+            tuner.tell(trial, {"loss": np.float32((trial.config["x"] - 0.3) ** 2)})
+        with pytest.raises(ConfigurationError, match="all of max_trials=10 have begun"):
+            tuner.ask()
+        assert tuner.is_finished
+        best = tuner.results().best
+
+    assert min(abs(trial.config["x"] - 0.3) for trial in tuner.get_trials()) == abs(best.config["x"] - 0.3)
+    assert {trial.status for trial in tuner.get_trials()} == {TrialStatus.COMPLETED}
+    loaded = mqtune.Results.load("by-hand")
+    assert (loaded.outcome, len(list(loaded.reports())), loaded.best.id) == ("finished", 10, best.id)
+
+
+@pytest.mark.usefixtures("mqtune_home")
+def test_trials_are_named_by_themselves_by_their_ids_or_by_a_config_and_are_told_once() -> None:
+    with opened("named", max_trials=3) as tuner:
+        first = tuner.ask({"x": 0.5}, tags=["mine"], key="a")
+        assert tuner.ask(key="a") is first
+        tuner.tell(first.id, {"loss": 0.5}, ends=False)
+        assert tuner.tell(first, {"loss": 0.25}).status is TrialStatus.COMPLETED
+        last_year = [tuner.tell({"x": 0.125}, {"loss": 0.75}, key="row 1") for _ in range(2)]
+
+        assert last_year[0] is last_year[1]
+        assert [(trial.config["x"], trial.reports) for trial in tuner.get_trials()] == [(0.5, 2), (0.125, 1)]
+        with pytest.raises(InvalidTransition, match="nothing more is told: trial 0001 is COMPLETED"):
+            tuner.tell(first, {"loss": 0.1})
+        with pytest.raises(SpaceError, match="x"):
+            tuner.tell({"x": 7}, {"loss": 0.1})
+
+
+@pytest.mark.usefixtures("mqtune_home")
+def test_an_experiment_without_a_space_takes_any_config_and_has_none_to_ask_for(tmp_path: Path) -> None:
+    with opened("open", None) as tuner:
+        asked = tuner.ask({"anything": [1, 2]})
+        tuner.tell({"else": 3}, {"loss": 0.5})
+
+        assert tuner.tell(asked, {"loss": 0.25}).config == {"anything": [1, 2]}
+        with pytest.raises(ConfigurationError, match="nothing is searched without a space; give one of your own"):
+            tuner.ask()

@@ -317,18 +317,6 @@ def test_a_request_that_a_driver_finds_late_does_not_undo_what_its_trial_has_rep
     assert (bench.trial(ONE).status, bench.trial(ONE).best_value) == (TrialStatus.COMPLETED, 0.5)
 
 
-# Exactly once.
-
-
-def test_without_a_driver_the_next_one_carries_requests_out_in_order(bench: Bench) -> None:
-    names = [ask(bench, "pause", ONE), ask(bench, "stop", TWO), ask(bench, "set", max_trials=3)]
-
-    bench.begin()
-
-    assert answered(bench) == names
-    assert (bench.told(ONE), bench.told(TWO)) == ("pause", "stop")
-
-
 def test_a_request_brings_an_experiment_that_had_finished_to_life_with_the_next_driver(bench: Bench) -> None:
     bench.end(ONE).end(TWO)
     assert bench.driver.is_finished

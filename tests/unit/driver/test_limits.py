@@ -129,19 +129,6 @@ def test_a_failure_before_a_resume_does_not_end_the_driver_that_resumes(tmp_path
     assert bench.trial(TWO).status is TrialStatus.RUNNING
 
 
-def test_a_dict_and_a_function_are_rules_as_well(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, stop={"loss": 0.5}).step().start(ONE).start(TWO)
-    bench.report(ONE, 0.6)
-    assert bench.told(ONE) == ""
-
-    bench.report(ONE, 0.5)
-
-    assert bench.told(ONE) == "complete"
-    other = Bench(tmp_path, stop=lambda trial, report: report.sequence >= 2).step().start(ONE)
-    other.report(ONE, 1.0, 1.0)
-    assert other.told(ONE) == "complete"
-
-
 def test_no_more_trials_run_at_once_than_were_asked_for(tmp_path: Path) -> None:
     assert len(Bench(tmp_path, max_concurrent=1, max_trials=9).step().experiment.trials) == 1
 

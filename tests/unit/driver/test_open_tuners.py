@@ -13,7 +13,7 @@ from simulation import FOR_EVER_S, Killed, Simulation, curve as epochs
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, MetricMissing, SpaceError
-from mqtune.core.events import DecisionTaken, TrialStaged
+from mqtune.core.events import DecisionTaken, Requested, TrialStaged
 from mqtune.core.trial import UNDRIVEN, Action, AttemptEnd, CheckpointId, Decision, TrialStatus
 from mqtune.driver import Driver, Limits
 from mqtune.results.results import Results
@@ -127,14 +127,15 @@ def test_with_a_metric_the_best_trial_is_known_and_a_scheduler_may_decide() -> N
     tuner.close()
 
 
-def test_a_request_ends_one_that_runs_for_others() -> None:
-    tuner = opened()
-    tuner.add({})
-    tuner._runner.look().steer("end", "", {"reason": "that was all"})
+def test_a_request_ends_one_that_runs_for_others(tmp_path: Path) -> None:
+    bench = begun(tmp_path)
+    bench.is_away = False
+    bench.end(ONE)
+    reason = {"reason": "that was all"}
+    bench.worker.request(Requested(id="end", action="end", trial="", arguments=reason, by="me", at=1.0))
+    bench.step()
 
-    results = tuner.run()
-
-    assert (results.outcome, results.experiment.reason) == ("finished", "that was all")
+    assert (bench.driver.is_finished, bench.driver.over) == (True, "that was all")
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 import mqtune
 from mqtune.core.errors import ExperimentFinished, TrialFailed, UserCodeFailed
+from mqtune.core.events import Requested
 from mqtune.core.trial import Decision, Report, Trial, TrialStatus
 from mqtune.results.results import Results
 
@@ -25,8 +28,9 @@ def tuned(**options: Any) -> mqtune.Tuner:
         "name": "x",
         "max_trials": 3,
         "run": mqtune.RunOptions(progress=False),
+        "backend": backend,
     }
-    return mqtune.Tuner(curve, {"x": mqtune.uniform(0, 1)}, backend=backend, **{**settings, **options})
+    return mqtune.Tuner(curve, {"x": mqtune.uniform(0, 1)}, **{**settings, **options})
 
 
 def test_results_that_can_not_be_saved_are_returned_all_the_same(
@@ -47,9 +51,11 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
 def test_the_progress_says_who_decides_and_counts_the_trials_that_a_request_has_set(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    tuner = tuned(run=mqtune.RunOptions(progress=True))
+    backend = mqtune.Simulated(lambda config: ((1.0, each) for each in curve(config)), slots=2, keep_journal=True)
+    tuner = tuned(backend=backend, run=mqtune.RunOptions(progress=True))
     tuner.step()
-    tuner._runner.look().steer("set", "", {"max_trials": 5})
+    request = Requested(id="set", action="set", trial="", arguments={"max_trials": 5}, by="me", at=1.0)
+    backend.open("x", mqtune.Resources()).journal.request(request)
 
     tuner.run()
 
@@ -125,19 +131,38 @@ def test_a_finished_experiment_is_not_stepped_and_goes_on_with_a_trial_that_is_a
     tuner.close()
 
 
-def test_who_interrupts_a_run_that_overwrites_is_told_that_the_script_would_begin_anew(mqtune_home: Path) -> None:
-    tuner = tuned(run=mqtune.RunOptions(progress=False, overwrite=True))
-    tuner.step()
+def interrupted(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, float]]]:
+    """Return the reports of a trial during which a person presses Ctrl-C."""
+    signal.raise_signal(signal.SIGINT)
+    yield 1.0, {"loss": 1.0}
 
-    said = tuner._runner._how_to_go_on()
 
+def test_who_interrupts_a_run_that_overwrites_is_told_that_the_script_would_begin_anew(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run = mqtune.RunOptions(progress=False, overwrite=True)
+
+    with pytest.raises(SystemExit):
+        tuned(backend=mqtune.Simulated(interrupted), run=run).run()
+
+    said = "".join(capsys.readouterr())
     assert "mqtune drive x goes on with it" in said
     assert "the same script would delete it" in said
-    tuner.close()
 
 
-def test_who_interrupts_before_the_experiment_is_opened_is_not_told_of_a_folder(mqtune_home: Path) -> None:
-    said = tuned()._runner._how_to_go_on()
+class Unreachable:
+    """A backend for which a person does not wait."""
 
-    assert said == "Interrupted before experiment x was opened: nothing of it has changed; run the same script again."
-    assert not (mqtune_home / "x").exists()
+    def open(self, experiment: str, resources: object) -> NoReturn:
+        signal.raise_signal(signal.SIGINT)
+        raise KeyboardInterrupt
+
+
+def test_who_interrupts_before_the_experiment_is_opened_is_not_told_of_a_folder(
+    mqtune_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        tuned(backend=Unreachable()).run()
+
+    said = "Interrupted before experiment x was opened: nothing of it has changed; run the same script again."
+    assert said in capsys.readouterr().err

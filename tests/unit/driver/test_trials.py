@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
-import random
 import socket
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,26 +13,11 @@ from bench import NAME, Bench
 
 from mqtune.checkpoints import Checkpoint, encode_dict, open_store
 from mqtune.core.codec import REPORTS_PREFIX, encode_value
-from mqtune.core.errors import (
-    CheckpointGone,
-    ConfigurationError,
-    ExperimentFinished,
-    ImpossibleEvent,
-    InvalidTransition,
-    NothingResumes,
-    SpaceError,
-)
-from mqtune.core.events import (
-    AttemptEnded,
-    AttemptStarted,
-    DecisionTaken,
-    Reports,
-    TrialClosed,
-    TrialStaged,
-)
-from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Decision, Intent, Trial, TrialId, TrialStatus, trial_of
+from mqtune.core.errors import CheckpointGone, ConfigurationError, ImpossibleEvent, InvalidTransition, NothingResumes
+from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken, TrialClosed, TrialStaged
+from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver import Requeue, Retention
-from mqtune.journal import JOURNAL_FILE, JournalFile, MemoryJournal, made_mark, output_path
+from mqtune.journal import JOURNAL_FILE, JournalFile, made_mark, output_path
 from mqtune.results.experiments import Snapshot
 from mqtune.results.followed import Fold, FolderSource, Followed
 from mqtune.results.results import Results
@@ -101,26 +82,6 @@ def test_a_trial_that_is_added_again_with_its_key_is_the_one_that_there_is(bench
     bench.begin()
     assert bench.hand.add({"lr": 0.5}, key="theirs-7").id == THREE
     assert len(bench.of(TrialStaged)) == 4
-
-
-@pytest.mark.parametrize(
-    "start",
-    [
-        lambda bench: bench.hand.add({"lr": 0.25}, source=ONE),
-        lambda bench: request(bench, {"lr": 0.25}, source=ONE),
-        lambda bench: bench.hand.trial(TWO).restart(source=ONE),
-    ],
-    ids=["add", "request", "restart"],
-)
-def test_a_start_from_a_trial_without_a_checkpoint_is_refused_before_anything_is_done(
-    bench: Bench, start: Callable[[Bench], Any]
-) -> None:
-    events = len(bench.events())
-
-    with pytest.raises(ConfigurationError, match="trial 0001 has no checkpoint to start from; save one with"):
-        start(bench)
-
-    assert (len(bench.events()), bench.told(TWO)) == (events, "")
 
 
 @pytest.fixture
@@ -287,6 +248,7 @@ def test_a_paused_trial_ends_where_it_is(bench: Bench, call: str, status: TrialS
 
 
 CALLS = ["stop", "complete", "fail", "abandon", "pause", "resume", "restart", "save"]
+
 REFUSED = [
     *(("COMPLETED", call) for call in CALLS),
     *(("PAUSED", call) for call in ("complete", "pause", "save")),
@@ -351,11 +313,6 @@ def test_a_trial_that_is_completed_or_fails_by_hand_is_not_tried_again(
     assert_comes_back(bench)
 
 
-def test_a_trial_that_is_not_there_is_named_with_how_many_there_are(bench: Bench) -> None:
-    with pytest.raises(ConfigurationError, match="no trial '0099' in experiment 'x'; it has 2"):
-        bench.hand.trial("0099").stop()
-
-
 @pytest.fixture
 def failed(tmp_path: Path) -> Bench:
     """A trial that waits for another try, and for a slot."""
@@ -364,25 +321,6 @@ def failed(tmp_path: Path) -> Bench:
     bench.fail(ONE)
     assert list(bench.experiment.to_retry) == [ONE]
     return bench
-
-
-@pytest.mark.parametrize("is_paused", [False, True])
-@pytest.mark.parametrize("call", ["stop", "abandon"])
-def test_a_trial_that_waits_for_another_try_is_paused_and_ends_without_one(
-    failed: Bench, call: str, is_paused: bool
-) -> None:
-    if is_paused:
-        failed.hand.trial(ONE).pause("wait")
-        assert failed.trial().status is TrialStatus.PAUSED
-        assert ("pause", ONE) in failed.scheduler.heard
-        assert ("end", ONE) not in failed.scheduler.heard
-        assert_comes_back(failed)
-
-    getattr(failed.hand.trial(ONE), call)("no more")
-
-    assert failed.trial().status.is_terminal
-    assert list(failed.experiment.to_retry) == []
-    assert_comes_back(failed)
 
 
 def test_a_driver_says_which_trial_pauses_before_it_runs_again_and_the_next_driver_waits_no_longer(
@@ -438,17 +376,12 @@ def test_a_trial_that_was_to_give_way_waits_for_no_pause(tmp_path: Path) -> None
 
 
 # Pausing and going on.
-
-
 NESTED = Space({"model": {"width": randint(1, 1000), "body": {"depth": randint(1, 1000)}}, "lr": uniform(0, 1)})
 
 
 @pytest.mark.parametrize("call", ["resume", "restart"])
-def test_a_part_of_a_nested_config_changes_that_part_alone(
-    tmp_path: Path, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bench.SPACE", NESTED)
-    bench = Bench(tmp_path, searcher=lambda: RandomSearcher(NESTED, 1)).step().start(ONE)
+def test_a_part_of_a_nested_config_changes_that_part_alone(tmp_path: Path, call: str) -> None:
+    bench = Bench(tmp_path, space=NESTED, searcher=lambda: RandomSearcher(NESTED, 1)).step().start(ONE)
     before = bench.trial().config
     bench.hand.trial(ONE).pause()
     bench.end(ONE)
@@ -460,16 +393,6 @@ def test_a_part_of_a_nested_config_changes_that_part_alone(
         "lr": before["lr"],
     }
     assert_comes_back(bench)
-
-
-def test_a_resume_with_a_config_that_does_not_fit_leaves_the_trial_paused(bench: Bench) -> None:
-    bench.hand.trial(ONE).pause()
-    bench.end(ONE)
-
-    with pytest.raises(SpaceError, match="lr"):
-        bench.hand.trial(ONE).resume({"lr": 9})
-
-    assert (bench.trial().status, len(bench.trial().attempts)) == (TrialStatus.PAUSED, 1)
 
 
 @pytest.mark.parametrize("has_failed", [False, True])
@@ -570,19 +493,6 @@ def test_trials_are_found_by_status_in_the_order_in_which_they_were_staged(bench
     assert bench.hand.trial(TWO).record is bench.trial(TWO)
 
 
-def test_new_reports_come_once_by_time_across_trials_and_none_that_is_late(bench: Bench) -> None:
-    bench.scheduler.decisions[ONE, 2] = Decision(Action.STOP, "rung 2")
-    bench.report(ONE, 3.0, at=20.0)
-    bench.report(TWO, 9.0, at=10.0)
-    bench.report(ONE, 2.0, 1.0, at=20.0)
-
-    assert [(r.trial, r.sequence) for r in bench.hand.new_reports()] == [(TWO, 1), (ONE, 1), (ONE, 2)]
-    assert bench.hand.new_reports() == []
-    bench.report(TWO, 8.0)
-    (report,) = bench.hand.new_reports()
-    assert (report.trial, report.sequence, report.metrics) == (TWO, 2, {"loss": 8.0})
-
-
 def test_each_failed_trial_is_told_once(bench: Bench) -> None:
     assert bench.hand.next_failed_trial() is None
     bench.report(ONE, 1.0)
@@ -667,9 +577,7 @@ def test_an_event_that_can_not_be_there_is_named_with_its_entry_and_the_way_out(
     bench: Bench, forge: Callable[[Bench], bytes]
 ) -> None:
     """An account that may append to the journal can append any event."""
-    forged, worker = forge(bench), bench.worker
-    with worker._lock:
-        worker._append(forged)
+    bench.journal.record(forge(bench))
     entry = bench.journal.read("0-0", count=1000)[-1].id
     reads: list[Callable[[], object]] = [
         lambda: bench.step(5),
@@ -805,176 +713,3 @@ def test_a_model_is_exported_from_the_newest_checkpoint_by_its_class(tmp_path: P
         bench.hand.trial(ONE).export_model("onnx", tmp_path / "out")
     with pytest.raises(ConfigurationError, match=r"is not a class; only a subclass of mqtune\.Trainable can"):
         Bench(tmp_path / "function").step().hand.trial(ONE).export_model("text", tmp_path / "out")
-
-
-# The record.
-
-
-def test_each_step_of_a_trial_records_its_time_its_reason_and_who_decided(bench: Bench) -> None:
-    bench.hand.trial(ONE).pause("lunch")
-    bench.end(ONE)
-    bench.hand.trial(ONE).resume()
-    bench.start(ONE).report(ONE, 1.0)
-    bench.end(ONE)
-
-    steps = [(step.status.name, step.reason, step.by) for step in bench.trial().history]
-    assert steps == [
-        ("CANDIDATE", "", "searcher"),
-        ("STAGED", "", "searcher"),
-        ("RUNNING", "", "w@a"),
-        ("PAUSED", "lunch", "user"),
-        ("STAGED", "requested by a user", "user"),
-        ("RUNNING", "", "w@a"),
-        ("COMPLETED", "", "w@a"),
-    ]
-    assert all(step.at > 0 for step in bench.trial().history)
-
-
-# Whatever comes, in whatever order.
-
-
-class Killed(BaseException):
-    """The driver's process is gone."""
-
-
-def disturb(bench: Bench, rng: random.Random, patched: pytest.MonkeyPatch) -> None:
-    """Have workers act just before and after any write of the driver, which is killed there now and then."""
-
-    def meanwhile() -> None:
-        bench.is_away = True
-        while rng.random() < 0.2:
-            by_worker(bench, rng)
-        bench.is_away = False
-        if rng.random() < 0.05:
-            raise Killed
-
-    def disturbed(write: Callable[..., Any]) -> Callable[..., Any]:
-        def written(journal: MemoryJournal, *args: Any, **kwargs: Any) -> Any:
-            if journal._server is not bench.server:
-                return write(journal, *args, **kwargs)
-            meanwhile()
-            answer = write(journal, *args, **kwargs)
-            meanwhile()
-            return answer
-
-        return written
-
-    for name in ("record", "stage", "intend", "lose", "close_trial", "drop_checkpoints"):
-        patched.setattr(MemoryJournal, name, disturbed(getattr(MemoryJournal, name)))
-
-
-def begin_again(bench: Bench) -> None:
-    """Have another driver begin, and others after it if it is killed, too."""
-    while True:
-        with contextlib.suppress(Killed):
-            bench.begin()
-            return
-
-
-@pytest.mark.parametrize("is_disturbed", [False, True])
-@pytest.mark.parametrize("seed", range(12))
-def test_whatever_users_and_workers_do_and_wherever_drivers_are_killed_the_journal_tells_it_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, is_disturbed: bool
-) -> None:
-    rng = random.Random(seed)
-    bench = Bench(tmp_path, max_trials=4, max_failures=rng.choice([0, 2]), delete_checkpoints=rng.random() < 0.5)
-    with monkeypatch.context() as patched:
-        if is_disturbed:
-            disturb(bench, rng, patched)
-        for _ in range(60):
-            try:
-                with contextlib.suppress(InvalidTransition, ConfigurationError, NothingResumes, ExperimentFinished):
-                    rng.choice(DOINGS)(bench, rng)
-            except Killed:
-                begin_again(bench)
-            check(bench)
-    bench.begin()
-    bench.hand.stop_all("the night is over")
-    for trial in running(bench):
-        bench.end(trial)
-    assert bench.driver.is_finished
-    check(bench)
-    bench.driver.end("finished", "")
-    check_history(bench)
-
-
-def check(bench: Bench) -> None:
-    """What must be true at any time."""
-    if not bench.worker.read(bench.driver.reader.last, count=1):
-        assert_comes_back(bench)
-    trials = bench.experiment.trials.values()
-    assert bench.experiment.counts == {status: sum(t.status is status for t in trials) for status in TrialStatus}
-    assert bench.experiment.live == sum(a.end is None for t in trials for a in t.attempts)
-    assert all(t.attempt.end is not None for t in trials if not t.is_busy)
-    assert all(
-        t.checkpoint in t.checkpoints for t in trials if t.checkpoint and t.parent is None and not t.attempt.source
-    )
-
-
-def check_history(bench: Bench) -> None:
-    """What must be true of a journal in the end."""
-    for kind in (TrialStaged, AttemptStarted, AttemptEnded):
-        assert set(Counter((event.trial, event.attempt) for event in bench.of(kind)).values()) == {1}
-    decided = Counter((event.trial, event.attempt, event.action) for event in bench.of(DecisionTaken))
-    assert set(decided.values()) <= {1}
-    sequences: dict[tuple[str, int], int] = Counter()
-    for report in itertools.chain.from_iterable(bench.of(Reports)):
-        sequences[report.trial, report.attempt] += 1
-        assert report.sequence == sequences[report.trial, report.attempt]
-    assert list(JournalFile(bench.folder / JOURNAL_FILE).read()) == bench.worker.read("0-0", count=10**6)
-
-
-def any_trial(bench: Bench, rng: random.Random) -> str:
-    return rng.choice([*bench.experiment.trials]) if bench.experiment.trials else ONE
-
-
-def by_user(bench: Bench, rng: random.Random) -> None:
-    trial, hand = any_trial(bench, rng), bench.hand
-    source = rng.choice([None, any_trial(bench, rng)])
-    rng.choice(
-        [
-            lambda: hand.trial(trial).pause(),
-            lambda: hand.trial(trial).resume(rng.choice([None, {"lr": rng.random()}])),
-            lambda: hand.trial(trial).stop(rng.choice("ab")),
-            lambda: hand.trial(trial).complete(),
-            lambda: hand.trial(trial).abandon("no"),
-            lambda: hand.trial(trial).restart({"lr": rng.random()}, source=source or ""),
-            lambda: hand.trial(trial).save(),
-            lambda: hand.add({}, source=source or ""),
-            lambda: request(bench, {}, source=source or ""),
-        ]
-    )()
-
-
-def running(bench: Bench) -> list[TrialId]:
-    return [trial for trial, state in bench.server.experiments[NAME].trials.items() if state.state == "running"]
-
-
-def by_worker(bench: Bench, rng: random.Random) -> None:
-    states, runs = bench.server.experiments[NAME].trials, running(bench)
-    staged = [trial for trial, state in states.items() if state.state == "staged"]
-    if staged and (not runs or rng.random() < 0.4):
-        bench.start(rng.choice(staged))
-    elif runs:
-        trial = rng.choice(runs)
-        rng.choice(
-            [
-                lambda: bench.report(trial, rng.random()),
-                lambda: bench.report(trial, rng.random(), checkpoint=bench.new_checkpoint(trial)),
-                lambda: bench.save(trial),
-                lambda: bench.end(trial),
-                lambda: bench.fail(trial),
-                lambda: bench.lose(trial),
-            ]
-        )()
-
-
-def by_driver(bench: Bench, rng: random.Random) -> None:
-    if rng.random() < 0.2:
-        bench.begin()
-    elif rng.random() < 0.05:
-        bench.driver.requeue_all("Ctrl-C")
-    bench.step()
-
-
-DOINGS: list[Callable[[Bench, random.Random], None]] = [by_user, by_worker, by_worker, by_worker, by_driver]

@@ -1,0 +1,745 @@
+"""Several metrics, and bounds on them: what counts for a trial, who refuses them, and how results and pictures say it."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from attempts import AttemptHere
+from book import Book
+from click.testing import CliRunner
+from optuna.samplers import RandomSampler
+from optuna.study._multi_objective import _fast_non_domination_rank
+from optuna.trial import TrialState
+
+import mqtune
+from mqtune.cli import group
+from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, NameTaken
+from mqtune.core.experiment import Experiment
+from mqtune.core.objective import Objective, pareto_front
+from mqtune.core.trial import (
+    Attempt,
+    AttemptEnd,
+    CheckpointId,
+    Config,
+    Metrics,
+    Point,
+    Report,
+    SavedCheckpoint,
+    Trial,
+    TrialId,
+    TrialStatus,
+)
+from mqtune.driver import DefinitionWriter, Plan, Retention, Settings
+from mqtune.integrations.optuna import OptunaSearcher
+from mqtune.results.checkpoints import checkpoint_of
+from mqtune.results.plots.plots import Plots
+from mqtune.results.results import Results
+from mqtune.results.whatif import Replay
+from mqtune.schedulers.stopping.rule import StopRule
+from mqtune.search.base import Searcher
+from mqtune.search.random import RandomSearcher
+from mqtune.search.space import Space
+from mqtune.testing.worlds import happened
+
+BOTH: dict[str, Any] = {"metric": ["loss", "speed"], "mode": ["min", "max"]}
+
+ONE_NUMBER = {"x": mqtune.uniform(0, 1)}
+
+
+# What is optimised.
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "metrics", "modes"),
+    [
+        ("loss", "min", ("loss",), ("min",)),
+        (["loss"], ["max"], ("loss",), ("max",)),
+        (("loss", "speed"), ["min", "max"], ("loss", "speed"), ("min", "max")),
+        (["loss", "speed"], "max", ("loss", "speed"), ("max", "max")),
+    ],
+)
+def test_metrics_and_modes_are_spelled_as_one_or_as_lists(
+    metric: Any, mode: Any, metrics: tuple[str, ...], modes: tuple[str, ...]
+) -> None:
+    objective = Objective.of(metric, mode)
+    assert (objective.metrics, objective.modes) == (metrics, modes)
+    assert Objective.of(objective.metric, objective.mode) == objective
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "says"),
+    [
+        (["loss", "speed"], ["min"], r"metric=\['loss', 'speed'\], mode=\['min'\]: give one mode for each metric"),
+        ([], [], "give one mode for each metric, at least one"),
+        (["loss", "loss"], "min", "a metric is there twice"),
+        (["loss", ""], "min", "metric='' is not a name"),
+        (["loss", "speed"], ["min", "most"], "mode='most' is neither 'min' nor 'max'"),
+        (3, "min", "metric=3 is not a name"),
+        (["loss", "speed"], None, "mode=None: give 'min' or 'max'"),
+    ],
+)
+def test_what_can_not_be_optimised_is_refused_when_it_is_said(metric: Any, mode: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        mqtune.Tuner(train_both, ONE_NUMBER, metric=metric, mode=mode, max_trials=1)
+
+
+def train_both(config: Config) -> None:
+    for step in range(1, 4):
+        mqtune.report({"loss": (1 + config["x"]) / step, "speed": config["x"] * 10})
+
+
+# The Pareto front.
+
+
+class At(NamedTuple):
+    point: Point
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_the_front_is_the_first_one_of_a_non_dominated_sort(size: int) -> None:
+    import numpy as np
+
+    rng = random.Random(size)
+    for _ in range(100):
+        points = [tuple(float(rng.randrange(6)) for _ in range(size)) for _ in range(rng.randrange(1, 25))]
+        ranks = _fast_non_domination_rank(np.array(points))
+        first = sorted(point for point, rank in zip(points, ranks, strict=True) if rank == 0)
+        assert [each.point for each in pareto_front(map(At, points))] == first
+
+
+# What counts.
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Book:
+    return Book(tmp_path / "mine", **BOTH)
+
+
+def run_trial(book: Book, trial: str, *metrics: Metrics, end: AttemptEnd | None = AttemptEnd.COMPLETED) -> None:
+    book.stage(trial, {"x": int(trial)})
+    book.report(trial, *metrics)
+    if end is not None:
+        book.end(trial, end)
+
+
+def both(loss: float, speed: float) -> Metrics:
+    return {"loss": loss, "speed": speed}
+
+
+def front(results: Results) -> list[str]:
+    return [str(each.id) for each in results.pareto_front]
+
+
+def results_of(book: Book) -> Results:
+    return Results.load(book.save())
+
+
+def test_the_trials_that_no_other_beats_are_on_the_front(book: Book) -> None:
+    run_trial(book, "0001", both(1, 5))
+    run_trial(book, "0002", both(2, 4))
+    run_trial(book, "0003", both(3, 9))
+    run_trial(book, "0004", both(1, 5))
+    run_trial(book, "0005", both(0.5, 1), end=None)
+
+    results = results_of(book)
+
+    assert front(results) == ["0005", "0001", "0004", "0003"]
+    first = results.pareto_front[0]
+    assert (first.metrics, first.config, first.status) == (both(0.5, 1), {"x": 5}, TrialStatus.RUNNING)
+    assert (first.values, repr(first)) == (both(0.5, 1), "<trial 0005 RUNNING: loss=0.5, speed=1, config={'x': 5}>")
+    assert results.best_by("loss").id == "0005"
+    assert (results.best_by("speed").id, results.best_by("speed").value) == ("0003", 9)
+    assert "4 on the Pareto front" in repr(results)
+
+
+def test_a_trial_counts_with_its_last_report_that_has_all_metrics(book: Book) -> None:
+    run_trial(
+        book, "0001", both(1, 1), both(4, 2), {"loss": 0}, {"loss": None, "speed": 7}, both(float("nan"), 9), end=None
+    )
+    run_trial(book, "0002", both(5, 1))
+
+    results = results_of(book)
+
+    assert [(each.id, each.metrics) for each in results.pareto_front] == [("0001", both(4, 2))]
+    assert list(results.array("loss")) == [4, 5]
+
+
+def test_what_is_given_up_takes_its_place_on_the_front_with_it(book: Book) -> None:
+    run_trial(book, "0001", both(1, 9), end=None)
+    run_trial(book, "0002", both(2, 8))
+    run_trial(book, "0003", both(3, 7))
+    assert front(results_of(book)) == ["0001"]
+
+    book.decide("0001", "abandon", "by hand")
+    assert front(results_of(book)) == ["0002"]
+    book.end("0001", AttemptEnd.STOPPED)
+    assert front(results_of(book)) == ["0002"]
+
+
+def test_no_one_trial_is_the_best_and_the_error_says_what_to_ask_for(book: Book) -> None:
+    run_trial(book, "0001", both(1, 5))
+    results = results_of(book)
+
+    with pytest.raises(
+        ConfigurationError, match=r"'loss' and 'speed'.*results.pareto_front.*results.best_by\('loss'\)"
+    ):
+        _ = results.best
+    with pytest.raises(ConfigurationError, match=r"best_by\('accuracy'\).*optimises 'loss' and 'speed'"):
+        results.best_by("accuracy")
+    with pytest.raises(ConfigurationError, match="no trial is the best by all"):
+        results.get_checkpoint()
+    with pytest.raises(ConfigurationError, match="no checkpoint is the best by all; give 'newest'"):
+        results.get_checkpoint("0001", "best")
+    results.raise_if_failed()
+
+
+def test_one_metric_has_a_front_of_its_best_trial(tmp_path: Path) -> None:
+    book = Book(tmp_path / "one")
+    assert results_of(book).pareto_front == []
+    book.run("0001", 2.0)
+    book.run("0002", 1.0)
+
+    results = results_of(book)
+
+    assert front(results) == ["0002"]
+    assert results.best_by("loss").value == results.best.value == 1.0
+
+
+def test_a_trial_that_never_had_all_metrics_in_one_report_has_failed(book: Book) -> None:
+    run_trial(book, "0001", {"loss": 1}, {"speed": 2})
+
+    results = results_of(book)
+
+    assert results["0001"].status is TrialStatus.FAILED
+    assert results["0001"].reason == (
+        "none of its 2 reports has a number for 'loss' and 'speed' (the last has speed=2): call "
+        "mqtune.report({'loss': …, 'speed': …}), or have a script print [tune-metric]: {\"loss\": …, \"speed\": …}"
+    )
+    with pytest.raises(MetricMissing, match="'loss' and 'speed'"):
+        results.best_by("loss")
+    with pytest.raises(mqtune.core.errors.TrialFailed):
+        results.raise_if_failed()
+
+
+# Where it is shown.
+
+
+def test_the_front_is_saved_and_shown(mqtune_home: Path) -> None:
+    book = Book(mqtune_home / "mine", **BOTH)
+    run_trial(book, "0001", both(2, 5))
+    run_trial(book, "0002", both(2.5, 4))
+    run_trial(book, "0003", both(3, 9))
+    results = results_of(book)
+
+    summary = results.summary()
+    assert (summary["metric"], summary["mode"], summary["best"]) == (["loss", "speed"], ["min", "max"], None)
+    assert summary["pareto_front"] == [
+        {"trial": "0001", "status": "completed", "config": {"x": 1}, "metrics": both(2, 5)},
+        {"trial": "0003", "status": "completed", "config": {"x": 3}, "metrics": both(3, 9)},
+    ]
+    rows = list(csv.DictReader(results.csv().splitlines()))
+    assert [(row["trial"], row["on_front"], row["metrics.speed"]) for row in rows] == [
+        ("0001", "True", "5"),
+        ("0002", "False", "4"),
+        ("0003", "True", "9"),
+    ]
+    assert "best" not in rows[0]
+
+    shown = CliRunner().invoke(group, ["show", "mine"]).output
+    assert "Pareto front: 2 trials, loss 2 to 3, speed 5 to 9" in shown
+    table = [line.split() for line in shown.splitlines() if line.startswith(("trial", "0"))]
+    assert table[0][:6] == ["trial", "status", "iteration", "loss", "speed", "front"]
+    assert [(row[0], row[3], row[4], row[5] == "yes") for row in table[1:]] == [
+        ("0001", "2", "5", True),
+        ("0003", "3", "9", True),
+        ("0002", "2.5", "4", False),
+    ]
+    one = CliRunner().invoke(group, ["show", "mine", "1"]).output
+    assert "1 report · loss=2, speed=5" in one
+    assert "Pareto front: 2" in CliRunner().invoke(group, ["list"]).output
+
+
+# Who goes by several.
+
+
+def plan(**given: Any) -> Plan:
+    usual: dict[str, Any] = {
+        "trainable": train_both,
+        "space": ONE_NUMBER,
+        "backend": None,
+        "max_trials": 1,
+        "failures": mqtune.Failures(),
+    }
+    names = ("searcher", "scheduler", "stop", "resources", "name", "seed")
+    others = {
+        **dict.fromkeys(names),
+        "checkpoints": mqtune.Checkpoints(),
+        "process": mqtune.Process(),
+        "run": mqtune.RunOptions(),
+    }
+    return Plan(Settings.of(**{**others, **usual, **BOTH, **given}))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"searcher": "random"},
+        {"searcher": mqtune.PointsFirst([{"x": 0.5}])},
+        {"scheduler": mqtune.FIFO()},
+        {"stop": {"loss": 0.1, "epoch": 3}},
+        {
+            "stop": mqtune.schedulers.stopping.MaximumIteration(3)
+            | mqtune.TimeLimit(3)
+            | mqtune.schedulers.stopping.TrialsEnded(3)
+            | mqtune.schedulers.stopping.ReportsReceived(9)
+        },
+        {"stop": mqtune.TrialPlateau("loss") & mqtune.schedulers.stopping.MaximumIteration(3)},
+        {"stop": mqtune.ExperimentPlateau("speed")},
+        {"stop": mqtune.ExperimentPlateau("accuracy", mode="max")},
+        {"stop": lambda trial, report: False},
+    ],
+)
+def test_what_names_its_metric_or_does_without_goes_with_several(given: dict[str, Any]) -> None:
+    assert plan(**given).objective.metrics == ("loss", "speed")
+
+
+class Own(StopRule):
+    """A rule of a user's that has never heard of several metrics."""
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"scheduler": mqtune.ASHA(9)},
+            r"ASHA goes by one metric, and the experiment has 'loss' and 'speed': give mqtune.MOASHA",
+        ),
+        ({"scheduler": mqtune.PromotionASHA(9)}, "PromotionASHA goes by one metric"),
+        ({"scheduler": mqtune.HyperBand(9)}, "HyperBand goes by one metric"),
+        ({"scheduler": mqtune.MedianStopping()}, "MedianStopping goes by one metric"),
+        ({"scheduler": mqtune.PBT(2, ONE_NUMBER)}, "PBT goes by one metric"),
+        ({"stop": mqtune.TargetReached(1)}, "TargetReached goes by one metric.*give one that names its metric"),
+        ({"stop": mqtune.TimeLimit(3) | mqtune.TrialPlateau()}, "TrialPlateau goes by one metric"),
+        ({"stop": mqtune.ExperimentPlateau()}, "ExperimentPlateau goes by one metric"),
+        ({"stop": mqtune.ExperimentPlateau("speed", mode="min")}, "of which the experiment wants the max"),
+        ({"stop": mqtune.ExperimentPlateau("accuracy")}, "'accuracy' is not the experiment's metric"),
+        (
+            {"searcher": mqtune.Repeater("x"), "space": {"x": mqtune.choice([1, 2]), "y": mqtune.uniform(0, 1)}},
+            'Repeater goes by one metric.*searcher="tpe"',
+        ),
+        ({"searcher": mqtune.WarmStart([({"x": 1}, 0.5)])}, "WarmStart goes by one metric"),
+        ({"stop": Own()}, "Own goes by one metric"),
+    ],
+)
+def test_what_goes_by_one_metric_is_refused_when_the_tuner_is_made(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        plan(**given)
+
+
+def test_a_bound_is_reached_by_the_mode_of_its_metric() -> None:
+    found = simulated(stop={"loss": 0.55, "speed": 7}, max_trials=20)
+    for each in found:
+        by_loss, by_speed = each.metrics["loss"] <= 0.55, each.metrics["speed"] >= 7
+        assert (each.reason != "") is (by_loss or by_speed)
+
+
+# Runs.
+
+
+def curve(config: Config) -> Iterator[tuple[float, Metrics]]:
+    for step in range(1, 4):
+        yield 1.0, both((1 + config["x"]) / step, config["x"] * 10)
+
+
+def simulated(reports: Callable[[Config], Any] = curve, **given: Any) -> Results:
+    usual: dict[str, Any] = {"run": mqtune.RunOptions(progress=False), "seed": 1, "max_trials": 5, **BOTH}
+    tuner = mqtune.Tuner(train_both, ONE_NUMBER, backend=mqtune.Simulated(reports, slots=2), **{**usual, **given})
+    try:
+        return tuner.run()
+    finally:
+        tuner.close()
+
+
+def test_a_function_can_not_return_one_number_for_several_metrics(tmp_path: Path) -> None:
+    def half(config: Config) -> float:
+        return 0.5
+
+    with contextlib.closing(AttemptHere(tmp_path, options={"metric": ["loss", "speed"]})) as attempt:
+        ending = attempt.run(half)
+
+    assert "half returned 0.5, which is float; give a dict of the metrics ['loss', 'speed']" in ending.error
+
+
+def test_another_experiment_of_the_name_differs_in_its_metrics() -> None:
+    first = DefinitionWriter(plan(name="mine", seed=1))
+    kept = mqtune.core.codec.encode_value(first.definition(None))
+    assert DefinitionWriter(plan(name="mine")).definition(kept)["metric"] == ["loss", "speed"]
+    with pytest.raises(MqtuneError, match=r"mode was \['min', 'max'\] and is \['min', 'min'\]"):
+        DefinitionWriter(plan(name="mine", mode="min")).definition(kept)
+
+
+LIMIT = "latency <= 10"
+
+LIMITED = ["loss", LIMIT]
+
+SPACE = {"x": mqtune.uniform(0, 1), "y": mqtune.uniform(0, 1)}
+
+
+def stand_in(config: Config) -> None:
+    """Stand for a trainable: the simulated backend doesn't call it."""
+
+
+def of(folder: Path, *trials: list[tuple[float, float | None]], **options: Any) -> Results:
+    """Return the results of completed trials that have reported these losses and latencies."""
+    book = Book(folder, **{"metric": LIMITED, **options})
+    for number, reports in enumerate(trials, 1):
+        id_ = f"{number:04d}"
+        book.stage(id_)
+        for loss, latency in reports:
+            book.report(id_, {"loss": loss, "speed": -loss} | ({} if latency is None else {"latency": latency}))
+        book.end(id_)
+    book.finish()
+    return Results.load(book.save())
+
+
+def tuner_of(metric: Any = LIMITED, **options: Any) -> mqtune.Tuner:
+    """Return a limited whose trials report a loss of x, and a latency of 20 y at their ends."""
+    usual: dict[str, Any] = {
+        "mode": "min",
+        "max_trials": 6,
+        "seed": 1,
+        "backend": mqtune.Simulated(
+            lambda each: [(1.0, {"loss": each["x"]}), (1.0, {"loss": each["x"] / 2, "latency": 20 * each["y"]})],
+            keep_journal=True,
+        ),
+        "run": mqtune.RunOptions(progress=False),
+    }
+    return mqtune.Tuner(stand_in, **{"space": SPACE, "metric": metric, **usual, **options})
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+    return tmp_path
+
+
+# How they are said.
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("latency < 10", r'is not a metric, "<=" or ">=", and a number'),
+        ("latency == 10", r'is not a metric, "<=" or ">=", and a number'),
+        ("2 * latency <= 10", r'is not a metric, "<=" or ">=", and a number'),
+        ("latency <= 0.9 * baseline", r'is not a metric, "<=" or ">=", and a number'),
+        ("<= 3", r'is not a metric, "<=" or ">=", and a number'),
+        ("latency <= nan", r'is not a metric, "<=" or ">=", and a number'),
+        (3, "metric=3 is not"),
+    ],
+)
+def test_a_constraint_that_can_not_be_meant_is_named_at_once(text: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        tuner_of(["loss", text])
+
+
+@pytest.mark.parametrize("alone", [LIMIT, [LIMIT]])
+def test_a_constraint_alone_is_nothing_to_optimise(alone: Any) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"bounds alone; give what is optimised, too: metric=\['loss', 'latency <= 10'\]"
+    ):
+        tuner_of(alone)
+
+
+def test_modes_are_those_of_what_is_optimised(home: Path) -> None:
+    assert Objective.of(["loss", LIMIT, "speed"], ["min", "max"]).modes == ("min", "max")
+    with pytest.raises(ConfigurationError, match="give one mode for each metric"):
+        tuner_of(["loss", LIMIT], mode=["min", "min"])
+
+
+@pytest.mark.parametrize("name", ["outcome_constraints", "constraints_func"])
+def test_who_gives_them_elsewhere_is_told_where_they_belong(name: str) -> None:
+    where = r'metric=\["loss", "latency <= 10"\]'
+    with pytest.raises(
+        ConfigurationError, match=rf"OptunaSearcher has no argument '{name}'; do you mean Tuner\({where}\)"
+    ):
+        OptunaSearcher(**{name: [LIMIT]})
+    with pytest.raises(ConfigurationError, match=f"Tuner has no argument '{name}'; do you mean {where}"):
+        tuner_of("loss", **{name: [LIMIT]})
+
+
+def test_where_all_but_the_metric_is_unknown_constraints_are_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"Repeater: OptunaSearcher learns of the mean .* latency <= 10; leave"
+    ):
+        tuner_of(space={**SPACE, "seed": mqtune.choice([1, 2])}, searcher=mqtune.Repeater("seed", OptunaSearcher()))
+    with pytest.raises(
+        ConfigurationError, match=r"WarmStart: .* nobody knows whether they keep to latency <= 10; leave"
+    ):
+        tuner_of(searcher=mqtune.WarmStart([({"x": 0.5, "y": 1}, 1.0)]))
+
+
+def test_a_name_that_no_report_has_is_a_mistake_as_soon_as_a_trial_has_completed(home: Path) -> None:
+    with pytest.raises(
+        MetricMissing, match=r"no report has had a number for 'latenzy', .* to latenzy <= 10, and trial 0001 is"
+    ):
+        tuner_of(
+            ["loss", "latenzy <= 10"], backend=mqtune.Simulated(lambda each: [(1.0, {"loss": 1, "latency": 1})])
+        ).run()
+    kept = mqtune.Failures(accept_no_report=True)
+    assert len(tuner_of(["loss", "latenzy <= 10"], failures=kept).run()) == 6
+
+
+# What an experiment is.
+
+
+def test_a_definition_has_them_where_there_are_some_and_they_can_not_change(home: Path) -> None:
+    limited = tuner_of(["loss", "latency<=10.50"], name="limited").run()
+    plain = tuner_of("loss", name="plain").run()
+
+    assert (limited.definition["metric"], limited.definition["outcome_constraints"]) == ("loss", ["latency <= 10.5"])
+    assert limited.summary()["outcome_constraints"] == ["latency <= 10.5"]
+    assert "outcome_constraints" not in {**plain.definition, **plain.summary()}
+    assert [str(each) for each in Results.load(home / "limited").experiment.objective.constraints] == [
+        "latency <= 10.5"
+    ]
+    backend = mqtune.Simulated(lambda each: [(1.0, {"loss": 1.0, "latency": 1.0})], keep_journal=True)
+    for metric in (LIMITED, "loss"):
+        tuner_of(metric, name="again", backend=backend, run=mqtune.RunOptions(progress=False, overwrite=True)).run()
+        for other in ("loss", ["loss", "latency <= 11"], LIMITED):
+            again = tuner_of(other, name="again", backend=backend)
+            if other == metric:
+                assert len(again.run()) == 6
+            else:
+                with pytest.raises(NameTaken, match=r"outcome_constraints was"):
+                    again.run()
+
+
+def test_a_driver_that_resumes_asks_and_decides_as_the_one_before(home: Path) -> None:
+    def decisions(name: str, *cuts: int) -> list[str]:
+        backend = mqtune.Simulated(
+            lambda each: [(1.0, {"loss": each["x"] / step, "latency": 20 * each["y"]}) for step in (1, 2, 3)],
+            slots=2,
+            keep_journal=True,
+        )
+
+        def new() -> mqtune.Tuner:
+            return tuner_of(
+                name=name, backend=backend, searcher="tpe", scheduler=mqtune.ASHA(3, reduction_factor=2), max_trials=16
+            )
+
+        for steps in cuts:
+            with closing(new()) as cut:
+                for _ in range(steps):
+                    cut.step()
+        return happened(new().run())
+
+    assert decisions("cut", 5, 12) == decisions("uncut")
+
+
+def test_a_replay_under_another_scheduler_keeps_to_them(home: Path) -> None:
+    results = tuner_of(max_trials=20).run()
+    replayed = Replay(results).run(mqtune.ASHA(2, reduction_factor=2))
+
+    assert replayed.original.trial == results.best.id
+    assert replayed.course.value is not None
+    assert results.experiment.trials[TrialId(replayed.course.trial)].last_metrics["latency"] <= 10
+
+
+# Which trials keep to them.
+
+
+def test_the_best_trial_is_the_best_of_those_that_keep_to_the_constraints(tmp_path: Path) -> None:
+    results = of(
+        tmp_path / "limited",
+        [(0.1, 30)],
+        [(0.5, 5), (0.2, 20), (0.4, 9)],
+        [(0.3, None)],
+        [(0.05, 11), (0.9, 10), (0.6, 12)],
+        [(0.45, 1)],
+    )
+
+    assert (results.best.id, results.best.value, results.best.metrics["latency"]) == ("0002", 0.4, 9)
+    assert [each.id for each in results if each.is_feasible] == ["0002", "0004", "0005"]
+    # By its own best report, where one kept to the constraint; else by its best one of all.
+    assert [each.value for each in results] == [0.1, 0.4, 0.3, 0.9, 0.45]
+    assert results.best_trial("last").id == "0002"
+    assert results.best_trial("avg").id == "0002"
+
+
+def test_where_none_keeps_to_them_there_is_no_best_and_the_error_says_so(tmp_path: Path) -> None:
+    results = of(tmp_path / "strict", [(0.1, 30)], [(0.2, 11)])
+
+    with pytest.raises(MetricMissing, match="no best trial: none of its trials keeps to latency <= 10"):
+        _ = results.best
+    with pytest.raises(MetricMissing, match="keeps to latency <= 10"):
+        results.raise_if_failed()
+    assert results.pareto_front == []
+    assert [series.name for series in Plots(results).history().panels[0].series] == ["infeasible"]
+
+
+def test_the_front_has_the_trials_whose_last_report_keeps_to_them(tmp_path: Path) -> None:
+    several: dict[str, Any] = {"metric": ["loss", "speed", LIMIT], "mode": ["min", "max"]}
+    results = of(
+        tmp_path / "several", [(0.1, 30)], [(0.5, 50), (0.4, 9)], [(0.2, 5), (0.3, 50)], [(0.4, None)], **several
+    )
+    assert [each.id for each in results.pareto_front] == ["0002"]
+
+    book = Book(tmp_path / "open", **several)
+    book.stage("0001")
+    book.report("0001", {"loss": 1.0, "speed": 1.0, "latency": 3})
+    assert [each.id for each in Results.load(book.save()).pareto_front] == ["0001"]
+    book.report("0001", {"loss": 0.5, "speed": 1.0, "latency": 13})
+    assert Results.load(book.save()).pareto_front == []
+
+
+def test_tables_and_pictures_say_which_trials_violate_them(tmp_path: Path) -> None:
+    results = of(tmp_path / "shown", [(0.1, 30)], [(0.5, 5), (0.2, 20), (0.4, 9)], [(0.45, 1)])
+
+    results.to_csv(tmp_path / "trials.csv")
+    rows = list(csv.DictReader((tmp_path / "trials.csv").read_text().splitlines()))
+    assert [row["feasible"] for row in rows] == ["False", "True", "True"]
+    shown = CliRunner().invoke(group, ["show", str(results.folder)]).output
+    assert "feasible" in shown
+    (panel,) = Plots(results).history().panels
+    points = {series.name: series.y for series in panel.series}
+    assert points == {"infeasible": [0.1], "completed": [0.4, 0.45], "best so far": [0.4, 0.4]}
+
+
+def test_rules_and_checkpoints_go_by_what_keeps_to_them(tmp_path: Path) -> None:
+    results = of(tmp_path / "ruled", [(0.1, 30)], [(0.5, 5), (0.2, 20), (0.4, 9)])
+    assert mqtune.TargetReached(0.3).stops_experiment(results.experiment, 0.0) == ""
+    assert "0002 has reached" in mqtune.TargetReached(0.4).stops_experiment(results.experiment, 0.0)
+
+    plateau = mqtune.ExperimentPlateau(top=2)
+    plateau.check_objective(results.experiment.objective)
+    plateau.bind("loss", "min")
+    for number, latency in enumerate([1, 11, None, 1]):
+        trial = Trial(TrialId(f"{number:04d}"), {}, TrialStatus.RUNNING)
+        plateau.stops_trial(trial, Report(trial.id, 1, 1, 0.0, {"loss": 2.0, "latency": latency}))
+        assert bool(plateau.stops_experiment(results.experiment, 0.0)) is (number == 3)
+
+
+def test_the_best_checkpoint_is_the_best_that_keeps_to_them_and_is_kept(home: Path) -> None:
+    seen: list[dict[str, float]] = [
+        {"loss": 3.0, "latency": 1},
+        {"loss": 2.0, "latency": 9},
+        {"loss": 1.0, "latency": 30},
+        {"loss": 9.0, "latency": 1},
+    ]
+    trial = Trial(TrialId("0001"), {})
+    for step, metrics in enumerate(seen, 1):
+        id_ = CheckpointId(f"0001-1-{step}")
+        trial.checkpoints[id_] = SavedCheckpoint(id_, float(step), metrics)
+        trial.checkpoint = id_
+    experiment = Experiment("mine", metric=LIMITED, mode="min")
+    limits = experiment.objective.constraints
+
+    assert checkpoint_of(experiment, trial, "best") == "0001-1-2"
+    assert Retention().of("loss", "min", limits).to_delete(trial.checkpoints) == ["0001-1-1", "0001-1-3"]
+    # By another score the experiment's constraints say nothing.
+    own = Retention(score="loss", mode="min").of("loss", "min", limits)
+    assert own.to_delete(trial.checkpoints) == ["0001-1-1", "0001-1-2"]
+    strict = Experiment("mine", metric=["loss", "latency <= 0"], mode="min")
+    assert checkpoint_of(strict, trial, "best") == "0001-1-3"
+
+
+def test_configs_with_a_repetition_that_violates_them_come_behind_the_others(home: Path) -> None:
+    space = {"x": mqtune.grid_search([0.1, 0.2, 0.3]), "y": mqtune.grid_search([0.1, 0.4])}
+    backend = mqtune.Simulated(lambda each: [(1.0, {"loss": each["x"], "latency": 2 * each["y"] / each["x"]})])
+    results = mqtune.Tuner(
+        stand_in,
+        space,
+        metric=["loss", "latency <= 5"],
+        mode="min",
+        searcher=mqtune.Repeater("y"),
+        backend=backend,
+        run=mqtune.RunOptions(progress=False),
+    ).run()
+
+    assert [each.config["x"] for each in results.repeated()] == [0.2, 0.3, 0.1]
+
+
+def test_a_study_of_the_experiment_knows_by_how_much_trials_violate_them(tmp_path: Path) -> None:
+    results = of(
+        tmp_path / "studied",
+        [(0.1, 30)],
+        [(0.5, 5), (0.2, 20), (0.4, 9)],
+        [(0.3, None)],
+        space=Space(SPACE).describe(),
+    )
+    study = results.to_optuna_study()
+
+    assert [each.system_attrs["constraints"] for each in study.trials] == [[20], [-1], [math.inf]]
+    assert study.best_trial.number == 1
+
+
+# What searchers learn.
+
+
+def test_samplers_know_by_how_much_a_trial_violates_them() -> None:
+    studies: list[Any] = []
+
+    class Noting(RandomSampler):
+        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+            studies.append(study)
+            return super().infer_relative_search_space(study, trial)
+
+    searcher = OptunaSearcher(sampler=Noting())
+    searcher.check_objective(Objective.of(["loss", "latency <= 10", "room >= 2"], "min"))
+    searcher.bind(Space(SPACE), 1, metric="loss", mode="min")
+    odd = {"latency": math.nan, "room": 2}
+    for number, more in enumerate([{"latency": 12, "room": 5}, {"latency": 4, "room": 1.5}, {"latency": 4}, odd], 1):
+        id_ = TrialId(f"{number:04d}")
+        config: Any = searcher.suggest(id_)
+        trial = Trial(id_, config, TrialStatus.COMPLETED, [Attempt(1, 0.0, config)], reports=1)
+        searcher.on_stage(trial)
+        searcher.on_report(trial, Report(id_, 1, 1, 0.0, {"loss": 1.0, "training_iteration": 1, **more}))
+        searcher.on_trial_end(trial)
+
+    seen = studies[-1].trials
+    # In proportion to their bounds, as samplers add them up.
+    assert [each.system_attrs.get("constraints") for each in seen] == [[0.2, -1.5], [-0.6, 0.25], None, [math.inf, 0]]
+    # What nobody knows to keep to them must not pass for one that does.
+    states = [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
+    assert [each.state for each in seen] == states
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_tpe_proposes_more_that_keeps_to_a_constraint_than_chance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, several: bool
+) -> None:
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
+
+    def run(name: str, searcher: Searcher) -> Results:
+        return mqtune.Tuner(
+            stand_in,
+            SPACE,
+            metric=["loss", *(["other"] if several else []), "sum >= 1.6"],
+            mode="min",
+            searcher=searcher,
+            max_trials=60,
+            seed=1,
+            name=name,
+            backend=mqtune.Simulated(
+                lambda each: [(1.0, {"loss": each["x"], "other": each["y"], "sum": each["x"] + each["y"]})]
+            ),
+            run=mqtune.RunOptions(progress=False),
+        ).run()
+
+    by_model = run("model", OptunaSearcher())
+    by_chance = run("chance", RandomSearcher(Space(SPACE), seed=1))
+    late = [sum(each.is_feasible for each in list(found)[30:]) for found in (by_model, by_chance)]
+    assert late[0] > late[1] + 8
+    assert all(each.metrics["sum"] >= 1.6 for each in by_model.pareto_front)
+    again = Results.load(by_model.folder)
+    assert [each.id for each in again.pareto_front] == [each.id for each in by_model.pareto_front]
