@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from types import SimpleNamespace
 
 import pytest
-from mqtune.core.rates import ANY_RATES, Rate, Rates
 from shared_fleet import SharedFleetInTime, alike, fairness, many
 
 from mqtune.core.errors import ConfigurationError
@@ -411,30 +410,6 @@ def test_a_journal_is_no_larger_than_a_cap_allows_and_why_says_by_whom_it_was_se
 
     assert keeper.journal_mb == 5.0
     assert "5 MB is the most for experiments whose names fit a*, as set by olaf" in keeper.capped
-
-
-def test_of_several_caps_of_reports_or_requests_the_lowest_one_counts_for_each_experiment_by_itself() -> None:
-    table = Table(q=4)
-    table.caps = {
-        "a*": Cap(reports_per_s=100.0, requests_per_min=60, by="olaf"),
-        "a1": Cap(reports_per_s=400.0, requests_per_min=6, by="eve"),
-    }
-    first, second, other = (table.keeper(token) for token in ("a1", "a2", "b1"))
-    assert first.rates is None, "what an earlier driver has heard counts until it knows"
-
-    for keeper in (first, second, other, first):
-        look(keeper, hungry(0))
-
-    reports = Rate(10_000, "100 reports a second are the most for experiments whose names fit a*, as set by olaf")
-    assert first.rates == Rates(
-        reports,
-        Rate(10_000_000, "6 requests a minute are the most for experiments whose names fit a1, as set by eve"),
-    )
-    assert second.rates == Rates(
-        reports,
-        Rate(1_000_000, "60 requests a minute are the most for experiments whose names fit a*, as set by olaf"),
-    )
-    assert other.rates == ANY_RATES
 
 
 # Trials that take several slots at once.
