@@ -86,12 +86,12 @@ def simulated_driver(
     """Return a driver of an experiment on so many simulated workers, which has begun."""
     from mqtune.backends.simulated import Simulated
     from mqtune.core.experiment import Experiment
+    from mqtune.core.timing import Timing
     from mqtune.driver.checkpoints import CheckpointGC
     from mqtune.driver.loop import Driver
     from mqtune.driver.retention import Retention
     from mqtune.driver.settings import Limits
     from mqtune.journal.copy import JournalFile
-    from mqtune.journal.lock import LOCK_S
     from mqtune.results.callbacks import CallbackDispatcher
     from mqtune.search.domains import uniform
     from mqtune.search.random import RandomSearcher
@@ -99,7 +99,7 @@ def simulated_driver(
 
     backend = Simulated(_curve(epochs), slots=workers, checkpoints=checkpoints).open("simulated")
     journal = backend.journal
-    journal.lock("benchmark", "benchmark", LOCK_S)
+    journal.lock("benchmark", "benchmark", Timing().lock_s)
     scheduler.bind("loss", "min")
     experiment = Experiment("simulated", metric="loss", mode="min")
     folder = context.folder / f"{workers}-{next(_numbers)}"

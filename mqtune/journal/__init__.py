@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     )
     from mqtune.journal.clock import ASK_AGAIN_S as ASK_AGAIN_S, ServerClock as ServerClock
     from mqtune.journal.connection import (
-        BLOCKING_READ_MAX_S as BLOCKING_READ_MAX_S,
-        COMMAND_TIMEOUT_S as COMMAND_TIMEOUT_S,
         CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S,
         Connects as Connects,
         RedisClient as RedisClient,
@@ -83,7 +81,7 @@ if TYPE_CHECKING:
     from mqtune.journal.follow import Follower as Follower
     from mqtune.journal.identity import identify as identify
     from mqtune.journal.local_queue import LocalQueue as LocalQueue, encode_task as encode_task
-    from mqtune.journal.lock import KEEP_LOCK_S as KEEP_LOCK_S, LOCK_S as LOCK_S, take_lock as take_lock
+    from mqtune.journal.lock import take_lock as take_lock
     from mqtune.journal.logs import (
         CHUNK_BYTES as CHUNK_BYTES,
         LOGS as LOGS,
@@ -102,7 +100,6 @@ if TYPE_CHECKING:
     from mqtune.journal.quotas import Quota as Quota, Quotas as Quotas
     from mqtune.journal.redis import (
         RETRY_MAX_S as RETRY_MAX_S,
-        RETRY_MIN_S as RETRY_MIN_S,
         UPLOAD_COUNT as UPLOAD_COUNT,
         RedisJournal as RedisJournal,
         experiments_on as experiments_on,
@@ -118,7 +115,6 @@ if TYPE_CHECKING:
     from mqtune.journal.room import Room as Room
     from mqtune.journal.sentinel import Sentinels as Sentinels
     from mqtune.journal.submissions import (
-        HOLD_S as HOLD_S,
         MOST_SHORT as MOST_SHORT,
         Signed as Signed,
         Submissions as Submissions,
@@ -169,8 +165,6 @@ _NAMES = {
     ),
     "clock": ("ASK_AGAIN_S", "ServerClock"),
     "connection": (
-        "BLOCKING_READ_MAX_S",
-        "COMMAND_TIMEOUT_S",
         "CONNECT_TIMEOUT_S",
         "Connects",
         "RedisClient",
@@ -187,16 +181,16 @@ _NAMES = {
     "follow": ("Follower",),
     "identity": ("identify",),
     "local_queue": ("LocalQueue", "encode_task"),
-    "lock": ("KEEP_LOCK_S", "LOCK_S", "take_lock"),
+    "lock": ("take_lock",),
     "logs": ("CHUNK_BYTES", "LOGS", "LogChunk", "LogExchange", "LogStream", "made_mark", "output_path"),
     "memory": ("MemoryJournal",),
     "memory_server": ("ExperimentState", "MemoryServer", "TrialState"),
     "quotas": ("Quota", "Quotas"),
-    "redis": ("RETRY_MAX_S", "RETRY_MIN_S", "RedisJournal", "UPLOAD_COUNT", "experiments_on", "renew_all", "retrying"),
+    "redis": ("RETRY_MAX_S", "RedisJournal", "UPLOAD_COUNT", "experiments_on", "renew_all", "retrying"),
     "restore": ("Restorer", "bring_back", "kept_definition", "put_back"),
     "room": ("Room",),
     "sentinel": ("Sentinels",),
-    "submissions": ("HOLD_S", "MOST_SHORT", "Signed", "SubmissionState", "Submissions", "Taken"),
+    "submissions": ("MOST_SHORT", "Signed", "SubmissionState", "Submissions", "Taken"),
     "usage": ("UsageBoard",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import process_stat
+from mqtune.core.timing import Timing
 from mqtune.trainable.frozen_code import are_current
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import children_of
@@ -38,7 +39,6 @@ from mqtune.worker.processes import reaper
 from mqtune.worker.zygotes import (
     CLOSE_TIMEOUT_S,
     EXCHANGE_S,
-    START_S,
     ZygoteDied,
     ZygoteHandle,
     ZygoteProcess,
@@ -50,9 +50,6 @@ logger = logging.getLogger(__name__)
 
 #: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
 IMPORT_TIMEOUT_S: Final = 600.0
-#: How often an importer is checked while it imports; one that is stopped at two checks in a row is killed, because an
-#: import may take minutes, and a stopped one never ends.
-IMPORT_LOOK_S: Final = 5.0
 #: The state of a process that SIGSTOP has stopped, in the process table.
 _STOPPED: Final = "T"
 #: How often it is checked whether a process has ended.
@@ -225,6 +222,7 @@ class Importer:
         refused: the packages that it must not import.
         varies: the names of those variables that are not the same in all slots.
         offered: a process that waits to be one; None to start one.
+        timing: has how long it may take to fork, and how often it is checked while it imports.
     """
 
     _process: subprocess.Popen[bytes] | Child
@@ -238,7 +236,9 @@ class Importer:
         varies: Collection[str] = (),
         refused: Collection[str] = (),
         offered: OfferedImporter | None = None,
+        timing: Timing = Timing(),
     ) -> None:
+        self._timing = timing
         self.key = key
         self._refused = refused
         self._slot_environment = dict(environment)
@@ -405,7 +405,7 @@ class Importer:
 
     def _wait_for_message(self, deadline: float, timeout_s: float) -> None:
         was_stopped = False
-        while not is_readable(self._channel.fileno(), min(IMPORT_LOOK_S, deadline - time.monotonic())):
+        while not is_readable(self._channel.fileno(), min(self._timing.import_look_s, deadline - time.monotonic())):
             if time.monotonic() >= deadline:
                 raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
             # Its scout may be stopped.
@@ -437,7 +437,7 @@ class Importer:
             except ZygoteDied as error:
                 self._failure = error
                 raise
-            zygote = ZygoteHandle(self.key.spec, self.environment, process, channel, on_empty)
+            zygote = ZygoteHandle(self.key.spec, self.environment, process, channel, on_empty, self._timing)
             self._zygotes = [*(one for one in self._zygotes if not one.is_closed), zygote]
         return zygote
 
@@ -448,8 +448,9 @@ class Importer:
             with open_log(log) as output:
                 request = {"do": "fork", "environment": dict(environment)}
                 self._channel.send(request, [theirs.fileno(), output.fileno()])
-            if not is_readable(self._channel.fileno(), START_S):
-                raise self._kill(f"forked no zygote within {START_S:g} s")
+            start_s = self._timing.zygote_start_s
+            if not is_readable(self._channel.fileno(), start_s):
+                raise self._kill(f"forked no zygote within {start_s:g} s")
             forked, pidfds = self._receive()
         except BaseException:
             channel.close()
@@ -529,11 +530,19 @@ class Importers:
         late_imports: knows what trials import late.
         varies: the variables that are not the same in the environments of all slots.
         most_bytes: how much memory those that nobody uses may have together; the one used last is always kept.
+        timing: that of each importer.
     """
 
     def __init__(
-        self, log: Path, late_imports: LateImports, varies: Collection[str] = (), *, most_bytes: float
+        self,
+        log: Path,
+        late_imports: LateImports,
+        varies: Collection[str] = (),
+        *,
+        most_bytes: float,
+        timing: Timing = Timing(),
     ) -> None:
+        self._timing = timing
         self.log = log
         self.late_imports = late_imports
         self._varies = varies
@@ -565,7 +574,7 @@ class Importers:
                 offered = self.offered if self.offered is not None and self.offered.suits(key) else None
                 if offered is not None:
                     self.offered = None
-                current = Importer(key, environment, self.log, preloads, self._varies, refused, offered)
+                current = Importer(key, environment, self.log, preloads, self._varies, refused, offered, self._timing)
             else:
                 self._all.remove(current)
             self._all.append(current)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mqtune.core.errors import AccessDenied, BrokerUnavailable
+from mqtune.core.timing import Timing
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd
 from mqtune.journal.base import Fared, Journal, Others
 from mqtune.worker.attempt import AttemptRun
@@ -29,10 +30,8 @@ QUICK_S: Final = 10.0
 #: an experiment may. After a quarantine that turns out wrong it takes twice as many.
 IN_A_ROW: Final = 3
 OF_TRIALS: Final = 2
-#: How long a device waits for its first probe: attempts elsewhere that began at the same time have shown by then how
-#: they do.
-FIRST_PAUSE_S: Final = 15.0
-#: Each probe that fails at once doubles that, up to this: the longest until a repaired device is used again.
+#: Each probe that fails immediately doubles the pause before the next one, up to this: the longest until a repaired
+#: device is used again.
 LONGEST_PAUSE_S: Final = 1800.0
 #: For how long it counts that an attempt has done well elsewhere, and how often a worker notes that one has.
 LATELY_S: Final = 60.0
@@ -94,11 +93,17 @@ class QuickFailures:
         worker: the worker's name in the fleet.
         impairments: takes the devices.
         here: returns the devices of the attempts of an experiment that have a slot here, and whether each is claimed.
+        timing: has how long a device waits for its first probe.
     """
 
     def __init__(
-        self, worker: str, impairments: Impairments, here: Callable[[str], Iterable[tuple[Devices, bool]]]
+        self,
+        worker: str,
+        impairments: Impairments,
+        here: Callable[[str], Iterable[tuple[Devices, bool]]],
+        timing: Timing = Timing(),
     ) -> None:
+        self._timing = timing
         self._worker = worker
         self._impairments = impairments
         self._here = here
@@ -200,7 +205,7 @@ class QuickFailures:
     def _suspect(
         self, journal: Journal, slot: int, devices: Devices, row: _Row, text: str, error: str, before: _Suspicion | None
     ) -> None:
-        pause_s = FIRST_PAUSE_S if before is None else min(2 * before.pause_s, LONGEST_PAUSE_S)
+        pause_s = self._timing.first_probe_s if before is None else min(2 * before.pause_s, LONGEST_PAUSE_S)
         cause = _Suspicion(
             text,
             ends="an attempt does well there",

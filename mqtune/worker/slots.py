@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from mqtune.core.errors import CodeDiffers, MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
+from mqtune.core.timing import Timing
 from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.worker.bundles import Brought, Bundles
 from mqtune.worker.devices import DeviceMemory, SlotPlan, in_gb
@@ -246,6 +247,7 @@ class Slots:
         memory: watches their devices; None without devices.
         health: the operator's health check, if there is one.
         most_bytes: how much memory unused importers and zygotes may have.
+        timing: that of each importer.
     """
 
     def __init__(
@@ -257,10 +259,15 @@ class Slots:
         health: HealthCheck | None = None,
         *,
         most_bytes: float = math.inf,
+        timing: Timing = Timing(),
     ) -> None:
         self.late_imports = LateImports(log_root)
         self.importers = Importers(
-            log_root / ".zygotes" / "imports.log", self.late_imports, plan.varies, most_bytes=most_bytes
+            log_root / ".zygotes" / "imports.log",
+            self.late_imports,
+            plan.varies,
+            most_bytes=most_bytes,
+            timing=timing,
         )
         self.all = [
             Slot(index, plan, log_root, impairments, memory, health, importers=self.importers)

@@ -16,18 +16,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from mqtune.core.errors import AccessDenied
+from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.usage import UsageBoard
 from mqtune.trainable.process.descendants import children_of
 from mqtune.worker.devices import SlotPlan, in_gb
 from mqtune.worker.outcome import exceeded
-from mqtune.worker.threads import ROUND_S
 
 logger = logging.getLogger(__name__)
 
-#: For how long a sample counts at most: a worker that was frozen does not know what happened meanwhile.
-LONGEST_S: Final = 3 * ROUND_S
+#: For how many rounds a sample counts at most: a worker that was frozen does not know what happened meanwhile.
+_MOST_ROUNDS: Final = 3
 #: A device that computed for less of a sample stood idle: a display, or a look at its memory, makes for a percent or
 #: two.
 IDLE_PERCENT: Final = 5.0
@@ -35,8 +35,6 @@ IDLE_PERCENT: Final = 5.0
 IDLE_S: Final = 600.0
 #: The same for an attempt that has not reported yet: it may fetch its data, or compile its model, for longer.
 IDLE_UNREPORTED_S: Final = 1_800.0
-#: A shorter time for which an attempt's data waited for Redis is no figure: a new connection takes milliseconds.
-_LEAST_WAIT_S: Final = 1.0
 #: So many digits of a figure are kept behind the point.
 _DIGITS: Final = 3
 #: Where a process's own time, that of its children that have ended, and its resident pages stand, behind its name, in
@@ -113,7 +111,8 @@ class Sample(NamedTuple):
 class UsageMeter:
     """Makes figures of an attempt's samples; it has one size, whatever their number. Any thread may call it."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: Timing = Timing()) -> None:
+        self._timing = timing
         self._lock = threading.Lock()
         #: When the process started, by ``time.monotonic``; None before that.
         self.began_at: float | None = None
@@ -144,7 +143,7 @@ class UsageMeter:
         """
         with self._lock:
             before = sample.at if self._at is None else self._at
-            for_s = min(sample.at - before, LONGEST_S)
+            for_s = min(sample.at - before, _MOST_ROUNDS * self._timing.round_s)
             self._at, self._last = sample.at, sample
             self._sampled_s += for_s
             self._take_devices(list(sample.devices.values()), for_s)
@@ -215,7 +214,7 @@ class UsageMeter:
 
     def final(self, waited_s: float) -> Usage:
         """Return the figures of an attempt that has ended, whose data has waited *waited_s* seconds for Redis."""
-        waits = {"redis_wait_s": round(waited_s, _DIGITS)} if waited_s >= _LEAST_WAIT_S else {}
+        waits = {"redis_wait_s": round(waited_s, _DIGITS)} if waited_s >= self._timing.least_wait_s else {}
         return {**self.figures(), **waits}
 
     def _figures(self) -> Usage:

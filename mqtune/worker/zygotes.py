@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from mqtune.core.timing import Timing
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage
@@ -28,11 +29,6 @@ EXCHANGE_S: Final = 10.0
 _STOPPED: Final = "T"
 #: How often it is checked whether a zygote has ended, where the kernel has no pidfd (macOS).
 _LOOK_S: Final = 0.01
-#: How long it may take to start a trial: a fork of a process with much memory, on a machine that swaps.
-START_S: Final = 30.0
-#: How often a zygote that imports is checked; one that is stopped at two checks in a row is killed, because an import
-#: may take minutes, and a stopped one never ends.
-IMPORT_LOOK_S: Final = 5.0
 
 
 class ZygoteDied(Exception):
@@ -122,6 +118,7 @@ class ZygoteHandle:
         process: its process.
         channel: to it.
         on_empty: called when a process that it kept was ended.
+        timing: has how long it may take to start a trial.
     """
 
     def __init__(
@@ -131,7 +128,9 @@ class ZygoteHandle:
         process: ZygoteProcess,
         channel: Channel,
         on_empty: Callable[[], None] = lambda: None,
+        timing: Timing = Timing(),
     ) -> None:
+        self._timing = timing
         self.spec = spec
         self.environment = environment
         #: Whether it may have a process that is kept for further trials of its experiment.
@@ -186,8 +185,9 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is dead, or did not answer in time.
         """
-        if not is_readable(self.fileno(), START_S):
-            self.take_over(f"started no process within {START_S:g} s")
+        start_s = self._timing.zygote_start_s
+        if not is_readable(self.fileno(), start_s):
+            self.take_over(f"started no process within {start_s:g} s")
         started, pidfds = self._receive()
         with self._telling:
             self._trial = started["pid"]

@@ -1,0 +1,181 @@
+"""The times by which drivers, workers, servers and screens go, as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Leases, polls, graces and timeouts, in seconds. Objects get it when they are made, and hand it on.
+
+    The defaults are the product's own. All processes of an experiment need the same leases and locks.
+    """
+
+    # Connections to Redis.
+
+    #: How long one command may take before the connection counts as dead: a longest blocking read and a busy server.
+    command_timeout_s: float = 10.0
+    #: No read may ask the server to block longer than this. It stays well below ``command_timeout_s``, so that a read
+    #: that ends without news is never taken for a dead connection.
+    blocking_read_s: float = 4.0
+    #: How long a person waits before the answer is that nothing answers.
+    connect_timeout_s: float = 5.0
+    #: A connection that was used this recently is not checked; the pool checks older ones.
+    fresh_s: float = 1.0
+    #: The first pause before a call to a missing server is repeated; each further pause is twice as long.
+    first_retry_s: float = 0.05
+
+    # The journal, and the records beside it.
+
+    #: A driver that is silent for this long may be replaced; it renews its lock four times within that. Demands of
+    #: drivers and submissions of workers hold for as long.
+    lock_s: float = 20.0
+    #: How often a driver renews its lock, and a worker its submissions.
+    keep_lock_s: float = 5.0
+    #: A run that is lost within this time of its begin was short: a script that takes its machine's memory does that
+    #: within minutes.
+    short_run_s: float = 600.0
+    #: The silence of a driver after which the unused slots of its share are lent to others: it states its demand each
+    #: second, and a new driver takes up to 20 s.
+    lend_after_s: float = 3.0
+    #: How long the table of shares holds unless it is published again, as it is each second: with the second until the
+    #: next driver asks, another one divides 5 s after the dividing driver was killed, frozen or cut off.
+    share_table_s: float = 4.0
+    #: A new dividing driver reads the register if the published one is older than this, in which each driver looks at
+    #: the fleet anew.
+    register_s: float = 5.0
+    #: How long a store may take to answer with a chapter: some megabytes from another continent take less.
+    chapter_answer_s: float = 20.0
+    #: How long a worker may take to answer with a trial's output: its disk may be a slow network's.
+    log_answer_s: float = 10.0
+    #: How often the worker is woken again: the first time may have been lost in a reconnect.
+    wake_again_s: float = 1.0
+    #: After this long without a message the journal is asked whether one was lost: a message names the one before it,
+    #: but the last one has nothing after it that would tell.
+    follow_silence_s: float = 5.0
+    #: A control channel without any message for this long, not even the answers to health checks, is broken: time for
+    #: two of them (30 s each), and for a frozen server.
+    channel_silence_s: float = 75.0
+
+    # The driver.
+
+    #: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
+    patience_s: float = 300.0
+    #: How often attempts are checked; a lost trial waits at most this long on top of its lease.
+    look_at_leases_s: float = 0.5
+    #: For how long no attempt is lost after the driver begins, or after Redis was away, frozen, or its clock was set
+    #: forward: leases expired meanwhile, and their workers, which renew them every 3 s, must have a chance to do so.
+    lease_grace_s: float = 8.0
+    #: After this long without a check, the server may have been frozen unnoticed. A healthy lease has 12 s left, so
+    #: that no shorter stall makes it expire.
+    stall_s: float = 8.0
+    #: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
+    unclaimed_s: float = 10.0
+    #: How often it is checked whether Redis still has each attempt that is under way, and somebody each that is staged.
+    #: Between two checks a driver may lag behind its journal.
+    look_at_attempts_s: float = 10.0
+    #: How long to wait before a store that could not be written is tried again.
+    trim_retry_s: float = 30.0
+    #: How often a driver states what it wants and learns its share: others learn of a new experiment that much later.
+    look_at_shares_s: float = 1.0
+    #: For how long the past use of an experiment counts: shares come true over times as long as this. An hour has
+    #: space for a dozen turns. With a much shorter memory, an experiment that has had two turns is forgiven before
+    #: others have had their first.
+    share_memory_s: float = 3_600.0
+    #: For how long an experiment may run more than its share, rounded up, before trials of it are paused: most end by
+    #: themselves.
+    share_grace_s: float = 60.0
+    #: The same for a slot that it has only in turn with others: a turn must be worth a trial's stop and start, and an
+    #: hour must have space for turns enough that shares of a quarter of a slot come true in it.
+    share_turn_s: float = 300.0
+    #: A suggestion that took longer than this is worth having one ready before a slot is free, although it then knows
+    #: less: a slot waits about as long for a trial's process to start.
+    prefetch_s: float = 0.1
+
+    # The worker.
+
+    #: A worker that is silent this long loses its attempts: long enough for a restart of Redis or a long pause of the
+    #: machine.
+    lease_s: float = 15.0
+    #: Five renewals fit into a lease.
+    heartbeat_s: float = 3.0
+    #: How often a worker checks what may take seconds to answer and changes in minutes: what its trials use, devices in
+    #: quarantine, unneeded processes, and whether it takes waiting trials. To ask a device's driver takes some
+    #: milliseconds, or nvidia-smi up to a second.
+    round_s: float = 10.0
+    #: How long a trial that was told to stop has to finish its ``finally`` blocks, before its group gets SIGTERM.
+    stop_grace_s: float = 10.0
+    #: The same for a pause, also one for others, for which a class finishes its step and saves: an epoch of a large
+    #: model and gigabytes of state.
+    pause_grace_s: float = 600.0
+    #: How long its group has after SIGTERM before it gets SIGKILL.
+    terminate_grace_s: float = 5.0
+    #: How long a zygote may be silent after its trial's process has ended or was killed; while it cleans up after the
+    #: trial it sends a message each second.
+    zygote_silence_s: float = 10.0
+    #: How long a zygote may take to start a trial: a fork of a process with much memory, on a machine that swaps.
+    zygote_start_s: float = 30.0
+    #: How often a process that imports is checked. One that is stopped at two checks in a row is killed, because an
+    #: import may take minutes, and a stopped one never ends.
+    import_look_s: float = 5.0
+    #: How long a device waits for its first probe: attempts elsewhere that began at the same time have shown by then
+    #: how they do.
+    first_probe_s: float = 15.0
+    #: How long the list of GPUs may take: a second as a rule, and many on a machine whose driver has to be loaded
+    #: first.
+    gpu_list_s: float = 30.0
+    #: The driver of a GPU answers within milliseconds, or within seconds if it has to be loaded first; a broken one may
+    #: never answer.
+    gpu_answer_s: float = 10.0
+    #: How long a driver that did not answer is not asked again, so that a broken one does not delay every trial.
+    gpu_pause_s: float = 60.0
+    #: How long the driver may take to free a dead process's memory: milliseconds as a rule, many seconds for a large
+    #: GPU.
+    gpu_return_s: float = 30.0
+    #: How often the driver is asked meanwhile: a question costs a millisecond, and GPU trials don't start every second.
+    gpu_poll_s: float = 0.1
+    #: How long a health check may take: it delays a trial, and a driver that hangs never answers.
+    health_check_s: float = 30.0
+    #: How long a slot counts as sound after a check, unless an attempt fails there.
+    sound_s: float = 300.0
+    #: How often all files of output are checked. Between two checks a trial may write as much as the disk takes, about
+    #: a gigabyte.
+    look_at_logs_s: float = 0.5
+    #: How often it is tried whether the log folder can be written.
+    try_logs_s: float = 10.0
+    #: How often a part that a full server has refused is written again: within seconds all is as before once it has
+    #: free memory.
+    full_retry_s: float = 1.0
+    #: A shorter time for which an attempt's data waited for Redis is no figure: a new connection takes milliseconds.
+    least_wait_s: float = 1.0
+    #: How often it is checked whether a script has ended, and, while a slot is free, whether one waits: a short command
+    #: each time.
+    look_at_scripts_s: float = 0.5
+    #: For how long a worker whose slots are all busy would leave a submission to others, and one of which a part is
+    #: busy for that part of it: so scripts go to the least busy worker, and the death of one ends few of them.
+    spread_s: float = 4.0
+
+    # The server of a run on one machine.
+
+    #: The time in which a server without data must answer: a thousand times what it takes on an idle machine.
+    server_start_s: float = 10.0
+    #: The time that a server has to flush its append-only file before it is killed.
+    server_stop_s: float = 5.0
+    #: A server that still answers after this time is not being stopped: a stopping one no longer answers within 0.1 s.
+    handover_answering_s: float = 1.0
+
+    # Screens and tools.
+
+    #: The pause between two checks of the fleet while workers drain.
+    drain_look_s: float = 0.2
+    #: The time on top of a worker's own: the fleet lists a dead worker until its heartbeat expires.
+    drain_register_s: float = 20.0
+    #: How long an answer for Prometheus may take: it waits for 10 s, and is to hear that Redis is away.
+    figures_answer_s: float = 3.0
+    #: How long the page follows an experiment that nobody looks at: a page that is loaded again finds it there.
+    linger_s: float = 30.0
+    #: How long a read of the page waits for news; a feed that is closed ends within that.
+    feed_wait_s: float = 0.5
+    #: How often the page asks whether there is a driver, and tries again after an error.
+    feed_state_s: float = 2.0
