@@ -104,6 +104,14 @@ class Timing:
     #: quarantine, unneeded processes, and whether it takes waiting trials. To ask a device's driver takes some
     #: milliseconds, or nvidia-smi up to a second.
     round_s: float = 10.0
+    #: For so long, counted in rounds, trials waited and nothing was taken: then the worker reconnects. A healthy worker
+    #: takes them within milliseconds, and after an outage of Redis within half a minute.
+    stuck_s: float = 60.0
+    #: A connection that no command has used for so long is closed: longer than the pauses between heartbeats.
+    unused_s: float = 10.0
+    #: How long a device may stand idle before its worker warns: an evaluation, a checkpoint or a data set takes
+    #: minutes.
+    idle_s: float = 600.0
     #: How long a trial that was told to stop has to finish its ``finally`` blocks, before its group gets SIGTERM.
     stop_grace_s: float = 10.0
     #: The same for a pause, also one for others, for which a class finishes its step and saves: an epoch of a large
@@ -116,6 +124,10 @@ class Timing:
     zygote_silence_s: float = 10.0
     #: How long a zygote may take to start a trial: a fork of a process with much memory, on a machine that swaps.
     zygote_start_s: float = 30.0
+    #: How long a zygote may take to accept a message, or to send the rest of one: milliseconds, unless it is frozen.
+    zygote_exchange_s: float = 10.0
+    #: A zygote that is asked to end kills its trial and ends within milliseconds; after this time it is killed.
+    zygote_close_s: float = 5.0
     #: How often a process that imports is checked. One that is stopped at two checks in a row is killed, because an
     #: import may take minutes, and a stopped one never ends.
     import_look_s: float = 5.0

@@ -114,7 +114,6 @@ if TYPE_CHECKING:
     from mqtune.worker.threads import guarded as guarded
     from mqtune.worker.uplink import READ_BYTES as READ_BYTES, Stream as Stream, Uplink as Uplink
     from mqtune.worker.usage import (
-        IDLE_S as IDLE_S,
         IDLE_UNREPORTED_S as IDLE_UNREPORTED_S,
         ProcessUse as ProcessUse,
         Sample as Sample,
@@ -183,7 +182,6 @@ _NAMES = {
     "threads": ("guarded",),
     "uplink": ("READ_BYTES", "Stream", "Uplink"),
     "usage": (
-        "IDLE_S",
         "IDLE_UNREPORTED_S",
         "ProcessUse",
         "Sample",

@@ -664,14 +664,6 @@ def _unless_malformed(read: Callable[[], Any]) -> Any:
         raise Empty from None
 
 
-#: A connection that no command has used for so long is closed: longer than the pauses between heartbeats.
-UNUSED_S: Final = 10.0
-#: For so long, in rounds in a row, trials waited and nothing was taken. A healthy worker takes what waits within
-#: milliseconds, and after an outage of Redis within half a minute. Rounds are counted, because no time has passed for
-#: a worker that was frozen.
-_STUCK_S: Final = 60.0
-
-
 class ConsumerWatch:
     """Looks in each round of a worker whether it takes the trials that wait.
 
@@ -684,8 +676,9 @@ class ConsumerWatch:
     """
 
     def __init__(self, worker: Any, runtime: WorkerRuntime, timing: Timing = Timing()) -> None:
-        #: How many rounds make a stuck consumer.
-        self.rounds = round(_STUCK_S / timing.round_s)
+        self._timing = timing
+        #: How many rounds make a stuck consumer. Rounds count, not seconds: no time has passed for a frozen worker.
+        self.rounds = round(timing.stuck_s / timing.round_s)
         self._worker = worker
         self._runtime = runtime
         self._taken = worker.pool.taken
@@ -697,9 +690,9 @@ class ConsumerWatch:
 
     def _close_unused(self) -> None:
         """Close connections: a fleet of a thousand workers would otherwise meet Redis' limit of 10,000."""
-        self._worker.app.client.close_unused(UNUSED_S)
+        self._worker.app.client.close_unused(self._timing.unused_s)
         # In the thread that opens channels.
-        self._worker.consumer.hub.call_soon(_close_unused, UNUSED_S)
+        self._worker.consumer.hub.call_soon(_close_unused, self._timing.unused_s)
 
     def look(self) -> None:
         """Look once."""
@@ -708,11 +701,13 @@ class ConsumerWatch:
         self._taken = pool.taken
         self._in_a_row = self._in_a_row + 1 if is_stuck else 0
         if self._in_a_row == self.rounds:
-            logger.error("trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting", _STUCK_S)
+            logger.error(
+                "trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting", self._timing.stuck_s
+            )
             # Raised in the consumer's own loop, it has the effect of a failed connection; running trials go on.
             self._worker.consumer.hub.call_soon(_lose_connection)
         elif self._in_a_row == 2 * self.rounds:
-            logger.error("nothing was taken for %.0f s more: this worker restarts", _STUCK_S)
+            logger.error("nothing was taken for %.0f s more: this worker restarts", self._timing.stuck_s)
             self._restart()
 
     def _should_take(self) -> bool:

@@ -170,7 +170,7 @@ def _visible_gpus() -> tuple[str, ...]:
         ) from None
 
 
-def find_gpu_memory(asked: str, gpus: tuple[str, ...]) -> int:
+def find_gpu_memory(asked: str, gpus: tuple[str, ...], timing: Timing = Timing()) -> int:
     """Check that the driver knows the GPUs, and return the memory of each for ``--gpu-memory``, in MB (10⁶ bytes).
 
     It is 0 when it is unknown. If GPUs differ, the smallest counts, because all slots of a worker have one shape. A
@@ -179,6 +179,7 @@ def find_gpu_memory(asked: str, gpus: tuple[str, ...]) -> int:
     Args:
         asked: ``auto`` to ask the driver, or a number of GB.
         gpus: the devices, from ``find_gpus``.
+        timing: has how long the driver may take to list them.
 
     Raises:
         ConfigurationError: *asked* is malformed, or there are no GPUs, or the driver answers and does not list one of
@@ -192,7 +193,7 @@ def find_gpu_memory(asked: str, gpus: tuple[str, ...]) -> int:
         )
     if not gpus:
         return 0
-    installed = _installed_if_known()
+    installed = _installed_if_known(timing)
     _check_known(gpus, installed)
     if declared_mb is not None:
         return declared_mb
@@ -221,7 +222,7 @@ def _memory_mb(device: str, installed: Iterable[Gpu]) -> int:
     return gpu.total // _BYTES_PER_MB if gpu is not None else 0
 
 
-def _installed() -> list[Gpu]:
+def _installed(timing: Timing = Timing()) -> list[Gpu]:
     """Return the GPUs of this machine; none where there is no driver.
 
     Raises:
@@ -229,7 +230,7 @@ def _installed() -> list[Gpu]:
     """
     if shutil.which("nvidia-smi") is None and find_spec("pynvml") is None and not _is_amds():
         return []
-    with contextlib.closing(GpuProbe()) as probe:
+    with contextlib.closing(GpuProbe(timing=timing)) as probe:
         try:
             return probe.gpus()
         except _NoAnswer as error:
@@ -239,9 +240,9 @@ def _installed() -> list[Gpu]:
             raise
 
 
-def _installed_if_known() -> list[Gpu]:
+def _installed_if_known(timing: Timing = Timing()) -> list[Gpu]:
     try:
-        return _installed()
+        return _installed(timing)
     except _NoAnswer as error:
         logger.warning(
             "which GPUs there are is not known (%s); neither is how much memory they have: --gpu-memory 24 says it",

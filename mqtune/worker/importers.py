@@ -37,8 +37,6 @@ from mqtune.worker.logs import open_log
 from mqtune.worker.privileges import without_secrets
 from mqtune.worker.processes import reaper
 from mqtune.worker.zygotes import (
-    CLOSE_TIMEOUT_S,
-    EXCHANGE_S,
     ZygoteDied,
     ZygoteHandle,
     ZygoteProcess,
@@ -282,7 +280,7 @@ class Importer:
                 )
                 theirs.close()
                 self._channel.send(begin)
-        self._channel.limit(EXCHANGE_S)
+        self._channel.limit(self._timing.zygote_exchange_s)
         self._asked = self._ask(preloads)
 
     def _ask(self, batches: Sequence[Batch]) -> list[str]:
@@ -443,7 +441,7 @@ class Importer:
 
     def _fork(self, environment: Mapping[str, str], log: Path) -> tuple[ZygoteProcess, Channel]:
         channel, theirs = Channel.pair()
-        channel.limit(EXCHANGE_S)
+        channel.limit(self._timing.zygote_exchange_s)
         try:
             with open_log(log) as output:
                 request = {"do": "fork", "environment": dict(environment)}
@@ -475,7 +473,7 @@ class Importer:
 
     def _reap(self) -> None:
         reaper.kill(self._process, 0)
-        left = reaper.clear(CLOSE_TIMEOUT_S)
+        left = reaper.clear(self._timing.zygote_close_s)
         if left:
             logger.error("processes %s of %s can't be killed", left, self.key.spec)
 
@@ -505,7 +503,7 @@ class Importer:
         for zygote in self._zygotes:
             zygote.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=CLOSE_TIMEOUT_S)
+            self._process.wait(timeout=self._timing.zygote_close_s)
         self._reap()
         self._channel.close()
 

@@ -159,7 +159,9 @@ class WorkerRuntime:
         )
         self._health = HealthCheck(health_check, self._impairments, timing) if health_check else None
         self._quick_failures = QuickFailures(name, self._impairments, self._devices_of, timing)
-        self._usage = UsageSampler(name, plan, GpuProbe(timing=timing), lambda: self.running, UsageBoard(client))
+        self._usage = UsageSampler(
+            name, plan, GpuProbe(timing=timing), lambda: self.running, UsageBoard(client), timing
+        )
         most_bytes = memory_limit() * UNUSED_IMPORTERS_SHARE
         self._slots = Slots(
             plan, log_root, self._impairments, self._memory, self._health, most_bytes=most_bytes, timing=timing

@@ -125,7 +125,7 @@ class WorkerSettings:
             pack_gpus=self.pack_gpus,
             cpus=self.cpus,
             slots=self.slots,
-            gpu_memory_mb=find_gpu_memory(self.gpu_memory, gpus),
+            gpu_memory_mb=find_gpu_memory(self.gpu_memory, gpus, self.timing),
             tags=tags,
         )
         return replace(plan, is_strict=self.strict_gpu_memory)

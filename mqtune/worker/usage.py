@@ -31,9 +31,8 @@ _MOST_ROUNDS: Final = 3
 #: A device that computed for less of a sample stood idle: a display, or a look at its memory, makes for a percent or
 #: two.
 IDLE_PERCENT: Final = 5.0
-#: How long a device may stand idle before its worker warns: an evaluation, a checkpoint or a data set takes minutes.
-IDLE_S: Final = 600.0
-#: The same for an attempt that has not reported yet: it may fetch its data, or compile its model, for longer.
+#: The same for an attempt that has not reported yet: it may fetch its data, or compile its model, for longer than
+#: ``idle_s``.
 IDLE_UNREPORTED_S: Final = 1_800.0
 #: So many digits of a figure are kept behind the point.
 _DIGITS: Final = 3
@@ -178,7 +177,7 @@ class UsageMeter:
             self._add("cpus", self._cpus, for_s)
 
     def _idle_since(self, sample: Sample, for_s: float) -> list[str]:
-        bound_s = IDLE_S if sample.has_reported else IDLE_UNREPORTED_S
+        bound_s = self._timing.idle_s if sample.has_reported else IDLE_UNREPORTED_S
         for device, (percent, *_) in sample.devices.items():
             # What is not known ends no spell, and makes it no longer.
             if percent is not None and percent >= IDLE_PERCENT:
@@ -288,7 +287,9 @@ class UsageSampler:
         query: UseQuery,
         running: Callable[[], Iterable[Sampled]],
         board: UsageBoard,
+        timing: Timing = Timing(),
     ) -> None:
+        self._timing = timing
         self._worker = worker
         self._slots_of = Counter(device for devices in plan.devices for device in devices)
         self._shares_memory, self._is_strict = plan.offer.is_shared_by_memory, plan.is_strict
@@ -365,7 +366,7 @@ class UsageSampler:
                 device,
                 shared if self._slots_of[device] > 1 else "",
                 IDLE_PERCENT,
-                (IDLE_S if run.has_reported else IDLE_UNREPORTED_S) / 60,
+                (self._timing.idle_s if run.has_reported else IDLE_UNREPORTED_S) / 60,
                 "" if run.has_reported else ", and the trial has not reported yet",
             )
 

@@ -21,10 +21,6 @@ from mqtune.worker.processes import reaper
 
 logger = logging.getLogger(__name__)
 
-#: A zygote that is asked to end kills its trial and ends within milliseconds; after this time it is killed.
-CLOSE_TIMEOUT_S: Final = 5.0
-#: How long the zygote may take to accept a message, or to send the rest of one: milliseconds, unless it is frozen.
-EXCHANGE_S: Final = 10.0
 #: The state of a process that SIGSTOP has stopped, in the process table.
 _STOPPED: Final = "T"
 #: How often it is checked whether a zygote has ended, where the kernel has no pidfd (macOS).
@@ -236,7 +232,7 @@ class ZygoteHandle:
         """
         try:
             self._channel.send({"do": "drop"})
-            if not is_readable(self.fileno(), EXCHANGE_S):
+            if not is_readable(self.fileno(), self._timing.zygote_exchange_s):
                 self.take_over("did not end the process that it kept")
             self._receive()
         finally:
@@ -303,10 +299,10 @@ class ZygoteHandle:
         status = reaper.kill(self._process, trial or 0)
         if trial is not None and not reaper.adopts:
             # Processes that have left its group stay.
-            deadline = time.monotonic() + CLOSE_TIMEOUT_S
+            deadline = time.monotonic() + self._timing.zygote_close_s
             while signal_group(trial, signal.SIGKILL) and time.monotonic() < deadline:
                 time.sleep(0.001)
-        left = reaper.clear(CLOSE_TIMEOUT_S)
+        left = reaper.clear(self._timing.zygote_close_s)
         if left:
             logger.error("processes %s of %s can't be killed", left, self.spec)
         self._forget_trial()
@@ -327,7 +323,7 @@ class ZygoteHandle:
                 return
             self._is_closed = True
             self.end()
-            self._process.wait(CLOSE_TIMEOUT_S)
+            self._process.wait(self._timing.zygote_close_s)
             self._reap()
             self._process.close()
             self._channel.close()

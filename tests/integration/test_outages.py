@@ -25,6 +25,7 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, ExperimentCreated, decode_event
 from mqtune.core.keys import ExperimentKeys
+from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, TrialId
 from mqtune.journal import (
     FENCED,
@@ -42,6 +43,8 @@ from mqtune.journal import (
 
 #: How long a command here may take before its connection counts as dead.
 TIMEOUT_S = 0.3
+#: So short, too, is the silence after which a control channel counts as broken.
+TIMING = Timing(connect_timeout_s=TIMEOUT_S, command_timeout_s=TIMEOUT_S, channel_silence_s=TIMEOUT_S)
 DEFINITION = {"metric": "loss", "mode": "min", "max_failures": 0}
 CREATED = ExperimentCreated(name="x", definition=DEFINITION, at=1.0).encode()
 
@@ -62,7 +65,7 @@ def line(server: RestartableRedis) -> Iterator[FaultyProxy]:
 @pytest.fixture
 def journal(line: FaultyProxy) -> Iterator[RedisJournal]:
     """The journal as its driver has it, over a line that fails when a test says so."""
-    client = open_client(line.url, connect_timeout_s=TIMEOUT_S, command_timeout_s=TIMEOUT_S)
+    client = open_client(line.url, timing=TIMING)
     with contextlib.closing(client):
         journal = RedisJournal(client, "x")
         journal.lock("driver-1", "process 1 on head", LONG_S)
@@ -87,11 +90,8 @@ def test_a_report_that_gets_no_answer_is_written_once_and_counts_as_an_outage(
     assert journal.outages > before
 
 
-def test_a_control_channel_that_leads_nowhere_is_made_anew(
-    line: FaultyProxy, journal: RedisJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_control_channel_that_leads_nowhere_is_made_anew(line: FaultyProxy, journal: RedisJournal) -> None:
     """Nobody says that the connection is broken: it is open, and takes what is sent."""
-    monkeypatch.setattr("mqtune.journal.fleet.SILENCE_S", TIMEOUT_S)
     hints = ControlChannel(journal._client, "w")
     assert hints.next(0.01) is None
     line.drop()

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from bench import NAME, Bench, Obedient
@@ -28,13 +28,13 @@ from mqtune.core.events import (
 )
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.machine import DICTS
+from mqtune.core.timing import Timing
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver import AnswerQuestion, AnswerRequest
 from mqtune.journal import (
     FENCED,
     FIRST_COUNT,
     JOURNAL_FILE,
-    KEEP_LOCK_S,
     Entry,
     JournalFile,
     JournalReader,
@@ -45,6 +45,9 @@ from mqtune.journal import (
     kept_definition,
 )
 from mqtune.schedulers.base import Fork
+
+TIMING: Final = Timing()
+KEEP_LOCK_S: Final = TIMING.keep_lock_s
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

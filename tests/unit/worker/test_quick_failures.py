@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from bench import Clock
 from impaired import nothing_impaired, reasons
 
 from mqtune.core.errors import AccessDenied
+from mqtune.core.timing import Timing
 from mqtune.journal import BROKEN_S, MemoryJournal, MemoryServer
-from mqtune.worker import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, QuickFailures, impairments, quick_failures
+from mqtune.worker import IN_A_ROW, LONGEST_PAUSE_S, QuickFailures, impairments, quick_failures
+
+TIMING: Final = Timing()
+FIRST_PAUSE_S: Final = TIMING.first_probe_s
 
 ECC = "Traceback (most recent call last):\nRuntimeError: CUDA error: uncorrectable ECC error encountered"
 BROKEN, OTHER = ("0",), ("1",)

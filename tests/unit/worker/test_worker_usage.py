@@ -15,13 +15,12 @@ import pytest
 
 from mqtune.core.errors import AccessDenied
 from mqtune.core.resources import Resources
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.journal import Claim
 from mqtune.worker import (
-    IDLE_S,
     IDLE_UNREPORTED_S,
-    LONGEST_S,
     ProcessUse,
     Sample,
     SlotPlan,
@@ -30,6 +29,8 @@ from mqtune.worker import (
     usage as module,
     use_of_process,
 )
+
+IDLE_S = Timing().idle_s
 
 GB = 10**9
 BUSY, IDLE, UNKNOWN = DeviceUse(90.0, 30 * GB, 400.0), DeviceUse(1.0, 30 * GB, 70.0), DeviceUse(None, 30 * GB, None)
@@ -85,7 +86,7 @@ def test_what_a_device_does_not_say_is_no_figure_and_counts_for_nothing() -> Non
 def test_the_time_for_which_a_worker_was_frozen_counts_for_one_sample() -> None:
     meter = metered(Sample(10.0, {"0": BUSY}), Sample(10_000.0, {"0": IDLE}))
 
-    assert meter.figures()["sampled_s"] == 10.0 + LONGEST_S
+    assert meter.figures()["sampled_s"] == 10.0 + 3 * Timing().round_s
     assert meter.live(1).idle == {}
 
 
