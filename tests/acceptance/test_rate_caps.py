@@ -25,6 +25,7 @@ from mqtune.core.errors import RequestRefused
 from mqtune.core.events import Reports, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.owner import this_owner
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialStatus
 from mqtune.journal import RedisJournal, entry_time
 
@@ -55,6 +56,8 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartab
 
 
 Says = Callable[..., str]
+#: A driver says what its journal may have, and hears of caps, more often than usual.
+OFTEN = Timing(keep_lock_s=0.3, look_at_shares_s=0.2)
 
 
 @pytest.fixture
@@ -70,10 +73,8 @@ def says(redis_server: RestartableRedis) -> Says:
 
 
 @pytest.fixture
-def cap(says: Says, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, int], str]]:
+def cap(says: Says) -> Iterator[Callable[[str, int], str]]:
     """Cap the experiments whose names begin with "capped", and return whose cap it is, in words."""
-    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.3)
-    monkeypatch.setattr("mqtune.driver.timers.LOOK_S", 0.2)
 
     def set_cap(option: str, most: int) -> str:
         says("quota", "capped-*", option, str(most))
@@ -102,7 +103,7 @@ class Running:
             {**config, "x": mqtune.uniform(0, 1)},
             name=self.name,
             max_trials=1,
-            run=mqtune.RunOptions(max_concurrent=1, journal_mb=journal_mb),
+            run=mqtune.RunOptions(max_concurrent=1, journal_mb=journal_mb, timing=OFTEN),
         )
         self._results: list[mqtune.Results] = []
         self._thread = threading.Thread(target=lambda: self._results.append(tuner.run()), daemon=True)
@@ -217,12 +218,9 @@ def test_a_trial_that_floods_waits_while_another_experiment_of_its_worker_goes_o
     redis_server: RestartableRedis,
     says: Says,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
-    # A driver says what its journal may have, and hears how much it has, with its lock.
-    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.3)
     told = tmp_path / "told"
     flood = Running(redis_server, "flood", trainables.floods, JOURNAL_MB, told=str(told), steps=60_000)
     eventually(lambda: flood.has_begun, SOON_S)

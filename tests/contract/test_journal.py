@@ -43,6 +43,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import BrokerUnavailable, NameTaken
 from mqtune.core.events import VERSION
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal import (
     DESCRIBED_HOLDS,
@@ -57,6 +58,7 @@ from mqtune.journal import (
     LastAttempt,
     MemoryServer,
     Order,
+    RedisClient,
     RedisJournal,
     connect,
     renew_all,
@@ -502,10 +504,8 @@ class TestRedisJournal(JournalContract):
             "Redis is away (the line is cut); trying again for 0.06 s"
         ]
 
-    def test_waiting_for_the_server_ends_at_once_when_the_process_closes(
-        self, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("mqtune.journal.redis.RETRY_MIN_S", LONG_S)
+    def test_waiting_for_the_server_ends_at_once_when_the_process_closes(self, redis_client: RedisClient) -> None:
+        redis_client.timing = Timing(first_retry_s=LONG_S)
         closing = threading.Event()
         away = FaultyLine(redis_client, "call", times=10**9)
         journal = RedisJournal(away, "x", closing=closing)  # type: ignore[arg-type]
@@ -653,9 +653,9 @@ class FaultyLine:
         self.faults = 0
 
     def __getattr__(self, name: str) -> Any:
-        if name == "get_connection_kwargs":
+        if name in ("get_connection_kwargs", "timing"):
             # It asks nothing of the server.
-            return self._client.get_connection_kwargs
+            return getattr(self._client, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             command = str(args[0]).lower() if name == "execute_command" else name

@@ -19,6 +19,7 @@ from waiting import eventually
 
 from mqtune.backends import EmbeddedServer, ServerBinary, find_binary, server_url
 from mqtune.core.errors import BrokerRefused, NameTaken, NoServer
+from mqtune.core.timing import Timing
 from mqtune.core.version import install_command
 from mqtune.journal import connect
 

@@ -24,6 +24,7 @@ from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Reports, Requested, decode_event
 from mqtune.core.keys import ExperimentKeys, control_channel
 from mqtune.core.seats import seat_in, seat_name
+from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal import (
     Assignment,
@@ -36,6 +37,7 @@ from mqtune.journal import (
     LastAttempt,
     OnLoss,
     Order,
+    RedisClient,
     RedisJournal,
     Segment,
     Unclaimed,
@@ -767,10 +769,8 @@ def check(machine: Callable[[], JournalMachine], share: float) -> None:
 
 
 @pytest.fixture
-def open_redis_world(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> Iterator[Callable[[], RedisWorld]]:
-    monkeypatch.setattr("mqtune.journal.redis.RETRY_MIN_S", 0.0)
+def open_redis_world(redis_client: RedisClient, caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[], RedisWorld]]:
+    redis_client.timing = Timing(first_retry_s=0.0)
     # What is said of each cut would be kept, and with its error all that was on the stack.
     caplog.set_level(logging.ERROR, logger="mqtune.journal.redis")
     with contextlib.closing(redis_client.pubsub()) as subscription:

@@ -17,6 +17,7 @@ from mqtune.checkpoints import CheckpointStore
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ChapterUnavailable, DriverFenced, JournalGone
+from mqtune.core.timing import Timing
 from mqtune.journal import (
     JOURNAL_FILE,
     WAIT,
@@ -26,7 +27,6 @@ from mqtune.journal import (
     Entry,
     Journal,
     JournalFile,
-    chapters,
     cut_chapters,
     keep_chapter,
 )
@@ -92,7 +92,7 @@ class ChapterContract(InWorld):
             return fetch(*asked)
 
         monkeypatch.setattr(DirectoryStore, "fetch", hang)
-        monkeypatch.setattr(chapters, "ANSWER_S", 0.5)
+        driver.timing = Timing(chapter_answer_s=0.5)
         try:
             for least_s, most_s in ((0.5, DEADLINE_S), (0.0, 0.4)):
                 began = time.monotonic()
@@ -101,7 +101,7 @@ class ChapterContract(InWorld):
                 assert least_s <= time.monotonic() - began < most_s
         finally:
             answers.set()
-        monkeypatch.setattr(chapters, "ANSWER_S", DEADLINE_S)
+        driver.timing = Timing(chapter_answer_s=DEADLINE_S)
 
         assert entries(driver) == filled
 
