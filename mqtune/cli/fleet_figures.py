@@ -93,7 +93,6 @@ class FleetReader:
 
     Args:
         url: the broker's; a monitor's account will do.
-        timing: has how long an answer may take.
 
     Raises:
         ConfigurationError: the URL can't be read.

@@ -79,9 +79,8 @@ class Timing:
     trim_retry_s: float = 30.0
     #: How often a driver states what it wants and learns its share: others learn of a new experiment that much later.
     look_at_shares_s: float = 1.0
-    #: For how long the past use of an experiment counts: shares come true over times as long as this. An hour has
-    #: space for a dozen turns. With a much shorter memory, an experiment that has had two turns is forgiven before
-    #: others have had their first.
+    #: For how long the past use of an experiment counts: an hour has space for a dozen turns. With a much shorter time
+    #: an experiment that has had two turns is forgiven before others have had their first.
     share_memory_s: float = 3_600.0
     #: For how long an experiment may run more than its share, rounded up, before trials of it are paused: most end by
     #: themselves.
@@ -100,17 +99,16 @@ class Timing:
     lease_s: float = 15.0
     #: Five renewals fit into a lease.
     heartbeat_s: float = 3.0
-    #: How often a worker checks what may take seconds to answer and changes in minutes: what its trials use, devices in
+    #: How often a worker checks slow things that change in minutes: the use of devices and machine, devices in
     #: quarantine, unneeded processes, and whether it takes waiting trials. To ask a device's driver takes some
     #: milliseconds, or nvidia-smi up to a second.
     round_s: float = 10.0
-    #: For so long, counted in rounds, trials waited and nothing was taken: then the worker reconnects. A healthy worker
+    #: A worker reconnects after this time, counted in rounds, in which trials waited and it took none. A healthy one
     #: takes them within milliseconds, and after an outage of Redis within half a minute.
     stuck_s: float = 60.0
     #: A connection that no command has used for so long is closed: longer than the pauses between heartbeats.
     unused_s: float = 10.0
-    #: How long a device may stand idle before its worker warns: an evaluation, a checkpoint or a data set takes
-    #: minutes.
+    #: How long a device may stand idle before its worker warns: an evaluation or a data set takes minutes.
     idle_s: float = 600.0
     #: How long a trial that was told to stop has to finish its ``finally`` blocks, before its group gets SIGTERM.
     stop_grace_s: float = 10.0
@@ -134,16 +132,13 @@ class Timing:
     #: How long a device waits for its first probe: attempts elsewhere that began at the same time have shown by then
     #: how they do.
     first_probe_s: float = 15.0
-    #: How long the list of GPUs may take: a second as a rule, and many on a machine whose driver has to be loaded
-    #: first.
+    #: How long the list of GPUs may take: a second as a rule, and many where their driver has to be loaded first.
     gpu_list_s: float = 30.0
-    #: The driver of a GPU answers within milliseconds, or within seconds if it has to be loaded first; a broken one may
-    #: never answer.
+    #: The driver of a GPU answers within milliseconds, or within seconds if it has to be loaded first, or never.
     gpu_answer_s: float = 10.0
     #: How long a driver that did not answer is not asked again, so that a broken one does not delay every trial.
     gpu_pause_s: float = 60.0
-    #: How long the driver may take to free a dead process's memory: milliseconds as a rule, many seconds for a large
-    #: GPU.
+    #: How long the driver may take to free a dead process's memory: milliseconds, or many seconds on a large GPU.
     gpu_return_s: float = 30.0
     #: How often the driver is asked meanwhile: a question costs a millisecond, and GPU trials don't start every second.
     gpu_poll_s: float = 0.1
@@ -151,18 +146,15 @@ class Timing:
     health_check_s: float = 30.0
     #: How long a slot counts as sound after a check, unless an attempt fails there.
     sound_s: float = 300.0
-    #: How often all files of output are checked. Between two checks a trial may write as much as the disk takes, about
-    #: a gigabyte.
+    #: How often all files of output are checked. In between a trial may write what the disk takes, about a gigabyte.
     look_at_logs_s: float = 0.5
     #: How often it is tried whether the log folder can be written.
     try_logs_s: float = 10.0
-    #: How often a part that a full server has refused is written again: within seconds all is as before once it has
-    #: free memory.
+    #: How often a part that a full server has refused is written again, so that trials continue soon after it is not.
     full_retry_s: float = 1.0
     #: A shorter time for which an attempt's data waited for Redis is no figure: a new connection takes milliseconds.
     least_wait_s: float = 1.0
-    #: How often it is checked whether a script has ended, and, while a slot is free, whether one waits: a short command
-    #: each time.
+    #: How often it is checked whether a script has ended, or one waits for a free slot: a short command each time.
     look_at_scripts_s: float = 0.5
     #: For how long a worker whose slots are all busy would leave a submission to others, and one of which a part is
     #: busy for that part of it: so scripts go to the least busy worker, and the death of one ends few of them.

@@ -118,7 +118,6 @@ class BrokerDeployment:
     Args:
         broker: its URL, or None.
         local_slots: without a broker, the number of slots here.
-        timing: the times by which the connection goes.
     """
 
     def __init__(self, broker: str | None, *, local_slots: int | None = None, timing: Timing = Timing()) -> None:
@@ -556,7 +555,6 @@ def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints(), tim
     Args:
         backend: a broker's URL, ``Local(…)``, a backend, or None: ``$MQTUNE_BROKER``, or this machine alone.
         checkpoints: what is to be stored there.
-        timing: the times by which connections go.
 
     Raises:
         ConfigurationError: it is none of these, or one that does not go with the store.

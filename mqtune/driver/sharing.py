@@ -88,7 +88,6 @@ class ShareKeeper:
     Args:
         fleet: the fleet, and what of it the experiment may have.
         seats: how many slots each attempt takes.
-        timing: the times by which shares come true.
     """
 
     def __init__(self, fleet: SharedFleet, seats: int = 1, timing: Timing = Timing()) -> None:
@@ -227,7 +226,6 @@ class Sharing:
         standing: what the experiment is to get of the fleet.
         journal_mb: how large its journal is to be, in millions of bytes.
         seats: how many slots each attempt takes.
-        timing: the times by which shares come true.
     """
 
     def __init__(

@@ -47,7 +47,6 @@ class Trimmer:
         restorer: has the journal, and puts it back.
         copy: the driver's copy.
         clock: by which the store is tried again.
-        timing: has when.
     """
 
     def __init__(self, restorer: Restorer, copy: Path, clock: Clock, timing: Timing = Timing()) -> None:

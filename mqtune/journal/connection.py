@@ -311,7 +311,7 @@ def connect(url: str, *, timing: Timing = Timing(), role: str = "client") -> Red
     RESP2, which gives one shape of answer on every server from 6.2 on.
 
     Args:
-        timing: has when the check must be through, whatever the name server or the peer do. The client keeps it.
+        timing: the client keeps it. Whatever name server or peer do, the check is over within ``connect_timeout_s``.
         role: who connects; shown by CLIENT LIST as mqtune-<role>.
 
     Raises:

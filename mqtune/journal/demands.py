@@ -213,7 +213,6 @@ def _table(
         demands: a token and a demand for each experiment.
         quotas: the quotas and caps.
         new_until_ms: up to when a demand that is written now holds.
-        timing: has that time.
         busy: in how many slots of each queue each experiment runs, by its token, where that is known.
     """
     caps = decoded_caps(quotas)

@@ -39,7 +39,6 @@ class Follower:
         experiment: the experiment's name.
         from_start: whether to begin with the journal's first entry, or with the next one.
         patience_s: how long it tries to reach a server that is away.
-        timing: the times by which it goes.
 
     Raises:
         BrokerUnavailable: there is no Redis at the URL, it refuses the password, or is too old.
@@ -154,7 +153,6 @@ def follow(url: str, experiment: str, *, from_start: bool = True, timing: Timing
         url: the broker's.
         experiment: the experiment's name.
         from_start: whether to begin with its first event, or with the next one.
-        timing: the times by which it goes.
 
     Raises:
         BrokerUnavailable: the broker can't be reached, or was away for too long.

@@ -145,7 +145,6 @@ def retrying(
         closing: once it is set, nothing is tried again.
         also: further errors of a server that is away.
         on_return: called when the server has been away and is back.
-        timing: has the first pause between two calls.
 
     Raises:
         BrokerFull: the server was full for as long.

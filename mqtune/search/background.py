@@ -30,7 +30,6 @@ class BackgroundSearcher(Searcher):
 
     Args:
         searcher: bound already; nobody else may call it from now on.
-        timing: has when a suggestion takes long.
     """
 
     def __init__(self, searcher: Searcher, timing: Timing = Timing()) -> None:

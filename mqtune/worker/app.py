@@ -672,7 +672,6 @@ class ConsumerWatch:
     Args:
         worker: Celery's own, with mqtune's pool.
         runtime: the worker behind it.
-        timing: has how long a round is.
     """
 
     def __init__(self, worker: Any, runtime: WorkerRuntime, timing: Timing = Timing()) -> None:

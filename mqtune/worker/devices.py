@@ -179,7 +179,6 @@ def find_gpu_memory(asked: str, gpus: tuple[str, ...], timing: Timing = Timing()
     Args:
         asked: ``auto`` to ask the driver, or a number of GB.
         gpus: the devices, from ``find_gpus``.
-        timing: has how long the driver may take to list them.
 
     Raises:
         ConfigurationError: *asked* is malformed, or there are no GPUs, or the driver answers and does not list one of
@@ -556,7 +555,6 @@ class DeviceMemory:
         query: says how much memory is in use.
         impairments: takes the devices that are too full.
         total_bytes: how much memory each device has; 0 if that is unknown.
-        timing: has how long memory may take to come back.
     """
 
     def __init__(

@@ -86,7 +86,6 @@ class DriverSlots:
         logs: keeps the output.
         scratch: has the working directories.
         impairments: learns that the broker refuses the login of the driver's account.
-        timing: the times by which it checks and keeps submissions.
     """
 
     def __init__(

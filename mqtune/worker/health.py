@@ -39,7 +39,6 @@ class HealthCheck:
     Args:
         command: for the shell.
         impairments: takes the devices of slots that fail.
-        timing: has how long the command may take, and a success counts.
     """
 
     def __init__(self, command: str, impairments: Impairments, timing: Timing = Timing()) -> None:

@@ -220,7 +220,6 @@ class Importer:
         refused: the packages that it must not import.
         varies: the names of those variables that are not the same in all slots.
         offered: a process that waits to be one; None to start one.
-        timing: has how long it may take to fork, and how often it is checked while it imports.
     """
 
     _process: subprocess.Popen[bytes] | Child
@@ -528,7 +527,6 @@ class Importers:
         late_imports: knows what trials import late.
         varies: the variables that are not the same in the environments of all slots.
         most_bytes: how much memory those that nobody uses may have together; the one used last is always kept.
-        timing: that of each importer.
     """
 
     def __init__(

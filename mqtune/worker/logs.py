@@ -62,7 +62,6 @@ class Logs:
         root: the worker's log folder.
         zygotes: the files of its zygotes, which may write at any time.
         impairments: learns whether the folder can be written.
-        timing: has how often files, and the folder, are checked.
     """
 
     def __init__(

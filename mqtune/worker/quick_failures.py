@@ -93,7 +93,6 @@ class QuickFailures:
         worker: the worker's name in the fleet.
         impairments: takes the devices.
         here: returns the devices of the attempts of an experiment that have a slot here, and whether each is claimed.
-        timing: has how long a device waits for its first probe.
     """
 
     def __init__(

@@ -115,7 +115,6 @@ class WorkerRuntime:
         code_key: what code that drivers bring must be signed with; empty to take none.
         token: proves that the worker holds its name, if it holds that already.
         health_check: the operator's command that says whether a slot is sound; empty for none.
-        timing: the times by which it goes.
         driver_slots: makes the slots for submitted scripts, of what keeps their output, of what has their folders, of
             the worker's impairments, and of what is set once the worker closes; None for a worker without.
     """

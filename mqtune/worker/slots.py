@@ -247,7 +247,6 @@ class Slots:
         memory: watches their devices; None without devices.
         health: the operator's health check, if there is one.
         most_bytes: how much memory unused importers and zygotes may have.
-        timing: that of each importer.
     """
 
     def __init__(

@@ -114,7 +114,6 @@ class ZygoteHandle:
         process: its process.
         channel: to it.
         on_empty: called when a process that it kept was ended.
-        timing: has how long it may take to start a trial.
     """
 
     def __init__(

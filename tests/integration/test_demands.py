@@ -78,7 +78,8 @@ def test_each_demand_holds_until_its_experiment_leaves_or_says_nothing_more(
     assert all_of(demands) == ([wants("a", 4), wants("b", 5)], {}, AGING_S, {})
     demands.leave("b")
     redis_client.timing = Timing(lock_s=1.0)
-    Demands(redis_client, patience_s=1.0).exchange("c", wants("c"))
+    demands = Demands(redis_client, patience_s=1.0)
+    demands.exchange("c", wants("c"))
     assert all_of(demands) == ([wants("a", 4), wants("c")], {}, AGING_S, {})
     # Who only looks neither keeps what has run out nor clears it away.
     assert eventually(lambda: all_of(demands) == ([wants("a", 4)], {}, AGING_S, {}))

@@ -27,9 +27,8 @@ OWNER = """
 import os, sys
 from pathlib import Path
 import signal
-from mqtune.backends.local import server as module
+from mqtune.backends import EmbeddedServer
 from mqtune.core.timing import Timing
-module.STOP_DEADLINE_S = 0.5
 signal.signal(signal.SIGINT, lambda *_: os.write(1, b"interrupted\\n"))
 server = EmbeddedServer.start(Path(sys.argv[1]), timing=Timing(server_stop_s=0.5))
 print(server.pid, server.url, flush=True)

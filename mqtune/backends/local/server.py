@@ -194,7 +194,6 @@ class EmbeddedServer:
         home: the server's own folder.
         binary: the program.
         lock: the file descriptor of the folder's lock, which the server inherits.
-        timing: has how long it may take to start and to stop.
     """
 
     def __init__(self, home: Path, binary: ServerBinary, lock: int, timing: Timing = Timing()) -> None:

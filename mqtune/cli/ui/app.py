@@ -68,7 +68,6 @@ class Page:
         places: the experiments that are shown.
         access: who may see them.
         steers: whether they may be changed too.
-        timing: that of the feeds.
     """
 
     def __init__(self, places: Places, access: Access, *, steers: bool = False, timing: Timing = Timing()) -> None:

@@ -110,7 +110,6 @@ class Feed:
         place: where the experiment is.
         is_idle: told of the feed when it may end; returns whether it does.
         settled: called when all of a journal has been folded.
-        timing: has how long it reads, waits and stays.
 
     Raises:
         ConfigurationError: there is no such experiment, or it has not begun.
@@ -453,7 +452,6 @@ class Feeds:
 
     Args:
         find: returns where the experiment of a name is; raises ConfigurationError if there is none.
-        timing: that of each feed.
     """
 
     def __init__(self, find: Callable[[str], Place], timing: Timing = Timing()) -> None:

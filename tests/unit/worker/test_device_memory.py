@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,6 +23,9 @@ GB = 1_000_000_000
 MB = 1_000_000
 #: For slots in which nothing is imported.
 NOTHING_IMPORTED: Any = None
+
+
+QUICK = Timing(gpu_poll_s=0.001, gpu_return_s=0.05)
 
 
 class Gpus:
@@ -43,7 +47,7 @@ class Gpus:
 class Watched:
     """The memory of some devices, and how often it was said that something changed."""
 
-    def __init__(self, gpus: Gpus, timing: Timing) -> None:
+    def __init__(self, gpus: Gpus, timing: Timing = QUICK) -> None:
         self.gpus = gpus
         self.changes = 0
         self.impairments = Impairments(self._count)
@@ -63,12 +67,12 @@ class Watched:
 
 
 #: For what must come before anybody gives up.
-PATIENT = pytest.mark.parametrize("timing", [Timing(gpu_poll_s=0.001, gpu_return_s=60.0)])
+PATIENT = pytest.mark.parametrize("timing", [replace(QUICK, gpu_return_s=60.0)])
 
 
 @pytest.fixture
 def timing() -> Timing:
-    return Timing(gpu_poll_s=0.001, gpu_return_s=0.05)
+    return QUICK
 
 
 @pytest.fixture
