@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import process_stat
@@ -537,7 +538,9 @@ class Importers:
         *,
         most_bytes: float,
         timing: Timing = Timing(),
+        clock: Clock = time,
     ) -> None:
+        self._clock = clock
         self._timing = timing
         self.log = log
         self.late_imports = late_imports
@@ -575,7 +578,7 @@ class Importers:
                 self._all.remove(current)
             self._all.append(current)
             current.users += 1
-            current.used_at = time.monotonic()
+            current.used_at = self._clock.monotonic()
         if is_new:
             for one in mine:
                 if not one.is_current():
@@ -587,7 +590,7 @@ class Importers:
         """Record that a turn that used this importer has ended."""
         with self._lock:
             importer.users -= 1
-            importer.used_at = time.monotonic()
+            importer.used_at = self._clock.monotonic()
 
     def drop(self, importer: Importer) -> None:
         """Close an importer, unless a turn uses it, or it is closed."""
@@ -602,7 +605,7 @@ class Importers:
 
         They are dead, beyond the number or the memory allowed, the oldest first, or unused for *idle_s* seconds.
         """
-        now, known = time.monotonic(), self.all
+        now, known = self._clock.monotonic(), self.all
         kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[:KEPT]
         # A carried trainable is in its importer alone.
         unused = [one for one in known if not one.users and (one.is_dead or not one.key.spec.is_carried)]

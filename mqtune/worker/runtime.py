@@ -396,7 +396,7 @@ class WorkerRuntime:
             failure = self._slots.retries.failure(run.journal.experiment, run.claim)
             if failure is not None and not self.draining:
                 others = self._has_other_workers()
-                if not others or failure.age_s >= ANOTHER_WORKER_S:
+                if not others or self._slots.retries.age_s(failure) >= ANOTHER_WORKER_S:
                     slot = self._slots.acquire_other(failure.devices, run.gpu_memory_bytes)
                 if slot is None and (others or self._slots.has_other(failure.devices)):
                     return _LEFT_TO_OTHERS

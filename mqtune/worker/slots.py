@@ -69,7 +69,7 @@ class BackOff:
             self._in_a_row[step] += 1
             before = self._cause
             # Attempts that were taken together fail together, and count as one try.
-            if self._in_a_row[step] < FAILED_STARTS or (before is not None and not before.is_due):
+            if self._in_a_row[step] < FAILED_STARTS or (before is not None and not self._impairments.is_due(before)):
                 return
             last = problem.strip().splitlines()[-1] if problem.strip() else "?"
             text = f"its last {self._in_a_row[step]} attempts could not be {step} ({last})"
@@ -82,7 +82,7 @@ class BackOff:
     @property
     def allows(self) -> int | None:
         """How many more attempts may be taken: 0 while it backs off, then 1 to try; None for any number."""
-        return None if (cause := self._cause) is None else int(cause.is_due)
+        return None if (cause := self._cause) is None else int(self._impairments.is_due(cause))
 
 
 #: Type and text of what keeps an attempt from running.

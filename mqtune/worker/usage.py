@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from mqtune.core.clock import Clock
 from mqtune.core.errors import AccessDenied
 from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
@@ -288,7 +289,9 @@ class UsageSampler:
         running: Callable[[], Iterable[Sampled]],
         board: UsageBoard,
         timing: Timing = Timing(),
+        clock: Clock = time,
     ) -> None:
+        self._clock = clock
         self._timing = timing
         self._worker = worker
         self._slots_of = Counter(device for devices in plan.devices for device in devices)
@@ -345,7 +348,7 @@ class UsageSampler:
         self, run: Sampled, uses: Mapping[str, DeviceUse], processes: ProcessUse | None, own_bytes: int | None
     ) -> Sample:
         return Sample(
-            at=time.monotonic(),
+            at=self._clock.monotonic(),
             devices={device: uses.get(device, DeviceUse()) for device in run.devices},
             processes=processes,
             slots=max((self._slots_of[device] for device in run.devices), default=1),

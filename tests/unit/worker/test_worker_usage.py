@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -26,7 +27,6 @@ from mqtune.worker import (
     SlotPlan,
     UsageMeter,
     UsageSampler,
-    usage as module,
     use_of_process,
 )
 
@@ -230,9 +230,10 @@ def sampler(
     *,
     shares_memory: bool = False,
     is_strict: bool = False,
+    clock: Any = time,
 ) -> UsageSampler:
     plan = SlotPlan(offer=Resources(gpu_memory_gb=80 * shares_memory), devices=tuple(slots), is_strict=is_strict)
-    return UsageSampler("w@h", plan, devices, lambda: runs, board)  # type: ignore[arg-type]
+    return UsageSampler("w@h", plan, devices, lambda: runs, board, clock=clock)  # type: ignore[arg-type]
 
 
 def test_all_attempts_are_sampled_by_one_question_and_written_by_experiment() -> None:
@@ -266,15 +267,15 @@ def test_an_attempt_that_ends_while_the_driver_is_asked_does_not_get_the_next_on
 
 
 def test_the_worker_warns_of_an_idle_device_in_its_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = iter(range(0, 100_000, 20))
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    seconds = iter(range(0, 100_000, 20))
+    clock = SimpleNamespace(monotonic=lambda: next(seconds))
     quiet, without = (
         Run(claim=Claim(TrialId("0002"), 1, "t"), devices=("1",), has_reported=False),
         Run("other", devices=()),
     )
-    looks = sampler([Run(), quiet, without], Devices(d0=IDLE, d1=IDLE), Board(), (("0",), ("0",), ("1",)))
+    looks = sampler([Run(), quiet, without], Devices(d0=IDLE, d1=IDLE), Board(), (("0",), ("0",), ("1",)), clock=clock)
     for _ in range(40):
         looks.sample()
 
