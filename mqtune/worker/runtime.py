@@ -20,6 +20,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Final, NamedTuple, cast
 
+from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken
 from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.impairment import WHOLE_WORKER, Impairment
@@ -136,11 +137,13 @@ class WorkerRuntime:
         seat_s: float = SEAT_S,
         health_check: str = "",
         timing: Timing = Timing(),
+        own_clock: Clock = time,
         driver_slots: Callable[[Logs, Scratch, Impairments, threading.Event], DriverSlots] | None = None,
     ) -> None:
         self.name = name
         self.plan = plan
         self._timing = timing
+        self._own_clock = own_clock
         self.queue = queue_name(plan.offer, experiments)
         self.closing = threading.Event()
         self._client = client
@@ -292,10 +295,10 @@ class WorkerRuntime:
     @property
     def _is_heard(self) -> bool:
         """Whether the server has answered a heartbeat recently. No step of this machine's clock changes that."""
-        return time.monotonic() - self._heard_at <= self._timing.lease_s
+        return self._own_clock.monotonic() - self._heard_at <= self._timing.lease_s
 
     def _note_heartbeat(self) -> None:
-        self._heartbeat_at, self._heard_at = time.time(), time.monotonic()
+        self._heartbeat_at, self._heard_at = self._own_clock.time(), self._own_clock.monotonic()
 
     def _devices_of(self, experiment: str) -> list[tuple[tuple[str, ...], bool]]:
         runs = (run for run in tuple(self._here) if run.journal.experiment == experiment and run.devices)

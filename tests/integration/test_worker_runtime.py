@@ -20,7 +20,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.journal import LOOK, Assignment, Claim, Fleet, Grant, RedisClient, RedisJournal
-from mqtune.worker import REMEMBERED, Slot, SlotPlan, Slots, WorkerRuntime, runtime as module
+from mqtune.worker import REMEMBERED, Slot, SlotPlan, Slots, WorkerRuntime
 
 TRIAL = TrialId("0001")
 
@@ -28,6 +28,12 @@ TRIAL = TrialId("0001")
 @pytest.fixture
 def beat_s() -> float:
     return 0.02
+
+
+@pytest.fixture
+def own_clock() -> SimpleNamespace:
+    """This machine's clock, which a test may set."""
+    return SimpleNamespace(time=time.time, monotonic=time.monotonic)
 
 
 @pytest.fixture
@@ -42,6 +48,7 @@ def runtime(redis_client: RedisClient, tmp_path: Path, beat_s: float) -> Iterato
         wake_consumer=lambda: None,
         show=lambda _: None,
         timing=Timing(heartbeat_s=beat_s, round_s=1.0),
+        own_clock=own_clock,
     )
     runtime.start()
     yield runtime
@@ -102,14 +109,14 @@ def test_what_waits_for_an_import_is_held_again_with_each_heartbeat(
 @pytest.mark.parametrize("beat_s", [60.0])
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0])
 def test_a_clock_that_is_set_changes_nothing_about_when_the_server_was_heard(
-    runtime: WorkerRuntime, redis_client: RedisClient, monkeypatch: pytest.MonkeyPatch, step_s: float
+    runtime: WorkerRuntime, redis_client: RedisClient, own_clock: SimpleNamespace, step_s: float
 ) -> None:
     redis_client.lpush(runtime.queue, "a task")
-    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() + step_s, monotonic=time.monotonic))
+    own_clock.time = lambda: time.time() + step_s
     assert runtime.waiting() == 1
 
     later_s = Timing().lease_s + 1
-    monkeypatch.setattr(module.time, "monotonic", lambda: time.monotonic() + later_s)
+    own_clock.monotonic = lambda: time.monotonic() + later_s
     assert runtime.waiting() == 0
 
 
