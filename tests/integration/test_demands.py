@@ -220,7 +220,6 @@ def test_another_divides_once_nobody_has_for_a_while(redis_client: RedisClient):
 def test_what_a_silent_driver_does_not_use_is_lent_to_others_until_it_speaks_again(
     redis_client: RedisClient,
 ):
-    redis_client.timing = Timing(lend_after_s=0.3)
     Fleet(redis_client, patience_s=1.0).join(worker(queue=QUEUE, slots=4, busy={"b": 1}), HOLD_S)
     a, b = Driver(redis_client, "a"), Driver(redis_client, "b")
     # Other experiments' text is no clock.
@@ -228,6 +227,8 @@ def test_what_a_silent_driver_does_not_use_is_lent_to_others_until_it_speaks_aga
     a.look(wanted=4)
     assert b.look(wanted=4, running=1).limit == 2
     assert a.look(wanted=4).limit == 2, "both are driven"
+    redis_client.timing = Timing(lend_after_s=0.3)
+    a = Driver(redis_client, "a")
 
     assert eventually(lambda: a.look(wanted=4).limit == 3), "of its two slots the silent one uses one"
     table = a.demands.table()

@@ -86,9 +86,12 @@ def test_it_is_refused_with_the_reason_and_then_passed_over(server: Server) -> N
 
 
 @pytest.mark.parametrize("timing", [Timing(look_at_scripts_s=0.001, lock_s=0.01)])
+@pytest.mark.usefixtures("timing")
 def test_it_is_looked_at_again_after_a_while_and_never_taken(
-    server: Server, caplog: pytest.LogCaptureFixture, slots: DriverSlots
+    server: Server, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
 ) -> None:
+    request.getfixturevalue("slots")
+
     eventually(lambda: server.asked["signed"] > 3)
 
     assert server.asked["take"] == 0
