@@ -16,8 +16,7 @@ class Timing:
 
     #: How long one command may take before the connection counts as dead: a longest blocking read and a busy server.
     command_timeout_s: float = 10.0
-    #: No read may ask the server to block longer than this. It stays well below ``command_timeout_s``, so that a read
-    #: that ends without news is never taken for a dead connection.
+    #: The longest blocking read. It stays well below ``command_timeout_s``, which would end the connection.
     blocking_read_s: float = 4.0
     #: How long a person waits before the answer is that nothing answers.
     connect_timeout_s: float = 5.0
@@ -33,17 +32,14 @@ class Timing:
     lock_s: float = 20.0
     #: How often a driver renews its lock, and a worker its submissions.
     keep_lock_s: float = 5.0
-    #: A run that is lost within this time of its begin was short: a script that takes its machine's memory does that
-    #: within minutes.
+    #: A script run that is lost this soon was short: one that takes its machine's memory does that within minutes.
     short_run_s: float = 600.0
-    #: The silence of a driver after which the unused slots of its share are lent to others: it states its demand each
-    #: second, and a new driver takes up to 20 s.
+    #: After this silence of a driver the unused slots of its share are lent: it states its demand each second.
     lend_after_s: float = 3.0
     #: How long the table of shares holds unless it is published again, as it is each second: with the second until the
     #: next driver asks, another one divides 5 s after the dividing driver was killed, frozen or cut off.
     share_table_s: float = 4.0
-    #: A new dividing driver reads the register if the published one is older than this, in which each driver looks at
-    #: the fleet anew.
+    #: A new dividing driver reads the register if the published one is older. Drivers refresh it this often.
     register_s: float = 5.0
     #: How long a store may take to answer with a chapter: some megabytes from another continent take less.
     chapter_answer_s: float = 20.0
@@ -54,8 +50,7 @@ class Timing:
     #: After this long without a message the journal is asked whether one was lost: a message names the one before it,
     #: but the last one has nothing after it that would tell.
     follow_silence_s: float = 5.0
-    #: A control channel without any message for this long, not even the answers to health checks, is broken: time for
-    #: two of them (30 s each), and for a frozen server.
+    #: A control channel without any message for this long is broken: time for two health checks and a frozen server.
     channel_silence_s: float = 75.0
 
     # The driver.
@@ -65,7 +60,7 @@ class Timing:
     #: How often attempts are checked; a lost trial waits at most this long on top of its lease.
     look_at_leases_s: float = 0.5
     #: For how long no attempt is lost after the driver begins, or after Redis was away, frozen, or its clock was set
-    #: forward: leases expired meanwhile, and their workers, which renew them every 3 s, must have a chance to do so.
+    #: forward: leases expired meanwhile, and workers must have a chance to renew them.
     lease_grace_s: float = 8.0
     #: After this long without a check, the server may have been frozen unnoticed. A healthy lease has 12 s left, so
     #: that no shorter stall makes it expire.
@@ -73,7 +68,6 @@ class Timing:
     #: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
     unclaimed_s: float = 10.0
     #: How often it is checked whether Redis still has each attempt that is under way, and somebody each that is staged.
-    #: Between two checks a driver may lag behind its journal.
     look_at_attempts_s: float = 10.0
     #: How long to wait before a store that could not be written is tried again.
     trim_retry_s: float = 30.0
@@ -82,26 +76,22 @@ class Timing:
     #: For how long the past use of an experiment counts: an hour has space for a dozen turns. With a much shorter time
     #: an experiment that has had two turns is forgiven before others have had their first.
     share_memory_s: float = 3_600.0
-    #: For how long an experiment may run more than its share, rounded up, before trials of it are paused: most end by
-    #: themselves.
+    #: For how long an experiment may exceed its share, rounded up, before trials of it are paused: most end before.
     share_grace_s: float = 60.0
-    #: The same for a slot that it has only in turn with others: a turn must be worth a trial's stop and start, and an
-    #: hour must have space for turns enough that shares of a quarter of a slot come true in it.
+    #: The same for a slot that it has in turn with others: a turn must be worth a trial's stop and start, and an hour
+    #: must have space for turns enough.
     share_turn_s: float = 300.0
-    #: A suggestion that took longer than this is worth having one ready before a slot is free, although it then knows
-    #: less: a slot waits about as long for a trial's process to start.
+    #: After a suggestion that took longer, the next is worked out before a slot is free, although it then knows less.
     prefetch_s: float = 0.1
 
     # The worker.
 
-    #: A worker that is silent this long loses its attempts: long enough for a restart of Redis or a long pause of the
-    #: machine.
+    #: A worker that is silent this long loses its attempts: longer than a restart of Redis or a pause of the machine.
     lease_s: float = 15.0
     #: Five renewals fit into a lease.
     heartbeat_s: float = 3.0
     #: How often a worker checks slow things that change in minutes: the use of devices and machine, devices in
-    #: quarantine, unneeded processes, and whether it takes waiting trials. To ask a device's driver takes some
-    #: milliseconds, or nvidia-smi up to a second.
+    #: quarantine, unneeded processes, and whether it takes waiting trials. nvidia-smi takes up to a second.
     round_s: float = 10.0
     #: A worker reconnects after this time, counted in rounds, in which trials waited and it took none. A healthy one
     #: takes them within milliseconds, and after an outage of Redis within half a minute.
@@ -112,13 +102,11 @@ class Timing:
     idle_s: float = 600.0
     #: How long a trial that was told to stop has to finish its ``finally`` blocks, before its group gets SIGTERM.
     stop_grace_s: float = 10.0
-    #: The same for a pause, also one for others, for which a class finishes its step and saves: an epoch of a large
-    #: model and gigabytes of state.
+    #: The same for a pause, for which a class finishes its step and saves: an epoch, and gigabytes of state.
     pause_grace_s: float = 600.0
     #: How long its group has after SIGTERM before it gets SIGKILL.
     terminate_grace_s: float = 5.0
-    #: How long a zygote may be silent after its trial's process has ended or was killed; while it cleans up after the
-    #: trial it sends a message each second.
+    #: How long a zygote may be silent after its trial's process has ended. While it cleans up it tells each second.
     zygote_silence_s: float = 10.0
     #: How long a zygote may take to start a trial: a fork of a process with much memory, on a machine that swaps.
     zygote_start_s: float = 30.0
@@ -126,11 +114,9 @@ class Timing:
     zygote_exchange_s: float = 10.0
     #: A zygote that is asked to end kills its trial and ends within milliseconds; after this time it is killed.
     zygote_close_s: float = 5.0
-    #: How often a process that imports is checked. One that is stopped at two checks in a row is killed, because an
-    #: import may take minutes, and a stopped one never ends.
+    #: How often a process that imports is checked. One that is stopped at two checks in a row is killed.
     import_look_s: float = 5.0
-    #: How long a device waits for its first probe: attempts elsewhere that began at the same time have shown by then
-    #: how they do.
+    #: How long a device waits for its first probe: by then attempts elsewhere have shown how they do.
     first_probe_s: float = 15.0
     #: How long the list of GPUs may take: a second as a rule, and many where their driver has to be loaded first.
     gpu_list_s: float = 30.0

@@ -281,14 +281,8 @@ class BrokerDeployment:
                 f"file: run that program again with name={plan.name!r}, which continues the experiment"
             )
         worker, self._worker = self._worker or PrivateWorker(folder), None
-        worker.begin(
-            server.url,
-            code_root=plan.code_root,
-            slots=slots,
-            ahead=(plan.name, digest),
-            code_key=code_key,
-            timing=self._timing,
-        )
+        ahead, timing = (plan.name, digest), self._timing
+        worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=ahead, code_key=code_key, timing=timing)
         return worker
 
     def prepare(self, plan: Plan, folder: Path, stack: ExitStack) -> None:

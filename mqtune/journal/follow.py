@@ -55,7 +55,8 @@ class Follower:
         timing: Timing = Timing(),
     ) -> None:
         # redis-py types answers as what any setting might give; with ours they are bytes.
-        self._silence_s = timing.follow_silence_s
+        #: After this silence the journal is asked for news.
+        self.silence_s = timing.follow_silence_s
         self._client: Any = connect(url, timing=timing, role="follower")
         self._keys = ExperimentKeys(experiment, database_of(self._client))
         self.journal = RedisJournal(self._client, experiment, patience_s=patience_s)
@@ -112,12 +113,12 @@ class Follower:
         if self._pubsub is None:
             retrying(self._subscribe, patience_s=self.journal.patience_s)
         try:
-            message = self._pubsub.get_message(timeout=min(timeout_s, self._silence_s))
+            message = self._pubsub.get_message(timeout=min(timeout_s, self.silence_s))
         except (redis.ConnectionError, redis.TimeoutError, OSError):
             self._hang_up()
             return []
         if message is None:
-            self._is_behind = time.monotonic() - self._heard_at >= self._silence_s
+            self._is_behind = time.monotonic() - self._heard_at >= self.silence_s
             return []
         if message["type"] != "message":
             # Subscribed, for the first time or again: what was written before that comes from the journal alone.
@@ -146,7 +147,7 @@ class Follower:
                 pubsub.close()
 
 
-def follow(url: str, experiment: str, *, from_start: bool = True, timing: Timing = Timing()) -> Iterator[Event]:
+def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Event]:
     """Yield an experiment's events as they happen, in the journal's order and each exactly once, until it has ended.
 
     Args:
@@ -160,13 +161,12 @@ def follow(url: str, experiment: str, *, from_start: bool = True, timing: Timing
         ChapterUnavailable: its oldest events are in chapters that can't be read from here.
         MessageVersionError: a later version of mqtune writes the journal.
     """
-    with contextlib.closing(Follower(url, experiment, from_start=from_start, timing=timing)) as follower:
+    with contextlib.closing(Follower(url, experiment, from_start=from_start)) as follower:
         newest = None if from_start else follower.newest()
         has_ended = newest is not None and isinstance(decode_event(newest.data), ExperimentEnded)
         # An experiment that has ended may have gone on since: the journal says so at once.
-        while (
-            entries := _after_the_end(follower) if has_ended else follower.read(timing.follow_silence_s)
-        ) or not has_ended:
+        wait_s = follower.silence_s
+        while (entries := _after_the_end(follower) if has_ended else follower.read(wait_s)) or not has_ended:
             for entry in entries:
                 event = decode_event(entry.data, entry.id)
                 has_ended = isinstance(event, ExperimentEnded)

@@ -272,9 +272,8 @@ class TrialWorker(Worker):
         super().install_platform_tweaks(worker)
         # Celery's own handlers wait for trials to end by themselves, and then record them as terminated by a person.
         self.app.trials = self.pool
-        leaving = Shutdown(
-            self._leave, self.app.requeue_all, shutdown_s(self.app.settings.grace_s, self.app.settings.timing)
-        )
+        settings = self.app.settings
+        leaving = Shutdown(self._leave, self.app.requeue_all, shutdown_s(settings.grace_s, settings.timing))
         platforms.signals["SIGTERM"] = platforms.signals["SIGINT"] = leaving.begin
         platforms.signals["SIGQUIT"] = leaving.end_at_once
         # Celery's own handler would restart the worker.
@@ -700,9 +699,8 @@ class ConsumerWatch:
         self._taken = pool.taken
         self._in_a_row = self._in_a_row + 1 if is_stuck else 0
         if self._in_a_row == self.rounds:
-            logger.error(
-                "trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting", self._timing.stuck_s
-            )
+            text = "trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting"
+            logger.error(text, self._timing.stuck_s)
             # Raised in the consumer's own loop, it has the effect of a failed connection; running trials go on.
             self._worker.consumer.hub.call_soon(_lose_connection)
         elif self._in_a_row == 2 * self.rounds:

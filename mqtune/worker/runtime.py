@@ -171,6 +171,7 @@ class WorkerRuntime:
         self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
         scratch = Scratch(log_root)
         self._bundles = Bundles(scratch.bundles, code_key, self._code_of, self._slots.code_roots)
+        zygote_logs = [self._slots.importers.log, *(slot.log for slot in self._slots.all)]
         self.services = WorkerServices(
             name=name,
             host=socket.gethostname(),
@@ -180,12 +181,7 @@ class WorkerRuntime:
             seat_s=seat_s,
             clock=clock,
             uplink=Uplink(clock, timing),
-            logs=Logs(
-                log_root,
-                [self._slots.importers.log, *(slot.log for slot in self._slots.all)],
-                self._impairments,
-                timing,
-            ),
+            logs=Logs(log_root, zygote_logs, self._impairments, timing),
             scratch=scratch,
             slots=self._slots,
             zygotes=ZygoteFinder(name, code_root, log_root, self._bundles),

@@ -261,13 +261,8 @@ class Slots:
         timing: Timing = Timing(),
     ) -> None:
         self.late_imports = LateImports(log_root)
-        self.importers = Importers(
-            log_root / ".zygotes" / "imports.log",
-            self.late_imports,
-            plan.varies,
-            most_bytes=most_bytes,
-            timing=timing,
-        )
+        log = log_root / ".zygotes" / "imports.log"
+        self.importers = Importers(log, self.late_imports, plan.varies, most_bytes=most_bytes, timing=timing)
         self.all = [
             Slot(index, plan, log_root, impairments, memory, health, importers=self.importers)
             for index in range(len(plan.devices))

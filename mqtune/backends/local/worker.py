@@ -199,7 +199,6 @@ class PrivateWorker(WorkerProcess):
             ahead: the experiment, of which it takes trials alone, and a digest of its definition: its trainable is imported
                 before the first trial comes.
             code_key: what code that the driver brings is signed with; empty if it brings none.
-            timing: the times by which it goes.
         """
         settings = {
             "name": private_name(),
