@@ -99,7 +99,7 @@ def shares(broker: str, *tuners: mqtune.Tuner) -> list[tuple[str, float, int]]:
 def test_slots_are_shared_by_weight_then_by_priority_and_given_back(
     make: Make, fleet: str, monkeypatch: pytest.MonkeyPatch
 ):
-    timing = Timing(lock_s=5.0, keep_lock_s=0.5)
+    timing = Timing(keep_lock_s=0.5)
     monkeypatch.setenv("MQTUNE_BROKER", fleet)
     first = make(share=3.0, timing=timing)
     eventually(lambda: running(first)[0] > 4, 60)
