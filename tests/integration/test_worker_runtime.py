@@ -37,7 +37,9 @@ def own_clock() -> SimpleNamespace:
 
 
 @pytest.fixture
-def runtime(redis_client: RedisClient, tmp_path: Path, beat_s: float) -> Iterator[WorkerRuntime]:
+def runtime(
+    redis_client: RedisClient, tmp_path: Path, beat_s: float, own_clock: SimpleNamespace
+) -> Iterator[WorkerRuntime]:
     runtime = WorkerRuntime(
         redis_client,
         name="w@here",

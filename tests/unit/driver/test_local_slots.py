@@ -22,7 +22,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(cores: int, gpus: tuple[str, ...] = (), memory_mb: int = 0) -> None:
         monkeypatch.setattr(local_slots, "usable_cpus", lambda: cores)
         for module in (local_slots, __import__("mqtune.worker.settings", fromlist=["x"])):
-            monkeypatch.setattr(module, "find_gpu_memory", lambda asked, found: memory_mb if found else 0)
+            monkeypatch.setattr(module, "find_gpu_memory", lambda asked, found, *_: memory_mb if found else 0)
         monkeypatch.setattr(local_slots, "find_gpus", lambda asked: gpus)
 
     return make
