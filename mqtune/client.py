@@ -43,7 +43,6 @@ from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
-from mqtune.journal.lock import LOCK_S
 from mqtune.journal.redis import RedisJournal, number, retrying
 from mqtune.journal.states import readable_on
 from mqtune.journal.stream import naming
@@ -59,8 +58,6 @@ _LAST_COUNT: Final = 50
 _PAGE_COUNT: Final = 1_000
 #: How often who waits for an answer looks for it, at first and later.
 _LOOK_S: Final = (0.005, 0.1)
-#: How long a server that was emptied may be without the experiment: a driver that lives puts it back within that.
-_PUT_BACK_S: Final = LOCK_S
 _RETRY_S: Final = 0.1
 
 
@@ -609,7 +606,8 @@ class ExperimentHandle:
 
     def _again(self, request: Requested) -> str:
         """Return the entry of a request that was made before, and make it again if the server has lost it."""
-        give_up_at = time.monotonic() + _PUT_BACK_S
+        # A living driver restores an experiment that its server has lost within the time of its lock.
+        give_up_at = time.monotonic() + self._journal.timing.lock_s
         while True:
             try:
                 return self._journal.request(request)

@@ -128,7 +128,7 @@ class Tuner:
         run: RunOptions = RunOptions(),
     ) -> None:
         say_in_one_line()
-        deployment = deployment_of(backend, checkpoints)
+        deployment = deployment_of(backend, checkpoints, run.timing)
         settings = Settings.of(
             trainable=trainable,
             space=space,

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from mqtune.core.owner import NOBODY
 from mqtune.core.submission import Submission
+from mqtune.core.timing import Timing
 from mqtune.journal import RedisClient, Submissions
 from mqtune.trainable import Bundle, File
 from mqtune.worker import DriverSlots, Impairments
@@ -20,7 +21,16 @@ KEY: Final = "the key of the code"
 class DriverHost:
     """A worker with driver slots, and its impairments."""
 
-    def __init__(self, client: RedisClient, folder: Path, *, name: str = "w@h", slots: int = 1, url: str = "") -> None:
+    def __init__(
+        self,
+        client: RedisClient,
+        folder: Path,
+        *,
+        name: str = "w@h",
+        slots: int = 1,
+        url: str = "",
+        timing: Timing = Timing(),
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.impairments = Impairments(lambda: None, worker=name)
         self._closing = threading.Event()
@@ -39,6 +49,7 @@ class DriverHost:
             logs=logs,
             scratch=scratch,
             impairments=self.impairments,
+            timing=timing,
         )
         self.slots.start()
 

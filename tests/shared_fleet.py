@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mqtune.core.shares import Demand, Pool, Priority, Share, Table, divide
-from mqtune.driver.sharing import LOOK_S, Held, ShareKeeper, Standing
+from mqtune.core.timing import Timing
+from mqtune.driver.sharing import Held, ShareKeeper, Standing
 
 __all__ = ["SharedFleetInTime", "Sharer", "Wish", "alike", "fairness", "many"]
 
@@ -144,7 +145,7 @@ class SharedFleetInTime:
             for each in here:
                 each.look()
             self._start(here)
-            self._pass(self.clock.now + LOOK_S, here)
+            self._pass(self.clock.now + Timing().look_at_shares_s, here)
 
     def _start(self, here: Sequence[Sharer]) -> None:
         """Have what waits take free slots: those of higher priority first, else one of each in turn."""

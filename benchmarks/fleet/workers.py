@@ -34,18 +34,20 @@ from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.events import AttemptStarted, WorkerInfo, busy_as
 from mqtune.core.keys import control_channel
 from mqtune.core.resources import Resources, queue_name
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Grant, Segment, new_token
 from mqtune.journal.connection import open_client
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.redis import RETRY_MAX_S, RETRY_MIN_S, RedisJournal, renew_all
+from mqtune.journal.redis import RETRY_MAX_S, RedisJournal, renew_all
 from mqtune.journal.script import script
 from mqtune.worker.app import MOST_COMMANDS
-from mqtune.worker.runtime import HEARTBEAT_S, LEASE_S, SWITCH_INTERVAL_S
+from mqtune.worker.runtime import SWITCH_INTERVAL_S
 
 __all__ = ["main"]
 
+TIMING: Final = Timing()
 #: What kombu appends to a queue's name for each of its priorities.
 PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 BRPOP_S: Final = 1
@@ -103,7 +105,7 @@ class Uplink:
         #: How long reports have waited here until they were handed to Redis.
         self.waited_s = array("d")
         #: Until the next try to connect.
-        self.wait_s = RETRY_MIN_S
+        self.wait_s = TIMING.first_retry_s
 
     def connect(self) -> None:
         """Connect, and send again what was under way."""
@@ -111,7 +113,7 @@ class Uplink:
             self._connection = self._pool.get_connection()
         self._connection.connect()
         self._reader = hiredis.Reader()
-        self.sock, self.wait_s = self._connection._sock, RETRY_MIN_S
+        self.sock, self.wait_s = self._connection._sock, TIMING.first_retry_s
         self._send()
 
     def disconnect(self) -> None:
@@ -212,7 +214,7 @@ class Worker:
         self.is_beating = False
 
     def join(self) -> None:
-        self.fleet.join(self.info, LEASE_S)
+        self.fleet.join(self.info, TIMING.lease_s)
 
     def beat(self) -> None:
         """Stay in the fleet, and renew all leases, as a worker's heartbeat does."""
@@ -222,9 +224,9 @@ class Worker:
         for run in runs:
             busy[busy_as(run.journal.experiment)] += 1
             claims[run.journal].append(run.claim)
-        self.fleet.keep(replace(self.info, busy=dict(busy)), LEASE_S)
+        self.fleet.keep(replace(self.info, busy=dict(busy)), TIMING.lease_s)
         if claims:
-            renew_all(list(claims.items()), LEASE_S)
+            renew_all(list(claims.items()), TIMING.lease_s)
         self.beat_at, self.is_beating = time.time(), False
 
     def ask(self) -> None:
@@ -254,7 +256,7 @@ class Worker:
             stderr_path="/logs/stderr",
             queue=self.info.queue,
         )
-        grant = journal.claim(claim, self.name, LEASE_S, started.encode())
+        grant = journal.claim(claim, self.name, TIMING.lease_s, started.encode())
         if not isinstance(grant, Grant):
             return None
         run = Run(journal, claim)
@@ -295,7 +297,7 @@ class Load:
         list(self._threads.map(Worker.join, self._workers))
         for worker in self._workers:
             self._listen(worker)
-            self._at(time.monotonic() + self._random.uniform(0, HEARTBEAT_S), self._beating(worker))
+            self._at(time.monotonic() + self._random.uniform(0, TIMING.heartbeat_s), self._beating(worker))
         _say(event="joined")
         self._selector.register(sys.stdin, selectors.EVENT_READ, self._on_line)
         while True:
@@ -382,7 +384,7 @@ class Load:
             if not worker.is_beating:
                 worker.is_beating = True
                 self._threads.submit(self._safely, worker.beat)
-            self._at(due + HEARTBEAT_S, beat)
+            self._at(due + TIMING.heartbeat_s, beat)
 
         return beat
 

@@ -126,7 +126,7 @@ class Used(NamedTuple):
 
 
 def _measure(context: Context, workers: int, drivers: int) -> Figures:
-    from mqtune.driver.timers import LEASE_GRACE_S
+    from mqtune.core.timing import Timing
 
     slots, rate = context.sizes["slots"], context.sizes["reports_per_s"]
     # A quick look has fewer slots than drivers.
@@ -160,7 +160,7 @@ def _measure(context: Context, workers: int, drivers: int) -> Figures:
         results, after = [driver.next() for driver in crew], load.next()
         back_s = _restart(server, load)
         # By then a lease that nobody has renewed counts as lost.
-        time.sleep(SETTLE_S + LEASE_GRACE_S)
+        time.sleep(SETTLE_S + Timing().lease_grace_s)
         for driver in crew:
             driver.tell("end")
         lost = sum(driver.next()["lost"] for driver in crew) - sum(result["lost"] for result in results)

@@ -12,6 +12,7 @@ import click
 from mqtune.core.errors import MqtuneError
 from mqtune.core.machine import INTERRUPTED_CODE, open_standard_streams
 from mqtune.core.text import printable, replace_unencodable
+from mqtune.core.timing import Timing
 from mqtune.core.version import __version__
 
 __all__ = ["main"]
@@ -122,13 +123,13 @@ def group() -> None:
     """Tune hyperparameters over many machines with nothing but Celery and Redis."""
 
 
-def main() -> None:
+def main(timing: Timing = Timing()) -> None:
     """Run the command; an MqtuneError is printed on one line, without a traceback."""
     open_standard_streams()
     replace_unencodable(sys.stdout)
     replace_unencodable(sys.stderr)
     try:
-        group()
+        group(obj=timing)
     except MqtuneError as error:
         # Its text may come from a trial or a worker.
         click.echo(f"mqtune: {printable(str(error))}", err=True)

@@ -19,13 +19,13 @@ from mqtune.cli.terms import past_time
 from mqtune.cli.unused import UNUSED_DAYS, delete_unused
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, NameTaken
 from mqtune.core.machine import ARCHIVED, SERVER_FOLDER, mqtune_home
+from mqtune.core.timing import Timing
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
-from mqtune.journal.lock import LOCK_S
 from mqtune.results.experiments import created_event, first_events
 from mqtune.results.results import Results
 
 #: A journal's copy that is younger than this, and has no end, is still written.
-_QUIET_S: Final = 3 * LOCK_S
+_QUIET_S: Final = 3 * Timing().lock_s
 #: Why checkpoints are kept in doubt.
 _MAY_BE_ANOTHERS: Final = (
     "an experiment of this name on another broker may have them too, such as one of which this broker is a copy. If it is "

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from mqtune.cli.output import broker_option, json_option, print_json, say
+from mqtune.cli.output import broker_option, json_option, print_json, say, timing_of_command
 from mqtune.cli.owners import force_option
 from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.timing import Timing
 
 if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
     from mqtune.journal.audit import AuditAction
     from mqtune.journal.connection import RedisClient
     from mqtune.journal.fleet import Fleet
-
-#: The pause between looks at the fleet.
-_LOOK_S: Final = 0.2
-#: The time on top of a worker's own: the fleet lists a dead worker until its heartbeat expires.
-_REGISTER_S: Final = 20.0
 
 
 @click.command("drain")
@@ -52,7 +48,7 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
         raise click.UsageError("drain workers or devices, not both at once")
     if undo and not devices:
         raise click.UsageError("--undo is for devices, such as gpu@node7:2; start a worker that was drained again")
-    client = connect(broker, role="operator")
+    client = connect(broker, timing=timing_of_command(), role="operator")
     try:
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
         connected = fleet.workers()
@@ -77,7 +73,7 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
                 f"{info.name} is draining: its trials save a checkpoint and are requeued, "
                 f"which takes {info.leaves_within_s:.0f} s at most"
             )
-        took = _wait(fleet, chosen, tell)
+        took = _wait(fleet, chosen, tell, client.timing)
         if as_json:
             print_json([{"worker": name, "shut_down_after_s": seconds} for name, seconds in took.items()])
     finally:
@@ -133,7 +129,9 @@ def _tell_nothing(_: str) -> None:
     pass
 
 
-def _wait(fleet: Fleet, told: list[WorkerInfo], tell: Callable[[str], object] = say) -> dict[str, float]:
+def _wait(
+    fleet: Fleet, told: list[WorkerInfo], tell: Callable[[str], object] = say, timing: Timing = Timing()
+) -> dict[str, float]:
     """Wait until workers have shut down, and return by their names how long that took, in seconds.
 
     Raises:
@@ -148,7 +146,7 @@ def _wait(fleet: Fleet, told: list[WorkerInfo], tell: Callable[[str], object] = 
         for key in [key for key in left if key not in here]:
             took[left.pop(key).name] = waited_s
             tell(f"{key[0]} has shut down after {waited_s:.0f} s")
-        late = [info.name for info in left.values() if waited_s > info.leaves_within_s + _REGISTER_S]
+        late = [info.name for info in left.values() if waited_s > info.leaves_within_s + timing.drain_register_s]
         if late:
             raise MqtuneError(
                 f"workers still connected after {waited_s:.0f} s: {', '.join(late)}; look at their logs, or kill them on "
@@ -156,5 +154,5 @@ def _wait(fleet: Fleet, told: list[WorkerInfo], tell: Callable[[str], object] = 
             )
         if left:
             # No message says that a worker has ended: its record is gone then.
-            time.sleep(_LOOK_S)
+            time.sleep(timing.drain_look_s)
     return took

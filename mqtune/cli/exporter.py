@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from mqtune.cli.output import broker_option, say
+from mqtune.cli.output import broker_option, say, timing_of_command
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable
 from mqtune.core.text import printable
 
@@ -34,11 +34,11 @@ def command(broker: str, port: int, address: str) -> None:
     """
     from mqtune.cli.fleet_figures import FleetReader  # noqa: PLC0415 - needs redis, and the extra prometheus
     from mqtune.integrations.prometheus import serve_figures  # noqa: PLC0415
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact  # noqa: PLC0415
+    from mqtune.journal.connection import connect, redact  # noqa: PLC0415
 
-    reader = FleetReader(broker)
+    reader = FleetReader(broker, timing=timing_of_command())
     try:
-        with contextlib.closing(connect(broker, timeout_s=CONNECT_TIMEOUT_S, role="exporter")):
+        with contextlib.closing(connect(broker, role="exporter")):
             pass
     except (BrokerRefused, BrokerTooOld):
         raise

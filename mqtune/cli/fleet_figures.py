@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -16,6 +17,7 @@ from mqtune.core.events import busy_as
 from mqtune.core.keys import is_name
 from mqtune.core.resources import queues_of
 from mqtune.core.shares import MESSAGE_ORDER, MESSAGE_PRIORITIES, lists_of
+from mqtune.core.timing import Timing
 from mqtune.core.trial import ENDS
 from mqtune.integrations.prometheus import Figure
 from mqtune.journal.base import entry_time
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: How long an answer may take: Prometheus waits for 10 s, and is to hear that Redis is away.
-_ANSWER_S: Final = 3.0
 #: For how long journals are read at a time, for the same reason; the rest comes with the next time.
 _READ_S: Final = 3.0
 #: For how long the ends of attempts on a worker are counted that is gone: longer than what alerts look back over.
@@ -98,9 +98,11 @@ class FleetReader:
         ConfigurationError: the URL can't be read.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, timing: Timing = Timing()) -> None:
         self._place = redact(url)
-        client = open_client(url, connect_timeout_s=_ANSWER_S, command_timeout_s=_ANSWER_S, role="exporter")
+        answer_s = timing.figures_answer_s
+        quick = replace(timing, connect_timeout_s=answer_s, command_timeout_s=answer_s)
+        client = open_client(url, timing=quick, role="exporter")
         self._client = client
         self._fleet, self._demands = Fleet(client, patience_s=0), Demands(client, patience_s=0)
         self._quotas, self._states = Quotas(client, patience_s=0), States(client, patience_s=0)
@@ -238,7 +240,7 @@ class FleetReader:
             labels = owned[name]
             yield "mqtune_experiment_driver_up", float(name in driven), labels
             if name in driven and state.read:
-                behind_s = state.driver_kept_at - unread.get(name, now)
+                behind_s = state.driver_until - self._client.timing.lock_s - unread.get(name, now)
                 yield "mqtune_experiment_driver_behind_seconds", max(0.0, behind_s), labels
             yield "mqtune_experiment_last_event_timestamp_seconds", entry_time(state.last), labels
             yield "mqtune_experiment_journal_bytes", state.size, labels

@@ -10,8 +10,8 @@ from mqtune.cli.describe import described_trial
 from mqtune.cli.output import output, say
 from mqtune.cli.place import Place, live_broker
 from mqtune.core.events import Event, ExperimentCreated, Reports
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
-from mqtune.journal.lock import LOCK_S
 from mqtune.results.display import REDRAW_S, ProgressDisplay
 from mqtune.results.experiments import duration
 from mqtune.results.followed import Fold, Followed, source_of
@@ -82,7 +82,7 @@ def _show(followed: Followed[_Statuses]) -> None:
             heard_at = time.monotonic()
             _draw(fold.changes(), display)
         quiet_s = time.monotonic() - heard_at
-        display.on_step(f"nothing has happened for {duration(quiet_s)}" if quiet_s > LOCK_S else "")
+        display.on_step(f"nothing has happened for {duration(quiet_s)}" if quiet_s > Timing().lock_s else "")
     display.on_end()
 
 

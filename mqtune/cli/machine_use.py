@@ -9,6 +9,7 @@ from typing import Final
 from mqtune.cli.place import Place, live_broker
 from mqtune.core.errors import MqtuneError
 from mqtune.core.text import printable
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.results.experiments import duration
@@ -37,7 +38,7 @@ def uses_on(url: str | None, workers: Collection[tuple[str, str]]) -> Uses:
 
     with (
         contextlib.suppress(MqtuneError),
-        contextlib.closing(connect(url, timeout_s=_CONNECT_S, role="reader")) as client,
+        contextlib.closing(connect(url, timing=Timing(connect_timeout_s=_CONNECT_S), role="reader")) as client,
     ):
         return UsageBoard(client).read(sorted(set(workers)))
     return {}

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mqtune.core.text import printable
+from mqtune.core.timing import Timing
 from mqtune.results.results import json_text
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -26,6 +27,12 @@ def broker_option(help: str, *, required: bool = False) -> Callable[[_Command], 
     return click.option(
         "--broker", metavar="URL", envvar="MQTUNE_BROKER", show_envvar=True, required=required, help=help
     )
+
+
+def timing_of_command() -> Timing:
+    """Return the times by which the running command goes."""
+    context = click.get_current_context(silent=True)
+    return (context and context.find_object(Timing)) or Timing()
 
 
 def json_option(command: Callable[..., object]) -> Callable[..., object]:

@@ -17,6 +17,7 @@ from mqtune.core.errors import ConfigurationError, CopyIncomplete, MqtuneError
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import SERVER_FOLDER, mqtune_home
 from mqtune.core.text import names_in_words, printable
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile, is_written
 from mqtune.results.experiments import (
@@ -329,7 +330,7 @@ def _quick_names(broker: str | None) -> list[str]:
 
     if not broker:
         return []
-    with contextlib.closing(connect(broker, timeout_s=_COMPLETION_S, role="reader")) as client:
+    with contextlib.closing(connect(broker, timing=Timing(connect_timeout_s=_COMPLETION_S), role="reader")) as client:
         return experiments_on(client, patience_s=0)
 
 

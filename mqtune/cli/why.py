@@ -37,9 +37,9 @@ from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.shares import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.core.submission import DRIVER
 from mqtune.core.text import counted
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import UPGRADE, __version__, meets
-from mqtune.journal.lock import LOCK_S
 from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
 from mqtune.results.experiments import duration, script_in_words
 from mqtune.trainable.bundle import KEY_VARIABLE
@@ -137,7 +137,7 @@ def _of_waiting(place: Place, state: SubmissionState, text: str) -> Reason:
         slots = sum(info.drivers for info in able)
         return Reason("busy", f"{text}; all {slots} for it are busy", since, "see them all: mqtune fleet")
     if_it_may = " if it may run it" if state.refused_by else ""
-    return Reason("starting", f"{text}; one is free, and takes it within {LOCK_S:.0f} s{if_it_may}", since)
+    return Reason("starting", f"{text}; one is free, and takes it within {Timing().lock_s:.0f} s{if_it_may}", since)
 
 
 def _way_to_output(name: str) -> str:

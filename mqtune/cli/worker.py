@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from mqtune.cli.output import broker_option, say
+from mqtune.cli.output import broker_option, say, timing_of_command
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def command(broker: str, name: str | None, check: bool, loglevel: str, **options
         return
     from mqtune.worker.app import create_app  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
 
-    app = create_app(_settings(broker=broker, **options))
+    app = create_app(_settings(broker=broker, timing=timing_of_command(), **options))
     node = f"{name or f'mqtune-{os.getpid()}'}@%h"
     sys.exit(app.worker_main(["worker", "--hostname", node, "--loglevel", loglevel]))
 

@@ -52,10 +52,7 @@ if TYPE_CHECKING:
         Settings as Settings,
     )
     from mqtune.driver.sharing import (
-        GRACE_S as GRACE_S,
-        LOOK_S as LOOK_S,
         STARVED_S as STARVED_S,
-        TURN_S as TURN_S,
         Held as Held,
         SharedFleet as SharedFleet,
         ShareKeeper as ShareKeeper,
@@ -63,13 +60,6 @@ if TYPE_CHECKING:
         Standing as Standing,
     )
     from mqtune.driver.tenancy import claim as claim, give_to_archive as give_to_archive, tenant_on as tenant_on
-    from mqtune.driver.timers import (
-        LEASE_GRACE_S as LEASE_GRACE_S,
-        LOOK_AT_ATTEMPTS_S as LOOK_AT_ATTEMPTS_S,
-        LOOK_AT_LEASES_S as LOOK_AT_LEASES_S,
-        STALL_S as STALL_S,
-        UNCLAIMED_S as UNCLAIMED_S,
-    )
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
@@ -104,17 +94,13 @@ _NAMES = {
         "Settings",
     ),
     "sharing": (
-        "GRACE_S",
         "Held",
-        "LOOK_S",
         "STARVED_S",
         "ShareKeeper",
         "SharedFleet",
         "Sharing",
         "Standing",
-        "TURN_S",
     ),
     "tenancy": ("claim", "give_to_archive", "tenant_on"),
-    "timers": ("LEASE_GRACE_S", "LOOK_AT_ATTEMPTS_S", "LOOK_AT_LEASES_S", "STALL_S", "UNCLAIMED_S"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -66,7 +66,7 @@ def attached(
     refuse_on_import()
     if run.overwrite:
         raise ConfigurationError("attach goes on with an experiment: overwrite=True is for the script that begins one")
-    deployment = BrokerDeployment(backend or os.environ.get("MQTUNE_BROKER") or None)
+    deployment = BrokerDeployment(backend or os.environ.get("MQTUNE_BROKER") or None, timing=run.timing)
     try:
         definition = _definition(name, deployment)
         deployment.store = store_beside(definition.get("store", ""), mqtune_home() / name)

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from mqtune.backends.base import Backend, BackendSession, TakesGangs, TakesResources
 from mqtune.backends.local.backend import LocalBackend
@@ -29,6 +29,7 @@ from mqtune.core.events import TrialStaged, decode_definition, driver_events
 from mqtune.core.machine import ARCHIVED, CHECKPOINTS, SERVER_FOLDER, SIMULATION, make_folder
 from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.submission import DRIVER
+from mqtune.core.timing import Timing
 from mqtune.driver.bundling import BundleFolder, bring, needed
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.interrupts import Interrupts
@@ -49,9 +50,6 @@ from mqtune.trainable.bundle import KEY_VARIABLE, check_key
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 
 logger = logging.getLogger(__name__)
-
-#: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
-_PATIENCE_S: Final = 300.0
 
 
 @dataclass(slots=True)
@@ -122,7 +120,8 @@ class BrokerDeployment:
         local_slots: without a broker, the number of slots here.
     """
 
-    def __init__(self, broker: str | None, *, local_slots: int | None = None) -> None:
+    def __init__(self, broker: str | None, *, local_slots: int | None = None, timing: Timing = Timing()) -> None:
+        self._timing = timing
         self.local_slots = local_slots
         #: The URL of the experiment's own checkpoint store, or empty for none; None where the settings say which.
         self.store: str | None = None
@@ -160,7 +159,7 @@ class BrokerDeployment:
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
             MessageVersionError: what is there is no definition.
         """
-        kept = RedisJournal(self.connect(folder).client, name, patience_s=_PATIENCE_S).definition()
+        kept = RedisJournal(self.connect(folder).client, name, patience_s=self._timing.patience_s).definition()
         if kept is None:
             # Redis may have lost it; whoever opens it puts it back.
             kept = kept_definition(JournalFile(folder / JOURNAL_FILE), name)
@@ -169,7 +168,7 @@ class BrokerDeployment:
     def experiments(self) -> list[str]:
         """Return the names of the experiments on the server, newest first."""
         assert self._server is not None  # noqa: S101 - who asks has looked for one
-        return experiments_on(self._server.client, patience_s=_PATIENCE_S)
+        return experiments_on(self._server.client, patience_s=self._timing.patience_s)
 
     def close(self) -> None:
         """Close the connection, and end a server that was started for it."""
@@ -193,7 +192,7 @@ class BrokerDeployment:
         if plan.project is not None and not is_local:
             check_key(os.environ.get(KEY_VARIABLE, ""), plan.project.needs_key)
         writer = DefinitionWriter(plan, "" if is_local else broker)
-        journal = RedisJournal(client, plan.name, patience_s=_PATIENCE_S)
+        journal = RedisJournal(client, plan.name, patience_s=self._timing.patience_s)
         journal.on_loss = plan.on_loss
         holder = secrets.token_hex(8)
         _learn(writer, journal, folder)
@@ -202,7 +201,7 @@ class BrokerDeployment:
         make_folder(folder)
         store = _store(writer, folder / CHECKPOINTS if is_local else None, known=self.store)
         clock = ServerClock(client)
-        bundles, exchange = BundleFolder(folder), CodeExchange(client, plan.name, patience_s=_PATIENCE_S)
+        bundles, exchange = BundleFolder(folder), CodeExchange(client, plan.name, patience_s=self._timing.patience_s)
         writer.find_bundle = lambda digest: bundles.find(digest) or exchange.bundle(digest)
         writer.read_code()
         if plan.overwrites:
@@ -214,7 +213,7 @@ class BrokerDeployment:
                 stays.append(self._worker.log.name)
             _delete(journal, folder, store if is_local else _own(store, broker, plan.name), stays)
         if store is not None:
-            claim(store, client, plan.name, patience_s=_PATIENCE_S)
+            claim(store, client, plan.name, patience_s=self._timing.patience_s)
             # A run on this machine alone has no journal that others keep in memory.
             journal.chapter_store = None if is_local else store
         if not begins(journal):
@@ -242,7 +241,7 @@ class BrokerDeployment:
             title=f"{plan.name}/{plan.spec.name}",
             digest=digest,
             resources=plan.expected[0],
-            patience_s=_PATIENCE_S,
+            patience_s=self._timing.patience_s,
             takes_code=bool(definition.get("bundle")),
         )
         stack.callback(backend.close)
@@ -282,7 +281,8 @@ class BrokerDeployment:
                 f"file: run that program again with name={plan.name!r}, which continues the experiment"
             )
         worker, self._worker = self._worker or PrivateWorker(folder), None
-        worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=(plan.name, digest), code_key=code_key)
+        ahead, timing = (plan.name, digest), self._timing
+        worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=ahead, code_key=code_key, timing=timing)
         return worker
 
     def prepare(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
@@ -311,7 +311,7 @@ class BrokerDeployment:
         """Return the server, with a connection to it; once."""
         if self._server is None:
             url, is_local, is_private = self._find(folder)
-            client = _reach(url, sleep)
+            client = _reach(url, sleep, self._timing)
             self._held.callback(client.close)
             self._server = _Server(url, is_local, is_private, client)
         return self._server
@@ -324,23 +324,23 @@ class BrokerDeployment:
             return url, True, False
         binary = find_binary(folder)
         make_folder(folder)
-        server = EmbeddedServer.start(folder, binary=binary)
+        server = EmbeddedServer.start(folder, binary=binary, timing=self._timing)
         self._held.callback(server.stop)
         return server.url, True, True
 
 
-def _reach(url: str, sleep: Callable[[float], None]) -> RedisClient:
+def _reach(url: str, sleep: Callable[[float], None], timing: Timing) -> RedisClient:
     """Connect; a server that is away is waited for as long as by a driver that runs."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + timing.patience_s
     is_said = False
     while True:
         try:
-            return connect(url, role="driver")
+            return connect(url, timing=timing, role="driver")
         except BrokerUnavailable as error:
             if not error.may_pass or time.monotonic() >= deadline:
                 raise
             if not is_said:
-                logger.warning("%s; trying again for %g s", error, _PATIENCE_S)
+                logger.warning("%s; trying again for %g s", error, timing.patience_s)
                 is_said = True
         sleep(RETRY_MAX_S)
 
@@ -543,7 +543,7 @@ def is_simulated(backend: object) -> bool:
     return isinstance(backend, Simulated)
 
 
-def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints()) -> Deployment:
+def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints(), timing: Timing = Timing()) -> Deployment:
     """Return where a user wants an experiment to run.
 
     Args:
@@ -556,9 +556,9 @@ def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints()) -> 
     if backend is None:
         backend = os.environ.get("MQTUNE_BROKER") or Local()
     if isinstance(backend, str) and backend.strip():
-        return BrokerDeployment(backend)
+        return BrokerDeployment(backend, timing=timing)
     if isinstance(backend, Local):
-        return BrokerDeployment(None, local_slots=backend.slots)
+        return BrokerDeployment(None, local_slots=backend.slots, timing=timing)
     if isinstance(backend, BrokerDeployment):
         # ``attach`` has connected already, to read the definition.
         return backend

@@ -15,6 +15,7 @@ from mqtune.core.errors import ConfigurationError, ExperimentFinished, Impossibl
 from mqtune.core.events import CheckpointsDropped, Cursor, ExperimentCreated
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
+from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialStatus
 from mqtune.driver.actions import (
     AnswerRequest,
@@ -45,7 +46,6 @@ from mqtune.driver.timers import DriverTimers
 from mqtune.driver.trimming import Trimmer
 from mqtune.journal.base import Entry, Journal
 from mqtune.journal.copy import JournalFile, JournalReader
-from mqtune.journal.lock import LOCK_S
 from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.results.experiments import with_entry
@@ -83,6 +83,7 @@ class Driver:
         clock: Clock,
         interrupts: Interrupts | None = None,
         reading: Reading | None = None,
+        timing: Timing = Timing(),
     ) -> None:
         self.experiment = experiment
         self.backend = backend
@@ -94,6 +95,7 @@ class Driver:
         self._callbacks = callbacks
         self._holder = holder
         self._clock = clock
+        self._timing = timing
         self._interrupts = interrupts if interrupts is not None else Interrupts()
         #: The part of the journal that was read, to be read again.
         self.reader = JournalReader(journal, copy)
@@ -108,14 +110,21 @@ class Driver:
         self._offers = OfferWatch(backend, experiment, may_wait=limits.may_wait)
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
-        self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, journal)
+        self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, journal, timing)
         journal.waits = self._waits
         journal.read_to = lambda: self.reader.last
         self._restorer = Restorer(journal, self.reader, copy, clock)
         self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
-        self._trimmer = Trimmer(self._restorer, copy.path, clock)
+        self._trimmer = Trimmer(self._restorer, copy.path, clock, timing)
         self._timers = DriverTimers(
-            self._restorer, backend, experiment, holder=holder, clock=clock, reader=self.reader, trimmer=self._trimmer
+            self._restorer,
+            backend,
+            experiment,
+            holder=holder,
+            clock=clock,
+            reader=self.reader,
+            trimmer=self._trimmer,
+            timing=timing,
         )
         self._timers.share(lambda: self._slots.share(is_over=self._draining))
         self._pace = Pace(
@@ -500,7 +509,7 @@ class Driver:
             self._path.carry_out_all(self._checkpoints.left_over(self._restorer.journal))
         self.carry_out(Finish(outcome, reason))
         # A server that was emptied by hand has not been away.
-        self._restorer.lock(self._holder, LOCK_S)
+        self._restorer.lock(self._holder, self._timing.lock_s)
         self._restorer.look()
         self._restorer.finish()
         if lost := self._restorer.lost_dicts:

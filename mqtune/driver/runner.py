@@ -270,7 +270,7 @@ class Runner:
         searcher = plan.searcher(place.definition["seed"])
         teach(searcher, place.definition.get(LEARNT, ()))
         if searcher.is_slow and place.waits:
-            searcher = BackgroundSearcher(searcher)
+            searcher = BackgroundSearcher(searcher, plan.settings.run.timing)
             opened.callback(searcher.close)
         if place.waits:
             plan.scheduler.decide_in_background()
@@ -299,6 +299,7 @@ class Runner:
             clock=place.clock,
             interrupts=self._interrupts if place.waits else None,
             reading=plan.reading,
+            timing=plan.settings.run.timing,
         )
         opened.callback(unless_away, driver.close)
         opened.callback(callbacks.close)

@@ -21,6 +21,7 @@ from mqtune.core.names import OF_GROUPS, KnownArguments
 from mqtune.core.objective import Metric, Modes, Objective
 from mqtune.core.resources import Resources
 from mqtune.core.shares import PRIORITIES, Priority
+from mqtune.core.timing import Timing
 from mqtune.core.trial import checked_notes, checked_tags
 from mqtune.driver.by_config import AnyResources, ResourcesByConfig
 from mqtune.driver.checkpoints import Deletes
@@ -314,6 +315,7 @@ class RunOptions(_Checked):
         progress: whether to show the progress: a table in a terminal, else a line now and then.
         tags: names by which the experiment is found again, with ``mqtune list --tag``; by default those it has.
         notes: a text about it; by default the one it has.
+        timing: leases, checks and timeouts of the driver; its workers need the same leases and locks.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -330,6 +332,7 @@ class RunOptions(_Checked):
     progress: bool = _option(True, _flag, key=None)
     tags: Sequence[str] | None = _option(None, lambda _, tags: tags is None or checked_tags(tags), key=None)
     notes: str | None = _option(None, lambda _, notes: notes is None or checked_notes(notes), key=None)
+    timing: Timing = _option(Timing(), key=None)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from mqtune.core.checks import flag, one_of, positive
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
 from mqtune.core.shares import PRIORITIES, SHARE_USED, Demand, Pool, Priority, Share
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Intent, Trial, TrialStatus
 from mqtune.driver.actions import Requeue
 from mqtune.journal.base import Journal
@@ -22,17 +23,6 @@ from mqtune.results.experiments import duration
 
 logger = logging.getLogger(__name__)
 
-#: How often a driver says what it wants and hears what it may have: others hear of a new experiment that much later.
-LOOK_S: Final = 1.0
-#: For how long it counts what an experiment has had: shares come true over times as long as this. An hour has room for
-#: a dozen turns; with much less of a memory, who has had two turns is forgiven before others have had their first.
-MEMORY_S: Final = 3_600.0
-#: For how long an experiment may run more than its share, rounded up, before trials of it are paused: most end by
-#: themselves.
-GRACE_S: Final = 60.0
-#: The same for a slot that it has only in turn with others: a turn must be worth a trial's stop and start, and an hour
-#: must have room for turns enough that shares of a quarter of a slot come true in it.
-TURN_S: Final = 300.0
 #: From when on it is said for how long an experiment has had no slot, in seconds: less is how slots change hands.
 WAITING_S: Final = 60.0
 #: From when on that is a warning: longer than a few turns of others.
@@ -99,7 +89,8 @@ class ShareKeeper:
         seats: how many slots each attempt takes.
     """
 
-    def __init__(self, fleet: SharedFleet, seats: int = 1) -> None:
+    def __init__(self, fleet: SharedFleet, seats: int = 1, timing: Timing = Timing()) -> None:
+        self._timing = timing
         self._fleet = fleet
         self._seats = seats
         self._clock = fleet.clock
@@ -175,7 +166,7 @@ class ShareKeeper:
     def _count(self, running: int) -> None:
         """Count how many slots it had of late, on average."""
         now = self._clock.monotonic()
-        self._used += (running - self._used) * -math.expm1(-(now - self._counted_at) / MEMORY_S)
+        self._used += (running - self._used) * -math.expm1(-(now - self._counted_at) / self._timing.share_memory_s)
         self._counted_at = now
 
     @property
@@ -200,9 +191,9 @@ class ShareKeeper:
         self._over_since = min(self._over_since, now) if running > share.limit else math.inf
         self._above_since = min(self._above_since, now) if running > share.at_most else math.inf
         self.to_pause = 0
-        if self.must_give and now - self._over_since >= TURN_S:
+        if self.must_give and now - self._over_since >= self._timing.share_turn_s:
             self.to_pause = running // self._seats - int(self._attempts(share.limit))
-        elif self.must_give and now - self._above_since >= GRACE_S:
+        elif self.must_give and now - self._above_since >= self._timing.share_grace_s:
             self.to_pause = running // self._seats - int(self._attempts(share.at_most))
 
     def _in_words(self, share: Share, slots: int) -> str:
@@ -242,13 +233,14 @@ class Sharing:
         standing: Standing,
         journal_mb: float,
         seats: int = 1,
+        timing: Timing = Timing(),
     ) -> None:
         self.standing = standing
         #: Whether nothing more is to be started, as far as was asked.
         self.is_sated = False
         self._experiment = experiment
         self._seats = seats
-        self._keeper = ShareKeeper(fleet, seats) if isinstance(fleet, SharedFleet) else None
+        self._keeper = ShareKeeper(fleet, seats, timing) if isinstance(fleet, SharedFleet) else None
         self._is_new = True
         self._journal = journal
         self.limit_journal(journal_mb)

@@ -16,6 +16,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import ConfigurationError, NothingResumes
 from mqtune.core.events import Event, TrialStaged
 from mqtune.core.experiment import Experiment
+from mqtune.core.timing import Timing
 from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Restart, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver.actions import (
     Close,
@@ -65,6 +66,7 @@ class SlotFiller:
         limits: Limits,
         clock: Clock,
         journal: Journal,
+        timing: Timing = Timing(),
     ) -> None:
         self.exhausted = limits.is_open
         #: Why the scheduler left a slot free when it was last asked.
@@ -75,7 +77,9 @@ class SlotFiller:
         self.is_open = limits.is_open
         self.max_trials = limits.max_trials
         self.max_concurrent = limits.max_concurrent
-        self.sharing = Sharing(experiment, backend, journal, limits.standing, limits.journal_mb, limits.resources.seats)
+        self.sharing = Sharing(
+            experiment, backend, journal, limits.standing, limits.journal_mb, limits.resources.seats, timing
+        )
         self._experiment = experiment
         self._journal = journal
         self._clock = clock

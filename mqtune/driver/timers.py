@@ -12,16 +12,16 @@ from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.experiment import Experiment
 from mqtune.core.seats import is_seat, seat_in
+from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
 from mqtune.driver.outside import expired
 from mqtune.driver.publishing import publish_all
 from mqtune.driver.room import RoomWatch
-from mqtune.driver.sharing import LOOK_S, SharedFleet
+from mqtune.driver.sharing import SharedFleet
 from mqtune.driver.trimming import Trimmer
 from mqtune.journal.base import Guard, Unclaimed, entry_order
 from mqtune.journal.copy import JournalReader
-from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
 from mqtune.journal.restore import Restorer
 from mqtune.journal.room import way_to_grow
 
@@ -29,17 +29,6 @@ logger = logging.getLogger(__name__)
 #: An attempt, by its trial and its number.
 _Key = tuple[TrialId, int]
 
-#: How often attempts are looked at; a lost trial waits at most this long on top of its lease.
-LOOK_AT_LEASES_S: Final = 0.5
-#: For how long no attempt is lost after the driver begins, or after Redis was away, frozen, or its clock was set
-#: forward: leases expired meanwhile, and their workers, which renew them every 3 s, must have a chance to do so.
-LEASE_GRACE_S: Final = 8.0
-#: The most by which the time since the last look shortens that. A driver that looks late got no processor, and workers
-#: on its machine, or the server, may have been without one, too.
-_GRACE_STEP_S: Final = 2 * LOOK_AT_LEASES_S
-#: After this long without a look, the server may have been frozen unnoticed. A healthy lease has 12 s left, so that no
-#: shorter stall makes it expire.
-STALL_S: Final = 8.0
 #: How often the lock is kept in virtual time, in which no lock expires and a fleet always says that it has changed:
 #: each time costs as much real time as a report.
 _VIRTUAL_S: Final = 3600.0
@@ -48,11 +37,6 @@ _VIRTUAL_S: Final = 3600.0
 _FLEET_PAUSE: Final = 10
 #: How many staged attempts are looked at for people, who see a few.
 _HELD_COUNT: Final = 100
-#: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
-UNCLAIMED_S: Final = 10.0
-#: How often it is checked whether Redis still has each attempt that is under way, and somebody each that is staged.
-#: Between two checks a driver may lag behind its journal.
-LOOK_AT_ATTEMPTS_S: Final = 10.0
 #: How many trials each look takes of that, if there aren't very many: all of 8,000 took 60 ms, in which no report was
 #: decided.
 _LOOK_TRIALS: Final = 250
@@ -77,14 +61,16 @@ class DriverTimers:
         clock: Clock,
         reader: JournalReader,
         trimmer: Trimmer,
+        timing: Timing = Timing(),
     ) -> None:
+        self._timing = timing
         self._reader = reader
         self._trimmer = trimmer
         #: Attempts that are not under way any more on the server, each with the newest entry when that was seen.
         self._gone: dict[_Key, str] = {}
         #: What is left of this check, and when the next one begins.
         self._unchecked: deque[Sequence[Trial]] = deque()
-        self._check_from = clock.monotonic() + LOOK_AT_ATTEMPTS_S
+        self._check_from = clock.monotonic() + timing.look_at_attempts_s
         self._restorer = restorer
         self._journal = restorer.journal
         self._holder = holder
@@ -97,11 +83,11 @@ class DriverTimers:
         #: When leases were looked at last.
         self._looked_at = now
         #: For how long no attempt is lost yet.
-        self._grace_left_s = LEASE_GRACE_S
+        self._grace_left_s = timing.lease_grace_s
         is_live = self._journal.is_live
-        self._timers = [_Timer(KEEP_LOCK_S if is_live else _VIRTUAL_S, self._stay, now)]
+        self._timers = [_Timer(timing.keep_lock_s if is_live else _VIRTUAL_S, self._stay, now)]
         if self._journal.loses_attempts:
-            self._timers.append(_Timer(LOOK_AT_LEASES_S, self._look_at_attempts, now))
+            self._timers.append(_Timer(timing.look_at_leases_s, self._look_at_attempts, now))
         self._room = RoomWatch()
         #: Whether the server has been full since attempts were looked for that nobody has.
         self._was_full = False
@@ -118,7 +104,7 @@ class DriverTimers:
         """Have what other experiments want looked at from time to time, if several may use the backend's slots."""
         if not isinstance(self._backend, SharedFleet):
             return
-        self._timers.append(_Timer(LOOK_S, look, self._clock.monotonic()))
+        self._timers.append(_Timer(self._timing.look_at_shares_s, look, self._clock.monotonic()))
         self.due = min(timer.due for timer in self._timers)
 
     def run_due(self) -> Iterable[DriverAction]:
@@ -174,7 +160,7 @@ class DriverTimers:
         # Before the lock, which tells others why nothing starts.
         self._room.look(self._journal.room())
         self._was_full |= bool(self._room.why)
-        self._restorer.lock(self._holder, LOCK_S)
+        self._restorer.lock(self._holder, self._timing.lock_s)
         self._most_bytes = self._journal.most_bytes
         self._trimmer.look(is_full=bool(self._room.why))
         self._journal_room.look(self._journal.budget)
@@ -199,15 +185,18 @@ class DriverTimers:
         now = self._clock.monotonic()
         # The look itself may have waited for a server that was away, or frozen.
         since_s, self._looked_at = now - self._looked_at, now
-        if since_s > STALL_S:
-            self._grace_left_s = LEASE_GRACE_S
+        # A driver that checks late got no processor, and workers on its machine, or the server, may have been without
+        # one, too.
+        most_s = 2 * self._timing.look_at_leases_s
+        if since_s > self._timing.stall_s:
+            self._grace_left_s = self._timing.lease_grace_s
         else:
-            self._grace_left_s = max(0.0, self._grace_left_s - min(since_s, _GRACE_STEP_S))
+            self._grace_left_s = max(0.0, self._grace_left_s - min(since_s, most_s))
         return () if self._restorer.was_away or self._grace_left_s else self._losses(expired, "expired")
 
     def look_anew(self) -> None:
         """After an outage leave workers time to renew their leases, and begin to look at all attempts."""
-        self._grace_left_s = LEASE_GRACE_S
+        self._grace_left_s = self._timing.lease_grace_s
         self._check_from = self._clock.monotonic()
         # Entries of before may have other ids now.
         self._gone.clear()
@@ -228,9 +217,10 @@ class DriverTimers:
         """
         now = self._clock.monotonic()
         if not self._unchecked and now >= self._check_from:
-            self._check_from = now + LOOK_AT_ATTEMPTS_S
+            self._check_from = now + self._timing.look_at_attempts_s
             trials = list(self._experiment.busy.values())
-            size = max(_LOOK_TRIALS, math.ceil(len(trials) * LOOK_AT_LEASES_S / LOOK_AT_ATTEMPTS_S))
+            looks = self._timing.look_at_attempts_s / self._timing.look_at_leases_s
+            size = max(_LOOK_TRIALS, math.ceil(len(trials) / looks))
             self._unchecked.extend(trials[begin : begin + size] for begin in range(0, len(trials), size))
         if self._unchecked:
             self._check(self._unchecked.popleft())
@@ -268,7 +258,7 @@ class DriverTimers:
             # An attempt that was staged before the first worker came may wait in a queue that this one doesn't serve.
             self.publish_lost(older_than_s=0)
 
-    def publish_lost(self, older_than_s: float = UNCLAIMED_S) -> None:
+    def publish_lost(self, older_than_s: float | None = None) -> None:
         """Publish attempts again that neither a queue nor a worker holds.
 
         A broker may lose a message that a worker has just taken. An earlier driver may also have died before it
@@ -276,6 +266,7 @@ class DriverTimers:
         """
         if self._room.why or self._experiment.running >= self._backend.slots:
             return
+        older_than_s = self._timing.unclaimed_s if older_than_s is None else older_than_s
         was_full, self._was_full = self._was_full, False
         unclaimed = [each.trial for each in self._journal.unclaimed(older_than_s=older_than_s) if not each.worker]
         queued = self._backend.queued() if unclaimed else None

@@ -12,6 +12,7 @@ from mqtune.checkpoints.files import sync
 from mqtune.core.background import Background
 from mqtune.core.clock import Clock
 from mqtune.core.errors import MqtuneError
+from mqtune.core.timing import Timing
 from mqtune.journal.base import Chapter
 from mqtune.journal.chapters import chapter_bytes, cut_chapters, keep_chapter
 from mqtune.journal.copy import entries_of
@@ -26,8 +27,6 @@ _MOST: Final = 2
 #: journal, and no less than this, as each chapter is a file and a line of some 150 bytes in Redis.
 _LEAST_BYTES: Final = 64 * 1024
 _OF_JOURNAL: Final = 4
-#: How long to wait before a store that could not be written is tried again.
-_RETRY_S: Final = 30.0
 
 
 class _Written(NamedTuple):
@@ -50,11 +49,12 @@ class Trimmer:
         clock: by which the store is tried again.
     """
 
-    def __init__(self, restorer: Restorer, copy: Path, clock: Clock) -> None:
+    def __init__(self, restorer: Restorer, copy: Path, clock: Clock, timing: Timing = Timing()) -> None:
         self._restorer = restorer
         self._journal = restorer.journal
         self._copy = copy
         self._clock = clock
+        self._timing = timing
         self._writing = Background("mqtune-chapters")
         self._written: SimpleQueue[_Written] = SimpleQueue()
         #: Where the copy goes on behind the last chapter, and the last entry of that; None where that is to be found
@@ -84,7 +84,7 @@ class Trimmer:
         now = self._clock.monotonic()
         if self._journal.size < _MOST * size or now < self._retry_at:
             return
-        self._retry_at = now + _RETRY_S if self._problem else now
+        self._retry_at = now + self._timing.trim_retry_s if self._problem else now
         # Whatever comes meanwhile is more.
         most = self._journal.size - _KEPT * size
         self._writing.start()

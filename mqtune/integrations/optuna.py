@@ -49,9 +49,7 @@ _AT_RANDOM: Final = 1 / 3
 #: The same where parameters hang on choices, of which alone chance has the choices then: else what learns slowly is dropped before a good
 #: config of it was seen. Found by trial: of 1/3, 1/2, 2/3 and 1, those below lose a slow model, and 1 wastes trials on bad ones of many.
 _CHOICES_AT_RANDOM: Final = 2 / 3
-#: Samplers whose suggestions depend on nothing but the trials and random numbers: a driver that resumes need not ask them again. It does
-#: for so many seconds in all, so that a seed counts. An earlier driver loses its lock after 20 s.
-_REPLAY_S: Final = 10.0
+#: Samplers whose suggestions depend on nothing but the trials and random numbers.
 _MEMORYLESS: Final = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
 #: Samplers that try each config of a set once, and then repeat themselves.
 _EXHAUSTIVE: Final = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
@@ -136,6 +134,9 @@ class OptunaSearcher(ModelSearcher[_Record]):
     """
 
     kind = "optuna"
+    #: For how many seconds in all a driver that resumes asks a sampler again that depends on the trials and random numbers
+    #: alone, so that a seed counts. An earlier driver loses its lock after 20 s.
+    replay_limit_s = 10.0
 
     @with_hints(OF_OBJECTIVE, {})
     def __init__(
@@ -317,7 +318,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
     def replay(self, trial: TrialId, config: Config) -> Config:
         """Come to where the sampler was that suggested *config*, which is returned."""
         is_memoryless = isinstance(self._sampler, _MEMORYLESS)
-        if self._sampler is None or (is_memoryless and self._replay_s >= _REPLAY_S):
+        if self._sampler is None or (is_memoryless and self._replay_s >= self.replay_limit_s):
             self._is_behind = True
             self.adopt(trial, config)
             return config

@@ -9,9 +9,9 @@ from typing import Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, CopyIncomplete
+from mqtune.core.timing import Timing
 from mqtune.core.version import install_command
 from mqtune.integrations.optuna_study import StudyMirror
-from mqtune.journal.follow import SILENCE_S
 from mqtune.results.followed import Followed, source_of
 
 try:
@@ -103,7 +103,7 @@ def feed_study(followed: Followed[StudyMirror], own_folder: Path | None) -> None
     """Bring a study up to what comes, without end; from the folder where a server of the experiment's own has ended."""
     while True:
         try:
-            followed.take_in(SILENCE_S)
+            followed.take_in(Timing().follow_silence_s)
         except BrokerUnavailable:
             if own_folder is not None:
                 followed.go_on_in(own_folder)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
+from mqtune.core.timing import Timing
 from mqtune.schedulers.background import BackgroundDecisions
-from mqtune.search.background import PREFETCH_S
 
 #: The methods by which a scheduler has its searcher suggest, up to 0.13 and since.
 _SUGGEST: Final = ("get_config", "suggest")
@@ -95,7 +95,7 @@ class SlowSearcher:
     @property
     def is_worth_prefetching(self) -> bool:
         """Whether the next config should be worked out before a slot is free."""
-        return self._is_live and self._took_s > PREFETCH_S
+        return self._is_live and self._took_s > Timing().prefetch_s
 
     def is_ready(self, *number: int) -> bool | None:
         """Whether the scheduler can be asked, with this number up to 0.13; if not, the config that it wants is worked out.

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     )
     from mqtune.journal.clock import ServerClock as ServerClock
     from mqtune.journal.connection import (
-        BLOCKING_READ_MAX_S as BLOCKING_READ_MAX_S,
-        COMMAND_TIMEOUT_S as COMMAND_TIMEOUT_S,
         CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S,
         Connects as Connects,
         RedisClient as RedisClient,
@@ -68,7 +66,7 @@ if TYPE_CHECKING:
     from mqtune.journal.follow import Follower as Follower
     from mqtune.journal.identity import identify as identify
     from mqtune.journal.local_queue import LocalQueue as LocalQueue, encode_task as encode_task
-    from mqtune.journal.lock import KEEP_LOCK_S as KEEP_LOCK_S, LOCK_S as LOCK_S, take_lock as take_lock
+    from mqtune.journal.lock import take_lock as take_lock
     from mqtune.journal.logs import (
         CHUNK_BYTES as CHUNK_BYTES,
         LOGS as LOGS,
@@ -83,7 +81,6 @@ if TYPE_CHECKING:
     from mqtune.journal.quotas import Quota as Quota, Quotas as Quotas
     from mqtune.journal.redis import (
         RETRY_MAX_S as RETRY_MAX_S,
-        RETRY_MIN_S as RETRY_MIN_S,
         RedisJournal as RedisJournal,
         experiments_on as experiments_on,
         renew_all as renew_all,
@@ -93,7 +90,6 @@ if TYPE_CHECKING:
     from mqtune.journal.room import Room as Room
     from mqtune.journal.sentinel import Sentinels as Sentinels
     from mqtune.journal.submissions import (
-        HOLD_S as HOLD_S,
         MOST_SHORT as MOST_SHORT,
         Signed as Signed,
         Submissions as Submissions,
@@ -129,8 +125,6 @@ _NAMES = {
     "chapters": ("chapter_bytes", "checkpoints_in", "cut_chapters", "keep_chapter"),
     "clock": ("ServerClock",),
     "connection": (
-        "BLOCKING_READ_MAX_S",
-        "COMMAND_TIMEOUT_S",
         "CONNECT_TIMEOUT_S",
         "Connects",
         "RedisClient",
@@ -147,16 +141,16 @@ _NAMES = {
     "follow": ("Follower",),
     "identity": ("identify",),
     "local_queue": ("LocalQueue", "encode_task"),
-    "lock": ("KEEP_LOCK_S", "LOCK_S", "take_lock"),
+    "lock": ("take_lock",),
     "logs": ("CHUNK_BYTES", "LOGS", "LogChunk", "LogExchange", "LogStream", "made_mark", "output_path"),
     "memory": ("MemoryJournal",),
     "memory_server": ("MemoryServer", "TrialState"),
     "quotas": ("Quota", "Quotas"),
-    "redis": ("RETRY_MAX_S", "RETRY_MIN_S", "RedisJournal", "experiments_on", "renew_all", "retrying"),
+    "redis": ("RETRY_MAX_S", "RedisJournal", "experiments_on", "renew_all", "retrying"),
     "restore": ("Restorer", "bring_back"),
     "room": ("Room",),
     "sentinel": ("Sentinels",),
-    "submissions": ("HOLD_S", "MOST_SHORT", "Signed", "SubmissionState", "Submissions"),
+    "submissions": ("MOST_SHORT", "Signed", "SubmissionState", "Submissions"),
     "usage": ("UsageBoard",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

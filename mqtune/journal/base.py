@@ -13,6 +13,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import START, Requested
 from mqtune.core.seats import seat_in
+from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId, is_number
 from mqtune.journal.room import JournalRoom, Room
 
@@ -285,6 +286,8 @@ class Journal(ABC):
     """
 
     experiment: str
+    #: The times by which it goes.
+    timing: Timing = Timing()
     #: The policy that each ``lock`` passes on to the workers.
     on_loss: OnLoss = OnLoss()
     #: Says for people why the driver starts nothing now; each ``lock`` that keeps the lock passes it on.

@@ -25,8 +25,6 @@ from mqtune.journal.copy import JOURNAL_FILE, entries_of
 #: one, take some 950 MB there. Of a small budget it is this part, so that there is room before reports wait.
 _CHAPTER_BYTES: Final = 4 * 2**20
 _OF_BUDGET: Final = 4
-#: How long a store may take to answer with a chapter, in seconds: some megabytes from another continent take less.
-ANSWER_S: Final = 20.0
 #: What its id begins with; that of no trial's checkpoint does.
 _BEGINS: Final = "journal."
 #: Returns up to so many entries of the server's after an id, and the id of the last entry in a chapter, or nothing; it
@@ -127,14 +125,14 @@ _reading: Final[dict[str, float]] = {}
 _reading_changed: Final = threading.Condition()
 
 
-def _answered(url: str, read: Callable[[], T]) -> T:
+def _answered(url: str, read: Callable[[], T], answer_s: float) -> T:
     """Return what *read* returns, which reads a store, once no other thread does.
 
     A mount that hangs never answers, and its reader can't be ended. So a store has one reader at a time, in a thread
     that the process does not wait for. Nobody waits for a store that has not answered the reader before.
 
     Raises:
-        StoreUnavailable: the store does not answer in time.
+        StoreUnavailable: the store does not answer within *answer_s* seconds.
     """
     outcome: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
@@ -150,16 +148,16 @@ def _answered(url: str, read: Callable[[], T]) -> T:
 
     with _reading_changed:
         while (since := _reading.get(url)) is not None:
-            left_s = since + ANSWER_S - time.monotonic()
+            left_s = since + answer_s - time.monotonic()
             if left_s <= 0:
-                raise StoreUnavailable(f"its store has not answered for {ANSWER_S - left_s:.0f} s")
+                raise StoreUnavailable(f"its store has not answered for {answer_s - left_s:.0f} s")
             _reading_changed.wait(left_s)
         _reading[url] = time.monotonic()
     threading.Thread(target=work, name="mqtune-chapter", daemon=True).start()
     try:
-        found, error = outcome.get(timeout=ANSWER_S)
+        found, error = outcome.get(timeout=answer_s)
     except Empty:
-        raise StoreUnavailable(f"its store has not answered for {ANSWER_S:.0f} s") from None
+        raise StoreUnavailable(f"its store has not answered for {answer_s:.0f} s") from None
     if error is not None:
         raise error
     return cast("T", found)
@@ -252,7 +250,7 @@ class ChapterReader:
     def _fetched(self, chapter: Chapter) -> list[Entry]:
         try:
             self._place = self._place or self._url()
-            return _answered(self._place, lambda: self._read_chapter(chapter))
+            return _answered(self._place, lambda: self._read_chapter(chapter), self._journal.timing.chapter_answer_s)
         except StoreUnavailable as error:
             raise self._unavailable(f"{chapter.id} can't be read: {error}") from error
 

@@ -24,13 +24,11 @@ from redis.retry import Retry
 
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError
 from mqtune.core.keys import UNACKED
+from mqtune.core.timing import Timing
 from mqtune.journal import sentinel
 from mqtune.journal.sentinel import Options, Sentinels, check_is_master, shown_host
 
 T = TypeVar("T")
-
-#: A connection that was used this recently, in seconds, is not checked; the pool checks older ones.
-_FRESH_S: Final = 1.0
 
 
 class _Packer(HiredisRespSerializer):
@@ -133,6 +131,8 @@ class RedisClient(redis.Redis):
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.connects = Connects()
+        #: The times by which users of this connection go.
+        self.timing = Timing()
         #: As many objects as commands may be under way at once; None without a limit. Its waiting costs less than a
         #: semaphore's.
         self._turns: queue.SimpleQueue[None] | None = None
@@ -214,7 +214,7 @@ class RedisClient(redis.Redis):
             connection, used_at = self._kept.pop()
         except IndexError:
             return self.connection_pool.get_connection()
-        if monotonic() - used_at < _FRESH_S:
+        if monotonic() - used_at < self.timing.fresh_s:
             return connection
         self.connection_pool.release(connection)
         return self.connection_pool.get_connection()
@@ -271,13 +271,8 @@ class OneClient:
         return RedisClient(connection_pool=self.pool)
 
 
-#: No read may ask the server to block longer than this: it stays well below COMMAND_TIMEOUT_S, so that a read that
-#: ends without news is never taken for a dead connection.
-BLOCKING_READ_MAX_S: Final = 4.0
-#: How long one command may take before the connection counts as dead: a longest blocking read and a busy server.
-COMMAND_TIMEOUT_S: Final = 10.0
 #: How long a person waits before the answer is that nothing answers.
-CONNECT_TIMEOUT_S: Final = 5.0
+CONNECT_TIMEOUT_S: Final = Timing().connect_timeout_s
 #: A connection that was idle for longer is pinged before it is used: shorter than what firewalls cut (60 s and up).
 HEALTH_CHECK_INTERVAL_S: Final = 30
 #: The first Redis with all that kombu 5.7 and the journal's scripts use (ZADD GT, ZRANGE REV, XADD MINID).
@@ -308,7 +303,7 @@ _TRUSTING: Final = frozenset({"driver", "worker"})
 _logger = logging.getLogger(__name__)
 
 
-def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "client") -> RedisClient:
+def connect(url: str, *, timing: Timing = Timing(), role: str = "client") -> RedisClient:
     """Open a connection to the Redis at *url* and check that it is usable.
 
     The client answers in bytes, never repeats a command on its own (a repeated write could double it) and may be shared
@@ -316,7 +311,7 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
     RESP2, which gives one shape of answer on every server from 6.2 on.
 
     Args:
-        timeout_s: when the check must be through, whatever the name server or the peer do.
+        timing: the client keeps it. Whatever name server or peer do, the check is over within ``connect_timeout_s``.
         role: who connects; shown by CLIENT LIST as mqtune-<role>.
 
     Raises:
@@ -325,15 +320,16 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
         BrokerRefused: the password is missing or wrong, or the user may do nothing.
         BrokerTooOld: the server is older than OLDEST_VERSION.
     """
-    client = open_client(url, connect_timeout_s=timeout_s, role=role)
+    client = open_client(url, timing=timing, role=role)
     outcome: list[Mapping[str, object] | BaseException] = []
     # A thread, because neither name resolution nor a peer that sends single bytes obeys a socket timeout.
     prober = threading.Thread(target=_probe, args=(client, url, outcome), name="mqtune-connect", daemon=True)
     prober.start()
-    prober.join(timeout_s)
+    prober.join(timing.connect_timeout_s)
     if not outcome:
         silent = BrokerUnavailable(
-            f"nothing answered at {redact(url)} within {timeout_s:g} s; check the address, the network and firewalls"
+            f"nothing answered at {redact(url)} within {timing.connect_timeout_s:g} s; "
+            "check the address, the network and firewalls"
         )
         # A server that is frozen, or whose machine is, takes a connection and says nothing.
         silent.may_pass = True
@@ -350,13 +346,7 @@ def connect(url: str, *, timeout_s: float = CONNECT_TIMEOUT_S, role: str = "clie
     return client
 
 
-def open_client(
-    url: str,
-    *,
-    connect_timeout_s: float = CONNECT_TIMEOUT_S,
-    command_timeout_s: float = COMMAND_TIMEOUT_S,
-    role: str = "client",
-) -> RedisClient:
+def open_client(url: str, *, timing: Timing = Timing(), role: str = "client") -> RedisClient:
     """Return a client with mqtune's settings, without connecting or checking anything.
 
     Raises:
@@ -365,8 +355,8 @@ def open_client(
     address = _parse(url)
     settings: dict[str, Any] = {
         **address,
-        "socket_connect_timeout": connect_timeout_s,
-        "socket_timeout": command_timeout_s,
+        "socket_connect_timeout": timing.connect_timeout_s,
+        "socket_timeout": timing.command_timeout_s,
         "retry": Retry(NoBackoff(), 0),
         "health_check_interval": HEALTH_CHECK_INTERVAL_S,
         "decode_responses": False,
@@ -383,8 +373,14 @@ def open_client(
     settings["redis_connect_func"] = connects = Connects(follows=sentinels is not None)
     pool = redis.ConnectionPool(**settings) if sentinels is None else sentinels.pool(settings, celery_tls(url))
     client = cast("RedisClient", RedisClient.from_pool(pool))
-    client.connects = connects
+    client.connects, client.timing = connects, timing
     return client
+
+
+def timing_of(client: redis.Redis) -> Timing:
+    """Return the times by which users of a client go."""
+    timing = getattr(client, "timing", None)
+    return timing if isinstance(timing, Timing) else Timing()
 
 
 def account_of(client: redis.Redis) -> str:

@@ -23,26 +23,16 @@ from mqtune.core.errors import AccessDenied
 from mqtune.core.fields import known_fields, made_fields, unusual_fields
 from mqtune.core.keys import DEMANDS, QUOTAS, SHARES
 from mqtune.core.shares import PRIORITIES, Demand, Share, Table, divide, held_to
+from mqtune.core.timing import Timing
 from mqtune.core.trial import is_number
+from mqtune.journal.connection import timing_of
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.lock import LOCK_S
 from mqtune.journal.quotas import decoded_aging, decoded_caps, decoded_quotas
 from mqtune.journal.redis import retrying
 from mqtune.journal.script import script
 
 logger = logging.getLogger(__name__)
 
-#: How long a demand holds unless it is written again: a driver that is silent for longer may be replaced.
-DEMAND_S: Final = LOCK_S
-#: The silence of a driver, in seconds, after which the unused slots of its share are lent to others: it states its
-#: demand each second, and a new driver takes up to 20 s.
-LENT_S: Final = 3.0
-#: How long the table of shares holds unless it is published again, as it is each second: with the second until the next
-#: driver asks, another one divides 5 s after the one that did was killed, frozen or cut off.
-TABLE_S: Final = 4.0
-#: Who begins to divide reads the register if what is published of it is older than this, in which each driver looks at
-#: the fleet anew.
-REGISTER_S: Final = 5.0
 #: More slots than any fleet has, and its inverse as the least weight: what goes beyond can't be reckoned with.
 _HUGE: Final = 10**9
 #: More digits than any time has.
@@ -74,6 +64,7 @@ class Demands:
         self._client: Any = client
         self._fleet = Fleet(client, patience_s=patience_s)
         self._patience_s = patience_s
+        self._timing = timing_of(client)
         #: The register, as whoever divides has published it, or as it was read here.
         self.register = Register()
         self._version = ""
@@ -87,7 +78,7 @@ class Demands:
         self._problem = ""
 
     def exchange(self, experiment: str, demand: Demand) -> Share | None:
-        """Keep an experiment's demand for ``DEMAND_S`` more seconds and return its share.
+        """Keep an experiment's demand for ``lock_s`` more seconds and return its share.
 
         It is None where this account may not know it. Demands, quotas and shares that can't be read are left out.
         """
@@ -113,17 +104,17 @@ class Demands:
 
     def refresh(self) -> Register:
         """Return the register in short: as it is published, or read by this process if that divides, or nobody does."""
-        if not self._number and time.monotonic() - self._heard_at >= REGISTER_S:
+        if not self._number and time.monotonic() - self._heard_at >= self._timing.register_s:
             with contextlib.suppress(AccessDenied, redis.ResponseError):
                 if crews := retrying(lambda: self._client.hget(SHARES, "crews"), patience_s=self._patience_s):
                     self._take_crews(crews)
-        if self._number or time.monotonic() - self._heard_at >= REGISTER_S:
+        if self._number or time.monotonic() - self._heard_at >= self._timing.register_s:
             self._read()
         return self.register
 
     def busy(self) -> Mapping[str, Mapping[str, int]]:
         """Return in how many slots of each queue each experiment runs, by its token, as of some seconds ago."""
-        if self._number or time.monotonic() - self._read_at < REGISTER_S:
+        if self._number or time.monotonic() - self._read_at < self._timing.register_s:
             return self.register.busy
         with contextlib.suppress(AccessDenied, redis.ResponseError):
             return _decode_busy(retrying(lambda: self._client.hget(SHARES, "busy"), patience_s=self._patience_s) or b"")
@@ -140,14 +131,15 @@ class Demands:
                 (seconds, microseconds), kept, quotas = pipe.execute()
             now_ms = seconds * 1000 + microseconds // 1000
             lasting = [each for each in kept.items() if _until_ms(each[1]) > now_ms]
-            return _table(lasting, [*quotas.items()], now_ms + round(DEMAND_S * 1000))
+            return _table(lasting, [*quotas.items()], now_ms + round(self._timing.lock_s * 1000), self._timing)
 
         with contextlib.suppress(AccessDenied, redis.ResponseError):
             return retrying(look, patience_s=self._patience_s)
         return None
 
     def _say(self, token: str, packed: str, experiment: str) -> Any:
-        args = [token, packed, round(DEMAND_S * 1000), experiment, self._number, self._version, round(TABLE_S * 1000)]
+        demand_ms, table_ms = (round(each * 1000) for each in (self._timing.lock_s, self._timing.share_table_s))
+        args = [token, packed, demand_ms, experiment, self._number, self._version, table_ms]
         return self._run("demand", [DEMANDS, QUOTAS, SHARES], args)
 
     def _run(self, name: str, keys: list[str], args: list[object]) -> Any:
@@ -174,8 +166,8 @@ class Demands:
     ) -> Share | None:
         """Work out the shares of all, publish them, and return that of one."""
         now = time.monotonic()
-        if number != self._number and now - self._read_at >= REGISTER_S:
-            if crews and known_ms < REGISTER_S * 1000:
+        if number != self._number and now - self._read_at >= self._timing.register_s:
+            if crews and known_ms < self._timing.register_s * 1000:
                 self._take_crews(crews)
                 self.register = self.register._replace(busy=_decode_busy(busy))
                 self._read_at = now - known_ms / 1000
@@ -185,10 +177,10 @@ class Demands:
         wanted = _pairs(demands)
         # The one that the script has just written: those of others may say anything.
         own_until_ms = _until_ms(dict(wanted).get(token.encode(), b""))
-        table_of_all = _table(wanted, _pairs(quotas), own_until_ms, self.register.busy)
+        table_of_all = _table(wanted, _pairs(quotas), own_until_ms, self._timing, self.register.busy)
         shares = divide(table_of_all, self.register.slots, self.register.busy)
         now, table = time.monotonic(), (number, self._read_at, shares)
-        args: list[object] = [number, round(TABLE_S * 1000)]
+        args: list[object] = [number, round(self._timing.share_table_s * 1000)]
         if table != self._published:
             crews = _encode_crews(self.register.crews)
             args += [_version_of(crews), crews, encode_value(self.register.busy), round((now - self._read_at) * 1000)]
@@ -212,9 +204,10 @@ def _table(
     demands: Sequence[tuple[bytes, bytes]],
     quotas: Sequence[tuple[bytes, bytes]],
     new_until_ms: int,
+    timing: Timing,
     busy: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Table:
-    """Return what all want. A driver that has been silent for ``LENT_S`` wants no more than it has.
+    """Return what all want. A driver that has been silent for ``lend_after_s`` wants no more than it has.
 
     Args:
         demands: a token and a demand for each experiment.
@@ -227,7 +220,7 @@ def _table(
     for token, data in demands:
         _, patterns, said = [*data.split(b" ", 2), b"", b""][:3]
         if (demand := _decode(token, said)) is not None:
-            if new_until_ms - _until_ms(data) >= LENT_S * 1000:
+            if new_until_ms - _until_ms(data) >= timing.lend_after_s * 1000:
                 running = demand.running if busy is None else sum(busy.get(demand.experiment, {}).values())
                 demand = replace(demand, wanted=min(demand.wanted, running))
             under = patterns.decode(errors="replace").split(",") if patterns else []

@@ -24,7 +24,7 @@ from mqtune.core.keys import FLEET, TASK_NAME, WORKERS, control_channel, drain_k
 from mqtune.core.machine import describe_process
 from mqtune.core.resources import QUEUES
 from mqtune.core.shares import lists_of
-from mqtune.journal.connection import HEALTH_CHECK_INTERVAL_S, database_of
+from mqtune.journal.connection import database_of, timing_of
 from mqtune.journal.redis import retrying
 from mqtune.journal.script import script
 
@@ -39,9 +39,6 @@ FLEET_LENGTH: Final = 1_000
 MAX_QUEUE_SCAN: Final = 1_000
 #: How long a request to drain is kept for a worker that can't be reached.
 DRAIN_WISH_S: Final = 3600
-#: A control channel without any message for this long, not even the answers to health checks, is broken: time for two
-#: of them, and for a frozen server.
-SILENCE_S: Final = 2.0 * HEALTH_CHECK_INTERVAL_S + 15.0
 #: A message on a control channel for the worker itself, which should look at the register.
 LOOK: Final = ["", "", 0, ""]
 T = TypeVar("T")
@@ -326,6 +323,7 @@ class ControlChannel:
     def __init__(self, client: redis.Redis, worker: str) -> None:
         self._client: Any = client
         self._channel = control_channel(worker, database_of(client))
+        self._silence_s = timing_of(client).channel_silence_s
         self._subscription: Any = None
         self._heard_at = 0.0
         self._rest: deque[Any] = deque()
@@ -366,7 +364,7 @@ class ControlChannel:
             now = time.monotonic()
             if message is not None:
                 self._heard_at = now
-            elif now - self._heard_at > SILENCE_S:
+            elif now - self._heard_at > self._silence_s:
                 raise redis.ConnectionError(f"not a word for {now - self._heard_at:.0f} s")
         except (redis.RedisError, OSError) as error:
             self._subscription = None

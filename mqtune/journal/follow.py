@@ -13,15 +13,13 @@ from mqtune.core.errors import BrokerUnavailable, ConfigurationError
 from mqtune.core.events import START, Event, ExperimentEnded, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.text import there_are
+from mqtune.core.timing import Timing
 from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.connection import connect, database_of, redact
 from mqtune.journal.redis import RedisJournal, experiments_on, retrying
 
 #: Entries that one look into the journal takes: enough to catch up fast, few enough to stay small in memory.
 PAGE_COUNT: Final = 1_000
-#: After this long without a message the journal is asked whether one was lost: a message names the one before it, but
-#: the last one has nothing after it that would tell.
-SILENCE_S: Final = 5.0
 #: How long a follower tries to reach a server that is away: a restart takes less, and an embedded server that ended
 #: with its driver doesn't come back.
 PATIENCE_S: Final = 10.0
@@ -56,9 +54,12 @@ class Follower:
         from_start: bool = True,
         patience_s: float = PATIENCE_S,
         page_count: int = PAGE_COUNT,
+        timing: Timing = Timing(),
     ) -> None:
         # redis-py types answers as what any setting might give; with ours they are bytes.
-        self._client: Any = connect(url, role="follower")
+        #: After this silence the journal is asked for news.
+        self.silence_s = timing.follow_silence_s
+        self._client: Any = connect(url, timing=timing, role="follower")
         self._keys = ExperimentKeys(experiment, database_of(self._client))
         self.journal = RedisJournal(self._client, experiment, patience_s=patience_s)
         self._page_count = page_count
@@ -115,12 +116,12 @@ class Follower:
         if self._pubsub is None:
             retrying(self._subscribe, patience_s=self.journal.patience_s)
         try:
-            message = self._pubsub.get_message(timeout=min(timeout_s, SILENCE_S))
+            message = self._pubsub.get_message(timeout=min(timeout_s, self.silence_s))
         except (redis.ConnectionError, redis.TimeoutError, OSError):
             self._hang_up()
             return []
         if message is None:
-            self._is_behind = time.monotonic() - self._heard_at >= SILENCE_S
+            self._is_behind = time.monotonic() - self._heard_at >= self.silence_s
             return []
         if message["type"] != "message":
             # Subscribed, for the first time or again: what was written before that comes from the journal alone.
@@ -167,7 +168,8 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
         newest = None if from_start else follower.newest()
         has_ended = newest is not None and isinstance(decode_event(newest.data), ExperimentEnded)
         # An experiment that has ended may have gone on since: the journal says so at once.
-        while (entries := _after_the_end(follower) if has_ended else follower.read(SILENCE_S)) or not has_ended:
+        wait_s = follower.silence_s
+        while (entries := _after_the_end(follower) if has_ended else follower.read(wait_s)) or not has_ended:
             for entry in entries:
                 event = decode_event(entry.data, entry.id)
                 has_ended = isinstance(event, ExperimentEnded)

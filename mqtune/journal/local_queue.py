@@ -9,7 +9,7 @@ import threading
 
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.trial import TrialId
-from mqtune.journal.connection import BLOCKING_READ_MAX_S, RedisClient
+from mqtune.journal.connection import RedisClient
 from mqtune.journal.redis import retrying
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class LocalQueue:
             BrokerUnavailable: *closing* was set while no server answered.
         """
         found = retrying(
-            lambda: self._client.execute_command("BRPOP", queue, BLOCKING_READ_MAX_S),
+            lambda: self._client.execute_command("BRPOP", queue, self._client.timing.blocking_read_s),
             patience_s=self._patience_s,
             closing=self._closing,
         )

@@ -14,9 +14,6 @@ from mqtune.journal.base import Journal
 
 logger = logging.getLogger(__name__)
 
-#: A driver that is silent for this long may be replaced; it renews its lock four times within that.
-LOCK_S: Final = 20.0
-KEEP_LOCK_S: Final = 5.0
 #: By how much a look at another driver's lock comes after the time at which that should have been renewed.
 _LOCK_MARGIN_S: Final = 0.5
 
@@ -36,7 +33,7 @@ def take_lock(journal: Journal, holder: str, *, sleep: Callable[[float], None] =
     dead, due_s = "", math.inf
     while True:
         try:
-            journal.lock(holder, describe_process(), LOCK_S, dead=dead)
+            journal.lock(holder, describe_process(), journal.timing.lock_s, dead=dead)
         except NameTaken as taken:
             if is_here(taken.holder):
                 if dead or not is_gone(taken.holder):
@@ -47,7 +44,7 @@ def take_lock(journal: Journal, holder: str, *, sleep: Callable[[float], None] =
                 # It was kept in between, so its driver lives.
                 raise
             logger.warning("%s; if it is dead, its lock runs out in %.0f s", taken, taken.left_s)
-            wait_s = min(taken.left_s, KEEP_LOCK_S) + _LOCK_MARGIN_S
+            wait_s = min(taken.left_s, journal.timing.keep_lock_s) + _LOCK_MARGIN_S
             due_s = taken.left_s - wait_s + _LOCK_MARGIN_S
             sleep(wait_s)
         else:

@@ -19,7 +19,7 @@ from mqtune.core.machine import open_regular
 from mqtune.core.seats import is_seat
 from mqtune.core.submission import DRIVER
 from mqtune.core.trial import TrialId
-from mqtune.journal.connection import database_of
+from mqtune.journal.connection import database_of, timing_of
 from mqtune.journal.redis import retrying
 
 LogStream = Literal["stdout", "stderr"]
@@ -30,10 +30,6 @@ LOGS: Final = "logs"
 CHUNK_BYTES: Final = 256 * 1024
 #: How long questions and answers lie there if nobody takes them.
 _KEPT_MS: Final = 60_000
-#: How long a worker may take to answer: its disk may be a slow network's.
-ANSWER_S: Final = 10.0
-#: How often the worker is woken again: the first time may have been lost in a reconnect.
-_WAKE_AGAIN_S: Final = 1.0
 #: How often who asks looks for the answer, at first and later.
 _LOOK_S: Final = (0.002, 0.05)
 #: In a folder of output, what tells it from all others: it may be on this machine, or on a disk that several share.
@@ -121,15 +117,16 @@ class LogExchange:
     Args:
         client: a checked connection.
         experiment: the experiment's name.
-        patience_s: how long a call goes on trying while the server is away.
+        patience_s: how long a call goes on trying while the server is away; by default, as a worker may take to answer.
     """
 
-    def __init__(self, client: redis.Redis, experiment: str, *, patience_s: float = ANSWER_S) -> None:
+    def __init__(self, client: redis.Redis, experiment: str, *, patience_s: float | None = None) -> None:
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
         self._experiment = experiment
         self._keys = ExperimentKeys(experiment)
-        self._patience_s = patience_s
+        self._timing = timing_of(client)
+        self._patience_s = self._timing.log_answer_s if patience_s is None else patience_s
 
     # Who asks.
 
@@ -167,9 +164,9 @@ class LogExchange:
             answer := retrying(lambda: self._client.lpop(self._keys.log(token)), patience_s=self._patience_s)
         ) is None:
             now = time.monotonic()
-            if now - began > ANSWER_S:
-                raise LogUnavailable(f"worker {worker} did not answer within {ANSWER_S:.0f} s")
-            if now - woken > _WAKE_AGAIN_S:
+            if now - began > self._timing.log_answer_s:
+                raise LogUnavailable(f"worker {worker} did not answer within {self._timing.log_answer_s:.0f} s")
+            if now - woken > self._timing.wake_again_s:
                 woken = now
                 retrying(
                     lambda: self._client.publish(control_channel(worker, database_of(self._client)), wake),

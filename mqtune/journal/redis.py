@@ -36,6 +36,7 @@ from mqtune.core.errors import (
 from mqtune.core.events import Requested
 from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel
 from mqtune.core.seats import seat_names
+from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     BROKEN_S,
@@ -62,7 +63,7 @@ from mqtune.journal.base import (
     entry_order,
 )
 from mqtune.journal.chapters import ChapterReader, decode_chapters, encode_chapters
-from mqtune.journal.connection import BLOCKING_READ_MAX_S, Connects, RedisClient, database_of
+from mqtune.journal.connection import Connects, RedisClient, database_of, timing_of
 from mqtune.journal.room import Room
 from mqtune.journal.script import script
 from mqtune.journal.stream import (
@@ -84,8 +85,6 @@ from mqtune.journal.trouble import FULL_SAYS, Trouble, given_up, log_wait
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: First and longest wait between two tries while no server answers: short enough that a restart costs nobody a second.
-RETRY_MIN_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
 #: A thousand workers that have lost their connections at one moment must not all come back at one. Its own, as trials'
 #: drivers are seeded.
@@ -132,6 +131,7 @@ def retrying(
     closing: threading.Event | None = None,
     also: tuple[type[BaseException], ...] = (),
     on_return: Callable[[], None] = lambda: None,
+    timing: Timing = Timing(),
 ) -> T:
     """Return the result of *call*, retrying while the server is away or full; errors in *also* count as away.
 
@@ -154,7 +154,7 @@ def retrying(
     caught: tuple[type[BaseException], ...] = (*away, ResponseError)
     since: float | None = None
     trouble = Trouble.NONE
-    wait_s = RETRY_MIN_S
+    wait_s = timing.first_retry_s
     while True:
         try:
             result = call()
@@ -239,6 +239,7 @@ class RedisJournal(Journal):
         self.task_of: Callable[[TrialId, int], tuple[str, str]] | None = None
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
+        self.timing = timing_of(client)
         self._keys = ExperimentKeys(experiment, database_of(client))
         self._control = control_channel("", database_of(client))
         #: How long a call goes on trying while the server is away.
@@ -262,6 +263,7 @@ class RedisJournal(Journal):
                 full_patience_s=full_patience_s,
                 closing=self._closing,
                 on_return=self._count_outage,
+                timing=self.timing,
             )
         except ResponseError as error:
             known = self._explain(str(error))
@@ -484,7 +486,7 @@ class RedisJournal(Journal):
                     return entries_in(found), id_of(head)
 
             return self._retrying(look)
-        block_ms = max(1, round(min(block_s, BLOCKING_READ_MAX_S) * 1000))
+        block_ms = max(1, round(min(block_s, self.timing.blocking_read_s) * 1000))
         if self._fleet_seen == "$":
             self._fleet_seen = self._newest_of_fleet()
             self.fleet_changed = True

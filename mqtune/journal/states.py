@@ -13,7 +13,6 @@ import redis
 
 from mqtune.core.keys import SUBMISSIONS, ExperimentKeys
 from mqtune.journal.base import entry_time
-from mqtune.journal.lock import LOCK_S
 from mqtune.journal.redis import experiments_on, number, retrying
 
 #: How many commands are sent before the first answer is read: some tens of milliseconds of a server's time.
@@ -37,11 +36,6 @@ class State(NamedTuple):
     read: str
     size: int
     most: int
-
-    @property
-    def driver_kept_at(self) -> float:
-        """When the driver has kept its lock last."""
-        return self.driver_until - LOCK_S
 
 
 class UnderWay(NamedTuple):

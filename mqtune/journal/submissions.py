@@ -19,7 +19,7 @@ from mqtune.core.errors import AccessDenied, CodeRefused, MessageVersionError, N
 from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS, ExperimentKeys, is_name
 from mqtune.core.submission import Submission
 from mqtune.journal.code import CodeExchange
-from mqtune.journal.lock import KEEP_LOCK_S, LOCK_S
+from mqtune.journal.connection import timing_of
 from mqtune.journal.redis import number, retrying
 from mqtune.journal.script import script
 from mqtune.journal.stream import naming
@@ -27,13 +27,6 @@ from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, is_digest, is_path, is
 
 T = TypeVar("T")
 
-#: A worker that is silent for so long has lost its submissions, which it keeps four times within that; as long as a
-#: driver's lock, which would hold up the next run anyway.
-HOLD_S: Final = LOCK_S
-KEEP_S: Final = KEEP_LOCK_S
-#: A run that is lost within this time of its begin was short: a script that takes its machine's memory does that within
-#: minutes.
-SHORT_S: Final = 600.0
 #: Which experiments a worker heals the submissions of: those begun or submitted last.
 _NEWEST: Final = 1_000
 #: By how much the place of a submission may be in the future: what a read takes, in which the server's clock goes on.
@@ -137,6 +130,9 @@ class Submissions:
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
         self._patience_s = patience_s
+        #: The times by which workers keep submissions.
+        self.timing = timing_of(client)
+        self._hold_ms = _ms(self.timing.lock_s)
         self._closing = closing
         #: When the server was back after an outage, by the monotonic clock.
         self.back_at = -math.inf
@@ -219,7 +215,7 @@ class Submissions:
         if state is None:
             return None
         now_ms = seconds * 1000
-        latest = now_ms if state == b"waiting" else now_ms + _ms(HOLD_S)
+        latest = now_ms if state == b"waiting" else now_ms + self._hold_ms
         if state != b"ended" and (until is None or until > latest + _ms(_SKEW_S)):
             self.heal([name])
         run, worker, began, how, code, reason, output, refused, refusal = others
@@ -260,7 +256,7 @@ class Submissions:
         """
         for name in names:
             with contextlib.suppress(AccessDenied):
-                self._run("heal", [ExperimentKeys(name).submission, SUBMISSIONS], [name, _ms(HOLD_S)])
+                self._run("heal", [ExperimentKeys(name).submission, SUBMISSIONS], [name, self._hold_ms])
 
     # Who runs them.
 
@@ -318,7 +314,7 @@ class Submissions:
         return bool(self._run("refuse", [ExperimentKeys(signed.name).submission], args))
 
     def take(self, name: str, worker: str, token: str) -> Taken | None:
-        """Take a submission that is due for ``HOLD_S`` seconds.
+        """Take a submission that is due for ``lock_s`` seconds.
 
         Return None where somebody else has, it has ended, or its experiment is driven.
 
@@ -328,7 +324,7 @@ class Submissions:
             token: unique to this call.
         """
         keys = ExperimentKeys(name)
-        args = [name, worker, token, _ms(HOLD_S), _ms(SHORT_S), MOST_SHORT]
+        args = [name, worker, token, self._hold_ms, _ms(self.timing.short_run_s), MOST_SHORT]
         run, before, description, signed = self._run("take", [keys.submission, SUBMISSIONS, keys.meta], args)
         return Taken(name, description, _text(signed), run, run == before + 1) if run else None
 
@@ -338,13 +334,13 @@ class Submissions:
         return exchange.bundle(digest)
 
     def keep(self, name: str, token: str) -> Kept:
-        """Keep a submission for ``HOLD_S`` more seconds, and return whether its run is to go on."""
-        answer = self._run("attend", [ExperimentKeys(name).submission, SUBMISSIONS], [name, token, _ms(HOLD_S)])
+        """Keep a submission for ``lock_s`` more seconds, and return whether its run is to go on."""
+        answer = self._run("attend", [ExperimentKeys(name).submission, SUBMISSIONS], [name, token, self._hold_ms])
         return cast("Kept", answer.decode())
 
     def put_back(self, taken: Taken, bundle: Bundle, worker: str, token: str) -> None:
         """Put a submission back that this worker runs, and the server has lost."""
-        args = [taken.description, taken.signature, bundle.digest, bundle.data, taken.run, worker, token, _ms(HOLD_S)]
+        args = [taken.description, taken.signature, bundle.digest, bundle.data, taken.run, worker, token, self._hold_ms]
         self._put(taken.name, args)
 
     def leave(

@@ -7,23 +7,19 @@ import queue
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from mqtune.core.background import Background
 from mqtune.core.errors import MqtuneError, UserCodeFailed
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Config, Report, Trial, TrialId
 from mqtune.search.base import WAIT, Searcher, Suggestion
-
-#: A suggestion that took longer than this is worth having one ready before a slot is free, although it then knows less:
-#: a slot waits about as long for a trial's process to start.
-PREFETCH_S: Final = 0.1
 
 
 class BackgroundSearcher(Searcher):
     """Has another searcher work in a thread, so that the driver's loop never waits for it.
 
     The thread makes the driver's calls in their order. ``suggest`` has a config worked out, and returns ``WAIT`` until it is
-    there. Where that takes long (``PREFETCH_S``), the next ones are worked out before a slot is free, for the trials that then come
+    there. Where that takes long (``prefetch_s``), the next ones are worked out before a slot is free, for the trials that then come
     next: as many as slots have become free at the same time, and no more than trials run.
     Before the first suggestion, as in a replay, calls are made in the driver's thread: it has nothing else to do.
 
@@ -36,7 +32,8 @@ class BackgroundSearcher(Searcher):
         searcher: bound already; nobody else may call it from now on.
     """
 
-    def __init__(self, searcher: Searcher) -> None:
+    def __init__(self, searcher: Searcher, timing: Timing = Timing()) -> None:
+        self._timing = timing
         self.adaptive = searcher.adaptive
         self._searcher = searcher
         self._background = Background("mqtune-searcher")
@@ -61,7 +58,7 @@ class BackgroundSearcher(Searcher):
             self._has_waited = True
             return WAIT
         self._ahead -= 1
-        if found is not None and self._took_s > PREFETCH_S:
+        if found is not None and self._took_s > self._timing.prefetch_s:
             # This one is about to run, too.
             self._wanted_ahead = min(self._wanted_ahead + self._has_waited, len(self._running) + 1)
             while self._ahead < self._wanted_ahead:

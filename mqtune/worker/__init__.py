@@ -9,7 +9,6 @@ from mqtune.core.lazy import facade_of
 if TYPE_CHECKING:
     from mqtune.trainable.process.late_imports import USUAL as USUAL
     from mqtune.worker.app import (
-        LOOKS as LOOKS,
         MOST_COMMANDS as MOST_COMMANDS,
         ConsumerWatch as ConsumerWatch,
         TrialApp as TrialApp,
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from mqtune.worker.bundles import Bundles as Bundles
     from mqtune.worker.control_pipe import ControlPipe as ControlPipe
     from mqtune.worker.devices import (
-        RETURN_S as RETURN_S,
         TOLERANCE_BYTES as TOLERANCE_BYTES,
         DeviceMemory as DeviceMemory,
         GpuProbe as GpuProbe,
@@ -71,7 +69,6 @@ if TYPE_CHECKING:
         find_counter as find_counter,
     )
     from mqtune.worker.quick_failures import (
-        FIRST_PAUSE_S as FIRST_PAUSE_S,
         IN_A_ROW as IN_A_ROW,
         LONGEST_PAUSE_S as LONGEST_PAUSE_S,
         QuickFailures as QuickFailures,
@@ -114,12 +111,10 @@ if TYPE_CHECKING:
         Slots as Slots,
         ZygoteFinder as ZygoteFinder,
     )
-    from mqtune.worker.threads import ROUND_S as ROUND_S, guarded as guarded
+    from mqtune.worker.threads import guarded as guarded
     from mqtune.worker.uplink import READ_BYTES as READ_BYTES, Stream as Stream, Uplink as Uplink
     from mqtune.worker.usage import (
-        IDLE_S as IDLE_S,
         IDLE_UNREPORTED_S as IDLE_UNREPORTED_S,
-        LONGEST_S as LONGEST_S,
         ProcessUse as ProcessUse,
         Sample as Sample,
         UsageMeter as UsageMeter,
@@ -135,14 +130,13 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "app": ("ConsumerWatch", "LOOKS", "MOST_COMMANDS", "TrialApp", "TrialTransport", "create_app"),
+    "app": ("ConsumerWatch", "MOST_COMMANDS", "TrialApp", "TrialTransport", "create_app"),
     "attempt": ("AttemptRun", "WorkerServices", "revoke"),
     "bundles": ("Bundles",),
     "control_pipe": ("ControlPipe",),
     "devices": (
         "DeviceMemory",
         "GpuProbe",
-        "RETURN_S",
         "SlotPlan",
         "TOLERANCE_BYTES",
         "find_gpu_memory",
@@ -163,7 +157,7 @@ _NAMES = {
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
     "privileges": ("become", "home_of", "without_secrets"),
     "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter"),
-    "quick_failures": ("FIRST_PAUSE_S", "IN_A_ROW", "LONGEST_PAUSE_S", "QuickFailures"),
+    "quick_failures": ("IN_A_ROW", "LONGEST_PAUSE_S", "QuickFailures"),
     "retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),
     "runtime": ("IMPORTER_IDLE_S", "WorkerRuntime"),
     "scratch": ("Scratch",),
@@ -185,12 +179,10 @@ _NAMES = {
     ),
     "shutdown": ("shutdown_s",),
     "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "LONGEST_BACK_OFF_S", "Slot", "Slots", "ZygoteFinder"),
-    "threads": ("ROUND_S", "guarded"),
+    "threads": ("guarded",),
     "uplink": ("READ_BYTES", "Stream", "Uplink"),
     "usage": (
-        "IDLE_S",
         "IDLE_UNREPORTED_S",
-        "LONGEST_S",
         "ProcessUse",
         "Sample",
         "UsageMeter",

@@ -44,9 +44,10 @@ from mqtune.core.json_lines import logged_as
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.resources import queue_name, queues_of
 from mqtune.core.shares import MESSAGE_ORDER
+from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import new_token
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, OneClient, RedisClient, connect
+from mqtune.journal.connection import OneClient, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
 from mqtune.journal.submissions import Submissions
@@ -60,7 +61,7 @@ from mqtune.worker.log_format import format_handlers
 from mqtune.worker.logs import Logs
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
-from mqtune.worker.runtime import LEASE_S, WorkerRuntime, take_process
+from mqtune.worker.runtime import WorkerRuntime, take_process
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.settings import (
     WorkerSettings,
@@ -74,7 +75,7 @@ from mqtune.worker.settings import (
     take_name,
 )
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
-from mqtune.worker.threads import ROUND_S, Step
+from mqtune.worker.threads import Step
 from mqtune.worker.uplink import Wake
 
 logger = logging.getLogger(__name__)
@@ -271,7 +272,8 @@ class TrialWorker(Worker):
         super().install_platform_tweaks(worker)
         # Celery's own handlers wait for trials to end by themselves, and then record them as terminated by a person.
         self.app.trials = self.pool
-        leaving = Shutdown(self._leave, self.app.requeue_all, shutdown_s(self.app.settings.grace_s))
+        settings = self.app.settings
+        leaving = Shutdown(self._leave, self.app.requeue_all, shutdown_s(settings.grace_s, settings.timing))
         platforms.signals["SIGTERM"] = platforms.signals["SIGINT"] = leaving.begin
         platforms.signals["SIGQUIT"] = leaving.end_at_once
         # Celery's own handler would restart the worker.
@@ -381,15 +383,16 @@ class TrialApp(Celery):
         self.conf.update(task_queues=[Queue(each, no_ack=True) for each in queues], task_default_queue=queues[0])
         for celerys in (self.conf.broker_read_url, self.conf.broker_write_url):
             check_broker(self.settings.broker, celerys)
-        self.client = connect(self.settings.broker, role="worker")
+        timing = self.settings.timing
+        self.client = connect(self.settings.broker, timing=timing, role="worker")
         self.client.limit_to(MOST_COMMANDS)
         self.driver_client = self._driver_client()
-        fleet = Fleet(self.client, patience_s=CONNECT_TIMEOUT_S)
-        take_name(fleet, name, LEASE_S)
+        fleet = Fleet(self.client, patience_s=timing.connect_timeout_s)
+        take_name(fleet, name, timing.lease_s)
         self.token = fleet.token
         # The key where kombu keeps the queues of event listeners.
         listeners = f"_kombu.binding.{self.conf.event_exchange}"
-        self.is_watched = bool(retrying(lambda: self.client.exists(listeners), patience_s=CONNECT_TIMEOUT_S))
+        self.is_watched = bool(retrying(lambda: self.client.exists(listeners), patience_s=timing.connect_timeout_s))
 
     def _driver_client(self) -> RedisClient | None:
         """Return a connection by which submitted scripts are taken.
@@ -400,9 +403,9 @@ class TrialApp(Celery):
         if not self.settings.drivers:
             return None
         url = self.settings.driver_broker
-        client = connect(url, role="driver") if url else self.client
+        client = connect(url, timing=self.settings.timing, role="driver") if url else self.client
         try:
-            Submissions(client, patience_s=CONNECT_TIMEOUT_S).due()
+            Submissions(client, patience_s=self.settings.timing.connect_timeout_s).due()
         except AccessDenied as error:
             raise WorkerStartError(
                 f"--drivers {self.settings.drivers}: scripts drive experiments, and "
@@ -446,9 +449,10 @@ class RuntimeStep(bootsteps.StartStopStep):
             code_key=settings.code_key if settings.accept_code else "",
             token=app.token,
             health_check=settings.health_check,
+            timing=settings.timing,
             driver_slots=None if app.driver_client is None else partial(_driver_slots, app, worker.hostname),
         )
-        runtime.start(also=ConsumerWatch(worker, runtime).steps)
+        runtime.start(also=ConsumerWatch(worker, runtime, settings.timing).steps)
 
     def stop(self, worker: Any) -> None:
         if worker.pool.runtime is not None:
@@ -456,7 +460,7 @@ class RuntimeStep(bootsteps.StartStopStep):
             if tasks := worker.consumer.task_consumer:
                 # A message that Redis delivers in this moment returns to the queue now, not when all trials have ended.
                 ignore_errors(worker.consumer, tasks.channel.close)
-            worker.pool.runtime.close(grace_s=stop_s(worker.app.settings.grace_s))
+            worker.pool.runtime.close(grace_s=stop_s(worker.app.settings.grace_s, worker.app.settings.timing))
 
     def terminate(self, worker: Any) -> None:
         if worker.pool.runtime is not None:
@@ -493,6 +497,7 @@ def _driver_slots(
         logs=logs,
         scratch=scratch,
         impairments=impairments,
+        timing=settings.timing,
     )
 
 
@@ -658,25 +663,20 @@ def _unless_malformed(read: Callable[[], Any]) -> Any:
         raise Empty from None
 
 
-#: A connection that no command has used for so long is closed: longer than the pauses between heartbeats.
-UNUSED_S: Final = 10.0
-#: So many rounds in a row, a minute, at which trials waited and nothing was taken since the first. A healthy worker
-#: takes what waits within milliseconds, and after an outage of Redis within half a minute. Rounds are counted, not
-#: seconds, because no time has passed for a worker that was frozen.
-LOOKS: Final = 6
-
-
 class ConsumerWatch:
     """Looks in each round of a worker whether it takes the trials that wait.
 
-    After ``LOOKS`` rounds in a row at which it did not, the worker reconnects; after as many more its process restarts.
+    After ``rounds`` rounds in a row without a new one, the worker reconnects; after as many more its process restarts.
 
     Args:
         worker: Celery's own, with mqtune's pool.
         runtime: the worker behind it.
     """
 
-    def __init__(self, worker: Any, runtime: WorkerRuntime) -> None:
+    def __init__(self, worker: Any, runtime: WorkerRuntime, timing: Timing = Timing()) -> None:
+        self._timing = timing
+        #: How many rounds make a stuck consumer. Rounds count, not seconds: no time has passed for a frozen worker.
+        self.rounds = round(timing.stuck_s / timing.round_s)
         self._worker = worker
         self._runtime = runtime
         self._taken = worker.pool.taken
@@ -688,9 +688,9 @@ class ConsumerWatch:
 
     def _close_unused(self) -> None:
         """Close connections: a fleet of a thousand workers would otherwise meet Redis' limit of 10,000."""
-        self._worker.app.client.close_unused(UNUSED_S)
+        self._worker.app.client.close_unused(self._timing.unused_s)
         # In the thread that opens channels.
-        self._worker.consumer.hub.call_soon(_close_unused, UNUSED_S)
+        self._worker.consumer.hub.call_soon(_close_unused, self._timing.unused_s)
 
     def look(self) -> None:
         """Look once."""
@@ -698,12 +698,13 @@ class ConsumerWatch:
         is_stuck = self._should_take() and self._runtime.waiting() > 0 and pool.taken == self._taken
         self._taken = pool.taken
         self._in_a_row = self._in_a_row + 1 if is_stuck else 0
-        if self._in_a_row == LOOKS:
-            logger.error("trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting", LOOKS * ROUND_S)
+        if self._in_a_row == self.rounds:
+            text = "trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting"
+            logger.error(text, self._timing.stuck_s)
             # Raised in the consumer's own loop, it has the effect of a failed connection; running trials go on.
             self._worker.consumer.hub.call_soon(_lose_connection)
-        elif self._in_a_row == 2 * LOOKS:
-            logger.error("nothing was taken for %.0f s more: this worker restarts", LOOKS * ROUND_S)
+        elif self._in_a_row == 2 * self.rounds:
+            logger.error("nothing was taken for %.0f s more: this worker restarts", self._timing.stuck_s)
             self._restart()
 
     def _should_take(self) -> bool:
@@ -715,7 +716,7 @@ class ConsumerWatch:
 
     def _restart(self) -> None:
         self._runtime.requeue_all("its worker took nothing any more and was restarted")
-        self._runtime.close(grace_s=stop_s(self._runtime.services.grace_s))
+        self._runtime.close(grace_s=stop_s(self._runtime.services.grace_s, self._runtime.services.timing))
         if state.should_stop is None:
             _restart_process()
 

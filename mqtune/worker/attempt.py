@@ -18,6 +18,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
+from mqtune.core.timing import Timing
 from mqtune.core.trial import INTENTS, UNDRIVEN, WORKER_ERROR, Action, AttemptEnd, Intent, TrialId, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Journal, Unclaimed, revocation
 from mqtune.trainable.process.children import refusal_in
@@ -37,20 +38,10 @@ from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
 logger = logging.getLogger(__name__)
 
 
-#: How long a trial that was told to stop has to finish its ``finally`` blocks, before its group gets SIGTERM.
-TOLD_GRACE_S: Final = 10.0
-#: The same for a pause, also one for others, for which a class finishes its step and saves: an epoch of a large model
-#: and gigabytes of state.
-PAUSE_GRACE_S: Final = 600.0
 #: The intents that leave a trial so much.
 _PATIENT: Final = (Intent.PAUSE, Intent.GIVE_WAY)
 #: The intents after which a trial does not run again, so that its further reports are not needed.
 _FINAL: Final = (Intent.STOP, Intent.ABANDON)
-#: How long its group has after SIGTERM before it gets SIGKILL.
-TERMINATE_GRACE_S: Final = 5.0
-#: How long a zygote may be silent after its trial's process has ended or was killed; while it cleans up after the trial
-#: it sends a message each second.
-SILENT_S: Final = 10.0
 #: How long that cleaning up may take: a device driver or a disk can hold a killed process for a while.
 GONE_S: Final = 60.0
 #: How long a process may take to disappear after SIGKILL.
@@ -70,9 +61,9 @@ _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
 REVOKED: Final = "terminated by an operator through Celery"
 
 
-def stop_s(grace_s: float) -> float:
+def stop_s(grace_s: float, timing: Timing = Timing()) -> float:
     """Return the longest time that stopping a trial takes, if it has *grace_s* seconds before SIGTERM."""
-    return grace_s + TERMINATE_GRACE_S + _GO_S
+    return grace_s + timing.terminate_grace_s + _GO_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +74,7 @@ class WorkerServices:
         name: the worker's name in the fleet.
         host: the machine's name.
         queue: the queue that the worker consumes.
-        lease_s: how long a claim lasts unless it is renewed.
+        timing: how long a claim lasts unless it is renewed, and how long trials and zygotes have to end.
         grace_s: how long a trial has to save and leave when the worker shuts down.
         seat_s: for how long a seat of a gang is held for the others at least.
         clock: the time that all machines share.
@@ -99,7 +90,7 @@ class WorkerServices:
     name: str
     host: str
     queue: str
-    lease_s: float
+    timing: Timing
     grace_s: float
     seat_s: float
     clock: Clock
@@ -133,7 +124,7 @@ class AttemptRun:
         self.definition = definition = here.definition
         self._reuses = bool(definition.get("reuse"))
         #: What it uses of its machine.
-        self.meter = UsageMeter()
+        self.meter = UsageMeter(services.timing)
         #: The number of its slot, and that one's devices; -1 and empty until it has one.
         self.slot = -1
         self.devices: tuple[str, ...] = ()
@@ -279,7 +270,7 @@ class AttemptRun:
             self._worker.slots.late_imports.learn(self._process[0].spec, imported)
         self._mark_ending()
         self._offer_slot()
-        self._hurry(TOLD_GRACE_S)
+        self._hurry(self._worker.timing.stop_grace_s)
 
     def on_noise(self, what: str) -> None:
         """Fail the attempt because its process has sent malformed data; its earlier reports count."""
@@ -323,7 +314,8 @@ class AttemptRun:
             if intent not in _PATIENT:
                 # What may take minutes is nothing for which another trial should wait here.
                 self._mark_ending()
-            usual_s = PAUSE_GRACE_S if intent in _PATIENT else TOLD_GRACE_S
+            timing = self._worker.timing
+            usual_s = timing.pause_grace_s if intent in _PATIENT else timing.stop_grace_s
             self._hurry(usual_s if grace_s is None else grace_s)
 
     def _hurry(self, grace_s: float) -> None:
@@ -397,7 +389,7 @@ class AttemptRun:
             self.claim,
             self._worker.name,
             started.encode(),
-            lease_s=self._worker.lease_s,
+            lease_s=self._worker.timing.lease_s,
             seat_s=self._worker.seat_s,
             address="" if self._address is None else self._address.text,
             gives_up=lambda: self._intent is not Intent.RUN,
@@ -482,7 +474,7 @@ class AttemptRun:
     def _note_import(self) -> None:
         """Tell the driver that this worker has the attempt, which it can't claim before an import is over."""
         self._imports_since = time.monotonic()
-        self.journal.hold([self.held], self._worker.lease_s)
+        self.journal.hold([self.held], self._worker.timing.lease_s)
 
     def _execute(
         self,
@@ -637,6 +629,7 @@ class AttemptRun:
         The end of the trial's process is watched here too: a zygote that does not reap it in time is killed, and this
         process reaps it. So an attempt ends within a known time after SIGKILL, whatever is frozen.
         """
+        silent_s = self._worker.timing.zygote_silence_s
         poll = select.poll()
         says, exits = zygote.fileno(), zygote.pidfd
         for fd in (says, self._wake.fileno(), exits):
@@ -653,15 +646,15 @@ class AttemptRun:
             if says in ready:
                 if (gone := zygote.hear_end()) is not None:
                     return gone
-                says_by = min(now + SILENT_S, gone_by)
+                says_by = min(now + silent_s, gone_by)
             elif now >= says_by:
-                if now < due + SILENT_S:
+                if now < due + silent_s:
                     return zygote.take_over("did not reap its trial")
                 # This process was frozen itself, and perhaps the zygote too.
-                says_by = now + SILENT_S
+                says_by = now + silent_s
             elif exits in ready:
                 poll.unregister(exits)
-                says_by, gone_by = now + SILENT_S, now + GONE_S
+                says_by, gone_by = now + silent_s, now + GONE_S
                 # It needs no more signals, and can't outlive its time.
                 rungs.clear()
                 over_at = math.inf
@@ -676,9 +669,9 @@ class AttemptRun:
                 self._forced = True
                 rungs.pop(0)(pid)
                 with self._lock:
-                    self._rung_at = now + TERMINATE_GRACE_S
+                    self._rung_at = now + self._worker.timing.terminate_grace_s
                 if not rungs:
-                    says_by = min(says_by, now + SILENT_S)
+                    says_by = min(says_by, now + silent_s)
 
     def _retirement(self, *, failed: bool) -> str:
         """Return why its process runs no other attempt, if processes are reused.

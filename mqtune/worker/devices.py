@@ -27,6 +27,7 @@ from typing import Any, Final, Protocol
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import BYTES_PER_GB, Resources
+from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.worker.gpu_probe import Gpu, matching
@@ -35,8 +36,6 @@ from mqtune.worker.privileges import without_secrets
 
 logger = logging.getLogger(__name__)
 
-#: How long the list of GPUs may take: a second as a rule, and many on a machine whose driver has to be loaded first.
-LIST_S: Final = 30.0
 #: Offered GPU memory is rounded down to a multiple of this: GPUs of one kind then share a queue, and its name stays
 #: readable.
 _MEMORY_STEP_MB: Final = 100
@@ -171,7 +170,7 @@ def _visible_gpus() -> tuple[str, ...]:
         ) from None
 
 
-def find_gpu_memory(asked: str, gpus: tuple[str, ...]) -> int:
+def find_gpu_memory(asked: str, gpus: tuple[str, ...], timing: Timing = Timing()) -> int:
     """Check that the driver knows the GPUs, and return the memory of each for ``--gpu-memory``, in MB (10⁶ bytes).
 
     It is 0 when it is unknown. If GPUs differ, the smallest counts, because all slots of a worker have one shape. A
@@ -193,7 +192,7 @@ def find_gpu_memory(asked: str, gpus: tuple[str, ...]) -> int:
         )
     if not gpus:
         return 0
-    installed = _installed_if_known()
+    installed = _installed_if_known(timing)
     _check_known(gpus, installed)
     if declared_mb is not None:
         return declared_mb
@@ -222,7 +221,7 @@ def _memory_mb(device: str, installed: Iterable[Gpu]) -> int:
     return gpu.total // _BYTES_PER_MB if gpu is not None else 0
 
 
-def _installed() -> list[Gpu]:
+def _installed(timing: Timing = Timing()) -> list[Gpu]:
     """Return the GPUs of this machine; none where there is no driver.
 
     Raises:
@@ -230,7 +229,7 @@ def _installed() -> list[Gpu]:
     """
     if shutil.which("nvidia-smi") is None and find_spec("pynvml") is None and not _is_amds():
         return []
-    with contextlib.closing(GpuProbe()) as probe:
+    with contextlib.closing(GpuProbe(timing=timing)) as probe:
         try:
             return probe.gpus()
         except _NoAnswer as error:
@@ -240,9 +239,9 @@ def _installed() -> list[Gpu]:
             raise
 
 
-def _installed_if_known() -> list[Gpu]:
+def _installed_if_known(timing: Timing = Timing()) -> list[Gpu]:
     try:
-        return _installed()
+        return _installed(timing)
     except _NoAnswer as error:
         logger.warning(
             "which GPUs there are is not known (%s); neither is how much memory they have: --gpu-memory 24 says it",
@@ -360,11 +359,6 @@ def usable_cpus() -> int:
 
 #: The process that asks; its module says what it is asked and answers.
 COMMAND: Final = (sys.executable, "-P", "-m", "mqtune.worker.gpu_probe")
-#: The driver answers within milliseconds, or within seconds if it has to be loaded first; a broken one may never
-#: answer.
-ANSWER_S: Final = 10.0
-#: How long a driver that did not answer is not asked again, so that a broken one does not delay every trial.
-PAUSE_S: Final = 60.0
 #: A killed process is gone at once, unless it hangs in the driver; then it is not waited for.
 _GONE_S: Final = 1.0
 _READ_BYTES: Final = 1 << 16
@@ -384,7 +378,8 @@ class GpuProbe:
     Every answer has a deadline, so a driver that hangs blocks nothing else. Any thread may ask; close it at the end.
     """
 
-    def __init__(self, command: Sequence[str] = COMMAND) -> None:
+    def __init__(self, command: Sequence[str] = COMMAND, timing: Timing = Timing()) -> None:
+        self._timing = timing
         self._command = command
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -392,22 +387,23 @@ class GpuProbe:
         self._said: set[str] = set()
 
     def gpus(self) -> list[Gpu]:
-        """Return the GPUs of this machine, within some ``LIST_S``.
+        """Return the GPUs of this machine, within some ``gpu_list_s``.
 
         Raises:
             _NoAnswer: the driver can't be asked.
         """
         with self._lock:
             try:
-                answer = self._ask("gpus", LIST_S)
+                answer = self._ask("gpus", self._timing.gpu_list_s)
                 return [Gpu(*gpu) for gpu in answer["gpus"]]
             except _NoAnswer:
                 self._end()
                 raise
 
     def used(self, devices: Sequence[str]) -> dict[str, int]:
-        """Return the bytes in use on each device, within some ``ANSWER_S``; devices whose use is unknown are left out.
+        """Return the bytes in use on each device, within some ``gpu_answer_s``.
 
+        Devices whose use is unknown are left out.
         It never raises: a fault is logged once, and nobody is asked again for a while.
         """
         answer = self._asked([*devices], "the worker does not wait for it to be freed")
@@ -440,10 +436,10 @@ class GpuProbe:
             if time.monotonic() < self._asks_from:
                 return {}
             try:
-                return self._ask(question, ANSWER_S)
+                return self._ask(question, self._timing.gpu_answer_s)
             except _NoAnswer as error:
                 self._end()
-                self._asks_from = float("inf") if error.is_final else time.monotonic() + PAUSE_S
+                self._asks_from = float("inf") if error.is_final else time.monotonic() + self._timing.gpu_pause_s
                 self._say_once(f"the memory in use on its devices is unknown ({error}); {otherwise}")
                 return {}
 
@@ -523,10 +519,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 #: How much more memory a device may have in use than before a trial: displays and monitoring vary by some ten MiB,
 #: while the smallest thing that a trial can leave behind, a CUDA context, takes at least 300 MiB.
 TOLERANCE_BYTES: Final = 256 << 20
-#: How long the driver may take to free a dead process's memory: milliseconds as a rule, many seconds for a large GPU.
-RETURN_S: Final = 30.0
-#: How often the driver is asked meanwhile: a question costs a millisecond, and GPU trials don't start every second.
-POLL_S: Final = 0.1
 #: How much of a device's memory others may have in use where a trial begins: a share, and always so much. Displays and
 #: desktops take less.
 OTHERS_SHARE: Final = 0.1
@@ -565,7 +557,10 @@ class DeviceMemory:
         total_bytes: how much memory each device has; 0 if that is unknown.
     """
 
-    def __init__(self, query: DeviceQuery, impairments: Impairments, total_bytes: int = 0) -> None:
+    def __init__(
+        self, query: DeviceQuery, impairments: Impairments, total_bytes: int = 0, timing: Timing = Timing()
+    ) -> None:
+        self._timing = timing
         self._query = query
         self._impairments = impairments
         self._others_bytes = max(OTHERS_BYTES, round(total_bytes * OTHERS_SHARE))
@@ -641,15 +636,15 @@ class DeviceMemory:
     def settle(self, slot: int, devices: Sequence[str]) -> None:
         """Record that a slot's process group is gone; return when its devices' memory is free, or they are quarantined.
 
-        It returns within about ``RETURN_S``, and at once when the worker is shutting down.
+        It returns within about ``gpu_return_s``, and at once when the worker is shutting down.
         """
         self.leave(slot, devices)
-        deadline = time.monotonic() + RETURN_S
+        deadline = time.monotonic() + self._timing.gpu_return_s
         while too_full := self._too_full(devices):
             if time.monotonic() >= deadline:
                 self._hold(too_full)
                 return
-            self._closing.wait(POLL_S)
+            self._closing.wait(self._timing.gpu_poll_s)
 
     def _too_full(self, devices: Sequence[str]) -> dict[str, int]:
         """Return the use of those devices that exceed their baseline, and forget the baseline of the others."""
@@ -683,8 +678,8 @@ class DeviceMemory:
                     is_over=partial(self._is_back, device),
                 )
                 text = (
-                    f"{in_gb(used)} of its memory is in use {RETURN_S:.0f} s after the last trial's processes ended, "
-                    f"and {in_gb(before)} was "
+                    f"{in_gb(used)} of its memory is in use {self._timing.gpu_return_s:.0f} s after the last trial's "
+                    f"processes ended, and {in_gb(before)} was "
                     "before it began. No trial starts there until it is free; nvidia-smi shows which process has it"
                 )
                 self._impairments.put([device], _MEMORY, cause, says=text)

@@ -19,9 +19,10 @@ from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.core.machine import describe_process, signal_name
 from mqtune.core.resources import serves
 from mqtune.core.submission import DRIVER, SubmittedRun
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Claim
-from mqtune.journal.submissions import HOLD_S, KEEP_S, OUTPUT_BYTES, RunEnd, Submissions, Taken
+from mqtune.journal.submissions import OUTPUT_BYTES, RunEnd, Submissions, Taken
 from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, CodeKeys, unpack
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.trainable.process.protocol import UNBUFFERED
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How often it is looked whether a script has ended, and, while a slot is free, whether one waits: a short command each
-#: time.
-LOOK_S: Final = 0.5
 #: How long a script may take to end once a person has it stopped: what its driver takes to requeue its trials, and some
 #: more.
 STOP_S: Final = 30.0
@@ -49,18 +47,9 @@ STOP_S: Final = 30.0
 _CLOSE_S: Final = 5.0
 #: Exit codes of a driver that SIGINT or SIGTERM has ended in an orderly way, as a machine does that shuts down.
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
-#: How long nothing is taken after an outage, in which workers keep what they have: twice the time within which each
-#: does so.
-BACK_S: Final = 2 * KEEP_S
-#: How many experiments are looked at, each ``PASS_OVER_S``, for a submission that has lost its place: a millisecond of
+#: How many experiments are checked, each ``lock_s``, for a submission that has lost its place: a millisecond of
 #: the server's.
 _HEALED: Final = 100
-#: For how long a worker whose slots were all busy would leave a submission to others, and one of which a part is busy
-#: for that part of it: so scripts go to the worker that has least to do, and the death of one ends few of them.
-SPREAD_S: Final = 4.0
-#: How long a submission is passed over that this worker may not run, or lacks room for: whoever has submitted it again
-#: waits no longer than for a worker that is gone.
-PASS_OVER_S: Final = HOLD_S
 
 
 @dataclass(slots=True)
@@ -111,8 +100,13 @@ class DriverSlots:
         logs: Logs,
         scratch: Scratch,
         impairments: Impairments,
+        timing: Timing = Timing(),
     ) -> None:
         self.slots = slots
+        self._timing = timing
+        #: How long a submission is passed over that this worker may not run, or lacks free memory for: its sender waits
+        #: no longer than for a worker that is gone.
+        self._pass_over_s = timing.lock_s
         self._submissions = submissions
         self._worker = worker
         self._experiments = experiments
@@ -158,7 +152,9 @@ class DriverSlots:
 
     def _steps(self) -> Iterator[Step]:
         # Of an account that is refused each look is a failed login, which the server logs.
-        while not self._leaving.wait(LOOK_S if self._refused is None else KEEP_S):
+        while not self._leaving.wait(
+            self._timing.look_at_scripts_s if self._refused is None else self._timing.keep_lock_s
+        ):
             for run in tuple(self._runs):
                 yield partial(self._logged_in, partial(self._look, run))
             if len(self._runs) < self.slots:
@@ -179,7 +175,7 @@ class DriverSlots:
                 self._refused = Cause(f"its driver account can't log in: {error}", "the broker takes the login")
                 self._impairments.put([WHOLE_WORKER], "account", self._refused)
             # Another worker may have them by now.
-            for run in [each for each in self._runs if time.monotonic() - each.kept_at >= HOLD_S]:
+            for run in [each for each in self._runs if time.monotonic() - each.kept_at >= self._timing.lock_s]:
                 logger.warning("submission %s could not be kept: its script ends here", run.taken.name)
                 self._clear(run)
 
@@ -196,7 +192,7 @@ class DriverSlots:
         now = time.monotonic()
         if run.told_at is not None and now - run.told_at >= STOP_S:
             self._end(run, "stopped", "")
-        elif now - run.kept_at >= KEEP_S:
+        elif now - run.kept_at >= self._timing.keep_lock_s:
             self._keep(run)
 
     def _keep(self, run: _Run) -> None:
@@ -231,11 +227,12 @@ class DriverSlots:
 
     def _take(self) -> None:
         now = time.monotonic()
-        if now - self._submissions.back_at < BACK_S:
+        # After an outage nothing is taken for twice the time within which each worker keeps what it has.
+        if now - self._submissions.back_at < 2 * self._timing.keep_lock_s:
             return
         self._passed_over = {name: until for name, until in self._passed_over.items() if until > now}
         if now >= self._heal_at:
-            self._heal_at = now + PASS_OVER_S
+            self._heal_at = now + self._pass_over_s
             self._submissions.heal_some(_HEALED, partial(serves, self._experiments))
         due = self._submissions.due()
         self._note_login()
@@ -245,14 +242,14 @@ class DriverSlots:
                 return
             if name in self._passed_over or not serves(self._experiments, name):
                 continue
-            if now - self._due_since[name] < SPREAD_S * len(self._runs) / self.slots:
+            if now - self._due_since[name] < self._timing.spread_s * len(self._runs) / self.slots:
                 continue
             token = uuid.uuid4().hex
             try:
                 taken = self._submissions.take(name, self._worker, token) if self._may_run(name) else None
             except AccessDenied:
                 # Another account's drivers have it alone.
-                self._passed_over[name] = now + PASS_OVER_S
+                self._passed_over[name] = now + self._pass_over_s
                 continue
             if taken is not None:
                 self._begin(taken, token)
@@ -268,7 +265,7 @@ class DriverSlots:
         try:
             signed.submission(self._keys.of(name))
         except CodeRefused as error:
-            self._passed_over[name] = time.monotonic() + PASS_OVER_S
+            self._passed_over[name] = time.monotonic() + self._pass_over_s
             if self._submissions.refuse(signed, self._worker, str(error)):
                 logger.warning("submission %s is left to other workers: %s", name, error)
             return False
@@ -289,7 +286,7 @@ class DriverSlots:
             if how == "lost":
                 # Other workers first: this one may lack room for longer than a submission has runs that may be lost so
                 # soon.
-                self._passed_over[taken.name] = time.monotonic() + PASS_OVER_S
+                self._passed_over[taken.name] = time.monotonic() + self._pass_over_s
             self._submissions.leave(taken.name, token, how, code=None, reason=f"it can't run: {error}", output="")
 
     def _start(self, taken: Taken, token: str, folder: Path) -> None:

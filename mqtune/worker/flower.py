@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
+from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import TrialFailed
 from mqtune.core.text import in_words
@@ -46,7 +47,8 @@ class Rows:
     Celery's event dispatcher, or None while there is no connection.
     """
 
-    def __init__(self, dispatcher: Callable[[], Any]) -> None:
+    def __init__(self, dispatcher: Callable[[], Any], clock: Clock = time) -> None:
+        self._clock = clock
         self._dispatcher = dispatcher
         self._lock = threading.Lock()
         #: When each attempt came, by this machine's clock, which Flower shows, and by the monotonic clock.
@@ -56,7 +58,7 @@ class Rows:
     def begin(self, run: AttemptRun) -> None:
         """Record when an attempt came to this worker."""
         with self._lock:
-            self._since[run] = time.time(), time.monotonic()
+            self._since[run] = self._clock.time(), self._clock.monotonic()
 
     def running(self, run: AttemptRun) -> None:
         """Show an attempt's current state; a no-op once its end is shown."""
@@ -129,7 +131,7 @@ class Rows:
             fields["kwargs"] = in_words(run.assignment.config)
         # Celery itself sends the run time of a completed task, and Flower adds them up.
         if outcome is not None and outcome.end is not AttemptEnd.COMPLETED and came_at is not None:
-            fields["runtime"] = time.monotonic() - came_at
+            fields["runtime"] = self._clock.monotonic() - came_at
         if outcome is not None and outcome.end not in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
             fields["received"] = since
         return fields

@@ -17,16 +17,13 @@ from functools import partial
 from typing import IO, Final
 
 from mqtune.core.text import printable
+from mqtune.core.timing import Timing
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.worker.impairments import Cause, Impairments
 from mqtune.worker.privileges import without_secrets
 
-#: How long the command may take: it delays a trial, and a driver that hangs never answers.
-TIMEOUT_S: Final = 30.0
 #: How long a killed command may take to disappear.
 _GONE_S: Final = 1.0
-#: How long a slot counts as sound after a check, unless an attempt fails there.
-SOUND_S: Final = 300.0
 #: How much of its output is looked at for the last line, and how much of that is shown.
 _TAIL_BYTES: Final = 4_096
 _SHOWN_CHARS: Final = 200
@@ -44,7 +41,8 @@ class HealthCheck:
         impairments: takes the devices of slots that fail.
     """
 
-    def __init__(self, command: str, impairments: Impairments) -> None:
+    def __init__(self, command: str, impairments: Impairments, timing: Timing = Timing()) -> None:
+        self._timing = timing
         self._command = command
         self.impairments = impairments
         self._lock = threading.Lock()
@@ -58,7 +56,7 @@ class HealthCheck:
         self._sound_until.pop(slot, None)
 
     def passes(self, slot: int, devices: Sequence[str], environment: Mapping[str, str]) -> bool:
-        """Return whether a slot is sound, within ``TIMEOUT_S``; its devices are quarantined if it is not."""
+        """Return whether a slot is sound, within ``health_check_s``; its devices are quarantined if it is not."""
         if time.monotonic() < self._sound_until.get(slot, 0.0):
             return True
         problem = self._problem(environment)
@@ -70,7 +68,7 @@ class HealthCheck:
             )
             self.impairments.put(devices, _KIND, cause)
             return False
-        self._sound_until[slot] = time.monotonic() + SOUND_S
+        self._sound_until[slot] = time.monotonic() + self._timing.sound_s
         return True
 
     def _is_sound(self, environment: Mapping[str, str]) -> bool:
@@ -85,7 +83,7 @@ class HealthCheck:
                 output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
                 lines = output.read().decode(errors="replace").strip().splitlines()
         except subprocess.TimeoutExpired:
-            return f"it took longer than {TIMEOUT_S:g} s"
+            return f"it took longer than {self._timing.health_check_s:g} s"
         except OSError as error:
             return f"it could not be run: {error}"
         if not code:
@@ -108,7 +106,7 @@ class HealthCheck:
             )
             self._running.add(process)
         try:
-            return process.wait(TIMEOUT_S)
+            return process.wait(self._timing.health_check_s)
         except subprocess.TimeoutExpired:
             signal_group(process.pid, signal.SIGKILL)
             # One that hangs in the kernel is not waited for.

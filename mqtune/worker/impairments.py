@@ -53,11 +53,6 @@ class Cause:
     retry_at: float = 0.0
     due_at: float = math.inf
 
-    @property
-    def is_due(self) -> bool:
-        """Whether it is time to try an attempt."""
-        return time.monotonic() >= self.due_at
-
 
 class Impairments:
     """The causes that keep a worker, or devices of it, from their work now. Any thread may call anything here.
@@ -69,8 +64,14 @@ class Impairments:
     """
 
     def __init__(
-        self, on_change: Callable[[], None], *, worker: str = "", clock: Callable[[], float] = time.time
+        self,
+        on_change: Callable[[], None],
+        *,
+        worker: str = "",
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._monotonic = monotonic
         self._on_change = on_change
         self._worker = worker
         self._clock = clock
@@ -130,7 +131,7 @@ class Impairments:
         now = self._clock()
         with self._lock:
             before = [each.since for device in devices if (each := self._causes.get((device, kind))) is not None]
-            cause.since, cause.due_at = min([*before, now]), time.monotonic() + cause.pause_s
+            cause.since, cause.due_at = min([*before, now]), self._monotonic() + cause.pause_s
             cause.retry_at = now + cause.pause_s if math.isfinite(cause.pause_s) else 0.0
             self._causes = {**self._causes, **{(device, kind): cause for device in devices}}
         for device in devices:
@@ -171,9 +172,13 @@ class Impairments:
     def _look(self, cause: Cause) -> None:
         if cause.is_over():
             self.lift(cause)
-        elif cause.probe_slot is not None and not cause.is_open and cause.is_due:
+        elif cause.probe_slot is not None and not cause.is_open and self.is_due(cause):
             cause.is_open = True
             self._on_change()
+
+    def is_due(self, cause: Cause) -> bool:
+        """Whether it is time to try an attempt in spite of a cause."""
+        return self._monotonic() >= cause.due_at
 
     def close(self) -> None:
         """Look no more, and take no further cause: no trial will start."""

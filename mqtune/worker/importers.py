@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import process_stat
+from mqtune.core.timing import Timing
 from mqtune.trainable.frozen_code import are_current
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import children_of
@@ -36,9 +38,6 @@ from mqtune.worker.logs import open_log
 from mqtune.worker.privileges import without_secrets
 from mqtune.worker.processes import reaper
 from mqtune.worker.zygotes import (
-    CLOSE_TIMEOUT_S,
-    EXCHANGE_S,
-    START_S,
     ZygoteDied,
     ZygoteHandle,
     ZygoteProcess,
@@ -50,9 +49,6 @@ logger = logging.getLogger(__name__)
 
 #: The longest import of a trainable's module: large frameworks on a cold network disk take minutes.
 IMPORT_TIMEOUT_S: Final = 600.0
-#: How often an importer is checked while it imports; one that is stopped at two checks in a row is killed, because an
-#: import may take minutes, and a stopped one never ends.
-IMPORT_LOOK_S: Final = 5.0
 #: The state of a process that SIGSTOP has stopped, in the process table.
 _STOPPED: Final = "T"
 #: How often it is checked whether a process has ended.
@@ -238,7 +234,9 @@ class Importer:
         varies: Collection[str] = (),
         refused: Collection[str] = (),
         offered: OfferedImporter | None = None,
+        timing: Timing = Timing(),
     ) -> None:
+        self._timing = timing
         self.key = key
         self._refused = refused
         self._slot_environment = dict(environment)
@@ -282,7 +280,7 @@ class Importer:
                 )
                 theirs.close()
                 self._channel.send(begin)
-        self._channel.limit(EXCHANGE_S)
+        self._channel.limit(self._timing.zygote_exchange_s)
         self._asked = self._ask(preloads)
 
     def _ask(self, batches: Sequence[Batch]) -> list[str]:
@@ -405,7 +403,7 @@ class Importer:
 
     def _wait_for_message(self, deadline: float, timeout_s: float) -> None:
         was_stopped = False
-        while not is_readable(self._channel.fileno(), min(IMPORT_LOOK_S, deadline - time.monotonic())):
+        while not is_readable(self._channel.fileno(), min(self._timing.import_look_s, deadline - time.monotonic())):
             if time.monotonic() >= deadline:
                 raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
             # Its scout may be stopped.
@@ -437,19 +435,20 @@ class Importer:
             except ZygoteDied as error:
                 self._failure = error
                 raise
-            zygote = ZygoteHandle(self.key.spec, self.environment, process, channel, on_empty)
+            zygote = ZygoteHandle(self.key.spec, self.environment, process, channel, on_empty, self._timing)
             self._zygotes = [*(one for one in self._zygotes if not one.is_closed), zygote]
         return zygote
 
     def _fork(self, environment: Mapping[str, str], log: Path) -> tuple[ZygoteProcess, Channel]:
         channel, theirs = Channel.pair()
-        channel.limit(EXCHANGE_S)
+        channel.limit(self._timing.zygote_exchange_s)
         try:
             with open_log(log) as output:
                 request = {"do": "fork", "environment": dict(environment)}
                 self._channel.send(request, [theirs.fileno(), output.fileno()])
-            if not is_readable(self._channel.fileno(), START_S):
-                raise self._kill(f"forked no zygote within {START_S:g} s")
+            start_s = self._timing.zygote_start_s
+            if not is_readable(self._channel.fileno(), start_s):
+                raise self._kill(f"forked no zygote within {start_s:g} s")
             forked, pidfds = self._receive()
         except BaseException:
             channel.close()
@@ -474,7 +473,7 @@ class Importer:
 
     def _reap(self) -> None:
         reaper.kill(self._process, 0)
-        left = reaper.clear(CLOSE_TIMEOUT_S)
+        left = reaper.clear(self._timing.zygote_close_s)
         if left:
             logger.error("processes %s of %s can't be killed", left, self.key.spec)
 
@@ -504,7 +503,7 @@ class Importer:
         for zygote in self._zygotes:
             zygote.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=CLOSE_TIMEOUT_S)
+            self._process.wait(timeout=self._timing.zygote_close_s)
         self._reap()
         self._channel.close()
 
@@ -532,8 +531,17 @@ class Importers:
     """
 
     def __init__(
-        self, log: Path, late_imports: LateImports, varies: Collection[str] = (), *, most_bytes: float
+        self,
+        log: Path,
+        late_imports: LateImports,
+        varies: Collection[str] = (),
+        *,
+        most_bytes: float,
+        timing: Timing = Timing(),
+        clock: Clock = time,
     ) -> None:
+        self._clock = clock
+        self._timing = timing
         self.log = log
         self.late_imports = late_imports
         self._varies = varies
@@ -565,12 +573,12 @@ class Importers:
                 offered = self.offered if self.offered is not None and self.offered.suits(key) else None
                 if offered is not None:
                     self.offered = None
-                current = Importer(key, environment, self.log, preloads, self._varies, refused, offered)
+                current = Importer(key, environment, self.log, preloads, self._varies, refused, offered, self._timing)
             else:
                 self._all.remove(current)
             self._all.append(current)
             current.users += 1
-            current.used_at = time.monotonic()
+            current.used_at = self._clock.monotonic()
         if is_new:
             for one in mine:
                 if not one.is_current():
@@ -582,7 +590,7 @@ class Importers:
         """Record that a turn that used this importer has ended."""
         with self._lock:
             importer.users -= 1
-            importer.used_at = time.monotonic()
+            importer.used_at = self._clock.monotonic()
 
     def drop(self, importer: Importer) -> None:
         """Close an importer, unless a turn uses it, or it is closed."""
@@ -597,7 +605,7 @@ class Importers:
 
         They are dead, beyond the number or the memory allowed, the oldest first, or unused for *idle_s* seconds.
         """
-        now, known = time.monotonic(), self.all
+        now, known = self._clock.monotonic(), self.all
         kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[:KEPT]
         # A carried trainable is in its importer alone.
         unused = [one for one in known if not one.users and (one.is_dead or not one.key.spec.is_carried)]

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
+from mqtune.core.timing import Timing
 from mqtune.journal.base import new_token
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, RedisClient, connect
 from mqtune.journal.fleet import Fleet
@@ -34,7 +35,7 @@ from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.importers import OfferedImporter
 from mqtune.worker.privileges import conceal
 from mqtune.worker.retries import PUT_BACK_S
-from mqtune.worker.runtime import LEASE_S, Ahead, WorkerRuntime, take_process
+from mqtune.worker.runtime import Ahead, WorkerRuntime, take_process
 from mqtune.worker.settings import WorkerSettings, check_folders, take_name
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
 
@@ -76,6 +77,7 @@ class LocalWorker:
             show=lambda _: None,
             code_key=settings.code_key if settings.accept_code else "",
             token=token,
+            timing=settings.timing,
         )
         self._queue = LocalQueue(client, patience_s=float("inf"), closing=self._runtime.closing)
         # As in any worker: the next attempt of a slot comes while the process of the last one ends.
@@ -100,7 +102,7 @@ class LocalWorker:
         Args:
             ahead: the experiment that it is started for.
         """
-        leaving = Shutdown(self._leave, self._requeue, shutdown_s(self._settings.grace_s))
+        leaving = Shutdown(self._leave, self._requeue, shutdown_s(self._settings.grace_s, self._settings.timing))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, leaving.begin)
         signal.signal(signal.SIGQUIT, leaving.end_at_once)
@@ -167,7 +169,7 @@ class LocalWorker:
         code = 1
         try:
             self._requeue()
-            self._runtime.close(grace_s=stop_s(self._settings.grace_s))
+            self._runtime.close(grace_s=stop_s(self._settings.grace_s, self._settings.timing))
             over_at = time.monotonic() + THREADS_END_S
             while self._busy and time.monotonic() < over_at:
                 time.sleep(_END_LOOK_S)
@@ -205,12 +207,13 @@ def main(owner_fd: int, importer_fd: int | None = None) -> None:
     end_with_owner(owner_fd)
     conceal()
     name, ahead = told.pop("name"), Ahead(*told.pop("ahead"))
-    settings = WorkerSettings(**told | {root: Path(told[root]) for root in ("code_root", "log_root")})
+    roots = {root: Path(told[root]) for root in ("code_root", "log_root")}
+    settings = WorkerSettings(**told | roots | {"timing": Timing(**told["timing"])})
     try:
         check_folders(settings.code_root, settings.log_root)
-        client = connect(settings.broker, role="worker")
+        client = connect(settings.broker, timing=settings.timing, role="worker")
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
-        take_name(fleet, name, LEASE_S)
+        take_name(fleet, name, settings.timing.lease_s)
         take_process()
         worker = LocalWorker(client, name, settings, fleet.token)
         if importer_fd is not None:

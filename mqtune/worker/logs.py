@@ -23,6 +23,7 @@ from mqtune.core.errors import MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.core.machine import end_of_file, open_regular
 from mqtune.core.submission import DRIVER
+from mqtune.core.timing import Timing
 from mqtune.journal.base import Claim
 from mqtune.journal.logs import LogChunk, LogExchange, LogQuestion, made_mark, output_path, read_chunk
 from mqtune.worker.impairments import Cause, Impairments
@@ -36,11 +37,7 @@ MAX_BYTES: Final = 64 * 2**20
 #: maximum then.
 FIRST_BYTES: Final = 8 * 2**20
 LAST_BYTES: Final = 24 * 2**20
-#: How often all files are checked. Between two checks a trial may write as much as the disk takes, about a gigabyte.
-LOOK_S: Final = 0.5
-#: How often it is tried whether the log folder can be written, and how much is written then: a block of a file system,
-#: as one that is full may still take a few bytes.
-TRY_S: Final = 10.0
+#: How much is written to try the log folder: a block of a file system, as one that is full may still take a few bytes.
 _TRIED_BYTES: Final = 4_096
 #: How long a check that is under way may take when the worker shuts down: a network file system may hang.
 _CLOSE_S: Final = 5.0
@@ -67,7 +64,10 @@ class Logs:
         impairments: learns whether the folder can be written.
     """
 
-    def __init__(self, root: Path, zygotes: Iterable[Path], impairments: Impairments) -> None:
+    def __init__(
+        self, root: Path, zygotes: Iterable[Path], impairments: Impairments, timing: Timing = Timing()
+    ) -> None:
+        self._try_s = timing.try_logs_s
         self._root = root
         self._impairments = impairments
         self._written = set(zygotes)
@@ -80,7 +80,7 @@ class Logs:
         self._looking = threading.Lock()
         self._tried_at = -math.inf
         self._closing = threading.Event()
-        self._thread = guarded("mqtune-logs", lambda: every(LOOK_S, self._look_at_all, self._closing))
+        self._thread = guarded("mqtune-logs", lambda: every(timing.look_at_logs_s, self._look_at_all, self._closing))
 
     def start(self) -> None:
         """Check the files from now on."""
@@ -203,7 +203,7 @@ class Logs:
             self._impairments.lift(before)
 
     def _look_at_all(self) -> None:
-        if time.monotonic() - self._tried_at >= TRY_S:
+        if time.monotonic() - self._tried_at >= self._try_s:
             self._try_to_write()
         for path in tuple(self._written):
             with self._looking:

@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from mqtune.core.clock import Clock
 from mqtune.core.errors import AccessDenied, BrokerUnavailable
+from mqtune.core.timing import Timing
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd
 from mqtune.journal.base import Fared, Journal, Others
 from mqtune.worker.attempt import AttemptRun
@@ -29,10 +31,8 @@ QUICK_S: Final = 10.0
 #: an experiment may. After a quarantine that turns out wrong it takes twice as many.
 IN_A_ROW: Final = 3
 OF_TRIALS: Final = 2
-#: How long a device waits for its first probe: attempts elsewhere that began at the same time have shown by then how
-#: they do.
-FIRST_PAUSE_S: Final = 15.0
-#: Each probe that fails at once doubles that, up to this: the longest until a repaired device is used again.
+#: Each probe that fails immediately doubles the pause before the next one, up to this: the longest until a repaired
+#: device is used again.
 LONGEST_PAUSE_S: Final = 1800.0
 #: For how long it counts that an attempt has done well elsewhere, and how often a worker notes that one has.
 LATELY_S: Final = 60.0
@@ -97,8 +97,15 @@ class QuickFailures:
     """
 
     def __init__(
-        self, worker: str, impairments: Impairments, here: Callable[[str], Iterable[tuple[Devices, bool]]]
+        self,
+        worker: str,
+        impairments: Impairments,
+        here: Callable[[str], Iterable[tuple[Devices, bool]]],
+        timing: Timing = Timing(),
+        clock: Clock = time,
     ) -> None:
+        self._clock = clock
+        self._timing = timing
         self._worker = worker
         self._impairments = impairments
         self._here = here
@@ -108,8 +115,8 @@ class QuickFailures:
 
     def look(self, run: AttemptRun) -> None:
         """Note that an attempt that runs does well, if it does."""
-        if run.devices and _does_well(run):
-            self.note_well(run.journal, run.devices, _seen_well_at(run))
+        if run.devices and self._does_well(run):
+            self.note_well(run.journal, run.devices, self._seen_well_at(run))
 
     def take(self, run: AttemptRun, result: RunResult) -> None:
         """Note how an attempt that has ended here has fared; a stop or a pause at once says nothing."""
@@ -117,7 +124,7 @@ class QuickFailures:
         if not run.devices or result.end is None:
             return
         # All seats of a gang fail with the first, and nobody knows which that was.
-        if broken or (result.end is AttemptEnd.FAILED and not run.is_gang and not _does_well(run)):
+        if broken or (result.end is AttemptEnd.FAILED and not run.is_gang and not self._does_well(run)):
             self.note_failed(
                 run.journal,
                 run.slot,
@@ -126,8 +133,8 @@ class QuickFailures:
                 result.note,
                 broken=broken,
             )
-        elif result.end is AttemptEnd.COMPLETED or _does_well(run):
-            self.note_well(run.journal, run.devices, _seen_well_at(run))
+        elif result.end is AttemptEnd.COMPLETED or self._does_well(run):
+            self.note_well(run.journal, run.devices, self._seen_well_at(run))
 
     def note_well(self, journal: Journal, devices: Devices, at: float) -> None:
         """Note that an attempt did well at that time: it had reported, completed, or run for ``QUICK_S``."""
@@ -155,7 +162,7 @@ class QuickFailures:
         broken: bool = False,
     ) -> None:
         """Note that an attempt has failed at once, or, if *broken*, by an error that says that its device is broken."""
-        now = time.monotonic()
+        now = self._clock.monotonic()
         with self._lock:
             known = self._of(journal.experiment)
             known.failed[devices] = now
@@ -200,13 +207,13 @@ class QuickFailures:
     def _suspect(
         self, journal: Journal, slot: int, devices: Devices, row: _Row, text: str, error: str, before: _Suspicion | None
     ) -> None:
-        pause_s = FIRST_PAUSE_S if before is None else min(2 * before.pause_s, LONGEST_PAUSE_S)
+        pause_s = self._timing.first_probe_s if before is None else min(2 * before.pause_s, LONGEST_PAUSE_S)
         cause = _Suspicion(
             text,
             ends="an attempt does well there",
             probe_slot=slot,
             pause_s=pause_s,
-            began_at=time.monotonic(),
+            began_at=self._clock.monotonic(),
             experiment=journal.experiment,
             number=row.number,
         )
@@ -234,7 +241,7 @@ class QuickFailures:
             known = self._of(journal.experiment)
             well = max([known.well_elsewhere, *(at for each, at in known.well.items() if each != devices)])
             failed = max([known.failed_elsewhere, *(at for each, at in known.failed.items() if each != devices)])
-        is_likely = runs > 0 or well >= time.monotonic() - LATELY_S
+        is_likely = runs > 0 or well >= self._clock.monotonic() - LATELY_S
         return well >= since or (failed < since and is_likely)
 
     def _compare(self, journal: Journal, fared: Fared, devices: Devices) -> Others:
@@ -246,22 +253,20 @@ class QuickFailures:
                 self._is_denied = True
                 logger.warning("whether attempts do well on other workers is not known: %s", error)
             return Others(math.inf, math.inf, broken=True, running=0)
-        now = time.monotonic()
+        now = self._clock.monotonic()
         with self._lock:
             known = self._of(journal.experiment)
             known.well_elsewhere = max(known.well_elsewhere, now - others.well)
             known.failed_elsewhere = max(known.failed_elsewhere, now - others.failed)
         return others
 
+    def _does_well(self, run: AttemptRun) -> bool:
+        began_at = run.meter.began_at
+        return run.has_reported or (began_at is not None and self._clock.monotonic() - began_at >= QUICK_S)
 
-def _does_well(run: AttemptRun) -> bool:
-    began_at = run.meter.began_at
-    return run.has_reported or (began_at is not None and time.monotonic() - began_at >= QUICK_S)
+    def _seen_well_at(self, run: AttemptRun) -> float:
+        """Return when an attempt has last done well.
 
-
-def _seen_well_at(run: AttemptRun) -> float:
-    """Return when an attempt has last done well.
-
-    Behind the end of one that is gone the slot's next may have failed already.
-    """
-    return min(time.monotonic(), run.gone_at)
+        Behind the end of one that is gone the slot's next may have failed already.
+        """
+        return min(self._clock.monotonic(), run.gone_at)

@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Final, NamedTuple
 
+from mqtune.core.clock import Clock
 from mqtune.core.events import AttemptEnded
 from mqtune.core.trial import UNDRIVEN, AttemptEnd
 from mqtune.journal.base import Claim
@@ -34,16 +35,12 @@ class Failure(NamedTuple):
     at: float
     devices: frozenset[str]
 
-    @property
-    def age_s(self) -> float:
-        """How long ago that was."""
-        return time.monotonic() - self.at
-
 
 class Retries:
     """Remembers for some seconds which trials have failed on a worker, and where. Any thread may use it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = time) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._failures: dict[tuple[str, str], Failure] = {}
 
@@ -56,10 +53,10 @@ class Retries:
         if ended.end is not AttemptEnd.FAILED and not by_device:
             return
         with self._lock:
-            self._failures = {key: each for key, each in self._failures.items() if each.age_s < ANOTHER_DEVICE_S}
+            self._failures = {key: each for key, each in self._failures.items() if self.age_s(each) < ANOTHER_DEVICE_S}
             before = self._failures.get((experiment, claim.trial))
             known = before.devices if before is not None and before.attempt < claim.attempt else frozenset()
-            now = time.monotonic()
+            now = self._clock.monotonic()
             self._failures[experiment, claim.trial] = Failure(claim.attempt, now, known.union(devices))
 
     def failure(self, experiment: str, claim: Claim) -> Failure | None:
@@ -70,4 +67,8 @@ class Retries:
         found = self._failures.get((experiment, claim.trial))
         if found is None or found.attempt >= claim.attempt:
             return None
-        return found if found.age_s < (ANOTHER_DEVICE_S if found.devices else ANOTHER_WORKER_S) else None
+        return found if self.age_s(found) < (ANOTHER_DEVICE_S if found.devices else ANOTHER_WORKER_S) else None
+
+    def age_s(self, failure: Failure) -> float:
+        """Return how long ago a failure was."""
+        return self._clock.monotonic() - failure.at

@@ -20,6 +20,7 @@ from pathlib import Path
 from signal import SIGTERM
 from typing import Final, NamedTuple, cast
 
+from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError, NameTaken
 from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.impairment import WHOLE_WORKER, Impairment
@@ -27,6 +28,7 @@ from mqtune.core.keys import is_name
 from mqtune.core.owner import this_owner
 from mqtune.core.resources import BYTES_PER_GB, EVERY, queue_name
 from mqtune.core.seats import is_seat, seat_in
+from mqtune.core.timing import Timing
 from mqtune.core.trial import DEVICE_BROKEN, ENDS, AttemptEnd, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
@@ -56,17 +58,12 @@ from mqtune.worker.scratch import Scratch
 from mqtune.worker.seats import SEAT_S
 from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
 from mqtune.worker.slots import Slot, Slots, ZygoteFinder
-from mqtune.worker.threads import ROUND_S, Step, guarded
+from mqtune.worker.threads import Step, guarded
 from mqtune.worker.uplink import Uplink
 from mqtune.worker.usage import UsageSampler
 
 logger = logging.getLogger(__name__)
 
-#: A worker that is silent this long loses its attempts: long enough for a restart of Redis or a long pause of the
-#: machine.
-LEASE_S: Final = 15.0
-#: Five renewals fit into a lease.
-HEARTBEAT_S: Final = 3.0
 #: An importer keeps its imports in memory between the trials of an experiment, and not much longer.
 IMPORTER_IDLE_S: Final = 120.0
 #: The share of the worker's memory that unused importers may have: trials need the rest.
@@ -139,10 +136,14 @@ class WorkerRuntime:
         token: str = "",
         seat_s: float = SEAT_S,
         health_check: str = "",
+        timing: Timing = Timing(),
+        own_clock: Clock = time,
         driver_slots: Callable[[Logs, Scratch, Impairments, threading.Event], DriverSlots] | None = None,
     ) -> None:
         self.name = name
         self.plan = plan
+        self._timing = timing
+        self._own_clock = own_clock
         self.queue = queue_name(plan.offer, experiments)
         self.closing = threading.Event()
         self._client = client
@@ -153,27 +154,34 @@ class WorkerRuntime:
         self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing, token=token)
         clock = ServerClock(client)
         self._impairments = Impairments(self._on_impairment, worker=name, clock=clock.time)
-        self._memory = DeviceMemory(GpuProbe(), self._impairments, plan.device_bytes) if any(plan.devices) else None
-        self._health = HealthCheck(health_check, self._impairments) if health_check else None
-        self._quick_failures = QuickFailures(name, self._impairments, self._devices_of)
-        self._usage = UsageSampler(name, plan, GpuProbe(), lambda: self.running, UsageBoard(client))
+        self._memory = (
+            DeviceMemory(GpuProbe(timing=timing), self._impairments, plan.device_bytes, timing)
+            if any(plan.devices)
+            else None
+        )
+        self._health = HealthCheck(health_check, self._impairments, timing) if health_check else None
+        self._quick_failures = QuickFailures(name, self._impairments, self._devices_of, timing)
+        self._usage = UsageSampler(
+            name, plan, GpuProbe(timing=timing), lambda: self.running, UsageBoard(client), timing
+        )
         most_bytes = memory_limit() * UNUSED_IMPORTERS_SHARE
-        self._slots = Slots(plan, log_root, self._impairments, self._memory, self._health, most_bytes=most_bytes)
+        self._slots = Slots(
+            plan, log_root, self._impairments, self._memory, self._health, most_bytes=most_bytes, timing=timing
+        )
         self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
         scratch = Scratch(log_root)
         self._bundles = Bundles(scratch.bundles, code_key, self._code_of, self._slots.code_roots)
+        zygote_logs = [self._slots.importers.log, *(slot.log for slot in self._slots.all)]
         self.services = WorkerServices(
             name=name,
             host=socket.gethostname(),
             queue=self.queue,
-            lease_s=LEASE_S,
+            timing=timing,
             grace_s=grace_s,
             seat_s=seat_s,
             clock=clock,
-            uplink=Uplink(clock),
-            logs=Logs(
-                log_root, [self._slots.importers.log, *(slot.log for slot in self._slots.all)], self._impairments
-            ),
+            uplink=Uplink(clock, timing),
+            logs=Logs(log_root, zygote_logs, self._impairments, timing),
             scratch=scratch,
             slots=self._slots,
             zygotes=ZygoteFinder(name, code_root, log_root, self._bundles),
@@ -283,10 +291,10 @@ class WorkerRuntime:
     @property
     def _is_heard(self) -> bool:
         """Whether the server has answered a heartbeat recently. No step of this machine's clock changes that."""
-        return time.monotonic() - self._heard_at <= LEASE_S
+        return self._own_clock.monotonic() - self._heard_at <= self._timing.lease_s
 
     def _note_heartbeat(self) -> None:
-        self._heartbeat_at, self._heard_at = time.time(), time.monotonic()
+        self._heartbeat_at, self._heard_at = self._own_clock.time(), self._own_clock.monotonic()
 
     def _devices_of(self, experiment: str) -> list[tuple[tuple[str, ...], bool]]:
         runs = (run for run in tuple(self._here) if run.journal.experiment == experiment and run.devices)
@@ -324,7 +332,7 @@ class WorkerRuntime:
         self._log_server.start()
         if self._memory is not None:
             self._memory.look({device for slot in self.plan.devices for device in slot})
-        self._fleet.join(self._info(), LEASE_S)
+        self._fleet.join(self._info(), self._timing.lease_s)
         self._note_heartbeat()
         self._heart.start()
         self._control.start()
@@ -353,7 +361,7 @@ class WorkerRuntime:
             tags=sorted(offer.tags),
             impairments=self._impaired(),
             experiments=self._experiments,
-            leaves_within_s=shutdown_s(self.services.grace_s),
+            leaves_within_s=shutdown_s(self.services.grace_s, self._timing),
             busy=dict(Counter(busy_as(run.journal.experiment) for run in self.running)),
             account=self._owner.account,
             user=self._owner.user,
@@ -387,7 +395,7 @@ class WorkerRuntime:
             failure = self._slots.retries.failure(run.journal.experiment, run.claim)
             if failure is not None and not self.draining:
                 others = self._has_other_workers()
-                if not others or failure.age_s >= ANOTHER_WORKER_S:
+                if not others or self._slots.retries.age_s(failure) >= ANOTHER_WORKER_S:
                     slot = self._slots.acquire_other(failure.devices, run.gpu_memory_bytes)
                 if slot is None and (others or self._slots.has_other(failure.devices)):
                     return _LEFT_TO_OTHERS
@@ -569,7 +577,7 @@ class WorkerRuntime:
         One experiment's broken keys cost no other one its leases.
         """
         while not self.closing.is_set():
-            self._look.wait(HEARTBEAT_S)
+            self._look.wait(self._timing.heartbeat_s)
             self._look.clear()
             if self.closing.is_set():
                 return
@@ -587,7 +595,7 @@ class WorkerRuntime:
 
         Sample what trials use, look at impaired devices, close unused importers, and reap orphans.
         """
-        while not self.closing.wait(ROUND_S):
+        while not self.closing.wait(self._timing.round_s):
             yield self._usage.sample
             yield from self._impairments.looks()
             yield partial(self._slots.trim, IMPORTER_IDLE_S)
@@ -595,13 +603,13 @@ class WorkerRuntime:
             yield from self._also()
 
     def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:
-        journal.hold([run.held for run in runs], LEASE_S)
+        journal.hold([run.held for run in runs], self._timing.lease_s)
         for run in runs:
             self._show(run)
 
     def _renew(self, by_journal: Mapping[RedisJournal, list[AttemptRun]]) -> None:
         renewals = [(journal, [run.claim for run in runs]) for journal, runs in by_journal.items()]
-        for (journal, runs), found in zip(by_journal.items(), renew_all(renewals, LEASE_S), strict=True):
+        for (journal, runs), found in zip(by_journal.items(), renew_all(renewals, self._timing.lease_s), strict=True):
             if isinstance(found, Exception):
                 logger.error("the leases of experiment %s can't be renewed: %s", journal.experiment, found)
                 continue
@@ -617,7 +625,7 @@ class WorkerRuntime:
         has_changed = (info.impairments, info.slots) != self._told
         self._told = (info.impairments, info.slots)
         try:
-            if self._fleet.keep(info, LEASE_S):
+            if self._fleet.keep(info, self._timing.lease_s):
                 self._shut_down("told to drain", "its worker was drained")
             self._impairments.disable(self._fleet.disabled)
             self._note_heartbeat()
@@ -642,10 +650,10 @@ class WorkerRuntime:
         hints = ControlChannel(self._client, self.name)
         while not self.closing.is_set():
             try:
-                hint = hints.next(HEARTBEAT_S)
+                hint = hints.next(self._timing.heartbeat_s)
             except Exception as error:  # noqa: BLE001 - nothing is lost, and the next connection may be sound
                 logger.warning("%s; intents come with the heartbeat until then", error)
-                self.closing.wait(HEARTBEAT_S)
+                self.closing.wait(self._timing.heartbeat_s)
                 continue
             if hint is not None:
                 yield partial(self._apply, *hint)

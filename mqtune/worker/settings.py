@@ -15,6 +15,7 @@ from mqtune.core.json_lines import LogFormat
 from mqtune.core.keys import CONTROL_EXCHANGE, EVENT_EXCHANGE
 from mqtune.core.machine import describe_process, is_gone, is_here, mqtune_home
 from mqtune.core.resources import EVERY, Resources, checked_patterns
+from mqtune.core.timing import Timing
 from mqtune.journal.connection import celery_options, celery_tls, celery_url, redact
 from mqtune.journal.fleet import Fleet
 from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, CodeKeys
@@ -78,6 +79,8 @@ class WorkerSettings:
     log_format: LogFormat = "text"
     #: The read end of a pipe whose write end the driver that started this worker holds.
     owner_fd: int | None = None
+    #: The times by which the worker goes; drivers need the same leases and locks.
+    timing: Timing = Timing()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "experiments", checked_patterns(self.experiments))
@@ -122,7 +125,7 @@ class WorkerSettings:
             pack_gpus=self.pack_gpus,
             cpus=self.cpus,
             slots=self.slots,
-            gpu_memory_mb=find_gpu_memory(self.gpu_memory, gpus),
+            gpu_memory_mb=find_gpu_memory(self.gpu_memory, gpus, self.timing),
             tags=tags,
         )
         return replace(plan, is_strict=self.strict_gpu_memory)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from signal import SIGINT
 from typing import Final
 
+from mqtune.core.timing import Timing
 from mqtune.worker.attempt import stop_s
 from mqtune.worker.threads import guarded
 
@@ -22,12 +23,12 @@ KILL_GRACE_S: Final = 5.0
 THREADS_END_S: Final = 5.0
 
 
-def shutdown_s(grace_s: float) -> float:
+def shutdown_s(grace_s: float, timing: Timing = Timing()) -> float:
     """Return the longest time that a shutdown takes.
 
     It includes stopping trials, killing them, ending the threads, and Celery's own part.
     """
-    return stop_s(grace_s) + KILL_GRACE_S + 2 * THREADS_END_S
+    return stop_s(grace_s, timing) + KILL_GRACE_S + 2 * THREADS_END_S
 
 
 class Shutdown:

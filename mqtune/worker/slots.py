@@ -16,6 +16,7 @@ from typing import Final, Literal
 
 from mqtune.core.errors import CodeDiffers, MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
+from mqtune.core.timing import Timing
 from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.worker.bundles import Brought, Bundles
 from mqtune.worker.devices import DeviceMemory, SlotPlan, in_gb
@@ -68,7 +69,7 @@ class BackOff:
             self._in_a_row[step] += 1
             before = self._cause
             # Attempts that were taken together fail together, and count as one try.
-            if self._in_a_row[step] < FAILED_STARTS or (before is not None and not before.is_due):
+            if self._in_a_row[step] < FAILED_STARTS or (before is not None and not self._impairments.is_due(before)):
                 return
             last = problem.strip().splitlines()[-1] if problem.strip() else "?"
             text = f"its last {self._in_a_row[step]} attempts could not be {step} ({last})"
@@ -81,7 +82,7 @@ class BackOff:
     @property
     def allows(self) -> int | None:
         """How many more attempts may be taken: 0 while it backs off, then 1 to try; None for any number."""
-        return None if (cause := self._cause) is None else int(cause.is_due)
+        return None if (cause := self._cause) is None else int(self._impairments.is_due(cause))
 
 
 #: Type and text of what keeps an attempt from running.
@@ -257,11 +258,11 @@ class Slots:
         health: HealthCheck | None = None,
         *,
         most_bytes: float = math.inf,
+        timing: Timing = Timing(),
     ) -> None:
         self.late_imports = LateImports(log_root)
-        self.importers = Importers(
-            log_root / ".zygotes" / "imports.log", self.late_imports, plan.varies, most_bytes=most_bytes
-        )
+        log = log_root / ".zygotes" / "imports.log"
+        self.importers = Importers(log, self.late_imports, plan.varies, most_bytes=most_bytes, timing=timing)
         self.all = [
             Slot(index, plan, log_root, impairments, memory, health, importers=self.importers)
             for index in range(len(plan.devices))

@@ -6,18 +6,12 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
 
 from mqtune.core.errors import BrokerUnavailable
 
 logger = logging.getLogger(__name__)
 
 Step = Callable[[], object]
-
-#: How often a worker looks at what may take seconds to answer and changes in minutes: what its trials use, devices in
-#: quarantine, processes that nobody needs, and whether it takes what waits. To ask a device's driver takes some
-#: milliseconds, or nvidia-smi up to a second.
-ROUND_S: Final = 10.0
 
 
 def guarded(name: str, steps: Callable[[], Iterable[Step]], *, vital: bool = False) -> threading.Thread:

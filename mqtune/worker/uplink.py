@@ -29,6 +29,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.codec import MAX_REPORT_BYTES, check_depth, decode_value, segment_bytes
 from mqtune.core.errors import BrokerFull, BrokerUnavailable, MqtuneError
 from mqtune.core.events import CheckpointSaved
+from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd, CheckpointId, are_report_fields, is_checkpoint_of, is_in_memory
 from mqtune.journal.base import FENCED, GAP, WAIT, Answer, Claim, Journal, Segment
 from mqtune.trainable.process.late_imports import check_batches
@@ -67,8 +68,6 @@ _ENDS: Final = frozenset(
     end.value for end in (AttemptEnd.COMPLETED, AttemptEnd.STOPPED, AttemptEnd.PAUSED, AttemptEnd.FAILED)
 )
 _END_FIELDS: Final = ("end", "error_type", "error", "heard")
-#: How often a part that a full server has refused is written again: within seconds all is as before once there is room.
-FULL_RETRY_S: Final = 1.0
 #: The answer to a part that a full server has refused.
 _REFUSED: Final = "refused"
 #: How often a thread that waits for a stream's end checks whether the uplink is closed.
@@ -264,10 +263,11 @@ class Stream:
             self._drop_last()
         return not self._is_dropping
 
-    def refuse(self, since: float) -> None:
+    def refuse(self, since: float, retry_s: float) -> None:
         """Hold the stream, as a full server has refused the part that was written last, or drop that part.
 
-        *since* is when the refused call began, by the monotonic clock.
+        *since* is when the refused call began, by the monotonic clock. After *retry_s* seconds the part is written
+        again.
         """
         if self._refused_since is None:
             self._refused_since = since
@@ -275,7 +275,7 @@ class Stream:
             self._is_dropping = True
             self._drop_last()
         else:
-            self.is_refused, self.read_from = True, time.monotonic() + FULL_RETRY_S
+            self.is_refused, self.read_from = True, time.monotonic() + retry_s
 
     def _drop_last(self) -> None:
         if self.unwritten is not None:
@@ -427,7 +427,8 @@ class Stream:
 class Uplink:
     """Reads the streams of all attempts and writes their data, one entry for each experiment at a time."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, timing: Timing = Timing()) -> None:
+        self._full_retry_s = timing.full_retry_s
         self._clock = clock
         self._selector = selectors.DefaultSelector()
         self._wake = Wake()
@@ -555,7 +556,7 @@ class Uplink:
                     self._drop(stream)
             elif stream.read_from <= now:
                 # One refusal holds for all: a thousand of them would be load for nothing.
-                stream.read_from = now + FULL_RETRY_S
+                stream.read_from = now + self._full_retry_s
             self._hold_or_read(stream)
 
     def _repeat(self, stream: Stream) -> None:
@@ -672,7 +673,7 @@ class Uplink:
                 self._full_since = time.monotonic()
                 logger.warning("%s", error, extra={"action": "broker_is_full"})
             for stream in streams:
-                stream.refuse(began)
+                stream.refuse(began, self._full_retry_s)
             return [_REFUSED] * len(streams)
         except BrokerUnavailable:
             # Raised only when the worker is shutting down: until then the journal tries again.

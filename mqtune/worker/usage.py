@@ -15,28 +15,26 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from mqtune.core.clock import Clock
 from mqtune.core.errors import AccessDenied
+from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.usage import UsageBoard
 from mqtune.trainable.process.descendants import children_of
 from mqtune.worker.devices import SlotPlan, in_gb
 from mqtune.worker.outcome import exceeded
-from mqtune.worker.threads import ROUND_S
 
 logger = logging.getLogger(__name__)
 
-#: For how long a sample counts at most: a worker that was frozen does not know what happened meanwhile.
-LONGEST_S: Final = 3 * ROUND_S
+#: For how many rounds a sample counts at most: a worker that was frozen does not know what happened meanwhile.
+_MOST_ROUNDS: Final = 3
 #: A device that computed for less of a sample stood idle: a display, or a look at its memory, makes for a percent or
 #: two.
 IDLE_PERCENT: Final = 5.0
-#: How long a device may stand idle before its worker warns: an evaluation, a checkpoint or a data set takes minutes.
-IDLE_S: Final = 600.0
-#: The same for an attempt that has not reported yet: it may fetch its data, or compile its model, for longer.
+#: The same for an attempt that has not reported yet: it may fetch its data, or compile its model, for longer than
+#: ``idle_s``.
 IDLE_UNREPORTED_S: Final = 1_800.0
-#: A shorter time for which an attempt's data waited for Redis is no figure: a new connection takes milliseconds.
-_LEAST_WAIT_S: Final = 1.0
 #: So many digits of a figure are kept behind the point.
 _DIGITS: Final = 3
 #: Where a process's own time, that of its children that have ended, and its resident pages stand, behind its name, in
@@ -113,7 +111,8 @@ class Sample(NamedTuple):
 class UsageMeter:
     """Makes figures of an attempt's samples; it has one size, whatever their number. Any thread may call it."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: Timing = Timing()) -> None:
+        self._timing = timing
         self._lock = threading.Lock()
         #: When the process started, by ``time.monotonic``; None before that.
         self.began_at: float | None = None
@@ -144,7 +143,7 @@ class UsageMeter:
         """
         with self._lock:
             before = sample.at if self._at is None else self._at
-            for_s = min(sample.at - before, LONGEST_S)
+            for_s = min(sample.at - before, _MOST_ROUNDS * self._timing.round_s)
             self._at, self._last = sample.at, sample
             self._sampled_s += for_s
             self._take_devices(list(sample.devices.values()), for_s)
@@ -179,7 +178,7 @@ class UsageMeter:
             self._add("cpus", self._cpus, for_s)
 
     def _idle_since(self, sample: Sample, for_s: float) -> list[str]:
-        bound_s = IDLE_S if sample.has_reported else IDLE_UNREPORTED_S
+        bound_s = self._timing.idle_s if sample.has_reported else IDLE_UNREPORTED_S
         for device, (percent, *_) in sample.devices.items():
             # What is not known ends no spell, and makes it no longer.
             if percent is not None and percent >= IDLE_PERCENT:
@@ -215,7 +214,7 @@ class UsageMeter:
 
     def final(self, waited_s: float) -> Usage:
         """Return the figures of an attempt that has ended, whose data has waited *waited_s* seconds for Redis."""
-        waits = {"redis_wait_s": round(waited_s, _DIGITS)} if waited_s >= _LEAST_WAIT_S else {}
+        waits = {"redis_wait_s": round(waited_s, _DIGITS)} if waited_s >= self._timing.least_wait_s else {}
         return {**self.figures(), **waits}
 
     def _figures(self) -> Usage:
@@ -289,7 +288,11 @@ class UsageSampler:
         query: UseQuery,
         running: Callable[[], Iterable[Sampled]],
         board: UsageBoard,
+        timing: Timing = Timing(),
+        clock: Clock = time,
     ) -> None:
+        self._clock = clock
+        self._timing = timing
         self._worker = worker
         self._slots_of = Counter(device for devices in plan.devices for device in devices)
         self._shares_memory, self._is_strict = plan.offer.is_shared_by_memory, plan.is_strict
@@ -345,7 +348,7 @@ class UsageSampler:
         self, run: Sampled, uses: Mapping[str, DeviceUse], processes: ProcessUse | None, own_bytes: int | None
     ) -> Sample:
         return Sample(
-            at=time.monotonic(),
+            at=self._clock.monotonic(),
             devices={device: uses.get(device, DeviceUse()) for device in run.devices},
             processes=processes,
             slots=max((self._slots_of[device] for device in run.devices), default=1),
@@ -366,7 +369,7 @@ class UsageSampler:
                 device,
                 shared if self._slots_of[device] > 1 else "",
                 IDLE_PERCENT,
-                (IDLE_S if run.has_reported else IDLE_UNREPORTED_S) / 60,
+                (self._timing.idle_s if run.has_reported else IDLE_UNREPORTED_S) / 60,
                 "" if run.has_reported else ", and the trial has not reported yet",
             )
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from mqtune.core.timing import Timing
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.descendants import signal_group
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage
@@ -20,19 +21,10 @@ from mqtune.worker.processes import reaper
 
 logger = logging.getLogger(__name__)
 
-#: A zygote that is asked to end kills its trial and ends within milliseconds; after this time it is killed.
-CLOSE_TIMEOUT_S: Final = 5.0
-#: How long the zygote may take to accept a message, or to send the rest of one: milliseconds, unless it is frozen.
-EXCHANGE_S: Final = 10.0
 #: The state of a process that SIGSTOP has stopped, in the process table.
 _STOPPED: Final = "T"
 #: How often it is checked whether a zygote has ended, where the kernel has no pidfd (macOS).
 _LOOK_S: Final = 0.01
-#: How long it may take to start a trial: a fork of a process with much memory, on a machine that swaps.
-START_S: Final = 30.0
-#: How often a zygote that imports is checked; one that is stopped at two checks in a row is killed, because an import
-#: may take minutes, and a stopped one never ends.
-IMPORT_LOOK_S: Final = 5.0
 
 
 class ZygoteDied(Exception):
@@ -131,7 +123,9 @@ class ZygoteHandle:
         process: ZygoteProcess,
         channel: Channel,
         on_empty: Callable[[], None] = lambda: None,
+        timing: Timing = Timing(),
     ) -> None:
+        self._timing = timing
         self.spec = spec
         self.environment = environment
         #: Whether it may have a process that is kept for further trials of its experiment.
@@ -186,8 +180,9 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is dead, or did not answer in time.
         """
-        if not is_readable(self.fileno(), START_S):
-            self.take_over(f"started no process within {START_S:g} s")
+        start_s = self._timing.zygote_start_s
+        if not is_readable(self.fileno(), start_s):
+            self.take_over(f"started no process within {start_s:g} s")
         started, pidfds = self._receive()
         with self._telling:
             self._trial = started["pid"]
@@ -236,7 +231,7 @@ class ZygoteHandle:
         """
         try:
             self._channel.send({"do": "drop"})
-            if not is_readable(self.fileno(), EXCHANGE_S):
+            if not is_readable(self.fileno(), self._timing.zygote_exchange_s):
                 self.take_over("did not end the process that it kept")
             self._receive()
         finally:
@@ -303,10 +298,10 @@ class ZygoteHandle:
         status = reaper.kill(self._process, trial or 0)
         if trial is not None and not reaper.adopts:
             # Processes that have left its group stay.
-            deadline = time.monotonic() + CLOSE_TIMEOUT_S
+            deadline = time.monotonic() + self._timing.zygote_close_s
             while signal_group(trial, signal.SIGKILL) and time.monotonic() < deadline:
                 time.sleep(0.001)
-        left = reaper.clear(CLOSE_TIMEOUT_S)
+        left = reaper.clear(self._timing.zygote_close_s)
         if left:
             logger.error("processes %s of %s can't be killed", left, self.spec)
         self._forget_trial()
@@ -327,7 +322,7 @@ class ZygoteHandle:
                 return
             self._is_closed = True
             self.end()
-            self._process.wait(CLOSE_TIMEOUT_S)
+            self._process.wait(self._timing.zygote_close_s)
             self._reap()
             self._process.close()
             self._channel.close()

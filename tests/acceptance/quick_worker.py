@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from mqtune.cli import main
-from mqtune.worker import attempt, runtime
-
-runtime.LEASE_S = 4.0  # type: ignore[misc]
-runtime.HEARTBEAT_S = 0.5  # type: ignore[misc]
-attempt.SILENT_S = 3.0  # type: ignore[misc]
+from mqtune.core.timing import Timing
 
 if __name__ == "__main__":
-    main()
+    main(Timing(lease_s=4.0, heartbeat_s=0.5, zygote_silence_s=3.0))

@@ -7,13 +7,10 @@ import sys
 import trainables
 
 import mqtune
-import mqtune.driver.timers
-from mqtune.journal import demands
+from mqtune.core.timing import Timing
 
 if __name__ == "__main__":
     broker, name, cpus, demand_s = sys.argv[1:]
-    demands.DEMAND_S = float(demand_s)
-    mqtune.driver.timers.KEEP_LOCK_S = 0.5
     mqtune.Tuner(
         trainables.as_long_as_it_says,
         {"seconds": 0.2},
@@ -23,5 +20,5 @@ if __name__ == "__main__":
         resources=mqtune.Resources(cpus=int(cpus)),
         backend=broker,
         name=name,
-        run=mqtune.RunOptions(progress=False),
+        run=mqtune.RunOptions(progress=False, timing=Timing(lock_s=float(demand_s), keep_lock_s=0.5)),
     ).run()

@@ -139,7 +139,6 @@ def test_trials_that_the_client_has_count_and_those_that_run_go_first(client: Cl
 def test_that_there_is_no_worker_is_said(
     client: Client, broker: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("mqtune.integrations.ax_runner._IDLE_S", 0.0)
     monkeypatch.setattr("mqtune.integrations.ax_client.time", _Impatient(lambda: "the experiment waits" in caplog.text))
 
     with caplog.at_level(logging.WARNING), pytest.raises(KeyboardInterrupt):

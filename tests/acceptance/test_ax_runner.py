@@ -22,6 +22,7 @@ from running import running_worker
 from waiting import eventually
 
 import mqtune
+from mqtune.core.timing import Timing
 from mqtune.driver import KnownTrainable
 
 pytest.importorskip("ax")
@@ -49,6 +50,7 @@ from ax.storage.json_store.encoder import object_to_json
 from ax.storage.json_store.load import load_experiment
 from ax.storage.json_store.save import save_experiment
 
+from mqtune.driver import BrokerDeployment
 from mqtune.integrations.ax_runner import MqtuneMetric, MqtuneRunner, registry_bundle
 
 # Of what Ax does by itself.
@@ -409,9 +411,9 @@ def test_a_loop_that_was_killed_goes_on_from_its_json_with_the_trials_that_ran_o
     ]
 
 
-def test_what_can_not_be_reached_ends_the_loop_and_no_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqtune.driver.connect._PATIENCE_S", 0.0)
-    with MqtuneRunner(trainables.slow, backend="redis://127.0.0.1:1/0") as runner:
+def test_what_can_not_be_reached_ends_the_loop_and_no_trial(tmp_path: Path) -> None:
+    away: Any = BrokerDeployment("redis://127.0.0.1:1/0", timing=Timing(patience_s=0.0))
+    with MqtuneRunner(trainables.slow, backend=away) as runner:
         experiment = experiment_of(runner)
         trial = experiment.new_trial().add_arm(Arm({"x": 0.5})).mark_running()
 

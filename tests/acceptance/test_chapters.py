@@ -25,6 +25,7 @@ from mqtune.client import Client
 from mqtune.core.errors import ChapterUnavailable
 from mqtune.core.events import Reports
 from mqtune.core.keys import ExperimentKeys
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialStatus
 from mqtune.results.results import Results
 
@@ -37,14 +38,13 @@ SCRIPT = f"""
 import sys
 sys.path.insert(0, {str(HERE)!r})
 import mqtune, trainables
-import mqtune.driver.timers
+from mqtune.core.timing import Timing
 
-mqtune.driver.timers.KEEP_LOCK_S = 0.2
 space = {{"told": sys.argv[2], "steps": {STEPS}, "x": mqtune.uniform(0, 1)}}
 mqtune.Tuner(
     trainables.floods, space, metric="loss", mode="min", name=sys.argv[1], max_trials=1,
     checkpoints=mqtune.Checkpoints(store=sys.argv[3]),
-    run=mqtune.RunOptions(progress=False, journal_mb={JOURNAL_MB}),
+    run=mqtune.RunOptions(progress=False, journal_mb={JOURNAL_MB}, timing=Timing(keep_lock_s=0.2)),
 ).run()
 """
 
@@ -68,7 +68,6 @@ def says(*arguments: str, code: int = 0) -> str:
 def test_a_flood_leaves_redis_its_driver_dies_and_one_on_another_machine_and_all_who_look_miss_nothing(
     accounts: Accounts, tmp_path: Path, mqtune_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.2)
     name, script, log = "flood", tmp_path / "script.py", tmp_path / "driver.log"
     script.write_text(SCRIPT)
     driver_url, monitor_url = accounts.make("driver"), accounts.make("monitor")
@@ -105,7 +104,8 @@ def test_a_flood_leaves_redis_its_driver_dies_and_one_on_another_machine_and_all
         driver.wait()
     before = chapters()
 
-    tuner = mqtune.Tuner.attach(name, backend=driver_url, run=mqtune.RunOptions(progress=False, journal_mb=JOURNAL_MB))
+    options = mqtune.RunOptions(progress=False, journal_mb=JOURNAL_MB, timing=Timing(keep_lock_s=0.2))
+    tuner = mqtune.Tuner.attach(name, backend=driver_url, run=options)
     results = tuner.run()
 
     [trial] = results.trials

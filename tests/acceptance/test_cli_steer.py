@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from waiting import eventually
 import mqtune
 from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import MqtuneError
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId, TrialStatus
 from mqtune.results.results import Results
 
@@ -196,15 +198,15 @@ def why(*arguments: str) -> tuple[str, str]:
     return found["cause"], found["text"]
 
 
-def test_why_says_what_a_trial_waits_for_while_others_have_the_slots(tune: Tune, monkeypatch: pytest.MonkeyPatch):
+def test_why_says_what_a_trial_waits_for_while_others_have_the_slots(tune: Tune):
     limited = ("running", "2 trials run; no other starts: no more than max_concurrent=2 trials may run at once")
     # What the driver says of itself comes with its lock.
-    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.2)
-    with driven(tune("slow", name="asked", run=mqtune.RunOptions(max_concurrent=2), max_trials=4)):
+    often = mqtune.RunOptions(timing=Timing(keep_lock_s=0.2))
+    with driven(tune("slow", name="asked", run=replace(often, max_concurrent=2), max_trials=4)):
         eventually(lambda: status("asked", "0002") is TrialStatus.RUNNING, 60)
         # What the driver says of itself is as old as its lock, and for a moment one of the trials may not run.
         eventually(lambda: why("asked") == limited, 60)
-        with driven(tune("slow", name="other", max_trials=1)):
+        with driven(tune("slow", name="other", run=often, max_trials=1)):
             eventually(lambda: status("other", "0001") is TrialStatus.STAGED, 60)
             eventually(lambda: why("other", "1")[0] == "busy", 60)
             waits = why("other", "1")

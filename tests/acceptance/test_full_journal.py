@@ -22,6 +22,7 @@ import mqtune
 from mqtune.cli import group
 from mqtune.core.events import Reports, decode_event
 from mqtune.core.keys import ExperimentKeys
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialStatus
 from mqtune.journal import RedisJournal, entry_time
 
@@ -46,6 +47,8 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Restartab
 
 
 Says = Callable[..., str]
+#: A driver tells the bytes that its journal may have, and hears how many it has, with its lock.
+OFTEN = Timing(keep_lock_s=0.3)
 
 
 @pytest.fixture
@@ -79,7 +82,7 @@ class Running:
             {**config, "x": mqtune.uniform(0, 1)},
             name=self.name,
             max_trials=1,
-            run=mqtune.RunOptions(max_concurrent=1, journal_mb=journal_mb),
+            run=mqtune.RunOptions(max_concurrent=1, journal_mb=journal_mb, timing=OFTEN),
         )
         self._results: list[mqtune.Results] = []
         self._thread = threading.Thread(target=lambda: self._results.append(tuner.run()), daemon=True)
@@ -115,12 +118,9 @@ def test_a_flooding_trial_waits_until_its_journal_may_have_more_and_holds_up_no_
     redis_server: RestartableRedis,
     says: Says,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
-    # A driver says what its journal may have, and hears how much it has, with its lock.
-    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.3)
     told = tmp_path / "told"
     flood = Running(redis_server, "flood", trainables.floods, JOURNAL_MB, told=str(told), steps=60_000)
     eventually(lambda: flood.has_begun, SOON_S)

@@ -25,10 +25,15 @@ from waiting import eventually
 
 import mqtune
 from mqtune.core.events import WorkerInfo
+from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
 from mqtune.journal import Fleet, connect
 from mqtune.testing.backends.world import Nothing
-from mqtune.worker import RETURN_S, ROUND_S, Gpu, GpuProbe
+from mqtune.worker import Gpu, GpuProbe
+
+TIMING: Final = Timing()
+RETURN_S: Final = TIMING.gpu_return_s
+ROUND_S: Final = TIMING.round_s
 
 #: A GPU takes its time to begin, and a machine with GPUs has others on it.
 WAIT_S: Final = 120.0

@@ -20,6 +20,7 @@ from waiting import eventually
 from mqtune.backends import find_binary
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialStatus
 from mqtune.journal import Fleet, connect
 from mqtune.results.display import trial_table
@@ -123,7 +124,7 @@ def ended() -> list[TrialStatus]:
 
 def can_connect(url: str) -> bool:
     with contextlib.suppress(Exception):
-        connect(url, timeout_s=1).close()
+        connect(url, timing=Timing(connect_timeout_s=1.0)).close()
         return True
     return False
 

@@ -26,6 +26,7 @@ from mqtune.core.errors import JournalBlocked
 from mqtune.core.events import VERSION
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.machine import mqtune_home
+from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, TrialStatus
 from mqtune.journal import JOURNAL_FILE
 from mqtune.testing.backends.world import drive
@@ -67,7 +68,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 class Run:
     """An experiment of trials that count, and what is done to Redis while they do."""
 
-    def __init__(self, place: Place, *, trials: int = 3, steps: int = STEPS, step_s: float = 0.02, saves: bool = False):
+    def __init__(
+        self,
+        place: Place,
+        *,
+        trials: int = 3,
+        steps: int = STEPS,
+        step_s: float = 0.02,
+        saves: bool = False,
+        timing: Timing = Timing(),
+    ) -> None:
+        self.options = mqtune.RunOptions(timing=timing)
         self.place = place
         self.name = f"faults-{os.getpid()}-{next(_names)}"
         self.trials = trials
@@ -76,7 +87,9 @@ class Run:
 
     def tuner(self, trainable: Any = trainables.counts, **options: Any) -> mqtune.Tuner:
         place = self.place.to_driver.url
-        return tuner_on(place, trainable, self.space, name=self.name, max_trials=self.trials, **options)
+        return tuner_on(
+            place, trainable, self.space, name=self.name, max_trials=self.trials, run=self.options, **options
+        )
 
     @property
     def entries(self) -> int:
@@ -223,12 +236,10 @@ def test_on_a_full_redis_a_driver_lives_says_so_and_can_be_told_to_end_and_what_
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MQTUNE_BROKER", place.server.url)
-    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.3)
-    monkeypatch.setattr("mqtune.driver.timers.LOCK_S", 3.0)
     old = [Run(place, trials=1, steps=3) for _ in range(2)]
     for each in old:
         each.check(each.tuner().run())
-    run = Run(place, trials=50, steps=10_000)
+    run = Run(place, trials=50, steps=10_000, timing=Timing(keep_lock_s=0.3, lock_s=3.0))
     said: list[str] = []
 
     def fill_and_end() -> None:
@@ -263,8 +274,7 @@ def test_on_a_full_redis_where_nothing_has_ended_an_experiment_can_be_ended_and_
     place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("MQTUNE_BROKER", place.server.url)
-    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.3)
-    run = Run(place, trials=50, steps=10_000)
+    run = Run(place, trials=50, steps=10_000, timing=Timing(keep_lock_s=0.3))
 
     def fill_and_end() -> None:
         place.server.client.config_set("maxmemory", 1)
@@ -321,12 +331,11 @@ def test_a_driver_whose_journal_somebody_has_blocked_ends_with_the_way_out_which
 
 
 def test_a_freeze_that_outlasts_leases_costs_no_attempt_and_stops_no_worker_from_taking_trials(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Place, tmp_path: Path
 ) -> None:
     """Nobody sees more of it than that no answer comes; afterwards all leases have run out at once."""
     # As much shorter as the worker's leases: its driver, too, leaves workers time to renew them.
-    monkeypatch.setattr("mqtune.driver.timers.STALL_S", 2.0)
-    run, tags = Run(place, steps=120), "quick"
+    run, tags = Run(place, steps=120, timing=Timing(stall_s=2.0)), "quick"
     options = ("--gpus", "0", "--slots", "2", "--tags", tags)
 
     def freeze() -> None:

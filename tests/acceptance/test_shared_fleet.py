@@ -19,8 +19,9 @@ from mqtune.cli.fleet import open_fleet, shares_on
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import busy_as
 from mqtune.core.keys import DEMANDS
+from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd, Intent, TrialStatus
-from mqtune.journal import connect, demands
+from mqtune.journal import connect
 
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=9)
@@ -98,13 +99,12 @@ def shares(broker: str, *tuners: mqtune.Tuner) -> list[tuple[str, float, int]]:
 def test_slots_are_shared_by_weight_then_by_priority_and_given_back(
     make: Make, fleet: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(demands, "DEMAND_S", 5.0)
-    monkeypatch.setattr("mqtune.driver.timers.KEEP_LOCK_S", 0.5)
+    timing = Timing(keep_lock_s=0.5)
     monkeypatch.setenv("MQTUNE_BROKER", fleet)
-    first = make(share=3.0)
+    first = make(share=3.0, timing=timing)
     eventually(lambda: running(first)[0] > 4, 60)
 
-    second = make()
+    second = make(timing=timing)
     eventually(lambda: running(first, second) == [3, 1], 60)
     said = "its share is used up: 1 of 4 slots, as 1 other experiment wants slots too"
     eventually(lambda: running(second) and second.debug_string().endswith(said))
@@ -128,10 +128,10 @@ def test_slots_are_shared_by_weight_then_by_priority_and_given_back(
 def test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report(
     make: Make, fleet: str, tune: Tune, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("mqtune.driver.sharing.GRACE_S", 0.5)
     monkeypatch.setattr(trainables, "in_dicts", saving.in_dicts, raising=False)
     config = {"lr": mqtune.uniform(1, 2), "steps": STEPS, "step_s": 0.02}
-    low = tune("in_dicts", config, max_trials=4, resources=SLOT, run=mqtune.RunOptions(preemptible=True))
+    patient = mqtune.RunOptions(preemptible=True, timing=Timing(share_grace_s=0.5))
+    low = tune("in_dicts", config, max_trials=4, resources=SLOT, run=patient)
     eventually(lambda: low.step(0.05) or sum(bool(trial.checkpoint) for trial in low.get_trials()) == 4, 60)
 
     high = make(priority="high")

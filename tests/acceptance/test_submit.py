@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from accounts import Accounts
@@ -24,10 +24,14 @@ from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.cli import group
 from mqtune.client import Client
 from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources, MqtuneError, NameTaken
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialStatus
-from mqtune.journal import HOLD_S, MOST_SHORT, Submissions, SubmissionState, connect
+from mqtune.journal import MOST_SHORT, Submissions, SubmissionState, connect
 from mqtune.results.logs import follow_driver
 from mqtune.results.results import Results
+
+TIMING: Final = Timing()
+HOLD_S: Final = TIMING.lock_s
 
 KEY = "the key of this test's workers"
 DRIVES = ("--gpus", "0", "--slots", "0", "--drivers", "1")

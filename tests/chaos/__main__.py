@@ -146,7 +146,7 @@ def _figures(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "runs": len(outcomes),
         "runs with mqtune's own times": len(own),
-        "times of the others (s)": times.SHORT,
+        "times of the others (s)": times.shortened(),
         "faults": dict(sorted(faults.items())),
         "faults in all": sum(faults.values()),
         "violations": sum(len(outcome["violations"]) for outcome in outcomes),

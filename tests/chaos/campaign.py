@@ -250,7 +250,7 @@ class Campaign:
     ) -> None:
         self.random = Random(seed)
         self.times = run_times.OWN if own_times else run_times.SHORT
-        self.lease_s, self.lock_s = run_times.lease_s(self.times), run_times.lock_s(self.times)
+        self.lease_s, self.lock_s = self.times.lease_s, self.times.lock_s
         self.undriven_after_s = self.lock_s + LOSS_GRACE_S
         plans = plans_of(self.random, seed)
         self._kinds = kinds if kinds is not None else kinds_of(self.random, self.random.randint(3, 6), requests)
@@ -565,7 +565,7 @@ class Campaign:
             store_was_away="store away" in kinds,
             said=lines(driving.experiment.said),
             broken=self._broken,
-            pause_s=run_times.pause_s(self.times) if not is_stalled and not may_not_hear else 0.0,
+            pause_s=self.times.first_probe_s if not is_stalled and not may_not_hear else 0.0,
             revoked=frozenset(self._revoked[driving.experiment]),
             seats=gangs.seats_in(plan),
             are_apart="machines" in plan["gang"],

@@ -124,7 +124,7 @@ def tuner_of(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
         process=mqtune.Process(sync=plan["sync"], reuse=plan["reuse"]),
         checkpoints=mqtune.Checkpoints(plan["store"]),
         backend=plan["broker"],
-        run=mqtune.RunOptions(progress=False, **plan["standing"]),
+        run=mqtune.RunOptions(progress=False, timing=times.of_this_process(), **plan["standing"]),
         name=plan["name"],
         seed=plan["seed"],
     )
@@ -134,9 +134,8 @@ def attached(plan: dict[str, Any], told: Told) -> mqtune.Tuner:
     """Go on with what stands in Redis, or in this machine's copy; begin it if there is nothing yet."""
     scheduler = Watched(scheduler_of(plan), told)
     try:
-        return mqtune.Tuner.attach(
-            plan["name"], backend=plan["broker"], run=mqtune.RunOptions(progress=False), scheduler=scheduler
-        )
+        run = mqtune.RunOptions(progress=False, timing=times.of_this_process())
+        return mqtune.Tuner.attach(plan["name"], backend=plan["broker"], run=run, scheduler=scheduler)
     except ConfigurationError as error:
         if not str(error).startswith("there is no experiment"):
             raise
@@ -157,7 +156,6 @@ def summary(tuner: mqtune.Tuner) -> dict[str, Any]:
 
 
 def main(plan_path: Path, told_path: Path, results_path: Path, *how: str) -> int:
-    times.apply()
     plan = json.loads(plan_path.read_text())
     if host := os.environ.get("MQTUNE_CHAOS_HOST"):
         # As on another machine, where process numbers mean nothing.

@@ -16,6 +16,7 @@ from server_faults import tell
 from mqtune.core.errors import MqtuneError
 from mqtune.core.events import START, ExperimentEnded
 from mqtune.core.keys import ExperimentKeys
+from mqtune.core.timing import Timing
 from mqtune.journal import RedisJournal, connect
 
 #: How much an experiment that has ended takes, in bytes; half of that is enough for all that a run needs.
@@ -110,7 +111,10 @@ def _is_full(run: Run) -> bool:
 def _begin_and_end(run: Run, name: str) -> bool:
     """Have the Redis keep an experiment that has ended; whether it does."""
     url = run.world.server.url
-    with contextlib.suppress(MqtuneError, redis.RedisError), contextlib.closing(connect(url, timeout_s=1.0)) as client:
+    with (
+        contextlib.suppress(MqtuneError, redis.RedisError),
+        contextlib.closing(connect(url, timing=Timing(connect_timeout_s=1.0))) as client,
+    ):
         journal = RedisJournal(client, name, patience_s=_PATIENCE_S)
         journal.lock("chaos", "the campaign", _AGAIN_S)
         over = ExperimentEnded(outcome="finished", reason="", at=0.0, cursor=START)

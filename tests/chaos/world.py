@@ -29,6 +29,7 @@ from submitted import KEY, Desk, SubmittedProcess, new_drivers
 from mqtune.core.errors import MqtuneError
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import Resources, queue_name
+from mqtune.core.timing import Timing
 from mqtune.journal import Fleet
 
 HERE: Final = Path(__file__).parent
@@ -113,7 +114,7 @@ class World:
     Args:
         folder: where the run keeps everything; a new one.
         plans: what each experiment tunes, and how; see driver_main.
-        times: what drivers and workers go by, or nothing for mqtune's own.
+        times: what drivers and workers go by.
         seats: how many workers there are.
         slots: how many slots each has.
         has_devices: whether each slot has a device.
@@ -123,7 +124,7 @@ class World:
 
     folder: Path
     plans: list[dict[str, Any]]
-    times: dict[str, dict[str, float]]
+    times: Timing
     seats: int = 3
     slots: int = 2
     has_devices: bool = False
@@ -163,7 +164,7 @@ class World:
             MARK: self.mark,
             counting.BEATS: str(self.folder / "beats"),
             counting.DEVICES: str(self.folder / "devices"),
-            run_times.TIMES: json.dumps(self.times),
+            run_times.TIMES: run_times.to_text(self.times),
             "MQTUNE_HOME": str(self.folder / "home"),
             "MQTUNE_ADVERTISE": "127.0.0.1",
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -216,7 +217,8 @@ class World:
         shape = ["--gpus", devices] if self.has_devices else ["--gpus", "0", "--slots", str(self.slots)]
         arguments = ["--name", name, *shape, "--cpus", str(self.slots * CPUS)]
         arguments += ["--code-root", str(HERE), "--log-root", str(self.folder / "trials")]
-        arguments += ["--hold-seats", str(run_times.seat_s(self.times))]
+        if self.times == run_times.SHORT:
+            arguments += ["--hold-seats", str(run_times.SHORT_SEAT_S)]
         order = self.folder / "orders" / name
         settings = {"MQTUNE_BROKER": self.proxies[seat].url, breaker.ORDER: str(order), counting.SEAT: str(seat)}
         process = self._spawn("worker_main.py", arguments, log, **settings)

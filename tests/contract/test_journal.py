@@ -44,6 +44,7 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import BrokerUnavailable, MessageVersionError, NameTaken
 from mqtune.core.events import VERSION
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal import (
     GAP,
@@ -56,6 +57,7 @@ from mqtune.journal import (
     LastAttempt,
     MemoryServer,
     Order,
+    RedisClient,
     RedisJournal,
     connect,
     renew_all,
@@ -476,9 +478,9 @@ class TestRedisJournal(JournalContract):
         ]
 
     def test_waiting_for_the_server_ends_at_once_when_the_process_closes(
-        self, line: Any, monkeypatch: pytest.MonkeyPatch
+        self, redis_client: RedisClient, line: FaultyLine
     ) -> None:
-        monkeypatch.setattr("mqtune.journal.redis.RETRY_MIN_S", LONG_S)
+        redis_client.timing = Timing(first_retry_s=LONG_S)
         closing = threading.Event()
         line.cut("call", times=10**9)
         journal = RedisJournal(line, "x", closing=closing)

@@ -120,7 +120,11 @@ def altered_worker(
 if __name__ == "__main__":
     # Not on the path of a worker.
     sys.path.remove(str(HERE))
+    from mqtune.core.timing import Timing
+
+    #: An alteration may set it.
+    timing = Timing()
     exec(sys.argv.pop(1))
     from mqtune.cli import main
 
-    main()
+    main(timing)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import quote
 
 import celery
@@ -26,9 +26,8 @@ from servers import EACH_SERVER, started_on
 from mqtune.backends import EmbeddedServer
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.core.keys import UNACKED
+from mqtune.core.timing import Timing
 from mqtune.journal import (
-    BLOCKING_READ_MAX_S,
-    COMMAND_TIMEOUT_S,
     Connects,
     celery_options,
     celery_tls,
@@ -38,6 +37,10 @@ from mqtune.journal import (
     redact,
 )
 from mqtune.worker import check_broker
+
+TIMING: Final = Timing()
+COMMAND_TIMEOUT_S: Final = TIMING.command_timeout_s
+BLOCKING_READ_MAX_S: Final = TIMING.blocking_read_s
 
 SECRET = "s3cr3t/with@odd#chars"
 QUOTED = "s3cr3t%2Fwith%40odd%23chars"
@@ -111,7 +114,7 @@ def fake_redis(info: str = "redis_version:7.2.4\r\n", **answers: bytes) -> Itera
 def refusal(url: str, *, timeout_s: float = 5.0) -> MqtuneError:
     """Connect, and return the error, having checked that neither it nor what it is chained to shows the password."""
     with pytest.raises(MqtuneError) as caught:
-        connect(url, timeout_s=timeout_s)
+        connect(url, timing=Timing(connect_timeout_s=timeout_s))
     error: BaseException | None = caught.value
     shown = ""
     while error is not None:
@@ -131,14 +134,14 @@ def test_a_read_from_a_stream_has_one_shape_and_an_empty_one_is_falsy(client: re
 
 def test_the_longest_blocking_read_does_not_count_as_a_dead_connection(server: EmbeddedServer) -> None:
     shrink = 10.0
-    quick = open_client(server.url, command_timeout_s=COMMAND_TIMEOUT_S / shrink)
+    quick = open_client(server.url, timing=Timing(command_timeout_s=COMMAND_TIMEOUT_S / shrink))
 
     with contextlib.closing(quick):
         assert not quick.xread({"nothing": "$"}, block=int(BLOCKING_READ_MAX_S / shrink * 1000))
 
 
 def test_a_command_that_times_out_is_not_repeated(server: EmbeddedServer, client: redis.Redis) -> None:
-    hasty = open_client(server.url, command_timeout_s=0.5)
+    hasty = open_client(server.url, timing=Timing(command_timeout_s=0.5))
     hasty.ping()
     # Busy for longer than the time limit, and back in time for a second try if there were one.
     back = threading.Timer(0.75, os.kill, (server.pid, signal.SIGCONT))

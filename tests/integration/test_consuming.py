@@ -26,8 +26,8 @@ ANEW_S: Final = 60.0
 #: A worker that looks for trials that wait twice a second, and acts on four seconds of it.
 QUICK = """
 from pathlib import Path
-from mqtune.worker import app as worker_app, runtime
-runtime.ROUND_S, worker_app.LOOKS = 0.5, 8
+from mqtune.worker import app as worker_app
+timing = Timing(round_s=0.5, stuck_s=4.0)
 stuck = Path({stuck!r})
 ask = worker_app.TrialChannel._brpop_start
 """
@@ -57,8 +57,7 @@ worker_app.TrialChannel._brpop_start = ask_if_not_stuck
 )
 #: A worker that often looks for connections that it does not use, and soon closes them.
 TIDY = """
-from mqtune.worker import app as worker_app, runtime
-runtime.ROUND_S, worker_app.UNUSED_S = 0.3, 3.5
+timing = Timing(round_s=0.3, unused_s=3.5)
 """
 #: As soon as there is a file that says so, what a trial sends can't be joined for lack of memory.
 NO_MEMORY = """

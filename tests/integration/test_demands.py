@@ -17,7 +17,8 @@ from mqtune.backends import EmbeddedServer
 from mqtune.core.keys import DEMANDS, SHARES
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Share, Table, lists_of
-from mqtune.journal import Demands, Fleet, Quotas, celery_url, demands as module
+from mqtune.core.timing import Timing
+from mqtune.journal import Demands, Fleet, Quotas, RedisClient, celery_url
 from mqtune.worker import TrialTransport
 
 QUEUE = f"mqtune-{QUEUE_VERSION}.gpu0.cpu1"
@@ -36,7 +37,7 @@ def wants(token: str, wanted: int = 3) -> Demand:
 class Driver:
     """What a driver does once a second, for an experiment whose token is its name."""
 
-    def __init__(self, client: redis.Redis, name: str) -> None:
+    def __init__(self, client: RedisClient, name: str) -> None:
         self.demands = Demands(client, patience_s=1.0)
         self.name = name
 
@@ -67,7 +68,7 @@ def who_divides(client: Any) -> bytes:
 
 
 def test_each_demand_holds_until_its_experiment_leaves_or_says_nothing_more(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    redis_client: RedisClient,
 ):
     demands = Demands(redis_client, patience_s=1.0)
 
@@ -75,7 +76,8 @@ def test_each_demand_holds_until_its_experiment_leaves_or_says_nothing_more(
         demands.exchange(token, wants(token, wanted))
     assert all_of(demands) == ([wants("a", 4), wants("b", 5)], {}, AGING_S, {})
     demands.leave("b")
-    monkeypatch.setattr(module, "DEMAND_S", 1.0)
+    redis_client.timing = Timing(lock_s=1.0)
+    demands = Demands(redis_client, patience_s=1.0)
     demands.exchange("c", wants("c"))
     assert all_of(demands) == ([wants("a", 4), wants("c")], {}, AGING_S, {})
     # Who only looks neither keeps what has run out nor clears it away.
@@ -200,10 +202,9 @@ def test_a_table_in_which_nothing_changes_is_only_prolonged(redis_client: redis.
 
 
 @pytest.mark.usefixtures("four_slots")
-def test_another_divides_once_nobody_has_for_a_while(redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch):
-    assert module.TABLE_S + 1.0 <= 5.0, "with the second until the next look"
-    monkeypatch.setattr(module, "TABLE_S", 1.0)
-    monkeypatch.setattr(module, "DEMAND_S", 2.0)
+def test_another_divides_once_nobody_has_for_a_while(redis_client: RedisClient):
+    assert Timing().share_table_s + 1.0 <= 5.0, "with the second until the next look"
+    redis_client.timing = Timing(share_table_s=1.0, lock_s=2.0)
     first, second = Driver(redis_client, "a"), Driver(redis_client, "b")
     first.look()
     second.look()
@@ -216,7 +217,7 @@ def test_another_divides_once_nobody_has_for_a_while(redis_client: redis.Redis, 
 
 
 def test_what_a_silent_driver_does_not_use_is_lent_to_others_until_it_speaks_again(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    redis_client: RedisClient,
 ):
     Fleet(redis_client, patience_s=1.0).join(worker(queue=QUEUE, slots=4, busy={"b": 1}), HOLD_S)
     a, b = Driver(redis_client, "a"), Driver(redis_client, "b")
@@ -225,7 +226,8 @@ def test_what_a_silent_driver_does_not_use_is_lent_to_others_until_it_speaks_aga
     a.look(wanted=4)
     assert b.look(wanted=4, running=1).limit == 2
     assert a.look(wanted=4).limit == 2, "both are driven"
-    monkeypatch.setattr(module, "LENT_S", 0.3)
+    redis_client.timing = Timing(lend_after_s=0.3)
+    a = Driver(redis_client, "a")
 
     assert eventually(lambda: a.look(wanted=4).limit == 3), "of its two slots the silent one uses one"
     table = a.demands.table()

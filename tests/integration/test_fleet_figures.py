@@ -27,12 +27,16 @@ from mqtune.core.shares import Demand, lists_of
 from mqtune.core.submission import Submission
 from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.core.version import __version__
-from mqtune.journal import LOCK_S, Claim, Demands, Fleet, Quotas, RedisJournal, Submissions
+from mqtune.journal import Claim, Demands, Fleet, Quotas, RedisJournal, Submissions
 from mqtune.trainable import Bundle, File
 
 pytest.importorskip("prometheus_client")
 from mqtune.cli import fleet_figures
 from mqtune.cli.fleet_figures import METRICS, FleetReader
+from mqtune.core.timing import Timing
+
+TIMING: Final = Timing()
+LOCK_S: Final = TIMING.lock_s
 
 QUEUE: Final = f"mqtune-{QUEUE_VERSION}.gpu1.cpu4"
 TEAM: Final = "team-a-*"
@@ -303,11 +307,10 @@ def test_an_account_of_an_earlier_version_has_the_figures_that_it_may_have(
 
 
 def test_a_server_that_does_not_answer_is_a_figure_and_is_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(fleet_figures, "_ANSWER_S", 1.0)
     with EmbeddedServer.start(tmp_path) as server:
-        read = FleetReader(server.url)
+        read = FleetReader(server.url, timing=Timing(figures_answer_s=1.0))
         assert looked(read)["redis_up"] == 1
         os.kill(server.pid, signal.SIGSTOP)
         try:

@@ -20,8 +20,9 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError
 from mqtune.core.events import START, ExperimentCreated, ExperimentEnded, TrialStaged
 from mqtune.core.keys import ExperimentKeys
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
-from mqtune.journal import Follower, RedisJournal, connect, follow as module
+from mqtune.journal import Follower, RedisJournal, connect
 from mqtune.journal.follow import follow
 
 NAME = "followed"
@@ -63,8 +64,13 @@ def writer(redis_client: redis.Redis) -> Writer:
 
 
 @pytest.fixture
-def follower(redis_server: EmbeddedServer, writer: Writer) -> Iterator[Follower]:
-    with contextlib.closing(Follower(redis_server.url, NAME)) as following:
+def timing() -> Timing:
+    return Timing()
+
+
+@pytest.fixture
+def follower(redis_server: EmbeddedServer, writer: Writer, timing: Timing) -> Iterator[Follower]:
+    with contextlib.closing(Follower(redis_server.url, NAME, timing=timing)) as following:
         yield following
 
 
@@ -107,11 +113,12 @@ def test_it_reads_what_was_there_and_then_what_comes(follower: Follower, writer:
     assert read_until(follower, writer.ids[-1]) == writer.ids[before:]
 
 
-def test_a_long_journal_is_read_in_pages(redis_server: EmbeddedServer, writer: Writer, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "SILENCE_S", 1000)
+def test_a_long_journal_is_read_in_pages(redis_server: EmbeddedServer, writer: Writer):
     writer.stage(99)
 
-    with contextlib.closing(Follower(redis_server.url, NAME, page_count=10)) as follower:
+    with contextlib.closing(
+        Follower(redis_server.url, NAME, timing=Timing(follow_silence_s=1000), page_count=10)
+    ) as follower:
         pages = [follower.read(1) for _ in range(10)]
 
     assert [len(page) for page in pages] == [10] * 10
@@ -167,10 +174,8 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return lost
 
 
-def test_what_messages_lose_is_read_from_the_journal(
-    follower: Follower, writer: Writer, lost: list[Any], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(module, "SILENCE_S", 0.1)
+@pytest.mark.parametrize("timing", [Timing(follow_silence_s=0.1)])
+def test_what_messages_lose_is_read_from_the_journal(follower: Follower, writer: Writer, lost: list[Any]):
     listening(follower, writer)
     before = len(writer.ids)
     thread = threading.Thread(target=writer.stage, args=(299,))
@@ -186,10 +191,10 @@ def test_what_messages_lose_is_read_from_the_journal(
     assert found == writer.ids[before:]
 
 
+@pytest.mark.parametrize("timing", [Timing(follow_silence_s=0.1)])
 def test_a_last_message_that_is_lost_is_noticed_by_the_silence_after_it(
-    follower: Follower, writer: Writer, lost: list[Any], monkeypatch: pytest.MonkeyPatch
+    follower: Follower, writer: Writer, lost: list[Any]
 ):
-    monkeypatch.setattr(module, "SILENCE_S", 0.1)
     listening(follower, writer)
     before = len(writer.ids)
     writer.stage(3)
@@ -197,10 +202,8 @@ def test_a_last_message_that_is_lost_is_noticed_by_the_silence_after_it(
     assert len(lost) == 1
 
 
-def test_connections_that_are_cut_again_and_again_lose_nothing(
-    follower: Follower, writer: Writer, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(module, "SILENCE_S", 1000)
+@pytest.mark.parametrize("timing", [Timing(follow_silence_s=1000)])
+def test_connections_that_are_cut_again_and_again_lose_nothing(follower: Follower, writer: Writer):
     done = threading.Event()
     cut = 0
 

@@ -23,9 +23,7 @@ from mqtune.journal import Fleet, connect
 SOON_S: Final = 60.0
 #: A worker whose attempts are lost, and whose orders are repeated, sooner than usual.
 ALTERATION: Final = """
-from mqtune.worker import app, attempt, runtime
-app.LEASE_S = runtime.LEASE_S = 4.0
-runtime.HEARTBEAT_S = 0.5
+timing = Timing(lease_s=4.0, heartbeat_s=0.5)
 """
 ONE_SLOT: Final = ("--gpus", "0", "--slots", "1", "--cpus", "1", "--hold-seats", "1")
 APART: Final = mqtune.Resources(machines=2)

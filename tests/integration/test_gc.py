@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from accounts import Accounts
@@ -25,9 +25,13 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import AccessDenied
 from mqtune.core.keys import EXPERIMENTS, IDENTITY, TASK_NAME, ExperimentKeys
 from mqtune.core.machine import process_mark, started_at
+from mqtune.core.timing import Timing
 from mqtune.core.trial import checkpoint_id
 from mqtune.driver import claim, garbage_on, give_to_archive, tenant_on
-from mqtune.journal import LOCK_S, RedisJournal, connect, identify
+from mqtune.journal import RedisJournal, connect, identify
+
+TIMING: Final = Timing()
+LOCK_S: Final = TIMING.lock_s
 
 QUEUE = "mqtune-0-2-cpu1"
 

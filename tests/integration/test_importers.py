@@ -14,8 +14,9 @@ from attempts import gone, import_key, start_message
 from test_zygotes import frames
 from waiting import eventually, is_gone, lives
 
+from mqtune.core.timing import Timing
 from mqtune.trainable import FRAME_REPORT, TrainableSpec
-from mqtune.worker import Importer, ImportFailed, LateImports, ZygoteDied, ZygoteHandle, ZygoteSilent, importers
+from mqtune.worker import Importer, ImportFailed, LateImports, ZygoteDied, ZygoteHandle, ZygoteSilent
 
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -43,11 +44,11 @@ SLOW: Final = "import time\nwhile time.process_time() < 1: pass\n"
 class Slots:
     """An importer, and a slot for each device: a zygote, and the trial that it runs."""
 
-    def __init__(self, folder: Path, code: str) -> None:
+    def __init__(self, folder: Path, code: str, timing: Timing) -> None:
         self.folder = folder
         (folder / "job_code.py").write_text(f"{code}\n{CODE}")
         key = import_key(TrainableSpec("says", module="job_code"), folder)
-        self.importer = Importer(key, {DEVICES: "0"}, folder / "log", varies=[DEVICES])
+        self.importer = Importer(key, {DEVICES: "0"}, folder / "log", varies=[DEVICES], timing=timing)
         self.importer.get_ready(LateImports(folder))
 
     def fork(self, device: str) -> ZygoteHandle:
@@ -72,8 +73,8 @@ def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     made: list[Slots] = []
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site-packages"))
 
-    def make(code: str = "") -> Slots:
-        made.append(Slots(tmp_path, code))
+    def make(code: str = "", timing: Timing = Timing()) -> Slots:
+        made.append(Slots(tmp_path, code, timing))
         return made[-1]
 
     yield make
@@ -272,22 +273,17 @@ def test_an_importer_that_is_killed_takes_no_trial_along(slots: Callable[..., Sl
 
 
 @pytest.mark.parametrize("which", WHICH)
-def test_an_importer_that_is_frozen_is_killed_and_takes_no_trial_along(
-    slots: Callable[..., Slots], monkeypatch: pytest.MonkeyPatch, which: str
-) -> None:
-    two = slots(WHICH[which])
+def test_an_importer_that_is_frozen_is_killed_and_takes_no_trial_along(slots: Callable[..., Slots], which: str) -> None:
+    two = slots(WHICH[which], Timing(zygote_start_s=3.0))
     zygote = two.fork("0")
     trial = psutil.Process(two.start(zygote, waits=True)["pid"])
-    monkeypatch.setattr(importers, "START_S", 0.3)
     if which == "importer behind its scout":
         # It does nothing any more.
         os.kill(two.importer.pid, signal.SIGSTOP)
-        monkeypatch.setattr(importers, "START_S", 30)
         two.fork("1")
-        monkeypatch.setattr(importers, "START_S", 0.3)
     os.kill(two.importer.pid if which == "importer" else scout_of(two.importer), signal.SIGSTOP)
 
-    with pytest.raises(ZygoteSilent, match=r"forked no zygote within 0\.3 s and was killed"):
+    with pytest.raises(ZygoteSilent, match=r"forked no zygote within 3 s and was killed"):
         two.fork("1")
 
     assert two.importer.is_dead

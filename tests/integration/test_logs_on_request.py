@@ -14,8 +14,9 @@ from impaired import nothing_impaired
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import LogUnavailable
 from mqtune.core.keys import ExperimentKeys, control_channel, worker_key
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, TrialId
-from mqtune.journal import CHUNK_BYTES, LOGS, Claim, LogChunk, LogExchange, logs as module
+from mqtune.journal import CHUNK_BYTES, LOGS, Claim, LogChunk, LogExchange, RedisClient, logs as module
 from mqtune.results.logs import AttemptOutput
 from mqtune.worker import Logs, LogServer
 
@@ -58,7 +59,13 @@ class Far:
 
 
 @pytest.fixture
-def far(redis_client: redis.Redis, tmp_path: Path) -> Iterator[Far]:
+def timing() -> Timing:
+    return Timing()
+
+
+@pytest.fixture
+def far(redis_client: RedisClient, tmp_path: Path, timing: Timing) -> Iterator[Far]:
+    redis_client.timing = timing
     with contextlib.closing(Far(redis_client, tmp_path / "logs")) as far:
         yield far
 
@@ -129,9 +136,8 @@ def test_the_output_of_a_further_seat_is_read_from_the_worker_that_had_it(far: F
 
 
 @pytest.mark.parametrize("trial", ["../0001", "/etc", "..", "a/b", "", "../0001~1", "0001~/etc", "0001~0", "0001~1~1"])
-def test_a_trial_that_could_be_a_path_is_no_question(far: Far, monkeypatch: pytest.MonkeyPatch, trial: str) -> None:
-    monkeypatch.setattr(module, "ANSWER_S", 0.3)
-
+@pytest.mark.parametrize("timing", [Timing(log_answer_s=0.3)])
+def test_a_trial_that_could_be_a_path_is_no_question(far: Far, trial: str) -> None:
     with pytest.raises(LogUnavailable, match="did not answer"):
         far.ask(trial=trial)
 
@@ -159,18 +165,18 @@ def test_a_worker_that_was_started_anew_still_has_what_it_claimed_last(far: Far)
     assert far.ask(attempt=2) == LogChunk(b"from before", 0, 11, is_open=False)
 
 
-def test_a_worker_that_is_not_connected_or_does_not_answer_is_said(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("timing", [Timing(log_answer_s=0.2)])
+def test_a_worker_that_is_not_connected_or_does_not_answer_is_said(far: Far) -> None:
     with pytest.raises(LogUnavailable, match=r"worker gone@far.* is not connected"):
         far.asks.ask("gone@far", ONE, 1, "stdout", 0)
 
-    monkeypatch.setattr(module, "ANSWER_S", 0.2)
     far.client.set(worker_key("frozen@far"), b"here")
     with pytest.raises(LogUnavailable, match="worker frozen@far did not answer"):
         far.asks.ask("frozen@far", ONE, 1, "stdout", 0)
 
 
+@pytest.mark.parametrize("timing", [Timing(wake_again_s=0.01)])
 def test_a_wake_up_that_was_lost_comes_again(far: Far, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_WAKE_AGAIN_S", 0.01)
     far.begin().write_bytes(b"text")
     wakes = iter([True])
     wake = far.server.wake
@@ -212,9 +218,9 @@ def test_questions_and_answers_go_by_themselves(far: Far) -> None:
     far.begin().write_bytes(b"text")
     far.ask()
     far.client.set(worker_key("frozen@far"), b"here")
-    with contextlib.suppress(LogUnavailable), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "ANSWER_S", 0.05)
-        far.asks.ask("frozen@far", ONE, 1, "stdout", 0)
+    far.client.timing = Timing(log_answer_s=0.05)
+    with contextlib.suppress(LogUnavailable):
+        LogExchange(far.client, "e").ask("frozen@far", ONE, 1, "stdout", 0)
 
     (left,) = far.client.keys("mqtune:x:*")
     assert left.decode() == ExperimentKeys("e").asked("frozen@far")

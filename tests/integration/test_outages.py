@@ -25,6 +25,7 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import AttemptEnded, ExperimentCreated, decode_event
 from mqtune.core.keys import ExperimentKeys
+from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, TrialId
 from mqtune.journal import (
     FENCED,
@@ -43,6 +44,8 @@ from mqtune.journal import (
 TIMEOUT_S = 0.3
 #: So many attempts have more entries than are put back in one step.
 SEVERAL_UPLOADS = 260
+#: So short, too, is the silence after which a control channel counts as broken.
+TIMING = Timing(connect_timeout_s=TIMEOUT_S, command_timeout_s=TIMEOUT_S, channel_silence_s=TIMEOUT_S)
 DEFINITION = {"metric": "loss", "mode": "min", "max_failures": 0}
 CREATED = ExperimentCreated(name="x", definition=DEFINITION, at=1.0).encode()
 
@@ -63,7 +66,7 @@ def line(server: RestartableRedis) -> Iterator[FaultyProxy]:
 @pytest.fixture
 def client(line: FaultyProxy) -> Iterator[RedisClient]:
     """A client on a line that fails when a test says so."""
-    with contextlib.closing(open_client(line.url, connect_timeout_s=TIMEOUT_S, command_timeout_s=TIMEOUT_S)) as client:
+    with contextlib.closing(open_client(line.url, timing=TIMING)) as client:
         yield client
 
 
@@ -94,10 +97,9 @@ def test_a_report_that_gets_no_answer_is_written_once_and_counts_as_an_outage(
 
 
 def test_a_control_channel_that_leads_nowhere_is_made_anew(
-    line: FaultyProxy, client: RedisClient, journal: RedisJournal, monkeypatch: pytest.MonkeyPatch
+    line: FaultyProxy, client: RedisClient, journal: RedisJournal
 ) -> None:
     """Nobody says that the connection is broken: it is open, and takes what is sent."""
-    monkeypatch.setattr("mqtune.journal.fleet.SILENCE_S", TIMEOUT_S)
     hints = ControlChannel(client, "w")
     assert hints.next(0.01) is None
     line.drop()

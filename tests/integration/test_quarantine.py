@@ -38,8 +38,7 @@ for line in sys.stdin:
 ALTERATION = """
 import functools
 from mqtune.worker import devices, runtime
-devices.RETURN_S = {return_s}
-runtime.ROUND_S = 0.2
+timing = Timing(gpu_return_s={return_s}, round_s=0.2)
 runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """
 

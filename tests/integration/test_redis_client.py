@@ -10,7 +10,8 @@ import redis
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
-from mqtune.journal import RedisClient, RedisJournal, connect, connection as client_module
+from mqtune.core.timing import Timing
+from mqtune.journal import RedisClient, RedisJournal, connect
 
 
 @pytest.fixture
@@ -117,9 +118,9 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
 
 
 def test_a_connection_that_was_cut_while_nobody_used_it_is_replaced_unnoticed(
-    client: RedisClient, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    client: RedisClient, redis_client: redis.Redis
 ) -> None:
-    monkeypatch.setattr(client_module, "_FRESH_S", 0.0)
+    client.timing = Timing(fresh_s=0.0)
     (cut,) = connections(redis_client)
     redis_client.client_kill_filter(_id=cut)
     eventually(lambda: cut not in connections(redis_client))
@@ -128,9 +129,9 @@ def test_a_connection_that_was_cut_while_nobody_used_it_is_replaced_unnoticed(
 
 
 def test_a_cut_connection_is_told_once_and_the_others_are_looked_at_before_they_are_used(
-    client: RedisClient, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    client: RedisClient, redis_client: redis.Redis
 ) -> None:
-    monkeypatch.setattr(client_module, "_FRESH_S", 60.0)
+    client.timing = Timing(fresh_s=60.0)
     both = threading.Barrier(2)
 
     def at_once() -> None:

@@ -22,8 +22,8 @@ from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.cli.submit import why_no_driver_slot
 from mqtune.core.errors import BrokerRefused
+from mqtune.core.timing import Timing
 from mqtune.journal import Fleet, RedisJournal, account, connect, password_hash, rules_of
-from mqtune.worker import drivers as module
 
 USER = "team-driver"
 OLD, NEW = "the-old-one", "the-new-one"
@@ -102,10 +102,9 @@ def test_an_account_that_is_made_again_keeps_its_passwords_and_gets_other_rules(
 
 
 @pytest.fixture
-def host(team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DriverHost]:
-    for name, seconds in {"LOOK_S": 0.01, "KEEP_S": 0.05, "HOLD_S": 0.3}.items():
-        monkeypatch.setattr(module, name, seconds)
-    with contextlib.closing(DriverHost(team.client, tmp_path / "host")) as host:
+def host(team: Team, tmp_path: Path) -> Iterator[DriverHost]:
+    timing = Timing(look_at_scripts_s=0.01, keep_lock_s=0.05, lock_s=0.3)
+    with contextlib.closing(DriverHost(team.client, tmp_path / "host", timing=timing)) as host:
         yield host
 
 

@@ -17,8 +17,8 @@ from servers import EACH_SERVER, started_on
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer, ServerBinary, find_binary, server_url
-from mqtune.backends.local import server as server_module
 from mqtune.core.errors import BrokerRefused, NameTaken, NoServer
+from mqtune.core.timing import Timing
 from mqtune.core.version import install_command
 from mqtune.journal import connect
 
@@ -26,10 +26,10 @@ OWNER = """
 import os, sys
 from pathlib import Path
 import signal
-from mqtune.backends.local import server as module
-module.STOP_DEADLINE_S = 0.5
+from mqtune.backends import EmbeddedServer
+from mqtune.core.timing import Timing
 signal.signal(signal.SIGINT, lambda *_: os.write(1, b"interrupted\\n"))
-server = module.EmbeddedServer.start(Path(sys.argv[1]))
+server = EmbeddedServer.start(Path(sys.argv[1]), timing=Timing(server_stop_s=0.5))
 print(server.pid, server.url, flush=True)
 sys.stdin.read()
 """
@@ -41,8 +41,13 @@ def binary(request: pytest.FixtureRequest) -> ServerBinary:
 
 
 @pytest.fixture
-def server(tmp_path: Path, binary: ServerBinary) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer.start(tmp_path, binary=binary) as running:
+def timing() -> Timing:
+    return Timing()
+
+
+@pytest.fixture
+def server(tmp_path: Path, binary: ServerBinary, timing: Timing) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer.start(tmp_path, binary=binary, timing=timing) as running:
         yield running
 
 
@@ -289,13 +294,10 @@ def test_an_address_that_a_dead_server_left_is_not_taken_for_a_running_one(
     assert EmbeddedServer.running_url(tmp_path) is None
 
 
-def test_a_second_server_on_a_folder_is_refused_and_the_first_runs_on(
-    tmp_path: Path, binary: ServerBinary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "HANDOVER_ANSWERING_S", 0.05)
+def test_a_second_server_on_a_folder_is_refused_and_the_first_runs_on(tmp_path: Path, binary: ServerBinary) -> None:
     with owner_process(tmp_path) as (owner, _, url):
         with pytest.raises(NameTaken, match=f"process {owner.pid} on "):
-            EmbeddedServer.start(tmp_path, binary=binary)
+            EmbeddedServer.start(tmp_path, binary=binary, timing=Timing(handover_answering_s=0.05))
 
         assert EmbeddedServer.running_url(tmp_path) == url
 
@@ -346,11 +348,8 @@ def test_the_folder_of_a_killed_owner_can_be_started_at_once_with_all_that_was_w
             assert EmbeddedServer.running_url(tmp_path) == server.url
 
 
-def test_a_dead_server_frees_its_folder_also_while_nobody_reaps_it(
-    tmp_path: Path, binary: ServerBinary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "STOP_DEADLINE_S", 1.0)
-    server = EmbeddedServer.start(tmp_path, binary=binary)
+def test_a_dead_server_frees_its_folder_also_while_nobody_reaps_it(tmp_path: Path, binary: ServerBinary) -> None:
+    server = EmbeddedServer.start(tmp_path, binary=binary, timing=Timing(server_stop_s=1.0))
     os.kill(server.pid, signal.SIGTERM)
     eventually(lambda: not is_alive(server))
     os.kill(server.pid, 0)
@@ -362,11 +361,9 @@ def test_a_dead_server_frees_its_folder_also_while_nobody_reaps_it(
         assert EmbeddedServer.running_url(tmp_path) == second.url
 
 
+@pytest.mark.parametrize("timing", [Timing(server_stop_s=0.2)])
 @pytest.mark.parametrize("lacks", ["an answer", "its watcher"])
-def test_a_server_that_hangs_or_has_no_watcher_still_stops(
-    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, lacks: str
-) -> None:
-    monkeypatch.setattr(server_module, "STOP_DEADLINE_S", 0.2)
+def test_a_server_that_hangs_or_has_no_watcher_still_stops(server: EmbeddedServer, lacks: str) -> None:
     if lacks == "an answer":
         os.kill(server.pid, signal.SIGSTOP)
     else:
@@ -448,14 +445,11 @@ def test_a_server_that_does_not_come_up_is_an_error_with_the_end_of_its_log(tmp_
     assert not (tmp_path / "folder" / "redis" / "server.conf").exists()
 
 
-def test_a_server_that_never_answers_is_an_error_and_does_not_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "START_DEADLINE_S", 1.0)
+def test_a_server_that_never_answers_is_an_error_and_does_not_stay(tmp_path: Path) -> None:
     mute = script(tmp_path / "mute", f"echo $$ > {tmp_path}/pid; exec sleep 60")
 
     with pytest.raises(NoServer, match=r"did not answer within 1 s"):
-        EmbeddedServer.start(tmp_path / "folder", binary=ServerBinary(mute, (7, 2)))
+        EmbeddedServer.start(tmp_path / "folder", binary=ServerBinary(mute, (7, 2)), timing=Timing(server_start_s=1.0))
 
     pid = int((tmp_path / "pid").read_text())
     eventually(lambda: not group_of(pid))

@@ -42,7 +42,7 @@ for line in sys.stdin:
 ALTERATION = """
 import functools
 from mqtune.worker import devices, runtime
-runtime.ROUND_S = 0.1
+timing = Timing(round_s=0.1)
 runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """
 OPTIONS = ("--gpus", "0,", "--gpu-memory", "10", "--pack-gpus", "4", "--cpus", "4")

@@ -23,6 +23,7 @@ from mqtune.core.errors import BrokerFull, CodeRefused, NameTaken
 from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS, ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.submission import Submission
+from mqtune.core.timing import Timing
 from mqtune.journal import (
     MOST_SHORT,
     RedisClient,
@@ -30,10 +31,9 @@ from mqtune.journal import (
     Submissions,
     connect,
     experiments_on,
-    submissions as module,
 )
 from mqtune.trainable import Bundle, File
-from mqtune.worker import DriverSlots, Logs, Scratch, drivers
+from mqtune.worker import DriverSlots, Logs, Scratch
 
 KEY = "the key of this test's workers"
 BUNDLE = Bundle.of({"tune.py": File(b"print(1)")})
@@ -58,6 +58,13 @@ def client(url: str) -> Iterator[RedisClient]:
 
 @pytest.fixture
 def there(client: redis.Redis) -> Submissions:
+    return Submissions(client, patience_s=5)
+
+
+@pytest.fixture
+def briefly(client: RedisClient) -> Submissions:
+    """The same, for workers whose hold runs out soon."""
+    client.timing = Timing(lock_s=SHORT_HOLD_S)
     return Submissions(client, patience_s=5)
 
 
@@ -134,16 +141,14 @@ def test_a_name_is_taken_until_its_submission_has_ended_and_runs_are_numbered_on
 
 
 def test_a_submission_whose_worker_is_gone_runs_on_another_and_the_first_one_is_not_heard_any_more(
-    there: Submissions, monkeypatch: pytest.MonkeyPatch
+    there: Submissions, briefly: Submissions
 ):
     submit(there)
-    monkeypatch.setattr(module, "HOLD_S", SHORT_HOLD_S)
-    _, lost = take(there)
+    _, lost = take(briefly)
     eventually(lambda: there.due() == ["sweep"])
     # One that is kept late is still its worker's if nobody has taken it.
-    assert (there.keep("sweep", lost), there.due()) == ("", [])
+    assert (briefly.keep("sweep", lost), there.due()) == ("", [])
     eventually(lambda: there.due() == ["sweep"])
-    monkeypatch.undo()
     taken, token = take(there, "w2")
     assert (taken.run, taken.is_first) == (2, False)
     assert there.keep("sweep", lost) == "over"
@@ -153,7 +158,7 @@ def test_a_submission_whose_worker_is_gone_runs_on_another_and_the_first_one_is_
 
 
 def test_runs_that_are_lost_soon_after_their_begin_end_a_submission_and_those_that_are_given_back_never_do(
-    there: Submissions, monkeypatch: pytest.MonkeyPatch
+    there: Submissions, client: RedisClient
 ):
     submit(there)
     for _ in range(2 * MOST_SHORT):
@@ -161,9 +166,8 @@ def test_runs_that_are_lost_soon_after_their_begin_end_a_submission_and_those_th
     for _ in range(MOST_SHORT - 1):
         there.leave("sweep", take(there)[1], "lost", code=-9, reason="killed", output="")
     # One that has run long enough is no sign of a bad script.
-    monkeypatch.setattr(module, "SHORT_S", 0.0)
-    there.leave("sweep", take(there)[1], "lost", code=-9, reason="killed", output="the end")
-    monkeypatch.undo()
+    client.timing = Timing(short_run_s=0.0)
+    there.leave("sweep", take(Submissions(client, patience_s=5))[1], "lost", code=-9, reason="killed", output="the end")
     for _ in range(MOST_SHORT - 1):
         there.leave("sweep", take(there)[1], "lost", code=-9, reason="killed", output="the end")
     assert there.due() == ["sweep"]
@@ -191,7 +195,7 @@ def test_what_somebody_drives_is_neither_submitted_nor_taken(there: Submissions,
 
 
 def test_a_person_ends_one_that_waits_at_once_and_the_worker_of_any_other_hears_of_it(
-    there: Submissions, monkeypatch: pytest.MonkeyPatch
+    there: Submissions, briefly: Submissions
 ):
     assert there.halt("sweep", "by ada") == "unknown"
     submit(there)
@@ -207,8 +211,7 @@ def test_a_person_ends_one_that_waits_at_once_and_the_worker_of_any_other_hears_
     assert states(there) == ("ended", 1, "stopped")
 
     submit(there)
-    monkeypatch.setattr(module, "HOLD_S", SHORT_HOLD_S)
-    take(there)
+    take(briefly)
     eventually(lambda: there.due() == ["sweep"])
     assert there.halt("sweep", "by ada") == "stopped"
 
@@ -287,7 +290,7 @@ def test_workers_that_may_not_run_one_leave_it_to_others_and_are_known_until_it_
     assert there.signed("gone") is None
 
 
-def drives(there: Submissions, folder: Path) -> DriverSlots:
+def drives(there: Submissions, folder: Path, timing: Timing = Timing()) -> DriverSlots:
     """A worker that has room for one script, in this folder."""
     scratch: Any = SimpleNamespace(folder=lambda *_: folder, remove=lambda _: None)
     return DriverSlots(
@@ -300,6 +303,7 @@ def drives(there: Submissions, folder: Path) -> DriverSlots:
         logs=scratch,
         scratch=scratch,
         impairments=nothing_impaired(),
+        timing=timing,
     )
 
 
@@ -315,10 +319,7 @@ def test_a_submission_that_no_worker_could_run_has_failed(there: Submissions, tm
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are no real-time signals here")
-def test_a_script_that_a_real_time_signal_ends_frees_its_slot(
-    there: Submissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(drivers, "LOOK_S", 0.01)
+def test_a_script_that_a_real_time_signal_ends_frees_its_slot(there: Submissions, tmp_path: Path):
     bundle = Bundle.of({"tune.py": File(b"import os; os.kill(os.getpid(), 40)")})
     there.submit(submission(bundle=bundle.digest), bundle, KEY)
     slots = DriverSlots(
@@ -331,6 +332,7 @@ def test_a_script_that_a_real_time_signal_ends_frees_its_slot(
         logs=Logs(tmp_path, (), nothing_impaired()),
         scratch=Scratch(tmp_path),
         impairments=nothing_impaired(),
+        timing=Timing(look_at_scripts_s=0.01),
     )
 
     with contextlib.closing(slots):
@@ -341,15 +343,12 @@ def test_a_script_that_a_real_time_signal_ends_frees_its_slot(
     assert "it was ended by signal 40" in found.reason
 
 
-def test_scripts_go_to_the_worker_that_has_least_to_do(
-    client: RedisClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(drivers, "LOOK_S", 0.05)
-    monkeypatch.setattr(drivers, "SPREAD_S", 2.0)
+def test_scripts_go_to_the_worker_that_has_least_to_do(client: RedisClient, tmp_path: Path):
+    timing = Timing(look_at_scripts_s=0.05, spread_s=2.0)
     with contextlib.ExitStack() as stack:
         hosts: list[DriverHost] = []
         for name in ("one", "two"):
-            host = DriverHost(client, tmp_path / name, name=name, slots=4)
+            host = DriverHost(client, tmp_path / name, name=name, slots=4, timing=timing)
             hosts.append(stack.enter_context(contextlib.closing(host)))
             for number in range(1, 4):
                 host.submit(f"{name}-{number}")
@@ -379,14 +378,11 @@ def test_a_worker_that_is_shut_down_hands_its_scripts_over_without_a_wait_for_th
     assert taken.run == 2
 
 
-def test_a_submission_for_which_a_worker_has_no_room_is_left_to_others_at_first(
-    there: Submissions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(drivers, "LOOK_S", 0.001)
+def test_a_submission_for_which_a_worker_has_no_room_is_left_to_others_at_first(there: Submissions, tmp_path: Path):
     (tmp_path / "file").touch()
     submit(there)
 
-    with contextlib.closing(drives(there, tmp_path / "file" / "run")) as slots:
+    with contextlib.closing(drives(there, tmp_path / "file" / "run", Timing(look_at_scripts_s=0.001))) as slots:
         slots.start()
         eventually(lambda: states(there)[1] == 1 and there.due() == ["sweep"])
         # What is submitted later is taken later.
@@ -447,7 +443,7 @@ def test_the_worker_of_a_script_that_runs_keeps_it_when_its_place_is_written_aga
     assert states(there)[0] == "running"
 
     assert there.due() == []
-    assert -module.HOLD_S - 2 <= place(client) < 0, "its worker may be gone, and then another one takes it"
+    assert -Timing().lock_s - 2 <= place(client) < 0, "its worker may be gone, and then another one takes it"
     assert there.keep("sweep", token) == ""
 
 

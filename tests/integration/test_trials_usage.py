@@ -45,8 +45,8 @@ for line in sys.stdin:
 #: A worker that asks it, and counts tenths of seconds where a real one counts minutes.
 ALTERATION = """
 import functools
-from mqtune.worker import devices, runtime, usage
-runtime.ROUND_S, usage.IDLE_S = 0.1, 0.4
+from mqtune.worker import devices, runtime
+timing = Timing(round_s=0.1, idle_s=0.4)
 runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
 """
 USE = LiveUse(1, {"0": DeviceUse(87.0, 5e9, 412.0)}, 1.5, 2e9, {}, {"sampled_s": 10.0})

@@ -11,9 +11,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import psutil
 import pytest
@@ -38,6 +38,7 @@ from mqtune.core.events import (
     decode_event,
 )
 from mqtune.core.resources import Resources
+from mqtune.core.timing import Timing
 from mqtune.core.trial import (
     UNDRIVEN,
     WORKER_ERROR,
@@ -72,7 +73,6 @@ from mqtune.worker import (
     ZygoteHandle,
     attempt as attempt_module,
     revoke,
-    zygotes as zygotes_module,
 )
 
 CODE = """
@@ -256,6 +256,9 @@ class Steps(mqtune.Trainable):
         self.epoch = checkpoint.data["epoch"]
 """
 
+#: A trial that is told to stop is given no time.
+HASTY: Final = Timing(lease_s=60.0, stop_grace_s=0.01)
+
 
 def _no_code(experiment: str) -> NoReturn:
     raise AssertionError(experiment)
@@ -264,7 +267,7 @@ def _no_code(experiment: str) -> NoReturn:
 class Machine:
     """A worker without Celery and Redis: one slot, and a journal in memory."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, timing: Timing) -> None:
         self.code_root, log_root = folder / "code", folder / "logs"
         self.code_root.mkdir()
         (self.code_root / "worker_code.py").write_text(CODE)
@@ -272,18 +275,18 @@ class Machine:
         # As in a worker, they outlive the zygotes that they start.
         self.threads = ThreadPoolExecutor(8)
         self.runs: list[AttemptRun] = []
-        slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root, nothing_impaired())
+        slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root, nothing_impaired(), timing=timing)
         (self.slot,), self.back_off = slots.all, slots.back_off
         bundles = Bundles(folder / "bundles", "", _no_code, slots.code_roots)
         self.services = WorkerServices(
             name="w1@here",
             host="here",
             queue="mqtune.cpu1",
-            lease_s=60.0,
+            timing=timing,
             grace_s=10.0,
             seat_s=SEAT_S,
             clock=time,
-            uplink=Uplink(time),
+            uplink=Uplink(time, timing),
             logs=Logs(log_root, (), nothing_impaired()),
             scratch=Scratch(log_root),
             slots=slots,
@@ -408,8 +411,13 @@ class Attempt:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path)
+def timing() -> Timing:
+    return Timing(lease_s=60.0)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, timing: Timing) -> Iterator[Machine]:
+    machine = Machine(tmp_path, timing)
     yield machine
     machine.close()
 
@@ -629,12 +637,12 @@ def test_a_function_that_catches_the_pause_can_save_where_it_is(
     assert counters["training_iteration"] == len(one.reports)
 
 
+@pytest.mark.parametrize("timing", [HASTY])
 @pytest.mark.parametrize(("grace_s", "step_s"), [(60.0, 0.5), (0.1, 30.0)])
 def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, grace_s: float, step_s: float
+    machine: Machine, tmp_path: Path, grace_s: float, step_s: float
 ) -> None:
     """Longer than a trial that is told to stop may take."""
-    monkeypatch.setattr(attempt_module, "TOLD_GRACE_S", 0.01)
     machine.grace_s = grace_s
     mark = tmp_path / "mark"
     one = machine.start("Steps", {"later_steps_s": step_s, "mark": str(mark)}, kind="class").has_reported(1)
@@ -646,11 +654,9 @@ def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
     assert len(one.of(CheckpointSaved)) == (grace_s > step_s)
 
 
-def test_a_trial_that_gives_way_has_time_to_save_until_it_is_to_hurry(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("timing", [HASTY])
+def test_a_trial_that_gives_way_has_time_to_save_until_it_is_to_hurry(machine: Machine, tmp_path: Path) -> None:
     """As much as one that is paused by hand: nothing of it is lost because others have come."""
-    monkeypatch.setattr(attempt_module, "TOLD_GRACE_S", 0.01)
     marks = [tmp_path / "first", tmp_path / "second"]
     for mark, step_s in zip(marks, (0.5, 60.0), strict=True):
         one = machine.start("Steps", {"later_steps_s": step_s, "mark": str(mark)}, kind="class").has_reported(1)
@@ -732,7 +738,7 @@ def test_a_trial_that_catches_every_stop_ends_at_a_report_and_says_why(
 
     ended = one.intend(intent).ended()
 
-    assert time.monotonic() - began < attempt_module.TOLD_GRACE_S - 3, "it had the slot until its worker lost patience"
+    assert time.monotonic() - began < Timing().stop_grace_s - 3, "it had the slot until its worker lost patience"
     assert (ended.end, ended.signal, ended.error) == (end, signal.SIGTERM, why)
     assert ended.stderr_tail == f"{why}\n"
 
@@ -860,10 +866,8 @@ def test_a_heartbeat_that_meets_the_journaled_end_is_no_refusal(
     assert "refuses" not in caplog.text
 
 
-def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attempt_module, "TERMINATE_GRACE_S", 0.1)
+@pytest.mark.parametrize("timing", [Timing(lease_s=60.0, terminate_grace_s=0.1)])
+def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(machine: Machine, timing: Timing) -> None:
     machine.grace_s = 0.1
 
     # A pause has time, and a worker that closes has none.
@@ -873,7 +877,7 @@ def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(
     handed_back = machine.start("deaf", trial="0002").has_reported(1)
     handed_back.run.requeue("its worker was shut down")
     assert handed_back.ended().end is AttemptEnd.HANDED_BACK
-    monkeypatch.setattr(attempt_module, "PAUSE_GRACE_S", 0.1)
+    machine.services = replace(machine.services, timing=replace(timing, pause_grace_s=0.1))
     assert machine.start("deaf", trial="0003").has_reported(1).intend(Intent.PAUSE).ended().end is AttemptEnd.PAUSED
 
 
@@ -935,6 +939,7 @@ def test_a_trial_that_a_real_time_signal_kills_has_failed_by_that(machine: Machi
     assert ended.error == "the trial's process was killed by signal 40"
 
 
+@pytest.mark.parametrize("timing", [Timing(full_retry_s=0.01, least_wait_s=0.01)])
 def test_an_attempt_ends_with_the_time_for_which_its_data_waited_for_a_full_server(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -946,8 +951,6 @@ def test_an_attempt_ends_with_the_time_for_which_its_data_waited_for_a_full_serv
             raise BrokerFull("Redis is full")
         return report(journal, segments)
 
-    monkeypatch.setattr("mqtune.worker.uplink.FULL_RETRY_S", 0.01)
-    monkeypatch.setattr("mqtune.worker.usage._LEAST_WAIT_S", 0.01)
     monkeypatch.setattr(MemoryJournal, "report", refuse)
 
     assert "redis_wait_s" not in usual.usage
@@ -1000,31 +1003,32 @@ def test_another_trainables_trial_starts_when_the_process_before_it_in_the_slot_
     assert log.read_text().splitlines() == ["the first goes", "the second runs"]
 
 
-#: What is waited for of a frozen zygote, and the steps of the stop ladder; a zygote at work would be slower now and then.
-PATIENCE: list[tuple[ModuleType, str]] = [
-    (attempt_module, "SILENT_S"),
-    (attempt_module, "TOLD_GRACE_S"),
-    (attempt_module, "TERMINATE_GRACE_S"),
-    (zygotes_module, "START_S"),
-    (zygotes_module, "EXCHANGE_S"),
-    (zygotes_module, "CLOSE_TIMEOUT_S"),
-]
+#: Nobody waits long for a frozen zygote, nor for the steps of the stop ladder; a zygote at work takes less to start a trial.
+IMPATIENT: Final = pytest.mark.parametrize(
+    "timing",
+    [
+        Timing(
+            zygote_silence_s=0.3,
+            stop_grace_s=0.3,
+            terminate_grace_s=0.3,
+            zygote_start_s=2.0,
+            zygote_exchange_s=2.0,
+            zygote_close_s=1.0,
+        )
+    ],
+)
 
 
 @contextlib.contextmanager
 def frozen(machine: Machine) -> Iterator[psutil.Process]:
-    """The slot's zygote is frozen, and nobody waits long for it; it is gone afterwards."""
-    zygote = machine.slot.zygotes.all[-1]
-    process = psutil.Process(zygote._process.pid)
+    """The slot's zygote is frozen; it is gone afterwards."""
+    process = psutil.Process(machine.slot.zygotes.all[-1].pid)
     process.suspend()
-    with pytest.MonkeyPatch.context() as patch:
-        for module, name in PATIENCE:
-            patch.setattr(module, name, 0.3)
-        zygote._channel.limit(0.3)
-        yield process
+    yield process
     assert not lives(process)
 
 
+@IMPATIENT
 @pytest.mark.parametrize("trainable", ["endless", "deaf"])
 def test_a_trial_under_a_frozen_zygote_is_ended_when_that_is_wanted(machine: Machine, trainable: str) -> None:
     """One that hears nothing has every rung of the ladder climbed."""
@@ -1037,6 +1041,7 @@ def test_a_trial_under_a_frozen_zygote_is_ended_when_that_is_wanted(machine: Mac
     assert is_gone(ended.pid)
 
 
+@IMPATIENT
 def test_a_trial_that_ends_under_a_frozen_zygote_has_ended_as_it_says(machine: Machine, tmp_path: Path) -> None:
     go_on = tmp_path / "go on"
     one = machine.start("waits_for", {"file": str(go_on)}).has_reported(1)
@@ -1049,16 +1054,14 @@ def test_a_trial_that_ends_under_a_frozen_zygote_has_ended_as_it_says(machine: M
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED, "the slot serves on"
 
 
-def test_a_trial_that_exits_under_a_frozen_zygote_has_not_outlived_its_time(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(attempt_module, "SILENT_S", 3.0)
-
+@pytest.mark.parametrize("timing", [Timing(zygote_silence_s=3.0)])
+def test_a_trial_that_exits_under_a_frozen_zygote_has_not_outlived_its_time(machine: Machine) -> None:
     ended = machine.start("exits_under_a_frozen_zygote", ttl_s=2.0).ended()
 
     assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "Exited")
 
 
+@IMPATIENT
 @pytest.mark.parametrize("text", ["", "x" * 2**22], ids=["small", "larger than a channel holds"])
 def test_a_trial_that_a_frozen_zygote_does_not_start_is_started_by_a_fresh_one(machine: Machine, text: str) -> None:
     machine.start("steady").ended()

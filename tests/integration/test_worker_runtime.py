@@ -17,9 +17,10 @@ from mqtune.core.codec import encode_value
 from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
 from mqtune.core.keys import ExperimentKeys, control_channel
 from mqtune.core.resources import Resources
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.journal import LOOK, Assignment, Claim, Fleet, Grant, RedisClient, RedisJournal
-from mqtune.worker import REMEMBERED, Slot, SlotPlan, Slots, WorkerRuntime, runtime as module
+from mqtune.worker import REMEMBERED, Slot, SlotPlan, Slots, WorkerRuntime
 
 TRIAL = TrialId("0001")
 
@@ -30,10 +31,15 @@ def beat_s() -> float:
 
 
 @pytest.fixture
+def own_clock() -> SimpleNamespace:
+    """This machine's clock, which a test may set."""
+    return SimpleNamespace(time=time.time, monotonic=time.monotonic)
+
+
+@pytest.fixture
 def runtime(
-    redis_client: RedisClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beat_s: float
+    redis_client: RedisClient, tmp_path: Path, beat_s: float, own_clock: SimpleNamespace
 ) -> Iterator[WorkerRuntime]:
-    monkeypatch.setattr(module, "HEARTBEAT_S", beat_s)
     runtime = WorkerRuntime(
         redis_client,
         name="w@here",
@@ -43,6 +49,8 @@ def runtime(
         grace_s=1.0,
         wake_consumer=lambda: None,
         show=lambda _: None,
+        timing=Timing(heartbeat_s=beat_s, round_s=1.0),
+        own_clock=own_clock,
     )
     runtime.start()
     yield runtime
@@ -85,7 +93,7 @@ def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
         return (redis_client.zscore(ExperimentKeys(name).leases, TRIAL) or 0) / 1000 - seconds
 
     for name in others:
-        eventually(lambda name=name: ahead_s(name) > module.LEASE_S - 5)
+        eventually(lambda name=name: ahead_s(name) > Timing().lease_s - 5)
 
 
 def test_what_waits_for_an_import_is_held_again_with_each_heartbeat(
@@ -103,14 +111,14 @@ def test_what_waits_for_an_import_is_held_again_with_each_heartbeat(
 @pytest.mark.parametrize("beat_s", [60.0])
 @pytest.mark.parametrize("step_s", [3600.0, -3600.0])
 def test_a_clock_that_is_set_changes_nothing_about_when_the_server_was_heard(
-    runtime: WorkerRuntime, redis_client: RedisClient, monkeypatch: pytest.MonkeyPatch, step_s: float
+    runtime: WorkerRuntime, redis_client: RedisClient, own_clock: SimpleNamespace, step_s: float
 ) -> None:
     redis_client.lpush(runtime.queue, "a task")
-    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() + step_s, monotonic=time.monotonic))
+    own_clock.time = lambda: time.time() + step_s
     assert runtime.waiting() == 1
 
-    later_s = module.LEASE_S + 1
-    monkeypatch.setattr(module.time, "monotonic", lambda: time.monotonic() + later_s)
+    later_s = Timing().lease_s + 1
+    own_clock.monotonic = lambda: time.monotonic() + later_s
     assert runtime.waiting() == 0
 
 

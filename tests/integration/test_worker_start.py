@@ -13,13 +13,21 @@ from started import started, wait_for_worker
 
 from mqtune.backends import EmbeddedServer
 from mqtune.core.errors import BrokerUnavailable
+from mqtune.core.timing import Timing
 from mqtune.journal import RedisClient
-from mqtune.worker import TrialApp, WorkerSettings, app as worker_module, create_app
+from mqtune.worker import TrialApp, WorkerSettings, create_app
 
 
 @pytest.fixture
-def app(redis_server: EmbeddedServer, tmp_path: Path) -> Any:
-    settings = WorkerSettings(broker=redis_server.url, gpus="0", code_root=tmp_path, log_root=tmp_path / "logs")
+def timing() -> Timing:
+    return Timing()
+
+
+@pytest.fixture
+def app(redis_server: EmbeddedServer, tmp_path: Path, timing: Timing) -> Any:
+    settings = WorkerSettings(
+        broker=redis_server.url, gpus="0", code_root=tmp_path, log_root=tmp_path / "logs", timing=timing
+    )
     app = create_app(settings)
     yield app
     app.client.close()
@@ -50,10 +58,10 @@ def test_a_worker_whose_connection_breaks_while_it_starts_tries_again(
     assert app.is_watched is False
 
 
+@pytest.mark.parametrize("timing", [Timing(connect_timeout_s=0.3)])
 def test_a_worker_that_can_not_reach_its_broker_while_it_starts_says_so(
     app: TrialApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "CONNECT_TIMEOUT_S", 0.3)
     cut(monkeypatch, "EXISTS", 10**6)
 
     with pytest.raises(BrokerUnavailable, match="Connection reset by peer"):

@@ -17,8 +17,9 @@ from attempts import forked, gone, import_key, start_message
 from waiting import eventually, is_gone, lives
 
 from mqtune.core.codec import decode_value
+from mqtune.core.timing import Timing
 from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED, TrainableSpec
-from mqtune.worker import ControlPipe, Importer, ZygoteDied, ZygoteHandle, ZygoteSilent, importers
+from mqtune.worker import ControlPipe, Importer, ZygoteDied, ZygoteHandle, ZygoteSilent
 
 #: What comes with every report.
 COUNTED = {"training_iteration", "time_this_iter_s", "time_total_s"}
@@ -88,12 +89,12 @@ class Trials:
 
     zygote: ZygoteHandle
 
-    def __init__(self, folder: Path, name: str, start_method: str, before: str = "") -> None:
+    def __init__(self, folder: Path, name: str, start_method: str, before: str = "", timing: Timing = Timing()) -> None:
         (folder / "job_code.py").write_text(before + CODE)
         self.folder = folder
         self.controls: list[ControlPipe] = []
         key = import_key(TrainableSpec(name, module="job_code"), folder, start_method)
-        self.importer = Importer(key, {"SLOT": "seven"}, folder / "zygote.log")
+        self.importer = Importer(key, {"SLOT": "seven"}, folder / "zygote.log", timing=timing)
 
     def get_ready(self) -> None:
         self.zygote = forked(self.importer, self.folder, {"SLOT": "seven"})
@@ -406,9 +407,9 @@ def test_what_a_program_starts_on_import_is_of_one_trial_and_ends_with_it(tmp_pa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the process table says so on Linux alone")
-def test_a_zygote_that_is_stopped_while_it_imports_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importers, "IMPORT_LOOK_S", 0.1)
-    one = Trials(tmp_path, "steady", "fork", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n")
+def test_a_zygote_that_is_stopped_while_it_imports_is_killed(tmp_path: Path) -> None:
+    stops = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n"
+    one = Trials(tmp_path, "steady", "fork", stops, timing=Timing(import_look_s=0.1))
 
     with pytest.raises(ZygoteSilent, match="was stopped while it imported and was killed"):
         one.get_ready()

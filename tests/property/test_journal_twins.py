@@ -23,6 +23,7 @@ from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Reports, Requested, decode_event
 from mqtune.core.keys import ExperimentKeys, control_channel
 from mqtune.core.seats import seat_in, seat_name
+from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal import (
     Assignment,
@@ -33,6 +34,7 @@ from mqtune.journal import (
     LastAttempt,
     OnLoss,
     Order,
+    RedisClient,
     RedisJournal,
     Segment,
     Unclaimed,
@@ -741,9 +743,9 @@ def check(machine: Callable[[], JournalMachine], share: float) -> None:
 
 @pytest.fixture
 def open_redis_world(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    redis_client: RedisClient, caplog: pytest.LogCaptureFixture
 ) -> Iterator[Callable[[], ShiftedWorld]]:
-    monkeypatch.setattr("mqtune.journal.redis.RETRY_MIN_S", 0.0)
+    redis_client.timing = Timing(first_retry_s=0.0)
     # What is said of each cut would be kept, and with its error all that was on the stack.
     caplog.set_level(logging.ERROR, logger="mqtune.journal.redis")
     with contextlib.closing(redis_client.pubsub()) as subscription:

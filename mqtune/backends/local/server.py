@@ -27,6 +27,7 @@ import redis
 from mqtune.backends.local.processes import wait_for_end
 from mqtune.core.errors import NameTaken, NoServer
 from mqtune.core.machine import SERVER_FOLDER, replace_file
+from mqtune.core.timing import Timing
 from mqtune.core.version import install_command
 from mqtune.journal.connection import OLDEST_VERSION, RedisClient, open_client
 
@@ -133,22 +134,14 @@ def _program_before(folder: Path) -> str:
         return ""
 
 
-#: The time in which a server without data must answer: a thousand times what it takes on an idle machine.
-START_DEADLINE_S: Final = 10.0
 #: The time in which a server must load an earlier run's append-only file: some 100 GB at the usual 200 MB/s.
 LOADING_DEADLINE_S: Final = 600.0
-#: The time that a server has to flush its append-only file before it is killed.
-STOP_DEADLINE_S: Final = 5.0
-#: How long a server may take to answer that it ends, before it gets a signal: one that is frozen takes none.
-SHUTDOWN_TIMEOUT_S: Final = 0.5
 #: How long a server waits for those who follow its experiment to take what was published: with it ends what they have not taken.
 _FOLLOWERS_S: Final = 2.0
-#: The time in which the server of a driver that was just killed must end: its watcher's deadline, and a second.
-HANDOVER_S: Final = STOP_DEADLINE_S + 1.0
-#: A server that still answers after this time is not being stopped: one that is stops answering within 0.1 s.
-HANDOVER_ANSWERING_S: Final = 1.0
-#: The timeout of a ping.
-PING_TIMEOUT_S: Final = 1.0
+#: A ping may take a second. A server may take half of one to answer that it ends, before it gets a signal: a frozen one
+#: takes none.
+_PING: Final = Timing(connect_timeout_s=1.0, command_timeout_s=1.0)
+_SHUTDOWN: Final = Timing(connect_timeout_s=0.5, command_timeout_s=0.5)
 #: The pause between two checks of whether a server has started or released its folder; a start takes 10 to 40 ms.
 POLL_S: Final = 0.01
 #: The first version that keeps its append-only file in a folder; older ones ignore that folder and start empty.
@@ -203,17 +196,18 @@ class EmbeddedServer:
         lock: the file descriptor of the folder's lock, which the server inherits.
     """
 
-    def __init__(self, home: Path, binary: ServerBinary, lock: int) -> None:
+    def __init__(self, home: Path, binary: ServerBinary, lock: int, timing: Timing = Timing()) -> None:
         path, self._private = _socket_path(home)
         password = secrets.token_hex(16)
         self.url = f"unix://:{password}@{quote(str(path))}?db=0"
         self._home = home
+        self._timing = timing
         self._binary = binary
         self._owner = os.getpid()
         self._stopped = False
         _write_private(home / "server.conf", _configuration(home, path, password))
         private = str(self._private or "")
-        patience = str(round(STOP_DEADLINE_S / WATCHER_PAUSE_S))
+        patience = str(round(timing.server_stop_s / WATCHER_PAUSE_S))
         with (home / "server.log").open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
@@ -227,7 +221,7 @@ class EmbeddedServer:
         _LIVE.add(self)
 
     @classmethod
-    def start(cls, folder: Path, *, binary: ServerBinary | None = None) -> Self:
+    def start(cls, folder: Path, *, binary: ServerBinary | None = None, timing: Timing = Timing()) -> Self:
         """Start a server on an experiment's folder; return once it answers and has loaded what an earlier one wrote.
 
         Raises:
@@ -238,9 +232,9 @@ class EmbeddedServer:
         home = folder.resolve() / SERVER_FOLDER
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
-        with _lock(folder, home) as lock:
+        with _lock(folder, home, timing) as lock:
             _check_data(home, binary)
-            server = cls(home, binary, lock)
+            server = cls(home, binary, lock, timing)
         try:
             server._wait_until_up()
             _write_private(home / _PROGRAM, str(binary.path))
@@ -259,7 +253,7 @@ class EmbeddedServer:
             url = (folder.resolve() / SERVER_FOLDER / "url").read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return None
-        client = open_client(url, connect_timeout_s=PING_TIMEOUT_S, command_timeout_s=PING_TIMEOUT_S, role="ping")
+        client = open_client(url, timing=_PING, role="ping")
         try:
             client.ping()
         except redis.RedisError:
@@ -274,7 +268,7 @@ class EmbeddedServer:
         return self._process.pid
 
     def stop(self) -> None:
-        """Stop the server, or kill it after STOP_DEADLINE_S; its data and its log stay.
+        """Stop the server, or kill it after ``server_stop_s``; its data and its log stay.
 
         It may be called again. In a forked child of the owner it does nothing.
         """
@@ -282,9 +276,9 @@ class EmbeddedServer:
             return
         self._shut_down()
         self._process.terminate()
-        if not wait_for_end(self._process, STOP_DEADLINE_S):
+        if not wait_for_end(self._process, self._timing.server_stop_s):
             self._process.kill()
-            wait_for_end(self._process, STOP_DEADLINE_S)
+            wait_for_end(self._process, self._timing.server_stop_s)
         self._withdraw_url()
         if self._private is not None:
             shutil.rmtree(self._private, ignore_errors=True)
@@ -300,8 +294,7 @@ class EmbeddedServer:
     def _shut_down(self) -> None:
         """Tell the server to end: it does so at once, and looks only each 100 ms for a signal that it has got."""
         if self._process.poll() is None:
-            timeouts = {"connect_timeout_s": SHUTDOWN_TIMEOUT_S, "command_timeout_s": SHUTDOWN_TIMEOUT_S}
-            client = open_client(self.url, **timeouts, role="stop")
+            client = open_client(self.url, timing=_SHUTDOWN, role="stop")
             with contextlib.closing(client), contextlib.suppress(redis.RedisError):
                 _wait_for_followers(client)
                 # The append-only file is flushed all the same.
@@ -321,8 +314,8 @@ class EmbeddedServer:
             pipe.close()
 
     def _wait_until_up(self) -> None:
-        started, limit_s = time.monotonic(), START_DEADLINE_S
-        client = open_client(self.url, connect_timeout_s=PING_TIMEOUT_S, command_timeout_s=PING_TIMEOUT_S, role="ping")
+        started, limit_s = time.monotonic(), self._timing.server_start_s
+        client = open_client(self.url, timing=_PING, role="ping")
         with contextlib.closing(client):
             while True:
                 try:
@@ -368,11 +361,11 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 @contextlib.contextmanager
-def _lock(folder: Path, home: Path) -> Iterator[int]:
+def _lock(folder: Path, home: Path, timing: Timing) -> Iterator[int]:
     """Hold the folder's lock, and return its file descriptor; who inherits that keeps the lock."""
     lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        _wait_for_lock(lock, folder)
+        _wait_for_lock(lock, folder, timing)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()} on {platform.node()}".encode(), 0)
         yield lock
@@ -395,11 +388,13 @@ def left_by_server(folder: Path, *, delete: bool = False) -> list[Path]:
     return []
 
 
-def _wait_for_lock(lock: int, folder: Path) -> None:
+def _wait_for_lock(lock: int, folder: Path, timing: Timing) -> None:
     """Take the lock, once a server whose driver was just killed has ended.
 
     Where the file system has no locks, the folder is taken if a server answers.
     """
+    # The deadline of its watcher, and a second.
+    most_s = timing.server_stop_s + 1.0
     started = time.monotonic()
     while True:
         try:
@@ -411,8 +406,8 @@ def _wait_for_lock(lock: int, folder: Path) -> None:
             _logger.debug("no lock on %s: %s", folder, error)
             if EmbeddedServer.running_url(folder) is None:
                 return
-            waited = HANDOVER_S
-        if waited >= HANDOVER_S or (waited > HANDOVER_ANSWERING_S and EmbeddedServer.running_url(folder)):
+            waited = most_s
+        if waited >= most_s or (waited > timing.handover_answering_s and EmbeddedServer.running_url(folder)):
             owner = os.pread(lock, 200, 0).decode(errors="replace") or "another process"
             raise NameTaken(
                 f"the experiment folder {folder} is in use: {owner} runs a server on it; stop that driver, or take another "

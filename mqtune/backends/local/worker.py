@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from mqtune.backends.local.processes import wait_for_end
 from mqtune.core.errors import TrainableNotFound
+from mqtune.core.timing import Timing
 from mqtune.trainable.cells import Carried
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.driver_fork import fork_importer, own_files, why_no_fork
@@ -191,6 +193,7 @@ class PrivateWorker(WorkerProcess):
         slots: Mapping[str, str | int],
         ahead: tuple[str, str],
         code_key: str = "",
+        timing: Timing = Timing(),
     ) -> None:
         """Have it connect and take trials; a worker that has ended meanwhile is a ``problem``.
 
@@ -211,6 +214,7 @@ class PrivateWorker(WorkerProcess):
             "accept_code": bool(code_key),
             "code_key": code_key,
             "ahead": ahead,
+            "timing": asdict(timing),
             **slots,
         }
         with contextlib.suppress(BrokenPipeError):

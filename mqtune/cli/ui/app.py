@@ -29,6 +29,7 @@ from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.steering import ids_of, steer
 from mqtune.cli.ui.threads import RequestThreads
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
+from mqtune.core.timing import Timing
 from mqtune.journal.logs import LogStream
 from mqtune.results.frames import Row
 from mqtune.results.plots.by_plotly import script
@@ -69,8 +70,8 @@ class Page:
         steers: whether they may be changed too.
     """
 
-    def __init__(self, places: Places, access: Access, *, steers: bool = False) -> None:
-        self.feeds = Feeds(places.find)
+    def __init__(self, places: Places, access: Access, *, steers: bool = False, timing: Timing = Timing()) -> None:
+        self.feeds = Feeds(places.find, timing)
         #: The loop that serves it, once it does.
         self.loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False

@@ -20,6 +20,7 @@ from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneErro
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Report, Trial, TrialId, is_number
 from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
@@ -28,14 +29,6 @@ from mqtune.results.followed import BrokerSource, Fold, FolderSource, Followed, 
 from mqtune.results.plots.data import Curve, Read, time_attr_of
 from mqtune.results.results import Results
 
-#: How long an experiment is followed when nobody looks any more: a page that is loaded again finds it there.
-LINGER_S: Final = 30.0
-#: How long a read waits for news; a feed that is closed ends within that.
-_WAIT_S: Final = 0.5
-#: How long the end of a feed waits for its thread.
-_CLOSE_S: Final = 4 * _WAIT_S
-#: How often it is asked whether there is a driver, and tried again after an error.
-_STATE_S: Final = 2.0
 #: Reading everything again waits for so many times as long as the last time took.
 AGAIN: Final = 20.0
 #: Trials and metrics of which the values are kept, those looked at last; a metric of 1,000,000 reports takes 24 MB.
@@ -124,8 +117,13 @@ class Feed:
     """
 
     def __init__(
-        self, place: Place, is_idle: Callable[[Feed], bool], settled: Callable[[], object] = lambda: None
+        self,
+        place: Place,
+        is_idle: Callable[[Feed], bool],
+        settled: Callable[[], object] = lambda: None,
+        timing: Timing = Timing(),
     ) -> None:
+        self._timing = timing
         self.place = place
         self.lock = threading.RLock()
         self.touched_at = time.monotonic()
@@ -164,7 +162,7 @@ class Feed:
     def close(self) -> None:
         """End the thread, and wait for that; not for a store that hangs."""
         self._is_closed.set()
-        self._thread.join(_CLOSE_S)
+        self._thread.join(4 * self._timing.feed_wait_s)
 
     def read(self) -> Iterator[Entry]:
         """Yield the entries that were taken in."""
@@ -369,7 +367,7 @@ class Feed:
                 self.problem = problem
                 self._tell()
             if problem:
-                self._is_closed.wait(_STATE_S)
+                self._is_closed.wait(self._timing.feed_state_s)
         self._open.close()
 
     def _tell(self) -> None:
@@ -377,12 +375,12 @@ class Feed:
             listener()
 
     def _may_end(self) -> bool:
-        is_idle = not self.listeners and time.monotonic() - self.touched_at > LINGER_S
+        is_idle = not self.listeners and time.monotonic() - self.touched_at > self._timing.linger_s
         return is_idle and self._is_idle(self)
 
     def _more(self) -> bool:
         try:
-            entries = self._source.read(_WAIT_S)
+            entries = self._source.read(self._timing.feed_wait_s)
         except Replaced:
             self._begin(self._followed.fold_all())
             return True
@@ -402,7 +400,7 @@ class Feed:
         return bool(entries)
 
     def _ask_state(self) -> bool:
-        if time.monotonic() - self._asked_at <= _STATE_S:
+        if time.monotonic() - self._asked_at <= self._timing.feed_state_s:
             return False
         before, self.state = self.state, self._state_of(self.experiment.outcome)
         self._asked_at = time.monotonic()
@@ -456,7 +454,8 @@ class Feeds:
         find: returns where the experiment of a name is; raises ConfigurationError if there is none.
     """
 
-    def __init__(self, find: Callable[[str], Place]) -> None:
+    def __init__(self, find: Callable[[str], Place], timing: Timing = Timing()) -> None:
+        self._timing = timing
         #: Called when a feed has folded all of its journal.
         self.settled: Callable[[], object] = lambda: None
         self._find = find
@@ -475,7 +474,7 @@ class Feeds:
         place = self._find(name)
         with self._opening.held(name):
             if (feed := self._touched(name)) is None:
-                feed = Feed(place, self._let_go, self.settled)
+                feed = Feed(place, self._let_go, self.settled, self._timing)
                 with self._lock:
                     self._feeds[name] = feed
             return feed
@@ -495,7 +494,7 @@ class Feeds:
 
     def _let_go(self, feed: Feed) -> bool:
         with self._lock:
-            is_idle = not feed.listeners and time.monotonic() - feed.touched_at > LINGER_S
+            is_idle = not feed.listeners and time.monotonic() - feed.touched_at > self._timing.linger_s
             # One that is not here yet is about to be: it would stay here, and follow nothing.
             if not is_idle or self._feeds.get(feed.place.name) is not feed:
                 return False

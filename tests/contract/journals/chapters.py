@@ -16,6 +16,7 @@ from waiting import DEADLINE_S
 from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ChapterUnavailable, DriverFenced, JournalGone
+from mqtune.core.timing import Timing
 from mqtune.journal import (
     JOURNAL_FILE,
     WAIT,
@@ -24,7 +25,6 @@ from mqtune.journal import (
     Entry,
     Journal,
     JournalFile,
-    chapters,
     cut_chapters,
     keep_chapter,
 )
@@ -91,7 +91,7 @@ class ChapterContract(InWorld):
             return fetch(*asked)
 
         monkeypatch.setattr(type(store), "fetch", hang)
-        monkeypatch.setattr(chapters, "ANSWER_S", 0.5)
+        driver.timing = Timing(chapter_answer_s=0.5)
         try:
             for least_s, most_s in ((0.5, DEADLINE_S), (0.0, 0.4)):
                 began = time.monotonic()
@@ -100,7 +100,7 @@ class ChapterContract(InWorld):
                 assert least_s <= time.monotonic() - began < most_s
         finally:
             answers.set()
-        monkeypatch.setattr(chapters, "ANSWER_S", DEADLINE_S)
+        driver.timing = Timing(chapter_answer_s=DEADLINE_S)
 
         assert entries(driver) == filled
 

@@ -8,6 +8,7 @@ from fleets import worker
 from mqtune.cli import drain
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import WorkerInfo
+from mqtune.core.timing import Timing
 
 A, B, OTHER = worker("gpu@a"), worker("gpu@b"), worker("cpu@a")
 
@@ -40,23 +41,18 @@ def test_a_name_that_means_none_or_several_is_refused(name: str, there: list[Wor
         drain._find(name, there)
 
 
-def test_each_is_said_to_be_gone_when_it_is(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(drain, "_LOOK_S", 0.0)
-
-    drain._wait(Fleet([A, B, OTHER], [B, OTHER], [OTHER]), [A, B])  # type: ignore[arg-type]
+def test_each_is_said_to_be_gone_when_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    drain._wait(Fleet([A, B, OTHER], [B, OTHER], [OTHER]), [A, B], timing=Timing(drain_look_s=0.0))  # type: ignore[arg-type]
 
     assert [line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()] == ["gpu@a", "gpu@b"]
 
 
-def test_one_that_was_started_anew_under_its_name_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_was_started_anew_under_its_name_is_another() -> None:
     drain._wait(Fleet([worker("gpu@a", joined_at=2.0)]), [A])  # type: ignore[arg-type]
 
 
-def test_one_that_does_not_go_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drain, "_LOOK_S", 0.0)
-    monkeypatch.setattr(drain, "_REGISTER_S", -A.leaves_within_s)
+def test_one_that_does_not_go_is_an_error_that_names_it() -> None:
+    impatient = Timing(drain_look_s=0.0, drain_register_s=-A.leaves_within_s)
 
     with pytest.raises(MqtuneError, match="workers still connected after 0 s: gpu@a;"):
-        drain._wait(Fleet([A, B]), [A])  # type: ignore[arg-type]
+        drain._wait(Fleet([A, B]), [A], timing=impatient)  # type: ignore[arg-type]

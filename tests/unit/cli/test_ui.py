@@ -34,6 +34,7 @@ from mqtune.cli.ui.server import server_of
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import Event
 from mqtune.core.machine import ARCHIVED
+from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.core.version import install_command
 from mqtune.driver import BundleFolder
@@ -51,12 +52,12 @@ ANSWER_S = 60
 class Served:
     """A page's server in a thread of this process, and requests to it."""
 
-    def __init__(self, places: Places, *, steers: bool = False) -> None:
+    def __init__(self, places: Places, *, steers: bool = False, timing: Timing = Timing()) -> None:
         listening = socket.create_server(("127.0.0.1", 0))
         self.port = listening.getsockname()[1]
         self.access = Access("127.0.0.1", self.port, ["tune.example"])
         self.places = places
-        self.page = Page(places, self.access, steers=steers)
+        self.page = Page(places, self.access, steers=steers, timing=timing)
         self.server = server_of(self.page)
         self.thread = threading.Thread(target=self.server.run, args=([listening],))
         self.thread.start()
@@ -542,11 +543,10 @@ def test_what_happens_is_told_with_the_id_of_the_entry_and_told_again_from_there
     assert took_s < 5
 
 
-def test_an_experiment_that_nobody_looks_at_is_let_go(mqtune_home: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("mqtune.cli.ui.feed.LINGER_S", 0.1)
-    monkeypatch.setattr("mqtune.cli.ui.feed._WAIT_S", 0.05)
+def test_an_experiment_that_nobody_looks_at_is_let_go(mqtune_home: Path):
     written(mqtune_home)
-    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
+    quick = Timing(linger_s=0.1, feed_wait_s=0.05)
+    with contextlib.closing(Served(Places([], None, broker_alone=False), timing=quick)) as served:
         served.login()
         with listening(served, "name=mine") as messages:
             next(messages)
@@ -557,7 +557,6 @@ def test_an_experiment_that_nobody_looks_at_is_let_go(mqtune_home: Path, monkeyp
 
 def test_an_experiment_that_took_long_to_open_is_followed(mqtune_home: Path, monkeypatch: pytest.MonkeyPatch):
     """Longer than one stays at which nobody looks."""
-    monkeypatch.setattr("mqtune.cli.ui.feed.LINGER_S", 1.0)
     begin = Feed._begin
 
     def slowly(feed: Feed, fold: Any) -> None:
@@ -568,7 +567,10 @@ def test_an_experiment_that_took_long_to_open_is_followed(mqtune_home: Path, mon
     book = written(mqtune_home)
     file = JournalFile(mqtune_home / "mine" / JOURNAL_FILE)
     file.begin(book.entries)
-    with contextlib.closing(file), contextlib.closing(Feeds(Places([], None, broker_alone=False).find)) as feeds:
+    with (
+        contextlib.closing(file),
+        contextlib.closing(Feeds(Places([], None, broker_alone=False).find, Timing(linger_s=1.0))) as feeds,
+    ):
         feeds.get("mine")
         before = len(book.entries)
         book.run("0006", 0.5)
@@ -581,7 +583,7 @@ def feed(mqtune_home: Path) -> Iterator[tuple[Book, JournalFile, Feed]]:
     book = written(mqtune_home, scheduler=ASHA)
     file = JournalFile(mqtune_home / "mine" / JOURNAL_FILE)
     file.begin(book.entries)
-    found = Feed(Place("mine", mqtune_home / "mine", None), lambda _: False)
+    found = Feed(Place("mine", mqtune_home / "mine", None), lambda _: False, timing=Timing(feed_state_s=0.3))
     yield book, file, found
     found.close()
     file.close()
@@ -776,7 +778,6 @@ def test_how_long_a_server_has_been_away_is_told_as_it_lasts(
         raise BrokerUnavailable("it is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mqtune.cli.ui.feed._STATE_S", 0.3)
         patch.setattr(live._source, "read", fail)
         eventually(lambda: len({each for each in told if each.startswith("no news from Redis for ")}) > 1)
         assert views.summary(live)["problem"].endswith(" s: it is away")

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from mqtune.core.errors import UserCodeFailed
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.background import BackgroundDecisions
-from mqtune.search import WAIT, Searcher, background
-from mqtune.search.background import PREFETCH_S, BackgroundSearcher
+from mqtune.search import WAIT, Searcher
+from mqtune.search.background import BackgroundSearcher
 from mqtune.search.base import Suggestion
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
@@ -65,10 +66,9 @@ def slow() -> Slow:
 
 
 @pytest.fixture
-def searcher(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackgroundSearcher]:
+def searcher(slow: Slow) -> Iterator[BackgroundSearcher]:
     # Else a suggestion that a loaded machine makes late has the next one worked out at once.
-    monkeypatch.setattr(background, "PREFETCH_S", DEADLINE_S)
-    with closing(BackgroundSearcher(slow)) as searcher:
+    with closing(BackgroundSearcher(slow, Timing(prefetch_s=DEADLINE_S))) as searcher:
         yield searcher
         slow.may_answer.release(10)
 
@@ -150,15 +150,16 @@ def test_before_the_first_suggestion_all_is_done_at_once(searcher: BackgroundSea
 
 
 def test_after_a_suggestion_that_took_long_the_next_is_worked_out_before_it_is_asked_for(
-    searcher: BackgroundSearcher, slow: Slow, monkeypatch: pytest.MonkeyPatch
+    slow: Slow,
 ) -> None:
-    monkeypatch.setattr(background, "PREFETCH_S", PREFETCH_S)
-    searcher.suggest(ONE)
-    eventually(lambda: slow.calls)
-    threading.Timer(3 * PREFETCH_S, slow.may_answer.release).start()
-    answer(searcher, ONE)
+    with closing(BackgroundSearcher(slow)) as searcher:
+        searcher.suggest(ONE)
+        eventually(lambda: slow.calls)
+        threading.Timer(3 * Timing().prefetch_s, slow.may_answer.release).start()
+        answer(searcher, ONE)
 
-    eventually(lambda: slow.calls == [("suggest", ONE), ("suggest", TWO)])
+        eventually(lambda: slow.calls == [("suggest", ONE), ("suggest", TWO)])
+        slow.may_answer.release(10)
 
 
 def test_after_a_quick_suggestion_the_next_one_waits_to_know_as_much_as_it_can(

@@ -298,7 +298,7 @@ def test_a_definition_that_can_not_be_read_is_a_clear_error(monkeypatch: pytest.
 
 
 def test_every_option_is_kept_or_is_no_matter_of_the_experiment() -> None:
-    of_this_run = {"overwrite", "callbacks", "progress", "tags", "notes"}
+    of_this_run = {"overwrite", "callbacks", "progress", "tags", "notes", "timing"}
     # Its hash is kept, where there is one.
     of_this_run.add("bundle")
     elsewhere = {

@@ -26,13 +26,21 @@ from mqtune.core.errors import (
     UserCodeFailed,
 )
 from mqtune.core.events import TrialStaged
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, AttemptEnd, Config, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver import GATHER_S, LEASE_GRACE_S, LOOK_AT_LEASES_S, UNCLAIMED_S, Limits, Publisher, RoomWatch
-from mqtune.journal import KEEP_LOCK_S, LOCK_S, MemoryJournal, MemoryServer, Room, Unclaimed
+from mqtune.driver import GATHER_S, Limits, Publisher, RoomWatch
+from mqtune.journal import MemoryJournal, MemoryServer, Room, Unclaimed
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.random import RandomSearcher
+
+TIMING: Final = Timing()
+LEASE_GRACE_S: Final = TIMING.lease_grace_s
+LOOK_AT_LEASES_S: Final = TIMING.look_at_leases_s
+UNCLAIMED_S: Final = TIMING.unclaimed_s
+KEEP_LOCK_S: Final = TIMING.keep_lock_s
+LOCK_S: Final = TIMING.lock_s
 
 ONE, TWO = "0001", "0002"
 

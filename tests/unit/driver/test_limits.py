@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from bench import Bench
@@ -14,9 +14,12 @@ from bench import Bench
 import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import DecisionTaken, Requested
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Config, TrialStatus
-from mqtune.journal import KEEP_LOCK_S
 from mqtune.schedulers.stopping.experiment_rules import TimeLimit
+
+TIMING: Final = Timing()
+KEEP_LOCK_S: Final = TIMING.keep_lock_s
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

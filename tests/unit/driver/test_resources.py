@@ -366,7 +366,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(f"{here}.usable_cpus", lambda: cores)
         monkeypatch.setattr(f"{here}.find_gpus", lambda asked: gpus)
         for module in (here, of_workers):
-            monkeypatch.setattr(f"{module}.find_gpu_memory", lambda asked, found: memory_mb if found else 0)
+            monkeypatch.setattr(f"{module}.find_gpu_memory", lambda asked, found, *_: memory_mb if found else 0)
 
     return make
 

@@ -7,14 +7,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
+from typing import Final
 
 import pytest
 from shared_fleet import SharedFleetInTime, alike, fairness, many
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.shares import Cap, Demand, Pool, Priority, Share, Table as Shared, divide, held_to
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
-from mqtune.driver import GRACE_S, LOOK_S, STARVED_S, TURN_S, Held, SharedFleet, ShareKeeper, Sharing, Standing
+from mqtune.driver import STARVED_S, Held, SharedFleet, ShareKeeper, Sharing, Standing
+
+TIMING: Final = Timing()
+GRACE_S: Final = TIMING.share_grace_s
+LOOK_S: Final = TIMING.look_at_shares_s
+TURN_S: Final = TIMING.share_turn_s
 
 QUEUE = ["q"]
 

@@ -6,14 +6,22 @@ import errno
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import pytest
 from bench import NAME, Bench, Copy
 
+from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, Trial, TrialId
-from mqtune.driver import LEASE_GRACE_S, LOOK_AT_ATTEMPTS_S, LOOK_AT_LEASES_S, STALL_S, UNCLAIMED_S
-from mqtune.journal import JOURNAL_FILE, KEEP_LOCK_S, JournalFile, MemoryJournal, TrialState, UnderWay
+from mqtune.journal import JOURNAL_FILE, JournalFile, MemoryJournal, TrialState, UnderWay
+
+TIMING: Final = Timing()
+LEASE_GRACE_S: Final = TIMING.lease_grace_s
+LOOK_AT_ATTEMPTS_S: Final = TIMING.look_at_attempts_s
+LOOK_AT_LEASES_S: Final = TIMING.look_at_leases_s
+STALL_S: Final = TIMING.stall_s
+UNCLAIMED_S: Final = TIMING.unclaimed_s
+KEEP_LOCK_S: Final = TIMING.keep_lock_s
 
 ONE = "0001"
 TWO = "0002"

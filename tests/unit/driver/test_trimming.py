@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from bench import NAME, Bench
@@ -14,7 +14,11 @@ from waiting import eventually
 from mqtune.checkpoints import CheckpointStore
 from mqtune.checkpoints.directory import DirectoryStore
 from mqtune.core.events import START, ExperimentEnded
-from mqtune.journal import JOURNAL_FILE, KEEP_LOCK_S, Entry, JournalFile, MemoryJournal, Room, bring_back, chapter_bytes
+from mqtune.core.timing import Timing
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile, MemoryJournal, Room, bring_back, chapter_bytes
+
+TIMING: Final = Timing()
+KEEP_LOCK_S: Final = TIMING.keep_lock_s
 
 ONE = "0001"
 

@@ -449,7 +449,7 @@ def test_a_sampler_that_goes_by_trials_alone_is_asked_again_for_some_seconds_onl
     own.begin(replays=first.begin().config)
     assert asked
     asked.clear()
-    monkeypatch.setattr("mqtune.integrations.optuna._REPLAY_S", 0.0)
+    own.searcher.replay_limit_s = 0.0
     own.begin(replays=first.begin().config)
     assert not asked
 

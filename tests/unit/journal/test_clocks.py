@@ -8,6 +8,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,12 +32,11 @@ HOUR_S = 3600.0
 class Times:
     """A server's clock, this machine's, and its monotonic one."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.server, self.own, self.monotonic = 1_700_000_000.25, 5.0, 1000.0
+        self.machine = SimpleNamespace(time=lambda: self.own, monotonic=lambda: self.monotonic)
         self.is_away = False
         self.asked = 0
-        monkeypatch.setattr(time, "time", lambda: self.own)
-        monkeypatch.setattr(time, "monotonic", lambda: self.monotonic)
 
     def pass_(self, seconds: float) -> None:
         self.server += seconds
@@ -53,13 +53,13 @@ class Times:
 
 
 @pytest.fixture
-def times(monkeypatch: pytest.MonkeyPatch) -> Times:
-    return Times(monkeypatch)
+def times() -> Times:
+    return Times()
 
 
 @pytest.fixture
 def clock(times: Times) -> ServerClock:
-    return ServerClock(times)  # type: ignore[arg-type]
+    return ServerClock(times, times.machine)  # type: ignore[arg-type]
 
 
 def test_the_time_is_the_servers_and_setting_this_machines_clock_changes_nothing(

@@ -5,12 +5,17 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 import redis
 
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.journal import RETRY_MAX_S, RETRY_MIN_S, Entry, RedisJournal, retrying
+from mqtune.core.timing import Timing
+from mqtune.journal import RETRY_MAX_S, Entry, RedisJournal, retrying
+
+TIMING: Final = Timing()
+RETRY_MIN_S: Final = TIMING.first_retry_s
 
 
 class Client(redis.Redis):

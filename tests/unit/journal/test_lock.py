@@ -7,13 +7,19 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from typing import Final
 
 import pytest
 
 from mqtune.core.errors import NameTaken
 from mqtune.core.machine import process_mark
+from mqtune.core.timing import Timing
 from mqtune.driver import Interrupts
-from mqtune.journal import KEEP_LOCK_S, LOCK_S, MemoryJournal, MemoryServer, take_lock
+from mqtune.journal import MemoryJournal, MemoryServer, take_lock
+
+TIMING: Final = Timing()
+KEEP_LOCK_S: Final = TIMING.keep_lock_s
+LOCK_S: Final = TIMING.lock_s
 
 
 class Clock:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from bench import NAME, Bench, Obedient
@@ -29,12 +29,12 @@ from mqtune.core.events import (
 )
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.machine import DICTS
+from mqtune.core.timing import Timing
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver import AnswerQuestion, AnswerRequest
 from mqtune.journal import (
     FENCED,
     JOURNAL_FILE,
-    KEEP_LOCK_S,
     Entry,
     JournalFile,
     JournalReader,
@@ -48,6 +48,9 @@ from mqtune.schedulers import Fork
 
 #: Entries.
 MORE_THAN_ONE_READ = 100
+TIMING: Final = Timing()
+KEEP_LOCK_S: Final = TIMING.keep_lock_s
+
 ONE, TWO, THREE = "0001", "0002", "0003"
 
 

@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 from waiting import eventually
 
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, Config, Trial, TrialId, TrialStatus
 from mqtune.search import WAIT, Searcher
 from mqtune.search.background import BackgroundSearcher
@@ -36,11 +37,10 @@ class Gated(Searcher):
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[BackgroundSearcher, Gated]]:
+def slow() -> Iterator[tuple[BackgroundSearcher, Gated]]:
     """Each suggestion takes long."""
-    monkeypatch.setattr("mqtune.search.background.PREFETCH_S", -1.0)
     gated = Gated()
-    with closing(BackgroundSearcher(gated)) as searcher:
+    with closing(BackgroundSearcher(gated, Timing(prefetch_s=-1.0))) as searcher:
         yield searcher, gated
         gated.may.release(100)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,13 +15,17 @@ from impaired import nothing_impaired, quarantined, reasons
 from waiting import eventually
 
 from mqtune.core.resources import Resources
+from mqtune.core.timing import Timing
 from mqtune.trainable import KEPT_BYTES
-from mqtune.worker import TOLERANCE_BYTES, DeviceMemory, Impairments, Slot, SlotPlan, Slots, devices
+from mqtune.worker import TOLERANCE_BYTES, DeviceMemory, Impairments, Slot, SlotPlan, Slots
 
 GB = 1_000_000_000
 MB = 1_000_000
 #: For slots in which nothing is imported.
 NOTHING_IMPORTED: Any = None
+
+
+QUICK = Timing(gpu_poll_s=0.001, gpu_return_s=0.05)
 
 
 class Gpus:
@@ -42,11 +47,11 @@ class Gpus:
 class Watched:
     """The memory of some devices, and how often it was said that something changed."""
 
-    def __init__(self, gpus: Gpus) -> None:
+    def __init__(self, gpus: Gpus, timing: Timing = QUICK) -> None:
         self.gpus = gpus
         self.changes = 0
         self.impairments = Impairments(self._count)
-        self.memory = DeviceMemory(gpus, self.impairments)
+        self.memory = DeviceMemory(gpus, self.impairments, timing=timing)
 
     def look(self) -> None:
         """Look at the quarantined devices, as the worker does from time to time."""
@@ -61,23 +66,20 @@ class Watched:
         self.changes += 1
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "POLL_S", 0.001)
-    monkeypatch.setattr(devices, "RETURN_S", 0.05)
+#: For what must come before anybody gives up.
+PATIENT = pytest.mark.parametrize("timing", [replace(QUICK, gpu_return_s=60.0)])
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
-    watched = Watched(Gpus(gpu0=100 * MB, gpu1=100 * MB))
+def timing() -> Timing:
+    return QUICK
+
+
+@pytest.fixture
+def watched(timing: Timing) -> Iterator[Watched]:
+    watched = Watched(Gpus(gpu0=100 * MB, gpu1=100 * MB), timing)
     yield watched
     watched.close()
-
-
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For what must come before anybody gives up."""
-    monkeypatch.setattr(devices, "RETURN_S", 60.0)
 
 
 def in_thread(work: object, *arguments: object, **options: object) -> threading.Thread:
@@ -86,7 +88,7 @@ def in_thread(work: object, *arguments: object, **options: object) -> threading.
     return thread
 
 
-@pytest.mark.usefixtures("patient")
+@PATIENT
 def test_a_trial_has_ended_only_when_its_devices_have_what_they_had_before(watched: Watched) -> None:
     gpus = watched.gpus
     assert watched.memory.enter(0, ("0", "1"))
@@ -193,7 +195,7 @@ def test_on_a_shared_device_nothing_is_compared_before_its_last_trial_has_ended(
     assert quarantined(watched.impairments) == {"0"}, "the first has left something"
 
 
-@pytest.mark.usefixtures("patient")
+@PATIENT
 def test_a_trial_that_begins_on_a_shared_device_ends_the_wait_of_the_one_before(watched: Watched) -> None:
     watched.memory.enter(0, ("0",))
     watched.gpus.now["0"] = GB

@@ -11,7 +11,8 @@ import pytest
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
-from mqtune.worker import WorkerSettings, devices, find_gpu_memory, find_gpus, plan_slots, usable_cpus
+from mqtune.core.timing import Timing
+from mqtune.worker import WorkerSettings, find_gpu_memory, find_gpus, plan_slots, usable_cpus
 
 TWO = ("0", "1")
 
@@ -182,13 +183,10 @@ def test_memory_that_nvidia_smi_does_not_say_is_not_known(nvidia_smi: Path, body
     assert find_gpu_memory("auto", TWO) == 0
 
 
-def test_an_nvidia_smi_that_hangs_is_given_up(
-    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_nvidia_smi_that_hangs_is_given_up(nvidia_smi: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(nvidia_smi, "import signal; signal.pause()")
-    monkeypatch.setattr(devices, "LIST_S", 1.0)
 
-    assert find_gpu_memory("auto", TWO) == 0
+    assert find_gpu_memory("auto", TWO, Timing(gpu_list_s=1.0)) == 0
     assert "no answer within 1 s" in caplog.text
     assert "--gpu-memory 24" in caplog.text
 

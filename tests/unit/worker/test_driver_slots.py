@@ -12,8 +12,9 @@ import pytest
 from impaired import nothing_impaired
 from waiting import eventually
 
+from mqtune.core.timing import Timing
 from mqtune.journal import Signed
-from mqtune.worker import DriverSlots, drivers as module
+from mqtune.worker import DriverSlots
 
 
 class Server:
@@ -45,13 +46,17 @@ class Server:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    monkeypatch.setattr(module, "LOOK_S", 0.001)
+def server() -> Server:
     return Server()
 
 
 @pytest.fixture
-def slots(server: Server) -> Iterator[DriverSlots]:
+def timing() -> Timing:
+    return Timing(look_at_scripts_s=0.001)
+
+
+@pytest.fixture
+def slots(server: Server, timing: Timing) -> Iterator[DriverSlots]:
     none: Any = SimpleNamespace()
     submissions: Any = server
     found = DriverSlots(
@@ -64,6 +69,7 @@ def slots(server: Server) -> Iterator[DriverSlots]:
         logs=none,
         scratch=none,
         impairments=nothing_impaired(),
+        timing=timing,
     )
     found.start()
     yield found
@@ -79,10 +85,11 @@ def test_it_is_refused_with_the_reason_and_then_passed_over(server: Server) -> N
     assert server.asked["take"] == 0
 
 
+@pytest.mark.parametrize("timing", [Timing(look_at_scripts_s=0.001, lock_s=0.01)])
+@pytest.mark.usefixtures("timing")
 def test_it_is_looked_at_again_after_a_while_and_never_taken(
-    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
+    server: Server, caplog: pytest.LogCaptureFixture, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(module, "PASS_OVER_S", 0.01)
     request.getfixturevalue("slots")
 
     eventually(lambda: server.asked["signed"] > 3)

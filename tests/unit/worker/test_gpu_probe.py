@@ -16,6 +16,7 @@ import psutil
 import pytest
 from waiting import eventually, is_gone
 
+from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse
 from mqtune.worker import GpuProbe, devices
 from mqtune.worker.devices import COMMAND
@@ -31,7 +32,7 @@ HONEST = """
              "unknown": {d: "no such device" for d in asked if not d.isdecimal()}})
 """
 #: As many as were built.
-Build = Callable[[str], GpuProbe]
+Build = Callable[..., GpuProbe]
 
 
 @pytest.fixture
@@ -45,14 +46,14 @@ def build(tmp_path: Path, notes: Path) -> Iterator[Build]:
     """Returns a query whose process does what a script says."""
     built: list[GpuProbe] = []
 
-    def make(body: str) -> GpuProbe:
+    def make(body: str, timing: Timing = Timing()) -> GpuProbe:
         script = tmp_path / "driver.py"
         script.write_text(
             "import json, os, sys, time\n"
             f"open({str(notes)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
             "def say(answer):\n    print(json.dumps(answer), flush=True)\n" + textwrap.dedent(body)
         )
-        built.append(GpuProbe([sys.executable, str(script)]))
+        built.append(GpuProbe([sys.executable, str(script)], timing))
         return built[-1]
 
     yield make
@@ -99,15 +100,13 @@ def test_a_machine_without_a_driver_is_asked_once(
     assert f"is unknown (no libnvidia-ml.so.1); {says}" in warning
 
 
-def test_a_driver_that_does_not_work_now_is_asked_again_later(
-    build: Build, notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(devices, "PAUSE_S", 0.05)
+def test_a_driver_that_does_not_work_now_is_asked_again_later(build: Build, notes: Path) -> None:
     query = build(
         f"if len(open({str(notes)!r}).read().split()) == 1:\n"
         "    sys.stdin.readline()\n"
         "    say({'error': 'version mismatch', 'final': False})\n"
-        "    sys.exit()\n" + textwrap.dedent(HONEST)
+        "    sys.exit()\n" + textwrap.dedent(HONEST),
+        Timing(gpu_pause_s=0.05),
     )
 
     assert query.used(["1"]) == {}
@@ -138,10 +137,9 @@ def test_a_process_that_was_killed_between_two_questions_is_replaced(build: Buil
     ],
 )
 def test_a_process_that_gives_no_answer_is_killed_and_nobody_asks_for_a_while(
-    build: Build, notes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, body: str
+    build: Build, notes: Path, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
-    monkeypatch.setattr(devices, "ANSWER_S", 1.0)
-    query = build(body)
+    query = build(body, Timing(gpu_answer_s=1.0))
 
     assert [query.used(["0"]) for _ in range(3)] == [{}] * 3
 

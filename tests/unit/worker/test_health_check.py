@@ -11,16 +11,17 @@ from impaired import nothing_impaired, reasons
 from waiting import eventually
 
 from mqtune.core.resources import Resources
-from mqtune.worker import HealthCheck, SlotPlan, Slots, health
+from mqtune.core.timing import Timing
+from mqtune.worker import HealthCheck, SlotPlan, Slots
 
 
 @pytest.fixture
-def check(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], HealthCheck]]:
+def check(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HealthCheck]]:
     """Returns the check of a worker that runs this command."""
     made: list[HealthCheck] = []
 
-    def make(command: str) -> HealthCheck:
-        made.append(HealthCheck(command, nothing_impaired()))
+    def make(command: str, timing: Timing = Timing()) -> HealthCheck:
+        made.append(HealthCheck(command, nothing_impaired(), timing))
         return made[-1]
 
     yield make
@@ -34,7 +35,7 @@ def passes(check: HealthCheck, slot: int = 0) -> bool:
 
 
 def test_a_slot_that_is_sound_is_checked_again_when_an_attempt_has_failed_there_or_after_a_while(
-    check: Callable[[str], HealthCheck], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Callable[..., HealthCheck], tmp_path: Path
 ) -> None:
     done = tmp_path / "done"
     checked = check(f"echo $CUDA_VISIBLE_DEVICES >> {done}")
@@ -46,10 +47,9 @@ def test_a_slot_that_is_sound_is_checked_again_when_an_attempt_has_failed_there_
     assert passes(checked, 1)
     assert done.read_text().split() == ["0", "1", "1"]
 
-    monkeypatch.setattr(health, "SOUND_S", -1.0)
-    checked.doubt(0)
-    assert passes(checked, 0)
-    assert passes(checked, 0)
+    short_lived = check(f"echo $CUDA_VISIBLE_DEVICES >> {done}", Timing(sound_s=-1.0))
+    assert passes(short_lived, 0)
+    assert passes(short_lived, 0)
     assert done.read_text().split() == ["0", "1", "1", "0", "0"]
 
 
@@ -64,11 +64,9 @@ def test_a_slot_that_is_sound_is_checked_again_when_an_attempt_has_failed_there_
     ],
 )
 def test_a_check_that_fails_or_hangs_closes_the_devices_with_its_last_line(
-    check: Callable[[str], HealthCheck], monkeypatch: pytest.MonkeyPatch, command: str, says: str
+    check: Callable[..., HealthCheck], command: str, says: str
 ) -> None:
-    if command.startswith("sleep"):
-        monkeypatch.setattr(health, "TIMEOUT_S", 0.3)
-    checked = check(command)
+    checked = check(command, Timing(health_check_s=0.3) if command.startswith("sleep") else Timing())
 
     assert not passes(checked)
 

@@ -70,7 +70,6 @@ class World:
         self.now = 0.0
         self.made: list[Any] = []
         monkeypatch.setattr(module, "Importer", self._make)
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
         self.kept = self.of()
 
     def _make(self, *args: Any) -> Process:
@@ -78,8 +77,9 @@ class World:
         return self.made[-1]  # type: ignore[no-any-return]
 
     def of(self, most_mb: float = 1e6) -> Importers:
+        clock: Any = SimpleNamespace(monotonic=lambda: self.now)
         late_imports: Any = SimpleNamespace(of=lambda spec: [], refused=lambda spec: [])
-        return Importers(Path("/log"), late_imports, most_bytes=most_mb * MB)
+        return Importers(Path("/log"), late_imports, most_bytes=most_mb * MB, clock=clock)
 
     def use(
         self, name: str, *, size_mb: int = 0, leaves: bool = True, environment: Mapping[str, str] | None = None

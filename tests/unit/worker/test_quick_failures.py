@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from bench import Clock
-from impaired import nothing_impaired, reasons
+from impaired import reasons
 
 from mqtune.core.errors import AccessDenied
+from mqtune.core.timing import Timing
 from mqtune.journal import BROKEN_S, MemoryJournal, MemoryServer
-from mqtune.worker import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, QuickFailures, impairments, quick_failures
+from mqtune.worker import IN_A_ROW, LONGEST_PAUSE_S, Impairments, QuickFailures
+
+TIMING: Final = Timing()
+FIRST_PAUSE_S: Final = TIMING.first_probe_s
 
 ECC = "Traceback (most recent call last):\nRuntimeError: CUDA error: uncorrectable ECC error encountered"
 BROKEN, OTHER = ("0",), ("1",)
@@ -24,8 +28,10 @@ class Worker:
     def __init__(self, server: MemoryServer, clock: Clock, name: str) -> None:
         self.clock = clock
         self.running: list[tuple[str, ...]] = []
-        self.impairments = nothing_impaired()
-        self.failures = QuickFailures(name, self.impairments, lambda _: [(each, True) for each in self.running])
+        self.impairments = Impairments(lambda: None, monotonic=clock.monotonic)
+        self.failures = QuickFailures(
+            name, self.impairments, lambda _: [(each, True) for each in self.running], clock=clock
+        )
         self._server = server
         self._trials = map(str, itertools.count(1))
 
@@ -67,11 +73,8 @@ class Worker:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (quick_failures, impairments):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture

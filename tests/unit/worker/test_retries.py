@@ -12,17 +12,15 @@ from impaired import nothing_impaired
 from mqtune.core.events import AttemptEnded
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialId
 from mqtune.journal import Claim
-from mqtune.worker import ANOTHER_DEVICE_S, ANOTHER_WORKER_S, Retries, SlotPlan, Slots, plan_slots, retries as module
+from mqtune.worker import ANOTHER_DEVICE_S, ANOTHER_WORKER_S, Retries, SlotPlan, Slots, plan_slots
 
 FOUR: SlotPlan = plan_slots(("0", "1", "2", "3"))
 PAIRS: SlotPlan = plan_slots(("0", "1", "2", "3"), gpus_per_slot=2)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 def claim(attempt: int, trial: str = "0001") -> Claim:
@@ -44,7 +42,7 @@ def devices_of(known: Retries, attempt: int, experiment: str = "x", trial: str =
 def test_the_next_attempt_of_a_trial_is_kept_off_the_devices_or_worker_where_it_has_failed_for_a_while(
     clock: Clock, devices: set[str], away_s: float
 ) -> None:
-    known = note(Retries(), 1, *devices)
+    known = note(Retries(clock), 1, *devices)
 
     clock.now += away_s - 1
     assert devices_of(known, 2) == devices
@@ -53,7 +51,7 @@ def test_the_next_attempt_of_a_trial_is_kept_off_the_devices_or_worker_where_it_
 
 
 def test_a_trial_that_fails_again_avoids_all_places_and_from_the_last_failure_on(clock: Clock) -> None:
-    known = note(Retries(), 1, "0")
+    known = note(Retries(clock), 1, "0")
     clock.now += ANOTHER_DEVICE_S - 1
     note(known, 2, "1")
     clock.now += ANOTHER_DEVICE_S - 1
@@ -62,7 +60,7 @@ def test_a_trial_that_fails_again_avoids_all_places_and_from_the_last_failure_on
 
 
 def test_no_other_trial_or_experiment_is_kept_away(clock: Clock) -> None:
-    known = note(Retries(), 1, "0")
+    known = note(Retries(clock), 1, "0")
 
     assert devices_of(known, 2, trial="0002") is None
     assert devices_of(known, 2, experiment="y") is None
@@ -85,7 +83,7 @@ def test_no_other_trial_or_experiment_is_kept_away(clock: Clock) -> None:
 def test_only_what_may_be_the_devices_fault_keeps_a_trial_away(
     clock: Clock, end: AttemptEnd, fields: dict[str, Any], is_kept_away: bool
 ) -> None:
-    known = note(Retries(), 1, "0", end=end, **fields)
+    known = note(Retries(clock), 1, "0", end=end, **fields)
 
     assert (devices_of(known, 2) is not None) is is_kept_away
 

@@ -18,10 +18,11 @@ from waiting import DEADLINE_S, eventually
 from mqtune.core.codec import encode_value, pack_metrics
 from mqtune.core.errors import BrokerFull, BrokerUnavailable
 from mqtune.core.events import START, AttemptStarted, CheckpointSaved, DecisionTaken, Reports, TrialStaged, decode_event
+from mqtune.core.timing import Timing
 from mqtune.core.trial import Action, CheckpointId, Intent, TrialId
 from mqtune.journal import FENCED, GAP, Answer, Assignment, Claim, Grant, MemoryJournal, MemoryServer, Order, Segment
 from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
-from mqtune.worker import READ_BYTES, Stream, Uplink, uplink as module
+from mqtune.worker import READ_BYTES, Stream, Uplink
 
 
 class Book(MemoryJournal):
@@ -132,7 +133,7 @@ def book() -> Book:
 
 @pytest.fixture
 def uplink(senders: list[Sender]) -> Iterator[Uplink]:
-    uplink = Uplink(time)
+    uplink = Uplink(time, Timing(full_retry_s=0.01))
     uplink.start()
     yield uplink
     uplink.close()
@@ -628,12 +629,10 @@ def test_what_a_full_server_refuses_is_written_once_there_is_room_and_other_expe
     book: Book,
     uplink: Uplink,
     sender: Callable[[str], Sender],
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     call: str,
     how: str,
 ) -> None:
-    monkeypatch.setattr(module, "FULL_RETRY_S", 0.01)
     one, other_book = sender("0001"), Book()
     other_book.lock("driver", "a test", 60)
     other = Sender(other_book, "0001")

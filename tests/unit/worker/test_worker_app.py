@@ -9,7 +9,8 @@ from unittest.mock import Mock
 import pytest
 from kombu import Connection
 
-from mqtune.worker import LOOKS, ConsumerWatch, WorkerSettings, app as consuming, create_app
+from mqtune.core.timing import Timing
+from mqtune.worker import ConsumerWatch, WorkerSettings, app as consuming, create_app
 
 
 class Consumer:
@@ -24,7 +25,7 @@ class Consumer:
         self.app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from=self.queues)))
         self.consumer = SimpleNamespace(hub=SimpleNamespace(call_soon=lambda _: self.done.append("reconnected")))
         self.runtime = Mock(queue="gpus", waiting=self.waiting)
-        self.runtime.services.grace_s = 10.0
+        self.runtime.services.grace_s, self.runtime.services.timing = 10.0, Timing()
         self.runtime.requeue_all = lambda _: self.done.append("requeued")
         self.runtime.close = lambda **_: self.done.append("closed")
 
@@ -52,14 +53,14 @@ def look(watch: ConsumerWatch, times: int) -> None:
 
 def test_one_that_takes_again_after_reconnecting_goes_on(watch: ConsumerWatch, consumer: Consumer) -> None:
     consumer.waits = 3
-    look(watch, LOOKS)
+    look(watch, watch.rounds)
 
-    for _ in range(3 * LOOKS):
+    for _ in range(3 * watch.rounds):
         consumer.pool.taken += 1
         watch.look()
 
     assert consumer.done == ["reconnected"]
-    look(watch, LOOKS)
+    look(watch, watch.rounds)
     assert consumer.done == ["reconnected"] * 2, "the next time it is tried gently again"
 
 
@@ -78,11 +79,11 @@ def test_nothing_is_wrong_while_it_should_take_nothing_and_nobody_asks_redis(
     consumer.pool.tasks, consumer.pool.num_processes = dict.fromkeys(range(tasks)), room
     consumer.app.amqp.queues.consume_from = queues
 
-    look(watch, 5 * LOOKS)
+    look(watch, 5 * watch.rounds)
     assert consumer.looked == 0
     consumer.waits, consumer.pool.num_processes = 0, 2
     consumer.pool.tasks, consumer.app.amqp.queues.consume_from = {}, consumer.queues
-    look(watch, 5 * LOOKS)
+    look(watch, 5 * watch.rounds)
 
     assert consumer.done == [], "nor while nothing waits"
 
@@ -90,7 +91,7 @@ def test_nothing_is_wrong_while_it_should_take_nothing_and_nobody_asks_redis(
 @pytest.mark.parametrize("change", ["a slot is taken", "the queue is empty", "a task is taken"])
 def test_one_good_look_in_between_begins_the_count_anew(watch: ConsumerWatch, consumer: Consumer, change: str) -> None:
     consumer.waits = 3
-    look(watch, LOOKS - 1)
+    look(watch, watch.rounds - 1)
 
     if change == "a slot is taken":
         consumer.pool.num_processes = 1
@@ -100,7 +101,7 @@ def test_one_good_look_in_between_begins_the_count_anew(watch: ConsumerWatch, co
         consumer.pool.taken += 1
     look(watch, 1)
     consumer.pool.num_processes, consumer.waits = 2, 3
-    look(watch, LOOKS - 1)
+    look(watch, watch.rounds - 1)
 
     assert consumer.done == []
 
@@ -111,7 +112,7 @@ def test_one_that_was_told_to_end_meanwhile_does_not_start_anew(
     monkeypatch.setattr(consuming.state, "should_stop", 0)
     consumer.waits = 3
 
-    look(watch, 2 * LOOKS)
+    look(watch, 2 * watch.rounds)
 
     assert consumer.done == ["reconnected", "requeued", "closed"]
 

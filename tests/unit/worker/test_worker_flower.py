@@ -12,7 +12,7 @@ from celery.events.state import State
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal import Assignment
-from mqtune.worker import Rows, RunResult, flower as module
+from mqtune.worker import Rows, RunResult
 
 
 class Dispatcher:
@@ -108,11 +108,11 @@ def test_each_end_has_how_long_it_took_but_for_the_one_of_which_celery_says_so(
         assert ("runtime" in dispatcher.sent[0][1]) == (end is not AttemptEnd.COMPLETED), end
 
 
-def test_a_clock_that_is_set_back_makes_no_run_time_negative(
-    rows: Rows, dispatcher: Dispatcher, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clock_that_is_set_back_makes_no_run_time_negative(dispatcher: Dispatcher, run: Any) -> None:
+    clock = SimpleNamespace(time=time.time, monotonic=time.monotonic)
+    rows = Rows(lambda: dispatcher, clock)
     rows.begin(run)
-    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() - 3600.0, monotonic=time.monotonic))
+    clock.time = lambda: time.time() - 3600.0
     rows.end(run, RunResult(AttemptEnd.STOPPED, ""))
 
     assert dispatcher.sent[0][1]["runtime"] >= 0

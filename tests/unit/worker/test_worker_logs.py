@@ -16,6 +16,7 @@ from impaired import nothing_impaired, reasons
 from waiting import eventually
 
 from mqtune.core.impairment import WHOLE_WORKER, Impairment
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.journal import Claim
 from mqtune.worker import FIRST_BYTES, LAST_BYTES, MAX_BYTES, Impairments, Logs, logs as module, open_log
@@ -23,6 +24,8 @@ from mqtune.worker import FIRST_BYTES, LAST_BYTES, MAX_BYTES, Impairments, Logs,
 CLAIM = Claim(TrialId("0001"), 2, "token")
 LINE = b"%09d\n"
 LINE_BYTES = len(LINE % 0)
+#: Checks that follow each other closely.
+QUICK = Timing(look_at_logs_s=0.001, try_logs_s=0.01)
 
 
 @pytest.fixture
@@ -32,12 +35,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FIRST_BYTES", 1_000)
     monkeypatch.setattr(module, "LAST_BYTES", 3_000)
     monkeypatch.setattr(module, "_MOVED_BYTES", 700)
-    monkeypatch.setattr(module, "LOOK_S", 0.001)
 
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Iterator[Logs]:
-    found = Logs(tmp_path / "logs", (), nothing_impaired())
+    found = Logs(tmp_path / "logs", (), nothing_impaired(), QUICK)
     yield found
     found.close() if found._thread.is_alive() else None
 
@@ -164,7 +166,7 @@ def test_who_writes_faster_than_the_last_part_is_moved_and_ends_keeps_the_last_l
 @pytest.mark.usefixtures("short")
 def test_what_a_zygote_prints_stays_short_as_well(tmp_path: Path) -> None:
     log = tmp_path / "slot-0.log"
-    logs = Logs(tmp_path, [log], nothing_impaired())
+    logs = Logs(tmp_path, [log], nothing_impaired(), QUICK)
     logs.start()
     try:
         log.write_bytes(b"x" * 100_000)
@@ -266,12 +268,10 @@ def reads_only(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def test_a_disk_that_is_full_is_known_of_until_there_is_room_and_what_is_missing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LOOK_S", 0.001)
-    monkeypatch.setattr(module, "TRY_S", 0.01)
     full = reads_only(monkeypatch)
     changes: list[None] = []
     known = Impairments(lambda: changes.append(None), clock=lambda: 5.0)
-    logs = Logs(tmp_path / "logs", (), known)
+    logs = Logs(tmp_path / "logs", (), known, QUICK)
     logs.start()
     try:
         # Said only after it is known.

@@ -22,20 +22,17 @@ from mqtune.worker import (
     ExperimentHere,
     Impairments,
     ZygoteFinder,
-    impairments,
 )
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(impairments, "time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
 def known(clock: Clock) -> Impairments:
-    return Impairments(lambda: None, clock=lambda: 1_000 + clock.now)
+    return Impairments(lambda: None, clock=lambda: 1_000 + clock.now, monotonic=clock.monotonic)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,21 +16,21 @@ import pytest
 
 from mqtune.core.errors import AccessDenied
 from mqtune.core.resources import Resources
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.journal import Claim
 from mqtune.worker import (
-    IDLE_S,
     IDLE_UNREPORTED_S,
-    LONGEST_S,
     ProcessUse,
     Sample,
     SlotPlan,
     UsageMeter,
     UsageSampler,
-    usage as module,
     use_of_process,
 )
+
+IDLE_S = Timing().idle_s
 
 GB = 10**9
 BUSY, IDLE, UNKNOWN = DeviceUse(90.0, 30 * GB, 400.0), DeviceUse(1.0, 30 * GB, 70.0), DeviceUse(None, 30 * GB, None)
@@ -85,7 +86,7 @@ def test_what_a_device_does_not_say_is_no_figure_and_counts_for_nothing() -> Non
 def test_the_time_for_which_a_worker_was_frozen_counts_for_one_sample() -> None:
     meter = metered(Sample(10.0, {"0": BUSY}), Sample(10_000.0, {"0": IDLE}))
 
-    assert meter.figures()["sampled_s"] == 10.0 + LONGEST_S
+    assert meter.figures()["sampled_s"] == 10.0 + 3 * Timing().round_s
     assert meter.live(1).idle == {}
 
 
@@ -229,9 +230,10 @@ def sampler(
     *,
     shares_memory: bool = False,
     is_strict: bool = False,
+    clock: Any = time,
 ) -> UsageSampler:
     plan = SlotPlan(offer=Resources(gpu_memory_gb=80 * shares_memory), devices=tuple(slots), is_strict=is_strict)
-    return UsageSampler("w@h", plan, devices, lambda: runs, board)  # type: ignore[arg-type]
+    return UsageSampler("w@h", plan, devices, lambda: runs, board, clock=clock)  # type: ignore[arg-type]
 
 
 def test_all_attempts_are_sampled_by_one_question_and_written_by_experiment() -> None:
@@ -265,15 +267,15 @@ def test_an_attempt_that_ends_while_the_driver_is_asked_does_not_get_the_next_on
 
 
 def test_the_worker_warns_of_an_idle_device_in_its_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = iter(range(0, 100_000, 20))
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    seconds = iter(range(0, 100_000, 20))
+    clock = SimpleNamespace(monotonic=lambda: next(seconds))
     quiet, without = (
         Run(claim=Claim(TrialId("0002"), 1, "t"), devices=("1",), has_reported=False),
         Run("other", devices=()),
     )
-    looks = sampler([Run(), quiet, without], Devices(d0=IDLE, d1=IDLE), Board(), (("0",), ("0",), ("1",)))
+    looks = sampler([Run(), quiet, without], Devices(d0=IDLE, d1=IDLE), Board(), (("0",), ("0",), ("1",)), clock=clock)
     for _ in range(40):
         looks.sample()
 
