@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -20,55 +17,36 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 from impaired import nothing_impaired, quarantined
 from losing import set_back, snapshot
-from waiting import DEADLINE_S, eventually, is_gone, lives
+from one_worker import Attempt, Machine
+from waiting import eventually, is_gone, lives
 
 from mqtune.checkpoints import decode_dict, open_store
-from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerFull
 from mqtune.core.events import (
-    START,
     AttemptEnded,
     AttemptStarted,
     CheckpointSaved,
-    DecisionTaken,
-    ExperimentCreated,
-    Reports,
     Requested,
-    TrialStaged,
-    decode_event,
 )
-from mqtune.core.resources import Resources
 from mqtune.core.trial import (
     UNDRIVEN,
     WORKER_ERROR,
     AttemptEnd,
-    CheckpointId,
     Intent,
-    Report,
     TrialId,
     attempt_and_number,
 )
-from mqtune.journal import FENCED, GAP, Answer, Assignment, Claim, EndedBy, MemoryJournal, MemoryServer, Segment
+from mqtune.journal import FENCED, GAP, Answer, Claim, EndedBy, MemoryJournal, Segment
 from mqtune.trainable import TrainableSpec, fingerprints, read_code
 from mqtune.worker import (
     FAILED_STARTS,
     IMPORTER_IDLE_S,
-    SEAT_S,
     AttemptRun,
-    Bundles,
     ControlPipe,
     ExperimentHere,
-    Logs,
-    MemoryKills,
     QuickFailures,
-    RunResult,
-    Scratch,
-    SlotPlan,
-    Slots,
     Stream,
     Uplink,
-    WorkerServices,
-    ZygoteFinder,
     ZygoteHandle,
     attempt as attempt_module,
     revoke,
@@ -257,159 +235,9 @@ class Steps(mqtune.Trainable):
 """
 
 
-def _no_code(experiment: str) -> NoReturn:
-    raise AssertionError(experiment)
-
-
-class Machine:
-    """A worker without Celery and Redis: one slot, and a journal in memory."""
-
-    def __init__(self, folder: Path) -> None:
-        self.code_root, log_root = folder / "code", folder / "logs"
-        self.code_root.mkdir()
-        (self.code_root / "worker_code.py").write_text(CODE)
-        self.grace_s = 10.0
-        # As in a worker, they outlive the zygotes that they start.
-        self.threads = ThreadPoolExecutor(8)
-        self.runs: list[AttemptRun] = []
-        slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root, nothing_impaired())
-        (self.slot,), self.back_off = slots.all, slots.back_off
-        bundles = Bundles(folder / "bundles", "", _no_code, slots.code_roots)
-        self.services = WorkerServices(
-            name="w1@here",
-            host="here",
-            queue="mqtune.cpu1",
-            lease_s=60.0,
-            grace_s=10.0,
-            seat_s=SEAT_S,
-            clock=time,
-            uplink=Uplink(time),
-            logs=Logs(log_root, (), nothing_impaired()),
-            scratch=Scratch(log_root),
-            slots=slots,
-            zygotes=ZygoteFinder("w1@here", self.code_root, log_root, bundles),
-            memory_kills=MemoryKills(None),
-            wake_consumer=lambda: None,
-        )
-        self.services.uplink.start()
-        self.server = MemoryServer()
-        self.driver = MemoryJournal(self.server, "e")
-        self.driver.lock("driver", "a test", 600)
-        created = ExperimentCreated(name="e", definition={}, at=1.0)
-        self.driver.record(created.encode(), definition=encode_value(created.definition))
-        self.attempts: dict[str, int] = {}
-
-    def start(
-        self,
-        name: str,
-        config: dict[str, Any] | None = None,
-        *,
-        trial: str = "0001",
-        checkpoint: str = "",
-        ttl_s: float | None = None,
-        kind: str = "function",
-        **definition: Any,
-    ) -> Attempt:
-        """Stage the next attempt of a trial and have it run."""
-        number = self.stage(config, trial=trial, checkpoint=checkpoint, ttl_s=ttl_s)
-        return self.attempt(number, name, trial=trial, kind=kind, **definition)
-
-    def stage(
-        self,
-        config: dict[str, Any] | None = None,
-        *,
-        trial: str = "0001",
-        checkpoint: str = "",
-        ttl_s: float | None = None,
-    ) -> int:
-        """Stage the next attempt of a trial; returns its number."""
-        number = self.attempts[trial] = self.attempts.get(trial, 0) + 1
-        staged = TrialStaged(trial=TrialId(trial), attempt=number, config=config or {}, at=1.0, cursor=START)
-        assignment = Assignment(config or {"x": 1}, CheckpointId(checkpoint), ttl_s)
-        assert self.driver.stage(TrialId(trial), number, assignment, staged.encode())
-        return number
-
-    def attempt(
-        self, number: int, name: str = "steady", *, trial: str = "0001", kind: str = "function", **definition: Any
-    ) -> Attempt:
-        """Have an attempt run, if it can be claimed."""
-        whole = {"trainable": {"name": name, "module": "worker_code", "kind": kind}, "metric": "loss", **definition}
-        return Attempt(self, Claim(TrialId(trial), number, uuid.uuid4().hex), whole)
-
-    def events(self) -> list[Any]:
-        return [decode_event(entry.data) for entry in self.driver.read("0-0", count=100_000)]
-
-    def close(self) -> None:
-        for run in self.runs:
-            if run.is_running:
-                run.terminate(kill=True)
-        self.threads.shutdown()
-        self.services.slots.close()
-        self.services.uplink.close()
-
-
-class Attempt:
-    """An attempt that a thread supervises."""
-
-    def __init__(self, machine: Machine, claim: Claim, definition: dict[str, Any]) -> None:
-        self.machine, self.claim = machine, claim
-        services = dataclasses.replace(machine.services, grace_s=machine.grace_s)
-        self.run = AttemptRun(services, ExperimentHere(MemoryJournal(machine.server, "e"), definition), claim)
-        machine.runs.append(self.run)
-        self.outcome: RunResult | None = None
-        self._thread = machine.threads.submit(self._supervise)
-
-    def _supervise(self) -> None:
-        with contextlib.closing(self.run):
-            self.outcome = self.run.run(self.machine.slot)
-
-    def of(self, kind: type) -> list[Any]:
-        """What the journal has of this attempt."""
-        events = [event for event in self.machine.events() if isinstance(event, kind)]
-        return [event for event in events if (event.trial, event.attempt) == self.claim[:2]]
-
-    @property
-    def reports(self) -> list[Report]:
-        every = (report for event in self.machine.events() if isinstance(event, Reports) for report in event)
-        return [report for report in every if (report.trial, report.attempt) == self.claim[:2]]
-
-    def has_reported(self, count: int) -> Attempt:
-        eventually(lambda: len(self.reports) >= count or self.outcome)
-        assert len(self.reports) >= count
-        return self
-
-    def intend(self, intent: Intent) -> Attempt:
-        """Decide as a driver does, with the hint."""
-        decision = DecisionTaken(
-            trial=self.claim.trial,
-            attempt=self.claim.attempt,
-            sequence=0,
-            action=intent.value,
-            intent=intent,
-            reason="",
-            at=1.0,
-            cursor=START,
-        )
-        assert self.machine.driver.intend(*self.claim[:2], intent, decision.encode(), b"") == "running"
-        self.run.on_answer(intent.value)
-        return self
-
-    def ended_unclaimed(self) -> str:
-        """Why it was not run."""
-        self._thread.result(3 * DEADLINE_S)
-        assert self.outcome is not None
-        assert self.outcome.end is None
-        return self.outcome.note
-
-    def ended(self) -> AttemptEnded:
-        self._thread.result(3 * DEADLINE_S)
-        (ended,) = self.of(AttemptEnded)
-        return ended  # type: ignore[no-any-return]
-
-
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path)
+    machine = Machine(tmp_path, CODE)
     yield machine
     machine.close()
 
