@@ -50,9 +50,7 @@ if TYPE_CHECKING:
     )
     from mqtune.worker.late_imports import LateImports as LateImports
     from mqtune.worker.logs import (
-        FIRST_BYTES as FIRST_BYTES,
-        LAST_BYTES as LAST_BYTES,
-        MAX_BYTES as MAX_BYTES,
+        LogLimits as LogLimits,
         Logs as Logs,
         LogServer as LogServer,
         open_log as open_log,
@@ -159,7 +157,7 @@ _NAMES = {
     "impairments": ("Cause", "Impairments"),
     "importers": ("ImportFailed", "ImportKey", "Importer", "Importers", "SlotZygotes"),
     "late_imports": ("LateImports", "USUAL"),
-    "logs": ("FIRST_BYTES", "LAST_BYTES", "LogServer", "Logs", "MAX_BYTES", "open_log"),
+    "logs": ("LogLimits", "LogServer", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
     "privileges": ("become", "home_of", "without_secrets"),
     "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter"),

@@ -674,11 +674,13 @@ class ConsumerWatch:
     Args:
         worker: Celery's own, with mqtune's pool.
         runtime: the worker behind it.
+        restart: replaces the process; only tests give another one.
     """
 
-    def __init__(self, worker: Any, runtime: WorkerRuntime) -> None:
+    def __init__(self, worker: Any, runtime: WorkerRuntime, restart: Callable[[], object] | None = None) -> None:
         self._worker = worker
         self._runtime = runtime
+        self._restart_process = restart or _restart_process
         self._taken = worker.pool.taken
         self._in_a_row = 0
 
@@ -717,7 +719,7 @@ class ConsumerWatch:
         self._runtime.requeue_all("its worker took nothing any more and was restarted")
         self._runtime.close(grace_s=stop_s(self._runtime.services.grace_s))
         if state.should_stop is None:
-            _restart_process()
+            self._restart_process()
 
 
 def _lose_connection() -> NoReturn:

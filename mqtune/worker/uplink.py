@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 READ_BYTES: Final = 512 * 1024
 #: The most bytes of reports in one entry, about: appending more would block Redis for other clients, and a few hundred
 #: slots would come near the longest value that Redis accepts (512 MB).
-_ENTRY_BYTES: Final = 4 * 2**20
+ENTRY_BYTES: Final = 4 * 2**20
 #: The size of the first read, more than most pipes ever hold: for a buffer above 128 KiB the C library asks the kernel
 #: for memory, which takes ten times as long as the read.
 _FIRST_READ_BYTES: Final = 64 * 1024
@@ -438,10 +438,16 @@ class Stream:
 
 
 class Uplink:
-    """Reads the streams of all attempts and writes their data, one entry for each experiment at a time."""
+    """Reads the streams of all attempts and writes their data, one entry for each experiment at a time.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        clock: the time that all machines share.
+        entry_bytes: about how many bytes of reports go into one entry at most.
+    """
+
+    def __init__(self, clock: Clock, *, entry_bytes: int = ENTRY_BYTES) -> None:
         self._clock = clock
+        self._entry_bytes = entry_bytes
         self._selector = selectors.DefaultSelector()
         self._wake = Wake()
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -614,7 +620,7 @@ class Uplink:
                 continue
             batches[stream.journal].append((stream, cut))
             size += len(cut.segment.data) if cut.segment is not None else 0
-            if size > _ENTRY_BYTES:
+            if size > self._entry_bytes:
                 self._write_all(batches)
                 size = 0
         self._write_all(batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,11 +37,16 @@ from mqtune.journal import (
 
 #: A trainable that does what it is told by a socket, and says when it is done.
 CODE: Final = """
-import os, signal, socket, sys
+import os, signal, socket, sys, time
 import mqtune
+
+def idles(config):
+    while True:
+        time.sleep(0.01)
 
 def obeys(config):
     try:
+        (mqtune.get_context().folder / "file").touch()
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as orders:
             orders.connect("\\0" + config["address"])
             while True:
@@ -220,7 +226,6 @@ class AttemptMachine(RuleBasedStateMachine):
         self.now = 1_000.0
         machine.begin(MemoryServer(lambda: self.now), lambda server, name: Exposed(server, name, self.weather))
         self.trial: Trial | None = None
-        self.before: object = None
 
     @property
     def running(self) -> Trial:
@@ -242,7 +247,19 @@ class AttemptMachine(RuleBasedStateMachine):
     @rule(saves=st.booleans(), reuse=st.booleans())
     def start(self, saves: bool, reuse: bool) -> None:
         self.trial = Trial(self.machine, next_trial(), saves=saves, reuse=reuse)
-        self.before = None
+
+    @precondition(is_idle)
+    @rule(how=st.sampled_from(["drain", "terminate", "kill"]))
+    def start_is_told_to_end(self, how: str) -> None:
+        """It is not run, or ends as it was told, without being forced."""
+        one = self.machine.start("idles", trial=next_trial())
+        if how == "drain":
+            one.run.requeue("drained")
+        else:
+            one.run.terminate(kill=how == "kill")
+        end = one.finished().end
+        assert end in (None, AttemptEnd.HANDED_BACK if how == "drain" else AttemptEnd.STOPPED)
+        assert end is None or one.ended().signal != signal.SIGTERM
 
     @precondition(is_idle)
     @rule(why=st.sampled_from(["unknown", "superseded", "ended", "taken"]))
@@ -269,8 +286,28 @@ class AttemptMachine(RuleBasedStateMachine):
     # What the trial does.
 
     @precondition(obeys)
-    @rule(orders=st.lists(st.sampled_from(["report", "report-state", "save", "print"]), min_size=1, max_size=5))
-    def works(self, orders: list[str]) -> None:
+    @rule(
+        orders=st.lists(st.sampled_from(["report", "report-state", "save", "print"]), min_size=1, max_size=5),
+        befalls=st.sampled_from(["nothing", "away", "full", "set back"]),
+    )
+    def works(self, orders: list[str], befalls: str) -> None:
+        """The trial works, while the server may be away or full; or the server loses all of it afterwards."""
+        self.weather.is_full |= befalls == "full"
+        self.running.was_full |= self.weather.is_full
+        if befalls == "away":
+            self.weather.is_here.clear()
+        is_lost = befalls == "set back" and self.weather.is_here.is_set() and not self.weather.is_full
+        before = snapshot(self.machine.server) if is_lost else None
+        self._work(orders)
+        if before is not None and not self.running.unheard:
+            one = self.running
+            eventually(lambda: len(one.one.reports) == len(one.reports) or one.maybe or one.is_set_back)
+            set_back(self.machine.server, before)
+            one.is_set_back = True
+            for journal in self.weather.journals:
+                journal.outages += 1
+
+    def _work(self, orders: list[str]) -> None:
         one = self.running
         for what in orders:
             if what == "print":
@@ -352,34 +389,11 @@ class AttemptMachine(RuleBasedStateMachine):
             last = self.machine.driver.read("0-0", count=100_000)[-1].id
             one.is_lost |= self.machine.driver.lose(trial, 1, "expired", event.encode(), read=last)
 
-    # What befalls the server.
-
     @precondition(lambda self: self.trial is not None)
     @rule()
-    def goes_away_or_comes_back(self) -> None:
-        if self.weather.is_here.is_set():
-            self.weather.is_here.clear()
-        else:
-            self.weather.is_here.set()
-
-    @precondition(lambda self: self.trial is not None)
-    @rule()
-    def is_full_or_has_room(self) -> None:
-        self.weather.is_full = not self.weather.is_full
-        self.running.was_full = True
-
-    @precondition(lambda self: self.is_here() and self.running.is_obeying and not self.running.unheard)
-    @rule()
-    def is_set_back(self) -> None:
-        """The server loses what came since some moment of the attempt."""
-        if self.before is None:
-            self.before = snapshot(self.machine.server)
-        else:
-            set_back(self.machine.server, self.before)
-            self.before = None
-            self.running.is_set_back = True
-            for journal in self.weather.journals:
-                journal.outages += 1
+    def all_is_well_again(self) -> None:
+        self.weather.is_here.set()
+        self.weather.is_full = False
 
     # What comes of it.
 
@@ -489,7 +503,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 @pytest.mark.hypothesis
 def test_an_attempt_has_one_end_and_all_its_reports_whatever_happens_to_it(machine: Machine) -> None:
     few = settings(
-        max_examples=max(1, settings.default.max_examples // 2),
+        max_examples=max(1, settings.default.max_examples // 3),
         stateful_step_count=20,
         suppress_health_check=list(HealthCheck),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,10 +12,11 @@ import pytest
 from attempts import import_key
 
 from mqtune.trainable import TrainableSpec
-from mqtune.worker import Importers, ImportKey, SlotZygotes, importers as module
-from mqtune.worker.importers import KEPT
+from mqtune.worker import Importers, ImportKey, SlotZygotes
 
 MB = 1 << 20
+#: How many programs keep an importer.
+KEPT = 4
 FIRST, SECOND = {"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}
 
 
@@ -69,8 +71,7 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.made: list[Any] = []
-        monkeypatch.setattr(module, "Importer", self._make)
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
         self.kept = self.of()
 
     def _make(self, *args: Any) -> Process:
@@ -79,7 +80,7 @@ class World:
 
     def of(self, most_mb: float = 1e6) -> Importers:
         late_imports: Any = SimpleNamespace(of=lambda spec: [], refused=lambda spec: [])
-        return Importers(Path("/log"), late_imports, most_bytes=most_mb * MB)
+        return Importers(Path("/log"), late_imports, most_bytes=most_mb * MB, kept=KEPT, make=self._make)
 
     def use(
         self, name: str, *, size_mb: int = 0, leaves: bool = True, environment: Mapping[str, str] | None = None

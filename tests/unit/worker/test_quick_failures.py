@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import NoReturn
 
 import pytest
 from bench import Clock
@@ -12,7 +13,7 @@ from impaired import nothing_impaired, reasons
 
 from mqtune.core.errors import AccessDenied
 from mqtune.journal import BROKEN_S, MemoryJournal, MemoryServer
-from mqtune.worker import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, QuickFailures, impairments, quick_failures
+from mqtune.worker import FIRST_PAUSE_S, IN_A_ROW, LONGEST_PAUSE_S, QuickFailures
 
 ECC = "Traceback (most recent call last):\nRuntimeError: CUDA error: uncorrectable ECC error encountered"
 BROKEN, OTHER = ("0",), ("1",)
@@ -21,7 +22,8 @@ BROKEN, OTHER = ("0",), ("1",)
 class Worker:
     """A worker with two devices, each of one slot, and what runs on them."""
 
-    def __init__(self, server: MemoryServer, clock: Clock, name: str) -> None:
+    def __init__(self, server: MemoryServer, clock: Clock, name: str, journal: type[MemoryJournal]) -> None:
+        self._journal = journal
         self.clock = clock
         self.running: list[tuple[str, ...]] = []
         self.impairments = nothing_impaired()
@@ -30,7 +32,7 @@ class Worker:
         self._trials = map(str, itertools.count(1))
 
     def journal(self, experiment: str = "x") -> MemoryJournal:
-        return MemoryJournal(self._server, experiment)
+        return self._journal(self._server, experiment)
 
     def fail(
         self,
@@ -69,8 +71,7 @@ class Worker:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (quick_failures, impairments):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(time, "monotonic", clock.monotonic)
     return clock
 
 
@@ -79,8 +80,8 @@ def worker(clock: Clock) -> Iterator[Callable[..., Worker]]:
     """Returns a worker of one fleet."""
     server, made = MemoryServer(clock.monotonic), []
 
-    def make(name: str = "w") -> Worker:
-        made.append(Worker(server, clock, name))
+    def make(name: str = "w", journal: type[MemoryJournal] = MemoryJournal) -> Worker:
+        made.append(Worker(server, clock, name, journal))
         return made[-1]
 
     yield make
@@ -296,14 +297,17 @@ def test_an_experiment_closes_one_device_by_its_word_and_further_ones_only_by_th
     assert here.closed(OTHER)
 
 
-def test_a_worker_whose_account_may_not_compare_goes_by_its_own_devices(
-    worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(*_: Any) -> Any:
+class Refusing(MemoryJournal):
+    """The journal of a worker whose account may not compare."""
+
+    def compare(self, fared: object, worker: str, device: str) -> NoReturn:
         raise AccessDenied("zcard")
 
-    monkeypatch.setattr(MemoryJournal, "compare", refuse)
-    here = worker()
+
+def test_a_worker_whose_account_may_not_compare_goes_by_its_own_devices(
+    worker: Callable[..., Worker], caplog: pytest.LogCaptureFixture
+) -> None:
+    here = worker(journal=Refusing)
     here.fail(error=ECC)
     assert not here.closed(), "nobody can say whether it has said so of others"
     here.fail(IN_A_ROW)

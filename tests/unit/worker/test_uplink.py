@@ -166,14 +166,13 @@ def send_all(uplink: Uplink, *senders: Sender) -> None:
 
 
 def test_much_that_comes_at_once_is_cut_into_entries_of_some_megabytes(
-    book: Book, sender: Callable[[str], Sender], monkeypatch: pytest.MonkeyPatch
+    book: Book, sender: Callable[[str], Sender]
 ) -> None:
-    monkeypatch.setattr("mqtune.worker.uplink._ENTRY_BYTES", 100)
     senders = [sender(f"{number:04d}") for number in range(1, 7)]
     for one in senders:
         one.frames(*[a_report()] * 5)
 
-    with contextlib.closing(Uplink(time)) as uplink:
+    with contextlib.closing(Uplink(time, entry_bytes=100)) as uplink:
         for one in senders:
             uplink.attach(one.stream)
             one.close()

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
+from celery.worker import state
 from kombu import Connection
 
-from mqtune.worker import LOOKS, ConsumerWatch, WorkerSettings, app as consuming, create_app
+from mqtune.worker import LOOKS, ConsumerWatch, WorkerSettings, create_app
 
 
 class Consumer:
@@ -34,15 +35,13 @@ class Consumer:
 
 
 @pytest.fixture
-def consumer(monkeypatch: pytest.MonkeyPatch) -> Consumer:
-    consumer = Consumer()
-    monkeypatch.setattr(consuming, "_restart_process", lambda: consumer.done.append("restarted"))
-    return consumer
+def consumer() -> Consumer:
+    return Consumer()
 
 
 @pytest.fixture
 def watch(consumer: Consumer) -> ConsumerWatch:
-    return ConsumerWatch(consumer, consumer.runtime)
+    return ConsumerWatch(consumer, consumer.runtime, lambda: consumer.done.append("restarted"))
 
 
 def look(watch: ConsumerWatch, times: int) -> None:
@@ -108,7 +107,7 @@ def test_one_good_look_in_between_begins_the_count_anew(watch: ConsumerWatch, co
 def test_one_that_was_told_to_end_meanwhile_does_not_start_anew(
     watch: ConsumerWatch, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consuming.state, "should_stop", 0)
+    monkeypatch.setattr(state, "should_stop", 0)
     consumer.waits = 3
 
     look(watch, 2 * LOOKS)
@@ -130,7 +129,7 @@ def test_celerys_heartbeats_are_sent_only_while_somebody_listens(
     app = create_app(WorkerSettings(broker="redis://nowhere", gpus="0", code_root=tmp_path, log_root=tmp_path))
     dispatcher = app.events.Dispatcher(Connection("memory://"), "w@h", enabled=True, groups=groups)
     sent: list[str] = []
-    monkeypatch.setattr(dispatcher, "_publish", lambda event, *_, **__: sent.append(event["type"]))
+    monkeypatch.setattr(dispatcher.producer, "publish", lambda event, *_, **__: sent.append(event["type"]))
 
     for name in ("worker-online", "worker-heartbeat", "worker-offline"):
         dispatcher.send(name)

@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -27,7 +28,6 @@ from mqtune.worker import (
     SlotPlan,
     UsageMeter,
     UsageSampler,
-    usage as module,
     use_of_process,
 )
 
@@ -268,7 +268,7 @@ def test_the_worker_warns_of_an_idle_device_in_its_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = iter(range(0, 100_000, 20))
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     quiet, without = (
         Run(claim=Claim(TrialId("0002"), 1, "t"), devices=("1",), has_reported=False),
         Run("other", devices=()),
@@ -314,7 +314,7 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         family = {os.getpid(): 3_000_000_000, child.pid: 5_100_000_000}
-        devices = Devices(d0=BUSY._replace(memory_bytes=70e9))
+        devices = Devices(d0=DeviceUse(90.0, 70 * GB, 400.0))
         greedy, modest = Run(gpu_memory_bytes=8_000_000_000), Run(gpu_memory_bytes=9_000_000_000)
         unknown = Run("other", devices=("1",), gpu_memory_bytes=1)
         runs = [greedy, modest, unknown]
