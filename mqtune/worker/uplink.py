@@ -556,7 +556,8 @@ class Uplink:
                 # Its pipe may never end, because another process holds it open.
                 self._drop(stream)
         if self._full_since is not None and not any(stream.is_refused for stream in self._held):
-            logger.warning("no data of trials waits for room in Redis any more, after %.1f s", now - self._full_since)
+            full_s = time.monotonic() - self._full_since
+            logger.warning("no data of trials waits for room in Redis any more, after %.1f s", full_s)
             self._full_since = None
 
     def _release_held(self, now: float) -> None:

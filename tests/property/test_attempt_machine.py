@@ -197,8 +197,8 @@ class Trial:
     def ends(self) -> set[AttemptEnd]:
         """How it may have ended on its worker."""
         # It may have ended by an order before the next one came, and may have heard of a decision by any answer.
-        orders = [self.told[:number] for number in range(1, len(self.told) + 1)]
-        orders += [[*before, *self.unheard, *self.told] for before in ([], self.told)] if self.unheard else []
+        whole = [self.told, [*self.unheard, *self.told], [*self.told, *self.unheard]]
+        orders = [told[:number] for told in whole for number in range(1, len(told) + 1)]
         found = {TOLD[intent] for told in orders if (intent := self.effective(told)) is not None}
         if self.own:
             found.add(OWN[self.own][0])
