@@ -152,6 +152,7 @@ class Attempt:
 
     def _supervise(self) -> None:
         with contextlib.closing(self.run):
+            self.run.prepare()
             self.outcome = self.run.run(self.machine.slot)
 
     def of(self, kind: type) -> list[Any]:

@@ -843,7 +843,7 @@ PATIENCE: list[tuple[ModuleType, str]] = [
 def frozen(machine: Machine) -> Iterator[psutil.Process]:
     """The slot's zygote is frozen, and nobody waits long for it; it is gone afterwards."""
     zygote = machine.slot.zygotes.all[-1]
-    process = psutil.Process(zygote._process.pid)
+    process = psutil.Process(zygote.pid)
     process.suspend()
     with pytest.MonkeyPatch.context() as patch:
         for module, name in PATIENCE:
@@ -904,7 +904,7 @@ def test_a_trial_whose_zygote_dies_with_the_trial_before_is_started_by_a_fresh_o
     two = machine.start("waits_for", {"file": str(machine.code_root)}, trial="0002")
     eventually(lambda: two.of(AttemptStarted))
 
-    machine.slot.zygotes.all[-1]._process.kill()
+    os.kill(machine.slot.zygotes.all[-1].pid, signal.SIGKILL)
 
     assert (one.ended().end, one.ended().error_type) == (AttemptEnd.LOST, "ZygoteDied")
     assert two.ended().end is AttemptEnd.COMPLETED
@@ -977,7 +977,7 @@ def test_a_folder_of_its_own_is_kept_by_the_rule(
         assert not Path(one.reports[0].metrics["here"]).exists()
 
     assert {trial for trial, folder in folders.items() if folder.exists()} == kept
-    assert not list(machine.services.scratch._mine.glob("*"))
+    assert not list(machine.log_root.glob(".scratch/*/*"))
 
 
 def test_the_store_and_the_working_directory_do_not_get_into_each_others_way(machine: Machine, tmp_path: Path) -> None:

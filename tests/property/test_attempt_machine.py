@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
@@ -34,6 +34,7 @@ from mqtune.journal import (
     Seated,
     Segment,
 )
+from mqtune.worker import revoke
 
 #: A trainable that does what it is told by a socket, and says when it is done.
 CODE: Final = """
@@ -66,14 +67,15 @@ def obeys(config):
                     raise ValueError("no luck")
                 elif what == "exit":
                     os._exit(3)
-                elif what == "kill":
-                    os.kill(os.getpid(), signal.SIGKILL)
+                elif what in ("9", "40"):
+                    os.kill(os.getpid(), int(what))
                 else:
                     raise AssertionError(order)
                 orders.send(b"done")
     except mqtune.StopTrial:
         if config["saves"]:
             mqtune.save_checkpoint({"number": -1})
+            return
         raise
 """
 
@@ -92,7 +94,9 @@ OWN: Final = {
     "return": (AttemptEnd.COMPLETED, 0, None),
     "raise": (AttemptEnd.FAILED, 1, None),
     "exit": (AttemptEnd.FAILED, 3, None),
-    "kill": (AttemptEnd.FAILED, None, 9),
+    "9": (AttemptEnd.FAILED, None, 9),
+    # A real-time signal, which has no name.
+    "40": (AttemptEnd.FAILED, None, 40),
 }
 #: By how much a lease runs down, of the 60 s that each heartbeat gives it.
 PASSES_S: Final = 35.0
@@ -262,8 +266,8 @@ class AttemptMachine(RuleBasedStateMachine):
         assert end is None or one.ended().signal != signal.SIGTERM
 
     @precondition(is_idle)
-    @rule(why=st.sampled_from(["unknown", "superseded", "ended", "taken"]))
-    def is_refused(self, why: Literal["unknown", "superseded", "ended", "taken"]) -> None:
+    @rule(why=st.sampled_from(["unknown", "superseded", "ended", "revoked", "taken"]))
+    def is_refused(self, why: str) -> None:
         """One that is no more, or another worker's, is left alone."""
         trial = next_trial()
         number = 1 if why == "unknown" else self.machine.stage(trial=trial)
@@ -276,12 +280,15 @@ class AttemptMachine(RuleBasedStateMachine):
             assert self.machine.driver.end(other, ended.encode()) == (why == "ended")
         if why == "superseded":
             self.machine.stage(trial=trial)
+        if why == "revoked":
+            revoke(self.machine.services, self.machine.driver, TrialId(trial), number)
         entries = len(self.machine.events())
 
         assert self.machine.attempt(number, "obeys", trial=trial).ended_unclaimed() == f"not run: {why}"
 
         assert len(self.machine.events()) == entries
-        assert not [*self.machine.log_root.glob(f"e/{trial}/*")]
+        if why != "taken":
+            assert not (self.machine.log_root / "e" / trial).exists(), "files of output are left"
 
     # What the trial does.
 
