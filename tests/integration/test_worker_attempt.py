@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -17,10 +16,10 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 from impaired import nothing_impaired, quarantined
 from losing import set_back, snapshot
-from one_worker import Attempt, Machine
+from one_worker import Machine
 from waiting import eventually, is_gone, lives
 
-from mqtune.checkpoints import decode_dict, open_store
+from mqtune.checkpoints import open_store
 from mqtune.core.errors import BrokerFull
 from mqtune.core.events import (
     AttemptEnded,
@@ -41,9 +40,7 @@ from mqtune.trainable import TrainableSpec, fingerprints, read_code
 from mqtune.worker import (
     FAILED_STARTS,
     IMPORTER_IDLE_S,
-    AttemptRun,
     ControlPipe,
-    ExperimentHere,
     QuickFailures,
     Stream,
     Uplink,
@@ -106,12 +103,6 @@ def files(config):
         (folder / "epoch").write_text(str(epoch))
         mqtune.report({"epoch": epoch}, checkpoint=folder)
         time.sleep(0.002)
-
-def saves_late(config):
-    try:
-        endless(config)
-    except mqtune.StopTrial as stop:
-        mqtune.save_checkpoint({"told": stop.action})
 
 def waits_for(config):
     mqtune.report({"loss": 1})
@@ -287,27 +278,6 @@ def test_a_revoke_that_reaches_several_workers_is_one_request_and_what_waits_doe
     assert machine.attempt(1).ended_unclaimed() == "not run: revoked"
 
 
-@pytest.mark.parametrize(("number", "why"), [(1, "superseded"), (2, "revoked"), (3, "unknown")])
-def test_an_attempt_that_nobody_can_claim_leaves_no_files_of_output(machine: Machine, number: int, why: str) -> None:
-    if why != "unknown":
-        machine.stage()
-        machine.stage()
-        revoke(machine.services, MemoryJournal(machine.server, "e"), TrialId("0001"), 2)
-    definition = {"trainable": {"name": "steady", "module": "worker_code", "kind": "function"}}
-    claim = Claim(TrialId("0001"), number, "token")
-    folder = machine.services.logs.files("e", claim)[0].parent
-
-    here = ExperimentHere(MemoryJournal(machine.server, "e"), definition)
-    with contextlib.closing(AttemptRun(machine.services, here, claim)) as run:
-        run.prepare()
-        run.prepare()
-        assert {path.name for path in folder.iterdir()} == {f"{number}.stdout", f"{number}.stderr"}
-        result = run.run(machine.slot)
-
-    assert result.note == f"not run: {why}"
-    assert not folder.exists()
-
-
 def test_a_revoke_of_an_attempt_that_runs_or_is_not_there_is_a_request_alone(machine: Machine) -> None:
     one = machine.start("endless").has_reported(1)
     for trial in ("0001", "0002"):
@@ -430,33 +400,6 @@ def test_a_second_process_of_an_attempt_saves_dicts_of_its_own(machine: Machine)
     assert third.reports[0].metrics["epoch"] == second.reports[-1].metrics["epoch"] + 1
 
 
-def pause(one: Attempt) -> AttemptEnd:
-    one.intend(Intent.PAUSE)
-    return AttemptEnd.PAUSED
-
-
-def hand_back(one: Attempt) -> AttemptEnd:
-    one.run.requeue("its worker was shut down")
-    return AttemptEnd.HANDED_BACK
-
-
-@pytest.mark.parametrize("tell", [pause, hand_back])
-def test_a_function_that_catches_the_pause_can_save_where_it_is(
-    machine: Machine, tell: Callable[[Attempt], AttemptEnd]
-) -> None:
-    one = machine.start("saves_late").has_reported(2)
-    end = tell(one)
-
-    ended = one.ended()
-    assert (ended.end, ended.error) == (end, "" if end is AttemptEnd.PAUSED else "its worker was shut down")
-    (saved,) = one.of(CheckpointSaved)
-    data = machine.driver.checkpoint(saved.checkpoint)
-    assert data is not None
-    state, counters = decode_dict(data)
-    assert state == {"told": "pause"}
-    assert counters["training_iteration"] == len(one.reports)
-
-
 @pytest.mark.parametrize(("grace_s", "step_s"), [(60.0, 0.5), (0.1, 30.0)])
 def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, grace_s: float, step_s: float
@@ -565,33 +508,36 @@ def test_a_trial_that_catches_every_stop_ends_at_a_report_and_says_why(
     assert ended.stderr_tail == f"{why}\n"
 
 
-@pytest.mark.parametrize("how", ["reports_from_a_fork", "reports_from_a_program"])
-def test_a_trial_without_reports_says_that_a_child_process_has_tried_to_report(machine: Machine, how: str) -> None:
-    one = machine.start(how)
+NO_CHILD = (
+    "report: this is a child process of the trial, which can't report or save: pass the values to the trial's own process, such "
+    "as through a multiprocessing.Queue or a file, and report them there"
+)
 
+
+@pytest.mark.parametrize(
+    ("how", "config", "end", "reports"),
+    [
+        ("reports_from_a_fork", {}, AttemptEnd.COMPLETED, []),
+        ("reports_from_a_program", {}, AttemptEnd.COMPLETED, []),
+        ("reports_from_a_fork", {"fails": True}, AttemptEnd.FAILED, []),
+        # It reports itself, so it has no error.
+        ("reports_from_a_program", {"also": True}, AttemptEnd.COMPLETED, [2]),
+    ],
+)
+def test_a_trial_without_reports_of_its_own_says_that_a_child_process_has_tried_to_report(
+    machine: Machine, how: str, config: dict[str, Any], end: AttemptEnd, reports: list[int]
+) -> None:
+    one = machine.start(how, config)
     ended = one.ended()
 
-    assert (ended.end, one.reports) == (AttemptEnd.COMPLETED, [])
-    assert ended.error == (
-        "report: this is a child process of the trial, which can't report or save: pass the values to the trial's own process, such "
-        "as through a multiprocessing.Queue or a file, and report them there"
-    )
-    assert f"RuntimeError: {ended.error}" in ended.stderr_tail
-
-
-def test_the_error_of_a_trial_that_fails_without_reports_names_the_child_process_first(machine: Machine) -> None:
-    ended = machine.start("reports_from_a_fork", {"fails": True}).ended()
-
-    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "ValueError")
-    assert ended.error.startswith("report: this is a child process of the trial, ")
-    assert ended.error.rstrip().endswith("ValueError: the child has failed")
-
-
-def test_a_child_process_that_has_tried_to_report_is_no_error_of_a_trial_that_reports_itself(machine: Machine) -> None:
-    one = machine.start("reports_from_a_program", {"also": True})
-
-    assert (one.ended().end, one.ended().error) == (AttemptEnd.COMPLETED, "")
-    assert [report.metrics["loss"] for report in one.reports] == [2]
+    assert (ended.end, [report.metrics["loss"] for report in one.reports]) == (end, reports)
+    assert ended.error.startswith("" if reports else NO_CHILD)
+    assert ended.error_type == ("ValueError" if config.get("fails") else "")
+    if end is AttemptEnd.COMPLETED:
+        assert ended.error == ("" if reports else NO_CHILD)
+        assert f"RuntimeError: {NO_CHILD}" in ended.stderr_tail
+    else:
+        assert ended.error.rstrip().endswith("ValueError: the child has failed")
 
 
 def test_a_stopped_trial_can_report_once_more_and_save_while_it_unwinds(machine: Machine) -> None:
@@ -753,14 +699,6 @@ def test_whatever_is_wrong_before_a_trial_runs_ends_the_attempt_with_the_reason(
     if broken == "code root":
         machine.code_root.with_name("gone").rename(machine.code_root)
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are no real-time signals here")
-def test_a_trial_that_a_real_time_signal_kills_has_failed_by_that(machine: Machine) -> None:
-    ended = machine.start("is_killed", {"signal": 40}).ended()
-
-    assert (ended.end, ended.error_type, ended.signal) == (AttemptEnd.FAILED, "Killed", 40)
-    assert ended.error == "the trial's process was killed by signal 40"
 
 
 def test_an_attempt_ends_with_the_time_for_which_its_data_waited_for_a_full_server(

@@ -478,7 +478,7 @@ def check(one: Trial, machine: Machine) -> None:
         number = report.metrics["number"]
         assert bool(report.checkpoint) == (number in one.states or (number in one.maybe and bool(report.checkpoint)))
         if report.checkpoint:
-            assert state_of(machine, report.checkpoint) == number
+            assert state_of(machine, report.checkpoint, iteration=number) == number
     assert one.lines in ended.stdout_tail
     if one.own and not (one.told or one.unheard or one.is_set_back):
         assert (ended.end, ended.exit_code, ended.signal) == OWN[one.own]
@@ -495,10 +495,12 @@ def _is_of(event: object, attempt: Attempt) -> bool:
     return is_mine and isinstance(event, (AttemptStarted, AttemptEnded, CheckpointSaved))
 
 
-def state_of(machine: Machine, checkpoint: CheckpointId) -> int:
+def state_of(machine: Machine, checkpoint: CheckpointId, iteration: int | None = None) -> int:
     data = machine.driver.checkpoint(checkpoint)
     assert data is not None, f"{checkpoint} is named and is not there"
-    return int(decode_dict(data)[0]["number"])
+    state, counters = decode_dict(data)
+    assert iteration in (None, counters["training_iteration"])
+    return int(state["number"])
 
 
 @pytest.fixture
