@@ -156,7 +156,7 @@ class Attempt:
             self.outcome = self.run.run(self.machine.slot)
 
     def of(self, kind: type) -> list[Any]:
-        """What the journal has of this attempt."""
+        """Return this attempt's events of a kind in the journal."""
         events = [event for event in self.machine.events() if isinstance(event, kind)]
         return [event for event in events if (event.trial, event.attempt) == self.claim[:2]]
 
@@ -203,7 +203,7 @@ class Attempt:
         self.run.write_again_if_in_doubt()
 
     def finished(self) -> RunResult:
-        """Wait until nothing of it is left; returns how it ended."""
+        """Wait until all its processes have exited; returns how it ended."""
         self._thread.result(3 * DEADLINE_S)
         assert self.outcome is not None
         return self.outcome

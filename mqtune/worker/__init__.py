@@ -90,7 +90,6 @@ if TYPE_CHECKING:
     )
     from mqtune.worker.settings import (
         GRACE_S as GRACE_S,
-        LONGEST_GRACE_S as LONGEST_GRACE_S,
         OWNED_SETTINGS as OWNED_SETTINGS,
         WorkerSettings as WorkerSettings,
         celery_settings as celery_settings,
@@ -169,7 +168,6 @@ _NAMES = {
     "seats": ("ADVERTISE", "Address", "SEAT_S", "advertised"),
     "settings": (
         "GRACE_S",
-        "LONGEST_GRACE_S",
         "OWNED_SETTINGS",
         "WorkerSettings",
         "celery_settings",

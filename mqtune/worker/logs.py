@@ -334,7 +334,7 @@ class LogServer:
             self._woken.put_nowait("")
 
     def wake(self, experiment: str) -> None:
-        """Have the questions about an experiment answered; returns at once."""
+        """Have the questions about an experiment answered, without waiting for that."""
         if experiment not in self._waiting:
             try:
                 self._waiting.add(experiment)

@@ -95,7 +95,7 @@ class Wake:
 
     def set(self) -> None:
         """Wake the other thread, or make its next poll return at once; a no-op once it is closed."""
-        # Without the lock a byte could go to whatever got the descriptor's number after it was closed.
+        # Without the lock a byte could go to another file that got the descriptor's number after the close.
         with self._closing, contextlib.suppress(BlockingIOError):
             if not self._closed:
                 os.write(self._write, b"!")
@@ -261,7 +261,7 @@ class Stream:
         elif wait[1] is None:
             self.read_from = math.inf
         else:
-            # Who only asks does not come behind those that have sent something since.
+            # A stream that only asks keeps its place before streams that have sent something since.
             self.read_from = min(self.read_from or math.inf, time.monotonic() + int(wait[1]) / 1000)
             self.most = int(wait[2])
         return _WAIT.sub("", answer)
@@ -471,7 +471,7 @@ class Uplink:
 
     def attach(self, stream: Stream) -> None:
         """Read this stream until its pipe ends or it is detached."""
-        # The kernel adds it to what the thread waits for, which need not wake for that.
+        # The kernel adds it to the poll of the thread, which need not wake for that.
         if not self._closing:
             self._selector.register(stream, selectors.EVENT_READ)
 

@@ -1,4 +1,4 @@
-"""An attempt on a worker, whatever happens in whatever order, has one end, all its reports before it, and leaves nothing."""
+"""An attempt on a worker has one end, all its reports before that, and leaves nothing, under any order of events."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from mqtune.journal import (
 )
 from mqtune.worker import revoke
 
-#: A trainable that does what it is told by a socket, and says when it is done.
+#: A trainable that carries out orders from a socket, and answers after each.
 CODE: Final = """
 import os, signal, socket, sys, time
 import mqtune
@@ -79,7 +79,7 @@ def obeys(config):
         raise
 """
 
-#: The ends of an attempt that does as it is told, and which orders come before which others.
+#: The ends of an attempt that obeys an order, and the orders that replace others.
 TOLD: Final = {
     Intent.PAUSE: AttemptEnd.PAUSED,
     Intent.HAND_BACK: AttemptEnd.HANDED_BACK,
@@ -99,11 +99,11 @@ OWN: Final = {
     "40": (AttemptEnd.FAILED, None, 40),
 }
 #: By how much a lease runs down, of the 60 s that each heartbeat gives it.
-PASSES_S: Final = 35.0
+PASSES_S: Final = (35.0, 70.0)
 
 
 class Weather:
-    """What befalls the server of the journals: it is away, or full."""
+    """The state of the journals' server: it may be away, or full."""
 
     def __init__(self) -> None:
         self.is_here = threading.Event()
@@ -152,7 +152,7 @@ class Exposed(MemoryJournal):
 
 
 class Trial:
-    """A trial that obeys, and what was seen of it and done to it, as a person would note it down."""
+    """A trial that obeys, and notes of its acts and of the orders to it."""
 
     def __init__(self, machine: Machine, trial: str, *, saves: bool, reuse: bool) -> None:
         address = f"mqtune-{os.getpid()}-{id(self)}"
@@ -174,13 +174,13 @@ class Trial:
         self.own: str = ""
         self.told: list[Intent] = []
         self.unheard: list[Intent] = []
-        #: All that its driver has decided.
+        #: All decisions of its driver.
         self.decided: list[Intent] = []
         self.is_killed = self.is_lost = self.is_set_back = self.was_full = self.is_undriven = False
 
     @property
     def is_obeying(self) -> bool:
-        """Whether nothing has ended it, as far as is known."""
+        """Whether no event that is known here has ended it."""
         return not (self.own or self.told or self.is_killed or self.is_lost)
 
     def order(self, what: str, number: int = 0) -> bool:
@@ -199,8 +199,8 @@ class Trial:
         return self.was_full and any(each in FINAL - {Intent.COMPLETE} for each in [*self.told, *self.unheard])
 
     def ends(self) -> set[AttemptEnd]:
-        """How it may have ended on its worker."""
-        # It may have ended by an order before the next one came, and may have heard of a decision by any answer.
+        """Return the possible ends on its worker."""
+        # It may have ended by an order before the next one came, and any answer may have brought a decision.
         whole = [self.told, [*self.unheard, *self.told], [*self.told, *self.unheard]]
         orders = [told[:number] for told in whole for number in range(1, len(told) + 1)]
         found = {TOLD[intent] for told in orders if (intent := self.effective(told)) is not None}
@@ -221,7 +221,7 @@ def next_trial() -> str:
 
 
 class AttemptMachine(RuleBasedStateMachine):
-    """One slot of a worker, its trials one after the other, and all that can come between."""
+    """One slot of a worker, and its trials one after the other, under all events of the journal and its server."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -245,7 +245,7 @@ class AttemptMachine(RuleBasedStateMachine):
     def obeys(self) -> bool:
         return self.trial is not None and self.trial.is_obeying
 
-    # What begins.
+    # Starts.
 
     @precondition(is_idle)
     @rule(saves=st.booleans(), reuse=st.booleans())
@@ -255,7 +255,7 @@ class AttemptMachine(RuleBasedStateMachine):
     @precondition(is_idle)
     @rule(how=st.sampled_from(["drain", "terminate", "kill"]))
     def start_is_told_to_end(self, how: str) -> None:
-        """It is not run, or ends as it was told, without being forced."""
+        """It is not run, or ends by the order, without being forced."""
         one = self.machine.start("idles", trial=next_trial())
         if how == "drain":
             one.run.requeue("drained")
@@ -268,7 +268,7 @@ class AttemptMachine(RuleBasedStateMachine):
     @precondition(is_idle)
     @rule(why=st.sampled_from(["unknown", "superseded", "ended", "revoked", "taken"]))
     def is_refused(self, why: str) -> None:
-        """One that is no more, or another worker's, is left alone."""
+        """A worker leaves alone an attempt that is over, or that another worker has."""
         trial = next_trial()
         number = 1 if why == "unknown" else self.machine.stage(trial=trial)
         other = Claim(TrialId(trial), number, "another")
@@ -290,7 +290,7 @@ class AttemptMachine(RuleBasedStateMachine):
         if why != "taken":
             assert not (self.machine.log_root / "e" / trial).exists(), "files of output are left"
 
-    # What the trial does.
+    # Acts of the trial.
 
     @precondition(obeys)
     @rule(
@@ -340,7 +340,7 @@ class AttemptMachine(RuleBasedStateMachine):
         self.running.own = how
         assert not self.running.order(how)
 
-    # What others do.
+    # Acts of its driver and its worker.
 
     @precondition(is_here)
     @rule(intent=st.sampled_from(sorted(TOLD, key=str)), is_heard=st.booleans())
@@ -385,10 +385,10 @@ class AttemptMachine(RuleBasedStateMachine):
             one.one.beat()
 
     @precondition(is_here)
-    @rule()
-    def time_passes(self) -> None:
+    @rule(seconds=st.sampled_from(PASSES_S))
+    def time_passes(self, seconds: float) -> None:
         """The driver takes attempts from a worker that has not renewed its lease."""
-        self.now += PASSES_S
+        self.now += seconds
         self.machine.driver.lock("driver", "a test", 600)
         for trial in self.machine.driver.expired():
             one = self.running
@@ -402,7 +402,7 @@ class AttemptMachine(RuleBasedStateMachine):
         self.weather.is_here.set()
         self.weather.is_full = False
 
-    # What comes of it.
+    # The end.
 
     @precondition(lambda self: self.trial is not None and not self.trial.is_obeying)
     @rule()
@@ -419,7 +419,7 @@ class AttemptMachine(RuleBasedStateMachine):
         self.weather.is_full = False
         one.close()
         self.trial = None
-        # What comes late has no effect.
+        # Late answers have no effect.
         attempt.beat()
         attempt.run.on_answer(Intent.STOP.value)
         check(one, self.machine)
@@ -431,7 +431,7 @@ class AttemptMachine(RuleBasedStateMachine):
 
     @invariant()
     def is_in_order(self) -> None:
-        """What the journal has of the trial is what it has sent, in order, once, and nothing after its end."""
+        """The journal has a beginning of the sent reports, in order, each once."""
         if self.trial is not None:
             numbers = [report.metrics["number"] for report in self.trial.one.reports]
             assert numbers == [*self.trial.reports, *self.trial.maybe][: len(numbers)]
@@ -446,12 +446,12 @@ class AttemptMachine(RuleBasedStateMachine):
             try:
                 self.finish()
             finally:
-                # Also of one that does not end as it should nothing is left for the next example.
+                # An attempt that does not end as it should must not disturb the next example.
                 self.machine.end_all()
 
 
 def check(one: Trial, machine: Machine) -> None:
-    """Compare an attempt that is over with what the journal and the machine have of it."""
+    """Compare an attempt that is over with its entries in the journal, its files and its processes."""
     attempt = one.one
     outcome = attempt.finished()
     mine = [each for each in machine.events() if _is_of(each, attempt)]

@@ -1,4 +1,4 @@
-"""What a worker does with the code of bundles, and whom it believes."""
+"""A worker unpacks the code of signed bundles once, and refuses others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an attempt ended: what it did before it knew counts as its own doing, and what was wanted of it counts later."""
+"""The ends of attempts: before a trial is told to end, its own acts count, and afterwards the order counts."""
 
 from __future__ import annotations
 

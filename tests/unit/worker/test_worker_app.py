@@ -23,7 +23,7 @@ from mqtune.worker import LOOKS, Address, ConsumerWatch, WorkerSettings, create_
 
 
 class Consumer:
-    """A Celery worker with two slots, one of them free, while three trials wait; and what was done to it."""
+    """A Celery worker with two slots, one of them free, while three trials wait, and notes of its restarts."""
 
     def __init__(self) -> None:
         self.waits = 3

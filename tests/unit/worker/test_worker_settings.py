@@ -132,7 +132,7 @@ def test_another_concurrency_and_a_missing_code_root_are_refused(tmp_path: Path)
 
 
 class Names:
-    """The names of workers, of which one is taken; time passes while somebody sleeps."""
+    """A fleet in which another worker has the name. Time passes only in ``sleep``."""
 
     def __init__(self, process: str, *, is_kept: bool = False) -> None:
         self.holder = f"{process} token"
