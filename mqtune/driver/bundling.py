@@ -91,12 +91,14 @@ _NO_CODE: Final = ("*.ipynb", "*.pyc")
 #: Folders that are skipped where git doesn't say what is in a project, beside hidden ones.
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 #: A folder with so many files is no project, but such as a home folder, which would take minutes to look through.
-_MOST_LISTED: Final = 20 * MOST_FILES
+MOST_LISTED: Final = 20 * MOST_FILES
 #: How many names a line says.
 _SHOWN: Final = 5
 
 
-def packed(folder: Path, below: Path, outside: Collection[Path] = ()) -> dict[str, File]:
+def packed(
+    folder: Path, below: Path, outside: Collection[Path] = (), *, most_listed: int = MOST_LISTED
+) -> dict[str, File]:
     """Return the files of a folder, by their paths below another one that it is in, or that it is.
 
     Which were left out, and which are big, is logged.
@@ -105,12 +107,13 @@ def packed(folder: Path, below: Path, outside: Collection[Path] = ()) -> dict[st
         folder: the folder.
         below: where their paths begin.
         outside: folders in it that don't count, such as those of experiments.
+        most_listed: a folder with so many files is no project.
 
     Raises:
         ConfigurationError: they are too many or too large, one can't be read, or a pattern is invalid.
     """
     patterns = _patterns(folder / IGNORE_FILE)
-    names = [name for name in _listed(folder) if not _is_left_out(name, patterns)]
+    names = [name for name in _listed(folder, most_listed) if not _is_left_out(name, patterns)]
     names = [name for name in names if not any(each in (folder / name).parents for each in outside)]
     secrets = [name for name in names if _is_secret(name)]
     linked = [name for name in names if not _is_inside(folder, folder / name)]
@@ -320,16 +323,16 @@ def bring(
 # Which files.
 
 
-def _listed(folder: Path) -> list[str]:
+def _listed(folder: Path, most_listed: int) -> list[str]:
     """Return the paths of a folder's files: those that git tracks or would, or all but installed packages.
 
     Hidden ones, and those in hidden folders, are among them only if git tracks them: tools keep what is a person's own
     there.
     """
-    names = _of_git(folder) or list(islice(_walked(folder), _MOST_LISTED))
-    if len(names) >= _MOST_LISTED:
+    names = _of_git(folder) or list(islice(_walked(folder), most_listed))
+    if len(names) >= most_listed:
         raise ConfigurationError(
-            f"bundle={str(folder)!r} has {_MOST_LISTED:,} files and more: give your project's folder"
+            f"bundle={str(folder)!r} has {most_listed:,} files and more: give your project's folder"
         )
     # A name that isn't UTF-8 can't travel.
     return [name for name in names if (folder / name).is_file() and name.isprintable()]

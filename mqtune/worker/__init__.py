@@ -48,9 +48,7 @@ if TYPE_CHECKING:
     )
     from mqtune.worker.late_imports import LateImports as LateImports
     from mqtune.worker.logs import (
-        FIRST_BYTES as FIRST_BYTES,
-        LAST_BYTES as LAST_BYTES,
-        MAX_BYTES as MAX_BYTES,
+        LogLimits as LogLimits,
         Logs as Logs,
         LogServer as LogServer,
         open_log as open_log,
@@ -89,7 +87,6 @@ if TYPE_CHECKING:
     )
     from mqtune.worker.settings import (
         GRACE_S as GRACE_S,
-        LONGEST_GRACE_S as LONGEST_GRACE_S,
         OWNED_SETTINGS as OWNED_SETTINGS,
         WorkerSettings as WorkerSettings,
         celery_settings as celery_settings,
@@ -153,7 +150,7 @@ _NAMES = {
     "impairments": ("Cause", "Impairments"),
     "importers": ("ImportFailed", "ImportKey", "Importer", "Importers", "SlotZygotes"),
     "late_imports": ("LateImports", "USUAL"),
-    "logs": ("FIRST_BYTES", "LAST_BYTES", "LogServer", "Logs", "MAX_BYTES", "open_log"),
+    "logs": ("LogLimits", "LogServer", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
     "privileges": ("become", "home_of", "without_secrets"),
     "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter"),
@@ -165,7 +162,6 @@ _NAMES = {
     "seats": ("ADVERTISE", "Address", "SEAT_S", "advertised"),
     "settings": (
         "GRACE_S",
-        "LONGEST_GRACE_S",
         "OWNED_SETTINGS",
         "WorkerSettings",
         "celery_settings",

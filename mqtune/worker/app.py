@@ -452,7 +452,7 @@ class RuntimeStep(bootsteps.StartStopStep):
             timing=settings.timing,
             driver_slots=None if app.driver_client is None else partial(_driver_slots, app, worker.hostname),
         )
-        runtime.start(also=ConsumerWatch(worker, runtime, settings.timing).steps)
+        runtime.start(also=ConsumerWatch(worker, runtime, timing=settings.timing).steps)
 
     def stop(self, worker: Any) -> None:
         if worker.pool.runtime is not None:
@@ -671,14 +671,22 @@ class ConsumerWatch:
     Args:
         worker: Celery's own, with mqtune's pool.
         runtime: the worker behind it.
+        restart: replaces the process; only tests give another one.
     """
 
-    def __init__(self, worker: Any, runtime: WorkerRuntime, timing: Timing = Timing()) -> None:
+    def __init__(
+        self,
+        worker: Any,
+        runtime: WorkerRuntime,
+        restart: Callable[[], object] | None = None,
+        timing: Timing = Timing(),
+    ) -> None:
         self._timing = timing
         #: How many rounds make a stuck consumer. Rounds count, not seconds: no time has passed for a frozen worker.
         self.rounds = round(timing.stuck_s / timing.round_s)
         self._worker = worker
         self._runtime = runtime
+        self._restart_process = restart or _restart_process
         self._taken = worker.pool.taken
         self._in_a_row = 0
 
@@ -718,7 +726,7 @@ class ConsumerWatch:
         self._runtime.requeue_all("its worker took nothing any more and was restarted")
         self._runtime.close(grace_s=stop_s(self._runtime.services.grace_s, self._runtime.services.timing))
         if state.should_stop is None:
-            _restart_process()
+            self._restart_process()
 
 
 def _lose_connection() -> NoReturn:

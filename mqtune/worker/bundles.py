@@ -39,6 +39,7 @@ class Bundles:
         key: the keys that sign brought code, as ``CodeKeys`` reads them; empty for a worker that takes no code.
         exchange: has an experiment's bundle, by the experiment's name.
         in_use: returns the code roots that are used now.
+        kept: how many are kept besides those.
     """
 
     def __init__(
@@ -47,11 +48,14 @@ class Bundles:
         key: str,
         exchange: Callable[[str], CodeExchange],
         in_use: Callable[[], set[Path]],
+        *,
+        kept: int = KEPT,
     ) -> None:
         self._folder = folder
         self._keys = CodeKeys(key) if key else None
         self._exchange = exchange
         self._in_use = in_use
+        self._kept = kept
         #: The digests of those that are unpacked, in the order of their last use.
         self._there: dict[str, None] = {}
         self._lock = threading.Lock()
@@ -113,7 +117,7 @@ class Bundles:
     def _trim(self) -> None:
         """Delete those used longest ago, but none that is in use."""
         used = self._in_use()
-        for digest in list(self._there)[: -KEPT or None]:
+        for digest in list(self._there)[: -self._kept or None]:
             top = self._folder / digest
             if not any(top in (root, *root.parents) for root in used):
                 del self._there[digest]

@@ -528,6 +528,8 @@ class Importers:
         late_imports: knows what trials import late.
         varies: the variables that are not the same in the environments of all slots.
         most_bytes: how much memory those that nobody uses may have together; the one used last is always kept.
+        kept: how many programs' importers are kept.
+        make: makes an importer; None for ``Importer``.
     """
 
     def __init__(
@@ -537,6 +539,8 @@ class Importers:
         varies: Collection[str] = (),
         *,
         most_bytes: float,
+        kept: int = KEPT,
+        make: Callable[..., Importer] | None = None,
         timing: Timing = Timing(),
         clock: Clock = time,
     ) -> None:
@@ -548,6 +552,8 @@ class Importers:
         #: A fork of the driver, for the first program that it suits.
         self.offered: OfferedImporter | None = None
         self._most_bytes = most_bytes
+        self._kept = kept
+        self._make = make or Importer
         self._lock = threading.Lock()
         #: In the order of their last use.
         self._all: list[Importer] = []
@@ -573,7 +579,7 @@ class Importers:
                 offered = self.offered if self.offered is not None and self.offered.suits(key) else None
                 if offered is not None:
                     self.offered = None
-                current = Importer(key, environment, self.log, preloads, self._varies, refused, offered, self._timing)
+                current = self._make(key, environment, self.log, preloads, self._varies, refused, offered, self._timing)
             else:
                 self._all.remove(current)
             self._all.append(current)
@@ -606,7 +612,7 @@ class Importers:
         They are dead, beyond the number or the memory allowed, the oldest first, or unused for *idle_s* seconds.
         """
         now, known = self._clock.monotonic(), self.all
-        kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[:KEPT]
+        kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[: self._kept]
         # A carried trainable is in its importer alone.
         unused = [one for one in known if not one.users and (one.is_dead or not one.key.spec.is_carried)]
         sizes = [one.size if len(known) > 1 else 0 for one in unused]

@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -31,28 +32,33 @@ from mqtune.worker.threads import Step, every, guarded
 
 logger = logging.getLogger(__name__)
 
-#: Longer files are shortened: this is some million lines, and thousands of trials fit on a disk.
-MAX_BYTES: Final = 64 * 2**20
-#: The parts that are kept. The last part may double while it is moved, and the file must still be shorter than the
-#: maximum then.
-FIRST_BYTES: Final = 8 * 2**20
-LAST_BYTES: Final = 24 * 2**20
-#: How much is written to try the log folder: a block of a file system, as one that is full may still take a few bytes.
 _TRIED_BYTES: Final = 4_096
 #: How long a check that is under way may take when the worker shuts down: a network file system may hang.
 _CLOSE_S: Final = 5.0
-#: How many files of attempts are remembered: some megabytes of names, and days of trials.
-_REMEMBERED: Final = 20_000
-#: How many bytes are moved at once.
-_MOVED_BYTES: Final = 2**20
 #: How often moving the last part begins again, further on, because more was written meanwhile than may be kept. A
 #: writer that is faster than the disk cache for half a gigabyte loses lines.
 _MOVES: Final = 10
 _KIND: Final = "logs"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLimits:
+    """The bytes of an output file that stay, and the number of remembered files."""
+
+    #: Longer files are shortened: this is some million lines, and thousands of trials fit on a disk.
+    max_bytes: int = 64 * 2**20
+    #: The parts that stay. The last part may double while it is moved, and the file must still be shorter than the
+    #: maximum then.
+    first_bytes: int = 8 * 2**20
+    last_bytes: int = 24 * 2**20
+    #: The bytes that are moved in one step.
+    moved_bytes: int = 2**20
+    #: The number of attempts' files that are remembered: some megabytes of names, and days of trials.
+    remembered: int = 20_000
+
+
 class Logs:
-    """Keeps each output file within ``MAX_BYTES``, without making the trial that writes it wait.
+    """Keeps each output file within ``max_bytes``, without making the trial that writes it wait.
 
     The middle of a file that has become too long is cut out and replaced by a line that says how much. Lines written
     while the last part is moved are kept; those written in the instant in which the file is truncated may be lost.
@@ -62,13 +68,20 @@ class Logs:
         root: the worker's log folder.
         zygotes: the files of its zygotes, which may write at any time.
         impairments: learns whether the folder can be written.
+        limits: how much stays.
     """
 
     def __init__(
-        self, root: Path, zygotes: Iterable[Path], impairments: Impairments, timing: Timing = Timing()
+        self,
+        root: Path,
+        zygotes: Iterable[Path],
+        impairments: Impairments,
+        limits: LogLimits | None = None,
+        timing: Timing = Timing(),
     ) -> None:
         self._try_s = timing.try_logs_s
         self._root = root
+        self._limits = limits or LogLimits()
         self._impairments = impairments
         self._written = set(zygotes)
         #: The files that attempts have had here, oldest first.
@@ -80,7 +93,7 @@ class Logs:
         self._looking = threading.Lock()
         self._tried_at = -math.inf
         self._closing = threading.Event()
-        self._thread = guarded("mqtune-logs", lambda: every(timing.look_at_logs_s, self._look_at_all, self._closing))
+        self._thread = guarded("mqtune-logs", lambda: every(timing.look_at_logs_s, self.look, self._closing))
 
     def start(self) -> None:
         """Check the files from now on."""
@@ -89,7 +102,8 @@ class Logs:
     def close(self) -> None:
         """Stop checking."""
         self._closing.set()
-        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            self._thread.join(_CLOSE_S)
 
     def files(self, experiment: str, claim: Claim) -> tuple[Path, Path]:
         """Return the paths of an attempt's stdout and stderr."""
@@ -136,7 +150,7 @@ class Logs:
                 self._missing.update((path, error) for path in paths if path.parent == folder)
         self._written.update(paths)
         self._begun.update(dict.fromkeys(paths))
-        while len(self._begun) > _REMEMBERED:
+        while len(self._begun) > self._limits.remembered:
             # Several attempts may begin at once.
             self._begun.pop(next(iter(self._begun)), None)
 
@@ -202,7 +216,8 @@ class Logs:
         elif before is not None and not problem:
             self._impairments.lift(before)
 
-    def _look_at_all(self) -> None:
+    def look(self) -> None:
+        """Shorten the files that are too long, and check from time to time that the folder can be written."""
         if time.monotonic() - self._tried_at >= self._try_s:
             self._try_to_write()
         for path in tuple(self._written):
@@ -215,8 +230,8 @@ class Logs:
             status = os.lstat(path)
             size = status.st_size
             # Only a file with one name is certainly the output: a trial may have put a link to another file there.
-            if size > MAX_BYTES and stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
-                self._cut[path] = _shorten(path, self._cut.get(path, 0))
+            if size > self._limits.max_bytes and stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+                self._cut[path] = _shorten(path, self._cut.get(path, 0), self._limits)
         except FileNotFoundError:
             return 0
         except OSError as error:
@@ -235,20 +250,21 @@ def _make(path: Path) -> None:
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
 
 
-def _shorten(path: Path, before: int) -> int:
+def _shorten(path: Path, before: int, limits: LogLimits) -> int:
     """Cut the middle out of a file.
 
     Return the number of bytes cut out of it in total, *before* being those of earlier cuts.
     """
+    first_bytes, last_bytes = limits.first_bytes, limits.last_bytes
     file = open_regular(path, os.O_RDWR)
     try:
         for _ in range(_MOVES):
             size = os.fstat(file).st_size
-            cut = before + size - FIRST_BYTES - LAST_BYTES
-            to = FIRST_BYTES + os.pwrite(file, _mark(cut), FIRST_BYTES)
-            come_from = size - LAST_BYTES
-            until = come_from + 2 * LAST_BYTES
-            while come_from < until and (data := os.pread(file, min(_MOVED_BYTES, until - come_from), come_from)):
+            cut = before + size - first_bytes - last_bytes
+            to = first_bytes + os.pwrite(file, _mark(cut), first_bytes)
+            come_from = size - last_bytes
+            until = come_from + 2 * last_bytes
+            while come_from < until and (data := os.pread(file, min(limits.moved_bytes, until - come_from), come_from)):
                 come_from += len(data)
                 while data:
                     moved = os.pwrite(file, data, to)
@@ -320,7 +336,7 @@ class LogServer:
             self._woken.put_nowait("")
 
     def wake(self, experiment: str) -> None:
-        """Have the questions about an experiment answered; returns at once."""
+        """Have the questions about an experiment answered, without waiting for that."""
         if experiment not in self._waiting:
             try:
                 self._waiting.add(experiment)

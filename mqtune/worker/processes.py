@@ -238,31 +238,31 @@ class Reaper:
 reaper: Final = Reaper()
 
 
-_CGROUPS: Final = Path("/sys/fs/cgroup")
+CGROUPS: Final = Path("/sys/fs/cgroup")
 #: Counts for the whole machine; used where this process's cgroup has no counter.
-_OF_THE_MACHINE: Final = Path("/proc/vmstat")
+OF_THE_MACHINE: Final = Path("/proc/vmstat")
 _COUNTER: Final = "oom_kill"
 
 
-def find_counter() -> Path | None:
+def find_counter(cgroups: Path = CGROUPS, machine: Path = OF_THE_MACHINE) -> Path | None:
     """Return the file that counts kills for lack of memory in this cgroup, or on the machine.
 
     Return None where there is none.
     """
-    candidates = [folder / "memory.events" for folder in _groups()]
-    return next((path for path in [*candidates, _OF_THE_MACHINE] if _count(path) is not None), None)
+    candidates = [folder / "memory.events" for folder in _groups(cgroups)]
+    return next((path for path in [*candidates, machine] if _count(path) is not None), None)
 
 
 def memory_limit() -> float:
     """Return how many bytes this worker's processes may use: the machine's memory, or the limit of its cgroup."""
     limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
-    for folder in _groups():
+    for folder in _groups(CGROUPS):
         with contextlib.suppress(OSError, ValueError):
             limits.append(float((folder / "memory.max").read_text(encoding="ascii").replace("max", "inf")))
     return min(limits)
 
 
-def _groups() -> list[Path]:
+def _groups(cgroups: Path) -> list[Path]:
     """Return the folders that may be those of this process's cgroup."""
     try:
         lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
@@ -270,7 +270,7 @@ def _groups() -> list[Path]:
         lines = []
     groups = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
     # In a container the cgroup is mounted at the root, whatever its path is outside.
-    return [_CGROUPS / group for group in [*groups, ""]]
+    return [cgroups / group for group in [*groups, ""]]
 
 
 class MemoryKills:

@@ -150,8 +150,8 @@ class WorkerRuntime:
         self._code_root = code_root
         self._experiments = experiments
         #: All attempts whose task is here, claimed or not.
-        self._here: set[AttemptRun] = set()
-        self._fleet = Fleet(client, patience_s=float("inf"), closing=self.closing, token=token)
+        self.here: set[AttemptRun] = set()
+        self.fleet = Fleet(client, patience_s=float("inf"), closing=self.closing, token=token)
         clock = ServerClock(client)
         self._impairments = Impairments(self._on_impairment, worker=name, clock=clock.time)
         self._memory = (
@@ -181,7 +181,7 @@ class WorkerRuntime:
             seat_s=seat_s,
             clock=clock,
             uplink=Uplink(clock, timing),
-            logs=Logs(log_root, zygote_logs, self._impairments, timing),
+            logs=Logs(log_root, zygote_logs, self._impairments, timing=timing),
             scratch=scratch,
             slots=self._slots,
             zygotes=ZygoteFinder(name, code_root, log_root, self._bundles),
@@ -227,7 +227,7 @@ class WorkerRuntime:
     @property
     def running(self) -> list[AttemptRun]:
         """The attempts that this worker has claimed and not ended yet."""
-        return [run for run in tuple(self._here) if run.is_running]
+        return [run for run in tuple(self.here) if run.is_running]
 
     @property
     def draining(self) -> bool:
@@ -241,7 +241,7 @@ class WorkerRuntime:
             return 0
         most = self._places + sum(run.is_ending for run in self.running)
         # Another worker may have the memory for what comes next.
-        return min(most, len(self._here)) if self._slots.waits_for_memory else most
+        return min(most, len(self.here)) if self._slots.waits_for_memory else most
 
     @property
     def _places(self) -> int:
@@ -297,7 +297,7 @@ class WorkerRuntime:
         self._heartbeat_at, self._heard_at = self._own_clock.time(), self._own_clock.monotonic()
 
     def _devices_of(self, experiment: str) -> list[tuple[tuple[str, ...], bool]]:
-        runs = (run for run in tuple(self._here) if run.journal.experiment == experiment and run.devices)
+        runs = (run for run in tuple(self.here) if run.journal.experiment == experiment and run.devices)
         return [(run.devices, run.is_running) for run in runs]
 
     def _on_impairment(self) -> None:
@@ -332,7 +332,7 @@ class WorkerRuntime:
         self._log_server.start()
         if self._memory is not None:
             self._memory.look({device for slot in self.plan.devices for device in slot})
-        self._fleet.join(self._info(), self._timing.lease_s)
+        self.fleet.join(self._info(), self._timing.lease_s)
         self._note_heartbeat()
         self._heart.start()
         self._control.start()
@@ -376,7 +376,7 @@ class WorkerRuntime:
         Its task goes back, ``PUT_BACK_S`` later, if its trial has failed here a moment ago and may run elsewhere, or if
         its slot's devices are quarantined.
         """
-        self._here.add(run)
+        self.here.add(run)
         try:
             result = self._run(run)
             if result.goes_back:
@@ -386,7 +386,7 @@ class WorkerRuntime:
                 self._ended[",".join(run.devices), result.end.value] += 1
             return result
         finally:
-            self._here.discard(run)
+            self.here.discard(run)
             run.close()
 
     def _run(self, run: AttemptRun) -> RunResult:
@@ -430,7 +430,7 @@ class WorkerRuntime:
 
     def _look_elsewhere(self) -> None:
         """Where an attempt waits for memory, look whether another worker of its queue has that."""
-        others = self._fleet.workers() if self._slots.waits_for_memory else ()
+        others = self.fleet.workers() if self._slots.waits_for_memory else ()
         there = (info.free_gpu_memory_gb for info in others if info.queue == self.queue and info.name != self.name)
         self._room_elsewhere = max(there, default=0.0) * BYTES_PER_GB
         if self._room_elsewhere:
@@ -439,7 +439,7 @@ class WorkerRuntime:
     def _has_other_workers(self) -> bool:
         """Return whether another worker takes tasks from this one's queue, as of some seconds ago."""
         if (now := time.monotonic()) >= self._others_until:
-            workers = self._fleet.workers()
+            workers = self.fleet.workers()
             self._has_others = any(
                 info.queue == self.queue and info.slots > 0 for info in workers if info.name != self.name
             )
@@ -518,7 +518,7 @@ class WorkerRuntime:
         """
         self._reason = self._reason or reason
         # An attempt that is not claimed yet won't be.
-        for run in tuple(self._here):
+        for run in tuple(self.here):
             run.requeue(self._reason)
         self._slots.wake()
         if self._drivers is not None:
@@ -552,7 +552,7 @@ class WorkerRuntime:
             # A heartbeat that is under way would put the worker back into the fleet, for as long as a lease lasts.
             self._heart.join(_HEARTBEAT_END_S)
         with contextlib.suppress(BrokerUnavailable):
-            self._fleet.leave(self.name)
+            self.fleet.leave(self.name)
         # All end at the same time.
         self._slots.end()
         self._slots.close()
@@ -562,6 +562,11 @@ class WorkerRuntime:
         self.services.logs.close()
         self._bundles.close()
         self.services.scratch.close()
+
+    def join(self) -> None:
+        """Wait until its threads have ended, after ``close``. The one for messages ends with the next message."""
+        self._heart.join()
+        self._control.join()
 
     def _wait_until_idle(self, timeout_s: float) -> bool:
         """Wait at most *timeout_s* seconds until nothing runs; return whether that is so."""
@@ -585,7 +590,7 @@ class WorkerRuntime:
             yield self._look_elsewhere
             yield self.services.memory_kills.look
             yield self.services.scratch.keep
-            for journal, runs in _by_journal(run for run in tuple(self._here) if not run.is_running).items():
+            for journal, runs in _by_journal(run for run in tuple(self.here) if not run.is_running).items():
                 yield partial(self._hold, journal, runs)
             if by_journal := _by_journal(self.running):
                 yield partial(self._renew, by_journal)
@@ -625,15 +630,15 @@ class WorkerRuntime:
         has_changed = (info.impairments, info.slots) != self._told
         self._told = (info.impairments, info.slots)
         try:
-            if self._fleet.keep(info, self._timing.lease_s):
+            if self.fleet.keep(info, self._timing.lease_s):
                 self._shut_down("told to drain", "its worker was drained")
-            self._impairments.disable(self._fleet.disabled)
+            self._impairments.disable(self.fleet.disabled)
             self._note_heartbeat()
         except NameTaken as error:
             # This worker was cut off or frozen for so long that another took it for dead.
             self._shut_down(str(error), "another worker has its worker's name")
         if has_changed:
-            self._fleet.announce(self.name, "changed")
+            self.fleet.announce(self.name, "changed")
 
     def _shut_down(self, why: str, reason: str) -> None:
         if not self.draining:

@@ -349,6 +349,12 @@ class Slots:
                 self._changed.notify_all()
 
     @property
+    def waiting(self) -> int:
+        """The number of attempts that wait for a slot."""
+        with self._changed:
+            return len(self._waiting)
+
+    @property
     def waits_for_memory(self) -> bool:
         """Whether an attempt waits although a slot is free: its GPU has too little memory for it."""
         with self._changed:

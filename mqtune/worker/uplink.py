@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 READ_BYTES: Final = 512 * 1024
 #: The most bytes of reports in one entry, about: appending more would block Redis for other clients, and a few hundred
 #: slots would come near the longest value that Redis accepts (512 MB).
-_ENTRY_BYTES: Final = 4 * 2**20
+ENTRY_BYTES: Final = 4 * 2**20
 #: The size of the first read, more than most pipes ever hold: for a buffer above 128 KiB the C library asks the kernel
 #: for memory, which takes ten times as long as the read.
 _FIRST_READ_BYTES: Final = 64 * 1024
@@ -93,7 +93,7 @@ class Wake:
 
     def set(self) -> None:
         """Wake the other thread, or make its next poll return at once; a no-op once it is closed."""
-        # Without the lock a byte could go to whatever got the descriptor's number after it was closed.
+        # Without the lock a byte could go to another file that got the descriptor's number after the close.
         with self._closing, contextlib.suppress(BlockingIOError):
             if not self._closed:
                 os.write(self._write, b"!")
@@ -425,11 +425,18 @@ class Stream:
 
 
 class Uplink:
-    """Reads the streams of all attempts and writes their data, one entry for each experiment at a time."""
+    """Reads the streams of all attempts and writes their data, one entry for each experiment at a time.
 
-    def __init__(self, clock: Clock, timing: Timing = Timing()) -> None:
+    Args:
+        clock: the time that all machines share.
+        timing: the times that it keeps.
+        entry_bytes: about how many bytes of reports go into one entry at most.
+    """
+
+    def __init__(self, clock: Clock, timing: Timing = Timing(), *, entry_bytes: int = ENTRY_BYTES) -> None:
         self._full_retry_s = timing.full_retry_s
         self._clock = clock
+        self._entry_bytes = entry_bytes
         self._selector = selectors.DefaultSelector()
         self._wake = Wake()
         self._selector.register(self._wake, selectors.EVENT_READ)
@@ -453,7 +460,7 @@ class Uplink:
 
     def attach(self, stream: Stream) -> None:
         """Read this stream until its pipe ends or it is detached."""
-        # The kernel adds it to what the thread waits for, which need not wake for that.
+        # The kernel adds it to the poll of the thread, which need not wake for that.
         if not self._closing:
             self._selector.register(stream, selectors.EVENT_READ)
 
@@ -538,7 +545,8 @@ class Uplink:
                 # Its pipe may never end, because another process holds it open.
                 self._drop(stream)
         if self._full_since is not None and not any(stream.is_refused for stream in self._held):
-            logger.warning("no data of trials waits for room in Redis any more, after %.1f s", now - self._full_since)
+            full_s = time.monotonic() - self._full_since
+            logger.warning("no data of trials waits for room in Redis any more, after %.1f s", full_s)
             self._full_since = None
 
     def _release_held(self, now: float) -> None:
@@ -601,7 +609,7 @@ class Uplink:
                 continue
             batches[stream.journal].append((stream, cut))
             size += len(cut.segment.data) if cut.segment is not None else 0
-            if size > _ENTRY_BYTES:
+            if size > self._entry_bytes:
                 self._write_all(batches)
                 size = 0
         self._write_all(batches)

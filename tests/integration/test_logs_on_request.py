@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import pytest
 import redis
 from impaired import nothing_impaired
+from waiting import eventually
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import LogUnavailable
 from mqtune.core.keys import ExperimentKeys, control_channel, worker_key
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, TrialId
-from mqtune.journal import CHUNK_BYTES, LOGS, Claim, LogChunk, LogExchange, RedisClient, logs as module
+from mqtune.journal import CHUNK_BYTES, LOGS, Claim, LogChunk, LogExchange, RedisClient
 from mqtune.results.logs import AttemptOutput
 from mqtune.worker import Logs, LogServer
 
@@ -208,10 +210,19 @@ def test_a_question_that_makes_no_sense_is_passed_over(far: Far, odd: object) ->
     "answer", [b"\xc1", encode_value([b"x", 0, 1]), encode_value(["x", 0, 1, True]), encode_value([b"x", -1, 1, True])]
 )
 def test_an_answer_that_can_not_be_read_is_said(redis_client: redis.Redis, answer: bytes) -> None:
-    exchange = LogExchange(redis_client, "e")
+    exchange, odd = LogExchange(redis_client, "e"), "odd@far"
+    redis_client.set(worker_key(odd), b"here")
+
+    def answer_oddly() -> None:
+        question = eventually(lambda: exchange.take(odd))
+        redis_client.rpush(ExperimentKeys("e").log(question.token), answer)
+
+    answering = threading.Thread(target=answer_oddly)
+    answering.start()
     with pytest.raises(LogUnavailable, match="can't be read"):
-        module._chunk_of(answer, WORKER)
-    assert exchange.take(WORKER) is None
+        exchange.ask(odd, ONE, 1, "stdout", 0)
+    answering.join()
+    assert exchange.take(odd) is None
 
 
 def test_questions_and_answers_go_by_themselves(far: Far) -> None:

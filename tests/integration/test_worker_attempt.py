@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
-import sys
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -20,56 +16,35 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 from impaired import nothing_impaired, quarantined
 from losing import set_back, snapshot
-from waiting import DEADLINE_S, eventually, is_gone, lives
+from one_worker import Machine
+from waiting import eventually, is_gone, lives
 
-from mqtune.checkpoints import decode_dict, open_store
-from mqtune.core.codec import encode_value
+from mqtune.checkpoints import open_store
 from mqtune.core.errors import BrokerFull
 from mqtune.core.events import (
-    START,
     AttemptEnded,
     AttemptStarted,
     CheckpointSaved,
-    DecisionTaken,
-    ExperimentCreated,
-    Reports,
     Requested,
-    TrialStaged,
-    decode_event,
 )
-from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import (
     UNDRIVEN,
     WORKER_ERROR,
     AttemptEnd,
-    CheckpointId,
     Intent,
-    Report,
     TrialId,
     attempt_and_number,
 )
-from mqtune.journal import FENCED, GAP, Answer, Assignment, Claim, EndedBy, MemoryJournal, MemoryServer, Segment
+from mqtune.journal import FENCED, GAP, Answer, Claim, EndedBy, MemoryJournal, Segment
 from mqtune.trainable import TrainableSpec, fingerprints, read_code
 from mqtune.worker import (
     FAILED_STARTS,
     IMPORTER_IDLE_S,
-    SEAT_S,
-    AttemptRun,
-    Bundles,
     ControlPipe,
-    ExperimentHere,
-    Logs,
-    MemoryKills,
     QuickFailures,
-    RunResult,
-    Scratch,
-    SlotPlan,
-    Slots,
     Stream,
     Uplink,
-    WorkerServices,
-    ZygoteFinder,
     ZygoteHandle,
     attempt as attempt_module,
     revoke,
@@ -128,12 +103,6 @@ def files(config):
         (folder / "epoch").write_text(str(epoch))
         mqtune.report({"epoch": epoch}, checkpoint=folder)
         time.sleep(0.002)
-
-def saves_late(config):
-    try:
-        endless(config)
-    except mqtune.StopTrial as stop:
-        mqtune.save_checkpoint({"told": stop.action})
 
 def waits_for(config):
     mqtune.report({"loss": 1})
@@ -260,156 +229,6 @@ class Steps(mqtune.Trainable):
 HASTY: Final = Timing(lease_s=60.0, stop_grace_s=0.01)
 
 
-def _no_code(experiment: str) -> NoReturn:
-    raise AssertionError(experiment)
-
-
-class Machine:
-    """A worker without Celery and Redis: one slot, and a journal in memory."""
-
-    def __init__(self, folder: Path, timing: Timing) -> None:
-        self.code_root, log_root = folder / "code", folder / "logs"
-        self.code_root.mkdir()
-        (self.code_root / "worker_code.py").write_text(CODE)
-        self.grace_s = 10.0
-        # As in a worker, they outlive the zygotes that they start.
-        self.threads = ThreadPoolExecutor(8)
-        self.runs: list[AttemptRun] = []
-        slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), log_root, nothing_impaired(), timing=timing)
-        (self.slot,), self.back_off = slots.all, slots.back_off
-        bundles = Bundles(folder / "bundles", "", _no_code, slots.code_roots)
-        self.services = WorkerServices(
-            name="w1@here",
-            host="here",
-            queue="mqtune.cpu1",
-            timing=timing,
-            grace_s=10.0,
-            seat_s=SEAT_S,
-            clock=time,
-            uplink=Uplink(time, timing),
-            logs=Logs(log_root, (), nothing_impaired()),
-            scratch=Scratch(log_root),
-            slots=slots,
-            zygotes=ZygoteFinder("w1@here", self.code_root, log_root, bundles),
-            memory_kills=MemoryKills(None),
-            wake_consumer=lambda: None,
-        )
-        self.services.uplink.start()
-        self.server = MemoryServer()
-        self.driver = MemoryJournal(self.server, "e")
-        self.driver.lock("driver", "a test", 600)
-        created = ExperimentCreated(name="e", definition={}, at=1.0)
-        self.driver.record(created.encode(), definition=encode_value(created.definition))
-        self.attempts: dict[str, int] = {}
-
-    def start(
-        self,
-        name: str,
-        config: dict[str, Any] | None = None,
-        *,
-        trial: str = "0001",
-        checkpoint: str = "",
-        ttl_s: float | None = None,
-        kind: str = "function",
-        **definition: Any,
-    ) -> Attempt:
-        """Stage the next attempt of a trial and have it run."""
-        number = self.stage(config, trial=trial, checkpoint=checkpoint, ttl_s=ttl_s)
-        return self.attempt(number, name, trial=trial, kind=kind, **definition)
-
-    def stage(
-        self,
-        config: dict[str, Any] | None = None,
-        *,
-        trial: str = "0001",
-        checkpoint: str = "",
-        ttl_s: float | None = None,
-    ) -> int:
-        """Stage the next attempt of a trial; returns its number."""
-        number = self.attempts[trial] = self.attempts.get(trial, 0) + 1
-        staged = TrialStaged(trial=TrialId(trial), attempt=number, config=config or {}, at=1.0, cursor=START)
-        assignment = Assignment(config or {"x": 1}, CheckpointId(checkpoint), ttl_s)
-        assert self.driver.stage(TrialId(trial), number, assignment, staged.encode())
-        return number
-
-    def attempt(
-        self, number: int, name: str = "steady", *, trial: str = "0001", kind: str = "function", **definition: Any
-    ) -> Attempt:
-        """Have an attempt run, if it can be claimed."""
-        whole = {"trainable": {"name": name, "module": "worker_code", "kind": kind}, "metric": "loss", **definition}
-        return Attempt(self, Claim(TrialId(trial), number, uuid.uuid4().hex), whole)
-
-    def events(self) -> list[Any]:
-        return [decode_event(entry.data) for entry in self.driver.read("0-0", count=100_000)]
-
-    def close(self) -> None:
-        for run in self.runs:
-            if run.is_running:
-                run.terminate(kill=True)
-        self.threads.shutdown()
-        self.services.slots.close()
-        self.services.uplink.close()
-
-
-class Attempt:
-    """An attempt that a thread supervises."""
-
-    def __init__(self, machine: Machine, claim: Claim, definition: dict[str, Any]) -> None:
-        self.machine, self.claim = machine, claim
-        services = dataclasses.replace(machine.services, grace_s=machine.grace_s)
-        self.run = AttemptRun(services, ExperimentHere(MemoryJournal(machine.server, "e"), definition), claim)
-        machine.runs.append(self.run)
-        self.outcome: RunResult | None = None
-        self._thread = machine.threads.submit(self._supervise)
-
-    def _supervise(self) -> None:
-        with contextlib.closing(self.run):
-            self.outcome = self.run.run(self.machine.slot)
-
-    def of(self, kind: type) -> list[Any]:
-        """What the journal has of this attempt."""
-        events = [event for event in self.machine.events() if isinstance(event, kind)]
-        return [event for event in events if (event.trial, event.attempt) == self.claim[:2]]
-
-    @property
-    def reports(self) -> list[Report]:
-        every = (report for event in self.machine.events() if isinstance(event, Reports) for report in event)
-        return [report for report in every if (report.trial, report.attempt) == self.claim[:2]]
-
-    def has_reported(self, count: int) -> Attempt:
-        eventually(lambda: len(self.reports) >= count or self.outcome)
-        assert len(self.reports) >= count
-        return self
-
-    def intend(self, intent: Intent) -> Attempt:
-        """Decide as a driver does, with the hint."""
-        decision = DecisionTaken(
-            trial=self.claim.trial,
-            attempt=self.claim.attempt,
-            sequence=0,
-            action=intent.value,
-            intent=intent,
-            reason="",
-            at=1.0,
-            cursor=START,
-        )
-        assert self.machine.driver.intend(*self.claim[:2], intent, decision.encode(), b"") == "running"
-        self.run.on_answer(intent.value)
-        return self
-
-    def ended_unclaimed(self) -> str:
-        """Why it was not run."""
-        self._thread.result(3 * DEADLINE_S)
-        assert self.outcome is not None
-        assert self.outcome.end is None
-        return self.outcome.note
-
-    def ended(self) -> AttemptEnded:
-        self._thread.result(3 * DEADLINE_S)
-        (ended,) = self.of(AttemptEnded)
-        return ended  # type: ignore[no-any-return]
-
-
 @pytest.fixture
 def timing() -> Timing:
     return Timing(lease_s=60.0)
@@ -417,7 +236,7 @@ def timing() -> Timing:
 
 @pytest.fixture
 def machine(tmp_path: Path, timing: Timing) -> Iterator[Machine]:
-    machine = Machine(tmp_path, timing)
+    machine = Machine(tmp_path, CODE, timing)
     yield machine
     machine.close()
 
@@ -465,27 +284,6 @@ def test_a_revoke_that_reaches_several_workers_is_one_request_and_what_waits_doe
     (request,) = (event for event in machine.events() if isinstance(event, Requested))
     assert (request.action, request.trial) == ("stop", "0001")
     assert machine.attempt(1).ended_unclaimed() == "not run: revoked"
-
-
-@pytest.mark.parametrize(("number", "why"), [(1, "superseded"), (2, "revoked"), (3, "unknown")])
-def test_an_attempt_that_nobody_can_claim_leaves_no_files_of_output(machine: Machine, number: int, why: str) -> None:
-    if why != "unknown":
-        machine.stage()
-        machine.stage()
-        revoke(machine.services, MemoryJournal(machine.server, "e"), TrialId("0001"), 2)
-    definition = {"trainable": {"name": "steady", "module": "worker_code", "kind": "function"}}
-    claim = Claim(TrialId("0001"), number, "token")
-    folder = machine.services.logs.files("e", claim)[0].parent
-
-    here = ExperimentHere(MemoryJournal(machine.server, "e"), definition)
-    with contextlib.closing(AttemptRun(machine.services, here, claim)) as run:
-        run.prepare()
-        run.prepare()
-        assert {path.name for path in folder.iterdir()} == {f"{number}.stdout", f"{number}.stderr"}
-        result = run.run(machine.slot)
-
-    assert result.note == f"not run: {why}"
-    assert not folder.exists()
 
 
 def test_a_revoke_of_an_attempt_that_runs_or_is_not_there_is_a_request_alone(machine: Machine) -> None:
@@ -610,33 +408,6 @@ def test_a_second_process_of_an_attempt_saves_dicts_of_its_own(machine: Machine)
     assert third.reports[0].metrics["epoch"] == second.reports[-1].metrics["epoch"] + 1
 
 
-def pause(one: Attempt) -> AttemptEnd:
-    one.intend(Intent.PAUSE)
-    return AttemptEnd.PAUSED
-
-
-def hand_back(one: Attempt) -> AttemptEnd:
-    one.run.requeue("its worker was shut down")
-    return AttemptEnd.HANDED_BACK
-
-
-@pytest.mark.parametrize("tell", [pause, hand_back])
-def test_a_function_that_catches_the_pause_can_save_where_it_is(
-    machine: Machine, tell: Callable[[Attempt], AttemptEnd]
-) -> None:
-    one = machine.start("saves_late").has_reported(2)
-    end = tell(one)
-
-    ended = one.ended()
-    assert (ended.end, ended.error) == (end, "" if end is AttemptEnd.PAUSED else "its worker was shut down")
-    (saved,) = one.of(CheckpointSaved)
-    data = machine.driver.checkpoint(saved.checkpoint)
-    assert data is not None
-    state, counters = decode_dict(data)
-    assert state == {"told": "pause"}
-    assert counters["training_iteration"] == len(one.reports)
-
-
 @pytest.mark.parametrize("timing", [HASTY])
 @pytest.mark.parametrize(("grace_s", "step_s"), [(60.0, 0.5), (0.1, 30.0)])
 def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
@@ -743,33 +514,36 @@ def test_a_trial_that_catches_every_stop_ends_at_a_report_and_says_why(
     assert ended.stderr_tail == f"{why}\n"
 
 
-@pytest.mark.parametrize("how", ["reports_from_a_fork", "reports_from_a_program"])
-def test_a_trial_without_reports_says_that_a_child_process_has_tried_to_report(machine: Machine, how: str) -> None:
-    one = machine.start(how)
+NO_CHILD = (
+    "report: this is a child process of the trial, which can't report or save: pass the values to the trial's own process, such "
+    "as through a multiprocessing.Queue or a file, and report them there"
+)
 
+
+@pytest.mark.parametrize(
+    ("how", "config", "end", "reports"),
+    [
+        ("reports_from_a_fork", {}, AttemptEnd.COMPLETED, []),
+        ("reports_from_a_program", {}, AttemptEnd.COMPLETED, []),
+        ("reports_from_a_fork", {"fails": True}, AttemptEnd.FAILED, []),
+        # It reports itself, so it has no error.
+        ("reports_from_a_program", {"also": True}, AttemptEnd.COMPLETED, [2]),
+    ],
+)
+def test_a_trial_without_reports_of_its_own_says_that_a_child_process_has_tried_to_report(
+    machine: Machine, how: str, config: dict[str, Any], end: AttemptEnd, reports: list[int]
+) -> None:
+    one = machine.start(how, config)
     ended = one.ended()
 
-    assert (ended.end, one.reports) == (AttemptEnd.COMPLETED, [])
-    assert ended.error == (
-        "report: this is a child process of the trial, which can't report or save: pass the values to the trial's own process, such "
-        "as through a multiprocessing.Queue or a file, and report them there"
-    )
-    assert f"RuntimeError: {ended.error}" in ended.stderr_tail
-
-
-def test_the_error_of_a_trial_that_fails_without_reports_names_the_child_process_first(machine: Machine) -> None:
-    ended = machine.start("reports_from_a_fork", {"fails": True}).ended()
-
-    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "ValueError")
-    assert ended.error.startswith("report: this is a child process of the trial, ")
-    assert ended.error.rstrip().endswith("ValueError: the child has failed")
-
-
-def test_a_child_process_that_has_tried_to_report_is_no_error_of_a_trial_that_reports_itself(machine: Machine) -> None:
-    one = machine.start("reports_from_a_program", {"also": True})
-
-    assert (one.ended().end, one.ended().error) == (AttemptEnd.COMPLETED, "")
-    assert [report.metrics["loss"] for report in one.reports] == [2]
+    assert (ended.end, [report.metrics["loss"] for report in one.reports]) == (end, reports)
+    assert ended.error.startswith("" if reports else NO_CHILD)
+    assert ended.error_type == ("ValueError" if config.get("fails") else "")
+    if end is AttemptEnd.COMPLETED:
+        assert ended.error == ("" if reports else NO_CHILD)
+        assert f"RuntimeError: {NO_CHILD}" in ended.stderr_tail
+    else:
+        assert ended.error.rstrip().endswith("ValueError: the child has failed")
 
 
 def test_a_stopped_trial_can_report_once_more_and_save_while_it_unwinds(machine: Machine) -> None:
@@ -931,14 +705,6 @@ def test_whatever_is_wrong_before_a_trial_runs_ends_the_attempt_with_the_reason(
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are no real-time signals here")
-def test_a_trial_that_a_real_time_signal_kills_has_failed_by_that(machine: Machine) -> None:
-    ended = machine.start("is_killed", {"signal": 40}).ended()
-
-    assert (ended.end, ended.error_type, ended.signal) == (AttemptEnd.FAILED, "Killed", 40)
-    assert ended.error == "the trial's process was killed by signal 40"
-
-
 @pytest.mark.parametrize("timing", [Timing(full_retry_s=0.01, least_wait_s=0.01)])
 def test_an_attempt_ends_with_the_time_for_which_its_data_waited_for_a_full_server(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
@@ -1079,7 +845,7 @@ def test_a_trial_whose_zygote_dies_with_the_trial_before_is_started_by_a_fresh_o
     two = machine.start("waits_for", {"file": str(machine.code_root)}, trial="0002")
     eventually(lambda: two.of(AttemptStarted))
 
-    machine.slot.zygotes.all[-1]._process.kill()
+    os.kill(machine.slot.zygotes.all[-1].pid, signal.SIGKILL)
 
     assert (one.ended().end, one.ended().error_type) == (AttemptEnd.LOST, "ZygoteDied")
     assert two.ended().end is AttemptEnd.COMPLETED
@@ -1152,7 +918,7 @@ def test_a_folder_of_its_own_is_kept_by_the_rule(
         assert not Path(one.reports[0].metrics["here"]).exists()
 
     assert {trial for trial, folder in folders.items() if folder.exists()} == kept
-    assert not list(machine.services.scratch._mine.glob("*"))
+    assert not list(machine.log_root.glob(".scratch/*/*"))
 
 
 def test_the_store_and_the_working_directory_do_not_get_into_each_others_way(machine: Machine, tmp_path: Path) -> None:

@@ -54,13 +54,12 @@ def runtime(
     )
     runtime.start()
     yield runtime
-    runtime._here.clear()
+    runtime.here.clear()
     if not runtime.closing.is_set():
         runtime.close(grace_s=0)
     # They use the client, which is about to be closed, and the one waits for a message.
     redis_client.publish(control_channel("w@here"), encode_value([LOOK]))
-    runtime._heart.join()
-    runtime._control.join()
+    runtime.join()
 
 
 def created(client: redis.Redis, name: str) -> RedisJournal:
@@ -83,7 +82,7 @@ def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
         assert isinstance(journal.claim(claim, "w", 0.1, started.encode()), Grant)
         run = runtime.attempt(name, TRIAL, 1, "token", "digest")
         run.is_running = True
-        runtime._here.add(run)
+        runtime.here.add(run)
     broken, *others = names
     redis_client.delete(ExperimentKeys(broken).leases)
     redis_client.set(ExperimentKeys(broken).leases, "no leases")
@@ -101,7 +100,7 @@ def test_what_waits_for_an_import_is_held_again_with_each_heartbeat(
 ) -> None:
     staged = TrialStaged(trial=TRIAL, attempt=1, config={}, at=1.0, cursor=START)
     created(redis_client, "e").stage(TRIAL, 1, Assignment({}), staged.encode())
-    runtime._here.add(runtime.attempt("e", TRIAL, 1, "token", "digest"))
+    runtime.here.add(runtime.attempt("e", TRIAL, 1, "token", "digest"))
 
     for _ in range(2):
         until = redis_client.hget(ExperimentKeys("e").trial(TRIAL), "held_until")
@@ -146,21 +145,22 @@ def test_a_worker_that_leaves_in_the_middle_of_a_heartbeat_is_gone_from_the_flee
     fleet = Fleet(redis_client, patience_s=5)
     eventually(fleet.workers)
     is_beating = threading.Event()
-    keep = runtime._fleet.keep
+    keep = runtime.fleet.keep
 
     def keep_slowly(info: WorkerInfo, hold_s: float) -> bool:
-        if threading.current_thread() is runtime._heart:
+        if threading.current_thread().name == "mqtune-heartbeat":
             is_beating.set()
             runtime.closing.wait(10)
             # Longer than it takes to leave.
             time.sleep(0.2)
         return keep(info, hold_s)
 
-    monkeypatch.setattr(runtime._fleet, "keep", keep_slowly)
+    monkeypatch.setattr(runtime.fleet, "keep", keep_slowly)
     assert is_beating.wait(10)
 
     runtime.close(grace_s=0)
-    runtime._heart.join()
+    redis_client.publish(control_channel("w@here"), encode_value([LOOK]))
+    runtime.join()
 
     assert fleet.workers() == []
 
@@ -202,12 +202,12 @@ def test_an_attempt_that_waits_for_a_slot_waits_no_longer_once_the_worker_is_lea
     runtime: WorkerRuntime, redis_client: RedisClient
 ) -> None:
     created(redis_client, "e")
-    assert runtime._slots.acquire(timeout_s=0) is not None
+    assert runtime.services.slots.acquire(timeout_s=0) is not None
     notes: list[str] = []
     attempt = runtime.attempt("e", TRIAL, 1, "token", "digest")
     waiting = threading.Thread(target=lambda: notes.append(runtime.run(attempt).note), daemon=True)
     waiting.start()
-    eventually(lambda: attempt in runtime._here)
+    eventually(lambda: attempt in runtime.here)
     waiting.join(0.2)
     assert waiting.is_alive()
 
@@ -244,8 +244,8 @@ def test_a_task_that_goes_back_to_its_queue_is_not_lost_to_its_driver_meanwhile(
     )
     assert [each.worker for each in journal.unclaimed()] == [""]
     # As if its device were quarantined.
-    runtime._slots.acquire(timeout_s=0)
-    runtime._slots.usable = 0
+    runtime.services.slots.acquire(timeout_s=0)
+    runtime.services.slots.usable = 0
 
     assert runtime.run(runtime.attempt("e", TRIAL, 1, "token", "digest")).goes_back
     assert all(each.worker for each in journal.unclaimed())

@@ -13,16 +13,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from attempts import forked, gone, import_key, start_message
+from attempts import COUNTED, forked, gone, import_key, start_message
 from waiting import eventually, is_gone, lives
 
 from mqtune.core.codec import decode_value
 from mqtune.core.timing import Timing
 from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED, TrainableSpec
 from mqtune.worker import ControlPipe, Importer, ZygoteDied, ZygoteHandle, ZygoteSilent
-
-#: What comes with every report.
-COUNTED = {"training_iteration", "time_this_iter_s", "time_total_s"}
 
 CODE = """
 import os, signal, subprocess, sys, time
@@ -159,23 +156,6 @@ def trials(tmp_path: Path, start_method: str) -> Iterator[type[Trials]]:
     yield make  # type: ignore[misc]
     for one in made:
         one.close()
-
-
-def test_each_trial_reports_ends_and_is_gone_before_the_next_and_sees_its_environment_on_import(trials) -> None:
-    one = trials("steady")
-    pids = set()
-    for x in range(5):
-        pid, pipe = one.start({"x": x})
-        sent = list(frames(pipe))
-        status = one.wait_ended()
-
-        assert [kind for kind, _ in sent] == [FRAME_REPORT, FRAME_END]
-        assert (sent[0][1][1]["x"], sent[0][1][1]["slot"]) == (x, "seven")
-        assert sent[1][1]["end"] == "completed"
-        assert os.waitstatus_to_exitcode(status) == 0
-        assert not psutil.pid_exists(pid)
-        pids.add(pid)
-    assert len(pids) == 5
 
 
 @pytest.fixture

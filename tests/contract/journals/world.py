@@ -176,9 +176,9 @@ class FaultyLine:
         self._error = error or redis.exceptions.ConnectionError("the line is cut")
 
     def __getattr__(self, name: str) -> Any:
-        if name == "get_connection_kwargs":
+        if name in ("get_connection_kwargs", "timing"):
             # It asks nothing of the server.
-            return self._client.get_connection_kwargs
+            return getattr(self._client, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             command = str(args[0]).lower() if name == "execute_command" else name

@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from impaired import nothing_impaired, quarantined, reasons
+from impaired import quarantined, reasons
 from waiting import eventually
 
 from mqtune.core.resources import Resources
@@ -242,19 +242,6 @@ def fill(watched: Watched, slots: Slots, slot: Slot) -> None:
     slots.review()
 
 
-def test_the_next_attempt_does_not_start_on_a_device_that_stays_full(watched: Watched, tmp_path: Path) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.impairments, watched.memory, importers=NOTHING_IMPORTED)
-    first, second = slot.next_turn(), slot.next_turn()
-    assert first.take(stays=False)
-    watched.gpus.now["0"] = GB
-
-    first.end()
-
-    assert not second.take(stays=False)
-    second.end()
-    assert second.over.is_set()
-
-
 def test_a_turn_looks_at_the_memory_once_and_ends_also_when_that_can_not_be_done(
     watched: Watched, tmp_path: Path
 ) -> None:
@@ -272,22 +259,6 @@ def test_a_turn_looks_at_the_memory_once_and_ends_also_when_that_can_not_be_done
         turn.end()
 
     assert turn.over.is_set()
-
-
-def test_slots_without_devices_ask_nobody(tmp_path: Path) -> None:
-    slot = Slot(
-        0,
-        SlotPlan(offer=Resources(cpus=1), devices=((),)),
-        tmp_path,
-        nothing_impaired(),
-        importers=NOTHING_IMPORTED,
-    )
-    first, second = slot.next_turn(), slot.next_turn()
-
-    assert second.take(stays=False), "it may be claimed while the trial before is taken down"
-    first.end()
-    second.end()
-    assert second.over.is_set()
 
 
 @pytest.fixture

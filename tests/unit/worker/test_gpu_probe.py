@@ -19,7 +19,6 @@ from waiting import eventually, is_gone
 from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse
 from mqtune.worker import GpuProbe, devices
-from mqtune.worker.devices import COMMAND
 
 #: Answers with what each device's number says, and notes each process that there was.
 HONEST = """
@@ -276,7 +275,7 @@ def ask(tmp_path: Path) -> Ask:
             command.write_text(f"#!{sys.executable}\n{smi}")
             command.chmod(0o755)
         said = subprocess.run(
-            COMMAND,
+            [sys.executable, "-P", "-m", "mqtune.worker.gpu_probe"],
             input="".join(json.dumps(question) + "\n" for question in questions),
             env={**os.environ, "PATH": str(tmp_path / "bin"), "PYTHONPATH": str(tmp_path / "lib")},
             capture_output=True,

@@ -11,10 +11,11 @@ import pytest
 from attempts import import_key
 
 from mqtune.trainable import TrainableSpec
-from mqtune.worker import Importers, ImportKey, SlotZygotes, importers as module
-from mqtune.worker.importers import KEPT
+from mqtune.worker import Importers, ImportKey, SlotZygotes
 
 MB = 1 << 20
+#: How many programs keep an importer.
+KEPT = 4
 FIRST, SECOND = {"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}
 
 
@@ -69,7 +70,6 @@ class World:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.made: list[Any] = []
-        monkeypatch.setattr(module, "Importer", self._make)
         self.kept = self.of()
 
     def _make(self, *args: Any) -> Process:
@@ -79,7 +79,7 @@ class World:
     def of(self, most_mb: float = 1e6) -> Importers:
         clock: Any = SimpleNamespace(monotonic=lambda: self.now)
         late_imports: Any = SimpleNamespace(of=lambda spec: [], refused=lambda spec: [])
-        return Importers(Path("/log"), late_imports, most_bytes=most_mb * MB, clock=clock)
+        return Importers(Path("/log"), late_imports, most_bytes=most_mb * MB, kept=KEPT, make=self._make, clock=clock)
 
     def use(
         self, name: str, *, size_mb: int = 0, leaves: bool = True, environment: Mapping[str, str] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final, NoReturn
 
 import pytest
 from bench import Clock
@@ -25,7 +25,8 @@ BROKEN, OTHER = ("0",), ("1",)
 class Worker:
     """A worker with two devices, each of one slot, and what runs on them."""
 
-    def __init__(self, server: MemoryServer, clock: Clock, name: str) -> None:
+    def __init__(self, server: MemoryServer, clock: Clock, name: str, journal: type[MemoryJournal]) -> None:
+        self._journal = journal
         self.clock = clock
         self.running: list[tuple[str, ...]] = []
         self.impairments = Impairments(lambda: None, monotonic=clock.monotonic)
@@ -36,7 +37,7 @@ class Worker:
         self._trials = map(str, itertools.count(1))
 
     def journal(self, experiment: str = "x") -> MemoryJournal:
-        return MemoryJournal(self._server, experiment)
+        return self._journal(self._server, experiment)
 
     def fail(
         self,
@@ -82,8 +83,8 @@ def worker(clock: Clock) -> Iterator[Callable[..., Worker]]:
     """Returns a worker of one fleet."""
     server, made = MemoryServer(clock.monotonic), []
 
-    def make(name: str = "w") -> Worker:
-        made.append(Worker(server, clock, name))
+    def make(name: str = "w", journal: type[MemoryJournal] = MemoryJournal) -> Worker:
+        made.append(Worker(server, clock, name, journal))
         return made[-1]
 
     yield make
@@ -91,59 +92,54 @@ def worker(clock: Clock) -> Iterator[Callable[..., Worker]]:
         each.impairments.close()
 
 
-def test_a_device_on_which_some_trials_fail_at_once_is_quarantined_while_another_does_well(
-    worker: Callable[..., Worker],
+#: What happens on a device, and whether it is closed then. Attempts fail there with "f", all of one trial with "t" and by a
+#: broken device with "ecc"; "well" is one there that does well, and "late" one that had done well before all of it.
+#: "other" does well on the other device here, "runs" runs there, "away" does well on another worker, and "y" is one of
+#: another experiment that does well on the other device.
+STORIES = [
+    ("f f other", False),
+    ("f f other f", True),
+    # The first trials of an experiment take their time: a broken device would take all others until one is through.
+    ("runs f f f", True),
+    ("runs f f", False),
+    ("f away f f", True),
+    ("runs t t t t t t t t t t", False),
+    ("runs f f well f f well f f", False),
+    ("f f f f f f f f f f f f", False),
+    ("f f f f f f y f f f f f f", False),
+    # Its worker may note late how the attempt before has fared.
+    ("other f f late f", True),
+    ("other f f f late", True),
+    ("other ecc late", True),
+    ("other f f f late well", False),
+    ("other ecc late well", False),
+]
+
+
+@pytest.mark.parametrize(("story", "is_closed"), STORIES)
+def test_a_device_is_closed_by_failures_in_a_row_while_others_do_well(
+    worker: Callable[..., Worker], story: str, is_closed: bool
 ) -> None:
-    here = worker()
-    here.fail(IN_A_ROW - 1)
-    here.do_well()
-    assert not here.closed()
+    here, there = worker("here"), worker("there")
+    steps: dict[str, Callable[[], None]] = {
+        "f": here.fail,
+        "t": lambda: here.fail(trial="0007"),
+        "ecc": lambda: here.fail(error=ECC),
+        "well": lambda: here.do_well(BROKEN),
+        "late": lambda: here.do_well(BROKEN, ago_s=10.0),
+        "other": here.do_well,
+        "runs": lambda: here.running.append(OTHER),
+        "away": lambda: there.do_well(BROKEN),
+        "y": lambda: here.do_well(OTHER, experiment="y"),
+    }
+    for step in story.split():
+        steps[step]()
 
-    here.fail()
-
-    assert here.closed()
-    assert not here.closed(OTHER)
-    assert reasons(here.impairments) == (
-        "device 0 is quarantined, its last 3 attempts failed at once, and others elsewhere have not"
-    )
-
-
-@pytest.mark.parametrize("error", [ECC, "RuntimeError: CUDA error"])
-def test_an_attempt_that_had_ended_well_before_proves_nothing_when_it_is_heard_of_late(
-    worker: Callable[..., Worker], error: str
-) -> None:
-    """On a busy machine the slot's next attempt may have failed before its worker comes to note how the last one fared."""
-    here = worker()
-    here.do_well(OTHER)
-    here.fail(IN_A_ROW if error != ECC else 1, error=error)
-    assert here.closed()
-
-    here.do_well(BROKEN, ago_s=10.0)
-
-    assert here.closed()
-    here.do_well(BROKEN)
-    assert not here.closed()
-
-
-def test_a_late_note_of_one_that_did_well_breaks_no_row_of_failures_behind_it(worker: Callable[..., Worker]) -> None:
-    here = worker()
-    here.do_well(OTHER)
-    here.fail(IN_A_ROW - 1)
-    here.do_well(BROKEN, ago_s=10.0)
-
-    here.fail()
-
-    assert here.closed()
-
-
-def test_another_that_runs_is_enough_while_none_has_failed_elsewhere(worker: Callable[..., Worker]) -> None:
-    """The first trials of an experiment take their time: until one is through, a broken device would have taken all others."""
-    here = worker()
-    here.running = [OTHER]
-
-    here.fail(IN_A_ROW)
-
-    assert here.closed()
+    assert (here.closed(), here.closed(OTHER), there.closed()) == (is_closed, False, False)
+    if story.endswith("f") and is_closed:
+        assert reasons(here.impairments) == (
+            "device 0 is quarantined, its last 3 attempts failed at once, and others elsewhere have not"
+        )
 
 
 @pytest.mark.parametrize("devices", [[BROKEN], [BROKEN, OTHER]])
@@ -158,43 +154,6 @@ def test_trials_that_fail_on_all_devices_of_two_workers_close_none(
             each.fail(devices=failing)
 
     assert (reasons(here.impairments), reasons(there.impairments)) == ("", "")
-
-
-def test_a_worker_that_does_well_elsewhere_is_enough(worker: Callable[..., Worker]) -> None:
-    here, there = worker("here"), worker("there")
-    here.fail()
-    there.do_well(BROKEN)
-    here.fail(IN_A_ROW - 1)
-
-    assert here.closed()
-    assert not there.closed()
-
-
-def test_failures_of_one_trial_or_with_one_that_does_well_in_between_say_nothing(
-    worker: Callable[..., Worker],
-) -> None:
-    here = worker()
-    here.running = [OTHER]
-
-    here.fail(10, trial="0007")
-    assert not here.closed()
-    for _ in range(5):
-        here.do_well(BROKEN)
-        here.fail(IN_A_ROW - 1)
-    assert not here.closed()
-
-
-def test_a_device_alone_is_never_closed_also_when_other_experiments_do_well_elsewhere(
-    worker: Callable[..., Worker],
-) -> None:
-    here = worker()
-    here.fail(20)
-    assert not here.closed()
-
-    here.do_well(OTHER, experiment="y")
-    here.fail(20)
-
-    assert not here.closed()
 
 
 def test_each_probe_that_fails_doubles_the_pause_up_to_a_limit_and_one_that_does_well_ends_it(
@@ -299,14 +258,17 @@ def test_an_experiment_closes_one_device_by_its_word_and_further_ones_only_by_th
     assert here.closed(OTHER)
 
 
-def test_a_worker_whose_account_may_not_compare_goes_by_its_own_devices(
-    worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(*_: Any) -> Any:
+class Refusing(MemoryJournal):
+    """The journal of a worker whose account may not compare."""
+
+    def compare(self, fared: object, worker: str, device: str) -> NoReturn:
         raise AccessDenied("zcard")
 
-    monkeypatch.setattr(MemoryJournal, "compare", refuse)
-    here = worker()
+
+def test_a_worker_whose_account_may_not_compare_goes_by_its_own_devices(
+    worker: Callable[..., Worker], caplog: pytest.LogCaptureFixture
+) -> None:
+    here = worker(journal=Refusing)
     here.fail(error=ECC)
     assert not here.closed(), "nobody can say whether it has said so of others"
     here.fail(IN_A_ROW)

@@ -13,8 +13,8 @@ import pytest
 from waiting import eventually, lives
 
 from mqtune.worker import AGAIN_CODE, start_message
-from mqtune.worker.script_process import COMMAND
 
+COMMAND = [sys.executable, "-P", "-m", "mqtune.worker.script_process"]
 #: Starts a script as a worker does, says which process that is, and waits.
 HOST = """
 import subprocess, sys, time

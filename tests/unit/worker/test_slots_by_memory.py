@@ -42,10 +42,10 @@ class Worker:
                 self._got[number] = slot
                 self.began.append(number)
 
-        before = len(self.slots._waiting) + len(self.began)
+        before = self.slots.waiting + len(self.began)
         self._threads.append(threading.Thread(target=work, daemon=True))
         self._threads[-1].start()
-        eventually(lambda: len(self.slots._waiting) + len(self.began) > before)
+        eventually(lambda: self.slots.waiting + len(self.began) > before)
 
     def give_back(self, slot: Slot, gb: float) -> None:
         self.slots.offer(slot)

@@ -20,7 +20,7 @@ from mqtune.core.errors import BrokerFull, BrokerUnavailable
 from mqtune.core.events import START, AttemptStarted, CheckpointSaved, DecisionTaken, Reports, TrialStaged, decode_event
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Action, CheckpointId, Intent, TrialId
-from mqtune.journal import FENCED, GAP, Answer, Assignment, Claim, Grant, MemoryJournal, MemoryServer, Order, Segment
+from mqtune.journal import GAP, Answer, Assignment, Claim, Grant, MemoryJournal, MemoryServer, Order, Segment
 from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.worker import READ_BYTES, Stream, Uplink
 
@@ -167,14 +167,13 @@ def send_all(uplink: Uplink, *senders: Sender) -> None:
 
 
 def test_much_that_comes_at_once_is_cut_into_entries_of_some_megabytes(
-    book: Book, sender: Callable[[str], Sender], monkeypatch: pytest.MonkeyPatch
+    book: Book, sender: Callable[[str], Sender]
 ) -> None:
-    monkeypatch.setattr("mqtune.worker.uplink._ENTRY_BYTES", 100)
     senders = [sender(f"{number:04d}") for number in range(1, 7)]
     for one in senders:
         one.frames(*[a_report()] * 5)
 
-    with contextlib.closing(Uplink(time)) as uplink:
+    with contextlib.closing(Uplink(time, entry_bytes=100)) as uplink:
         for one in senders:
             uplink.attach(one.stream)
             one.close()
@@ -269,26 +268,13 @@ def test_a_trial_that_floods_the_uplink_with_small_parts_delays_nobody_else(
     ]
 
 
-def test_a_checkpoint_that_takes_several_reads_is_held_whole(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
-    one = sender("0001")
-    uplink.attach(one.stream)
-    data = os.urandom(READ_BYTES + 400_000)
-    one.frames(in_memory("m-0001-1-1.t", data), a_report(checkpoint="m-0001-1-1.t"))
-    one.close()
-
-    assert one.stream.drained.wait(DEADLINE_S)
-    assert book.checkpoint(CheckpointId("m-0001-1-1.t")) == data
-    assert book.told() == ["0001:1 m-0001-1-1.t"]
-
-
 def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_checkpoints(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender]
 ) -> None:
     one = sender("0001")
+    data = os.urandom(READ_BYTES + 400_000)
     one.frames(
-        in_memory("m-0001-1-1.t", os.urandom(READ_BYTES + 1)),
+        in_memory("m-0001-1-1.t", data),
         a_report(checkpoint="m-0001-1-1.t"),
         without_report("p-0001-1-2.t"),
     )
@@ -297,6 +283,7 @@ def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_c
     assert uplink.detach(one.stream)
 
     assert book.told() == ["0001:1 m-0001-1-1.t", "saved p-0001-1-2.t"]
+    assert book.checkpoint(CheckpointId("m-0001-1-1.t")) == data
     one.close()
 
 
@@ -327,20 +314,6 @@ def test_a_report_whose_checkpoint_could_not_be_held_is_never_written(
 
     assert one.answers == [GAP]
     assert book.told() == ["0002:1"]
-
-
-def test_a_superseded_attempt_is_told_so_and_its_checkpoint_is_not_held(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
-    one = sender("0001")
-    staged = TrialStaged(trial=one.claim.trial, attempt=2, config={}, at=1.0, cursor=START)
-    book.stage(one.claim.trial, 2, Assignment({}), staged.encode())
-    one.frames(in_memory("m-0001-1-1.t"), a_report(checkpoint="m-0001-1-1.t"), without_report("p-0001-1-2.t"))
-    send_all(uplink, one)
-
-    assert FENCED in one.answers
-    assert book.told() == []
-    assert book.checkpoint(CheckpointId("m-0001-1-1.t")) is None
 
 
 @pytest.mark.parametrize(("call", "answers"), [("put", [GAP]), ("report", []), ("saved", [])])
@@ -482,20 +455,6 @@ def test_a_dict_is_written_again_also_where_it_was_read_before_the_frame_that_na
     uplink.write_again(one.stream)
 
     assert eventually(lambda: book.checkpoint(CheckpointId("m-0001-1-1.t"))) == b"state"
-
-
-def test_of_one_that_has_sent_nothing_nothing_is_lost(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
-    one, other = sender("0001"), sender("0002")
-    for each in (one, other):
-        uplink.attach(each.stream)
-    book.outages += 1
-
-    assert not one.stream.may_be_lost
-    uplink.write_again(one.stream)
-    other.frames(a_report())
-    eventually(lambda: book.told() == ["0002:1"])
 
 
 def capped(book: Book, reports_per_s: float) -> None:

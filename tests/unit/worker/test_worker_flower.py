@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery.events.state import State
+from waiting import DEADLINE_S
 
 from mqtune.core.codec import encode_value
 from mqtune.core.trial import AttemptEnd
@@ -27,7 +28,7 @@ class Dispatcher:
 
     @property
     def kinds(self) -> list[str]:
-        """Without what puts back since when a row's task had waited."""
+        """Without the events that restore since when a row's task had waited."""
         return [kind for kind, _ in self.sent if kind != "task-sent"]
 
 
@@ -35,6 +36,22 @@ class Run(SimpleNamespace):
     """An attempt that runs."""
 
     __hash__ = object.__hash__
+
+
+def a_run(**fields: Any) -> Any:
+    usual = {
+        "task_id": "mnist/0007/2",
+        "journal": SimpleNamespace(experiment="mnist"),
+        "definition": {"trainable": {"name": "train"}},
+        "assignment": Assignment({"lr": 0.000123456, "width": 64}),
+        "is_abandoned": False,
+        "is_running": True,
+        "is_importing": False,
+        "stream": SimpleNamespace(
+            sequence=12, last_report=encode_value([1.5, {"loss": 0.25, "epoch": 12}, "p-0007-2-1"])
+        ),
+    }
+    return Run(**{**usual, **fields})
 
 
 @pytest.fixture
@@ -47,35 +64,21 @@ def rows(dispatcher: Dispatcher) -> Rows:
     return Rows(lambda: dispatcher)
 
 
-@pytest.fixture
-def run() -> Any:
-    return Run(
-        task_id="mnist/0007/2",
-        journal=SimpleNamespace(experiment="mnist"),
-        definition={"trainable": {"name": "train"}},
-        assignment=Assignment({"lr": 0.000123456, "width": 64}),
-        is_abandoned=False,
-        is_running=True,
-        is_importing=False,
-        stream=SimpleNamespace(sequence=12, last_report=encode_value([1.5, {"loss": 0.25, "epoch": 12}])),
-    )
-
-
-def test_a_row_can_be_read_by_a_person(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
-    run.stream.last_report = encode_value([1.5, {"loss": 0.25, "epoch": 12}, "p-0007-2-1"])
+def test_a_row_can_be_read_by_a_person(rows: Rows, dispatcher: Dispatcher) -> None:
+    run = a_run()
     rows.begin(run)
     rows.running(run)
+    rows.revoked("mnist/0007/1", "mnist/train", "lr=0.1")
 
-    ((kind, fields), (second, again)) = dispatcher.sent
+    (kind, fields), (second, again), revoked = dispatcher.sent
     # The one state for which Flower has a button and a filter.
     assert kind == "task-started"
-    assert fields["uuid"] == "mnist/0007/2"
-    assert fields["name"] == "mnist/train"
-    assert fields["kwargs"] == "lr=0.00012346 width=64"
-    assert fields["result"] == "report 12: loss=0.25 epoch=12"
+    assert (fields["uuid"], fields["name"]) == ("mnist/0007/2", "mnist/train")
+    assert (fields["kwargs"], fields["result"]) == ("lr=0.00012346 width=64", "report 12: loss=0.25 epoch=12")
     assert fields["started"] > 0
     assert fields["received"] is None, "each start would be counted as the end of a wait"
     assert (second, again["received"]) == ("task-sent", fields["started"])
+    assert revoked == ("task-early_stopped", {"uuid": "mnist/0007/1", "name": "mnist/train", "kwargs": "lr=0.1"})
 
 
 @pytest.mark.parametrize(
@@ -83,9 +86,9 @@ def test_a_row_can_be_read_by_a_person(rows: Rows, dispatcher: Dispatcher, run: 
     [(True, False, "imports its code"), (False, False, "waits for its slot"), (False, True, "no report yet")],
 )
 def test_a_row_says_what_an_attempt_does_before_its_first_report(
-    rows: Rows, dispatcher: Dispatcher, run: Any, importing: bool, running: bool, shown: str
+    rows: Rows, dispatcher: Dispatcher, importing: bool, running: bool, shown: str
 ) -> None:
-    run.stream, run.is_importing, run.is_running = None, importing, running
+    run = a_run(stream=None, is_importing=importing, is_running=running)
     if not running:
         run.assignment = Assignment({})
 
@@ -95,27 +98,6 @@ def test_a_row_says_what_an_attempt_does_before_its_first_report(
     _, fields = dispatcher.sent[0]
     assert fields["result"] == shown
     assert ("kwargs" in fields) == running, "what Celery said of its config stays"
-
-
-def test_each_end_has_how_long_it_took_but_for_the_one_of_which_celery_says_so(
-    rows: Rows, dispatcher: Dispatcher, run: Any
-) -> None:
-    for end in AttemptEnd:
-        again = Run(**vars(run))
-        rows.begin(again)
-        dispatcher.sent.clear()
-        rows.end(again, RunResult(end, ""))
-        assert ("runtime" in dispatcher.sent[0][1]) == (end is not AttemptEnd.COMPLETED), end
-
-
-def test_a_clock_that_is_set_back_makes_no_run_time_negative(dispatcher: Dispatcher, run: Any) -> None:
-    clock = SimpleNamespace(time=time.time, monotonic=time.monotonic)
-    rows = Rows(lambda: dispatcher, clock)
-    rows.begin(run)
-    clock.time = lambda: time.time() - 3600.0
-    rows.end(run, RunResult(AttemptEnd.STOPPED, ""))
-
-    assert dispatcher.sent[0][1]["runtime"] >= 0
 
 
 @pytest.mark.parametrize(
@@ -132,76 +114,69 @@ def test_a_clock_that_is_set_back_makes_no_run_time_negative(dispatcher: Dispatc
         (AttemptEnd.FAILED, False, "task-started"),
     ],
 )
-def test_each_end_has_its_state(
-    rows: Rows, dispatcher: Dispatcher, run: Any, end: AttemptEnd | None, is_abandoned: bool, kind: str
+def test_each_end_has_its_state_and_its_time_unless_celery_tells_that(
+    dispatcher: Dispatcher,
+    end: AttemptEnd | None,
+    is_abandoned: bool,
+    kind: str,
 ) -> None:
-    run.is_abandoned = is_abandoned
+    run, clock = a_run(is_abandoned=is_abandoned), SimpleNamespace(time=time.time, monotonic=time.monotonic)
+    rows = Rows(lambda: dispatcher, clock)
+    rows.begin(run)
+    # A clock that is set back makes no time negative.
+    clock.time = lambda: time.time() - 3600.0
     rows.end(run, RunResult(end, ""))
 
     assert dispatcher.kinds == [kind]
+    fields = dispatcher.sent[0][1]
+    assert ("runtime" in fields) == (end is not AttemptEnd.COMPLETED)
+    assert 0 <= fields.get("runtime", 0.0) < DEADLINE_S
 
 
-def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(
-    rows: Rows, dispatcher: Dispatcher, run: Any
-) -> None:
+def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(rows: Rows, dispatcher: Dispatcher) -> None:
+    run, taken = a_run(), a_run(assignment=Assignment({}))
     rows.running(run)
     rows.end(run, RunResult(AttemptEnd.HANDED_BACK, ""))
     rows.running(run)
-
-    assert dispatcher.kinds == ["task-started", "task-handed_back"]
-    taken = Run(**{**vars(run), "assignment": Assignment({})})
     rows.end(taken, RunResult(None, "not run: taken"))
+
     assert dispatcher.kinds == ["task-started", "task-handed_back"], "one that another worker has is not this one's"
 
 
-def test_a_seat_that_was_held_in_vain_waits_for_its_next_worker(rows: Rows, dispatcher: Dispatcher, run: Any) -> None:
-    run.task_id, run.assignment, run.stream, run.is_running = "mnist/0007~1/2", Assignment({}), None, False
-    given_back = RunResult(None, "not run: its other seats were not taken in time", goes_back=True)
+def test_a_seat_that_waited_in_vain_waits_for_its_next_worker(rows: Rows, dispatcher: Dispatcher) -> None:
+    fields: dict[str, Any] = {"assignment": Assignment({}), "stream": None, "is_running": False}
+    run, again = (a_run(task_id="mnist/0007~1/2", **fields) for _ in range(2))
 
     rows.begin(run)
     rows.running(run)
-    rows.end(run, given_back)
+    rows.end(run, RunResult(None, "not run: its other seats were not taken in time", goes_back=True))
     # A heartbeat that comes late.
     rows.running(run)
-    again = Run(**vars(run))
     rows.begin(again)
     rows.running(again)
 
     assert dispatcher.kinds == ["task-started", "task-retried", "task-started"]
     shown = State()
-    for at, (kind, fields) in enumerate(dispatcher.sent):
-        shown.event(
-            {"type": kind, "timestamp": at, "local_received": at, "clock": at, "hostname": "w", "pid": 1, **fields}
-        )
+    for at, (kind, sent) in enumerate(dispatcher.sent):
+        event = {"type": kind, "timestamp": at, "local_received": at, "clock": at, "hostname": "w", "pid": 1, **sent}
+        shown.event(event)
         if kind == "task-retried":
             row = shown.tasks["mnist/0007~1/2"]
             assert (row.state, row.result) == ("RETRY", "not run: its other seats were not taken in time")
     assert shown.tasks["mnist/0007~1/2"].state == "STARTED", "it is taken again, and Flower's rows never go back else"
 
 
-def test_an_attempt_that_was_revoked_before_it_ran_has_a_readable_row(rows: Rows, dispatcher: Dispatcher) -> None:
-    rows.revoked("mnist/0007/1", "mnist/train", "lr=0.1")
-
-    assert dispatcher.sent == [
-        ("task-early_stopped", {"uuid": "mnist/0007/1", "name": "mnist/train", "kwargs": "lr=0.1"})
-    ]
-
-
-def test_nothing_is_put_together_when_nobody_watches(run: Any, caplog: pytest.LogCaptureFixture) -> None:
-    others, all_of_it = Dispatcher("worker"), Dispatcher()
+def test_nothing_is_composed_when_nobody_watches_and_no_error_disturbs_a_trial(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    others, all_of_it, run = Dispatcher("worker"), Dispatcher(), a_run()
     Rows(lambda: all_of_it).running(run)
     run.assignment = None
     Rows(lambda: others).running(run)
+    Rows(lambda: None).running(run)
 
     assert (others.sent, all_of_it.kinds) == ([], ["task-started"])
-    assert caplog.text == "", "what can't be put together would be logged"
-
-
-def test_what_goes_wrong_disturbs_no_trial(run: Any, caplog: pytest.LogCaptureFixture) -> None:
+    assert caplog.text == "", "an error would be logged"
     broken = SimpleNamespace(groups=set(), send=None)
-    Rows(lambda: None).running(run)
-    assert caplog.text == ""
-
-    Rows(lambda: broken).running(run)
-
+    Rows(lambda: broken).running(a_run())
     assert "a task-started event could not be sent to Flower" in caplog.text

@@ -8,7 +8,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.journal import Claim
-from mqtune.worker import FIRST_BYTES, LAST_BYTES, MAX_BYTES, Impairments, Logs, logs as module, open_log
+from mqtune.worker import Impairments, LogLimits, Logs, open_log
 
 CLAIM = Claim(TrialId("0001"), 2, "token")
 LINE = b"%09d\n"
@@ -28,20 +27,15 @@ LINE_BYTES = len(LINE % 0)
 QUICK = Timing(look_at_logs_s=0.001, try_logs_s=0.01)
 
 
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have files kept within 10,000 bytes."""
-    monkeypatch.setattr(module, "MAX_BYTES", 10_000)
-    monkeypatch.setattr(module, "FIRST_BYTES", 1_000)
-    monkeypatch.setattr(module, "LAST_BYTES", 3_000)
-    monkeypatch.setattr(module, "_MOVED_BYTES", 700)
+#: Files are kept within 10,000 bytes.
+SHORT = LogLimits(max_bytes=10_000, first_bytes=1_000, last_bytes=3_000, moved_bytes=700, remembered=10)
 
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Iterator[Logs]:
-    found = Logs(tmp_path / "logs", (), nothing_impaired(), QUICK)
+    found = Logs(tmp_path / "logs", (), nothing_impaired(), SHORT, QUICK)
     yield found
-    found.close() if found._thread.is_alive() else None
+    found.close()
 
 
 def numbered(first: int, size: int) -> bytes:
@@ -92,7 +86,6 @@ def test_files_are_made_once_and_those_that_nobody_has_written_can_be_deleted(lo
     assert not (tmp_path / "logs/exp").exists()
 
 
-@pytest.mark.usefixtures("short")
 def test_a_long_file_keeps_its_first_and_its_last_part_and_says_how_much_is_missing(logs: Logs) -> None:
     stdout, _ = begin(logs)
     stdout.write_bytes(numbered(0, 5_000_000))
@@ -107,7 +100,6 @@ def test_a_long_file_keeps_its_first_and_its_last_part_and_says_how_much_is_miss
     assert tail == "000499998\n000499999\n"
 
 
-@pytest.mark.usefixtures("short")
 def test_who_writes_goes_on_at_the_end_while_the_file_is_shortened(logs: Logs) -> None:
     """The writer holds its file open for appending, as trials do."""
     stdout, _ = begin(logs)
@@ -141,7 +133,6 @@ def test_who_writes_goes_on_at_the_end_while_the_file_is_shortened(logs: Logs) -
     assert b"\0" not in stdout.read_bytes()
 
 
-@pytest.mark.usefixtures("short")
 def test_who_writes_faster_than_the_last_part_is_moved_and_ends_keeps_the_last_lines(
     logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +146,7 @@ def test_who_writes_faster_than_the_last_part_is_moved_and_ends_keeps_the_last_l
                 more.write(written.pop(0))
         return pread(file, size, offset)
 
-    monkeypatch.setattr(module.os, "pread", pread_while_lines_come)
+    monkeypatch.setattr(os, "pread", pread_while_lines_come)
 
     tail = logs.end(stdout, 3_000)
 
@@ -163,10 +154,9 @@ def test_who_writes_faster_than_the_last_part_is_moved_and_ends_keeps_the_last_l
     assert stdout.stat().st_size <= 10_000
 
 
-@pytest.mark.usefixtures("short")
 def test_what_a_zygote_prints_stays_short_as_well(tmp_path: Path) -> None:
     log = tmp_path / "slot-0.log"
-    logs = Logs(tmp_path, [log], nothing_impaired(), QUICK)
+    logs = Logs(tmp_path, [log], nothing_impaired(), SHORT, QUICK)
     logs.start()
     try:
         log.write_bytes(b"x" * 100_000)
@@ -175,7 +165,6 @@ def test_what_a_zygote_prints_stays_short_as_well(tmp_path: Path) -> None:
         logs.close()
 
 
-@pytest.mark.usefixtures("short")
 def test_a_file_that_was_deleted_or_can_not_be_shortened_ends_nothing(logs: Logs) -> None:
     stdout, stderr = begin(logs)
     stderr.mkdir()
@@ -192,7 +181,6 @@ def test_a_file_that_was_deleted_or_can_not_be_shortened_ends_nothing(logs: Logs
     eventually(lambda: other.stat().st_size < 10_000, 60)
 
 
-@pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("link", [os.symlink, os.link])
 def test_a_file_that_a_link_in_place_of_the_output_leads_to_stays_whole(
     logs: Logs, tmp_path: Path, link: Callable[[Path, Path], None]
@@ -204,7 +192,7 @@ def test_a_file_that_a_link_in_place_of_the_output_leads_to_stays_whole(
 
     logs.start()
     eventually(lambda: stderr.stat().st_size < 10_000)
-    logs._look_at_all()
+    logs.look()
 
     assert data.read_bytes() == numbered(0, 50_000)
 
@@ -224,7 +212,8 @@ def test_without_a_folder_an_attempt_runs_and_its_record_says_why_nothing_is_kep
 
 def test_what_is_kept_fits_into_what_a_file_may_have() -> None:
     """Also when the last part doubled while it was moved."""
-    assert FIRST_BYTES + 2 * LAST_BYTES < MAX_BYTES
+    limits = LogLimits()
+    assert limits.first_bytes + 2 * limits.last_bytes < limits.max_bytes
 
 
 # Read meanwhile.
@@ -241,8 +230,7 @@ def test_the_folder_has_one_mark_for_all_who_share_it_and_another_folder_another
     assert Logs(tmp_path / "file" / "logs", (), nothing_impaired()).mark == ""
 
 
-def test_what_is_remembered_of_attempts_does_not_grow_for_ever(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_REMEMBERED", 10)
+def test_what_is_remembered_of_attempts_does_not_grow_for_ever(logs: Logs) -> None:
     paths = []
     for number in range(20):
         files = logs.files("exp", Claim(TrialId("0001"), number, "token"))
@@ -255,13 +243,14 @@ def test_what_is_remembered_of_attempts_does_not_grow_for_ever(logs: Logs, monke
 def reads_only(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Have nothing written to temporary files while the list has an element, as on a disk that is full."""
     full: list[bool] = [True]
+    make = tempfile.TemporaryFile
 
     def open_(*arguments: Any, **named: Any) -> Any:
         if full:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return tempfile.TemporaryFile(*arguments, **named)
+        return make(*arguments, **named)
 
-    monkeypatch.setattr(module, "tempfile", SimpleNamespace(TemporaryFile=open_))
+    monkeypatch.setattr(tempfile, "TemporaryFile", open_)
     return full
 
 

@@ -316,7 +316,7 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         family = {os.getpid(): 3_000_000_000, child.pid: 5_100_000_000}
-        devices = Devices(d0=BUSY._replace(memory_bytes=70e9))
+        devices = Devices(d0=DeviceUse(90.0, 70 * GB, 400.0))
         greedy, modest = Run(gpu_memory_bytes=8_000_000_000), Run(gpu_memory_bytes=9_000_000_000)
         unknown = Run("other", devices=("1",), gpu_memory_bytes=1)
         runs = [greedy, modest, unknown]

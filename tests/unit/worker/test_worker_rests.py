@@ -1,7 +1,4 @@
-"""A worker that can't start what it takes leaves it to others for a while, longer each time, and comes back by itself.
-
-It finds the zygotes of an experiment by a key that it makes once.
-"""
+"""A worker that can't start attempts leaves them to others for a while, and a failed trial runs elsewhere first."""
 
 from __future__ import annotations
 
@@ -11,17 +8,27 @@ from typing import Any
 
 import pytest
 from bench import Clock
+from impaired import nothing_impaired
 
+from mqtune.core.events import AttemptEnded
+from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.impairment import WHOLE_WORKER
+from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialId
+from mqtune.journal import Claim
 from mqtune.trainable import TrainableSpec, fingerprint
 from mqtune.worker import (
+    ANOTHER_DEVICE_S,
+    ANOTHER_WORKER_S,
     BACK_OFF_S,
     FAILED_STARTS,
     LONGEST_BACK_OFF_S,
     BackOff,
     ExperimentHere,
     Impairments,
+    Retries,
+    Slots,
     ZygoteFinder,
+    plan_slots,
 )
 
 
@@ -45,7 +52,7 @@ def fail(worker: BackOff, times: int = 1) -> None:
         worker.note_problem("started", "StoreUnavailable: on worker w:\nnot mounted")
 
 
-def test_after_some_in_a_row_it_takes_none_and_takes_one_to_try_which_puts_it_in_order(
+def test_after_some_failed_starts_it_takes_none_and_then_one_to_try_which_ends_the_rest(
     worker: BackOff, clock: Clock
 ) -> None:
     fail(worker, FAILED_STARTS - 1)
@@ -61,10 +68,11 @@ def test_after_some_in_a_row_it_takes_none_and_takes_one_to_try_which_puts_it_in
 
     worker.note_done("started")
     assert worker.allows is None
-    # Those that were taken together are one try.
+    # Attempts that were taken together are one try.
     fail(worker, FAILED_STARTS + 5)
     clock.now += BACK_OFF_S
     assert worker.allows == 1
+    assert FAILED_STARTS < LOST_BUDGET, "one broken worker does not end a trial alone"
 
 
 def test_it_says_since_when_it_takes_none_why_and_when_it_tries_one(
@@ -95,9 +103,8 @@ def test_attempts_that_start_and_can_not_be_ended_make_it_rest_too(worker: BackO
 
     (rests,) = known.all
     assert rests.reason.endswith("its last 3 attempts could not be ended (ValueError: 40 is not a valid Signals)")
-    assert (worker.allows, rests.ends) == (0, "an attempt is ended")
     worker.note_done("started")
-    assert worker.allows == 0
+    assert (worker.allows, rests.ends) == (0, "an attempt is ended")
     worker.note_done("ended")
     assert known.all == []
 
@@ -115,15 +122,90 @@ def test_each_try_that_fails_doubles_the_rest_up_to_a_limit(worker: BackOff, clo
     assert rests == [*(BACK_OFF_S * 2**n for n in range(6)), LONGEST_BACK_OFF_S, LONGEST_BACK_OFF_S]
 
 
-def test_a_trial_may_fail_to_start_more_often_than_it_takes_a_worker_to_rest() -> None:
-    """Else one broken worker could end it before anybody else had a try."""
-    from mqtune.core.experiment import LOST_BUDGET
-
-    assert FAILED_STARTS < LOST_BUDGET
+# Where a failed trial runs next.
 
 
-TRAIN = TrainableSpec("train", "jobs")
-FINGERPRINT = fingerprint(b"")
+def note(known: Retries, attempt: int, *devices: str, end: AttemptEnd = AttemptEnd.FAILED, **fields: Any) -> Retries:
+    ended = AttemptEnded(trial=TrialId("0001"), attempt=attempt, end=end, at=1.0, **fields)
+    known.note("x", Claim(TrialId("0001"), attempt, "token"), ended, devices)
+    return known
+
+
+def avoided(known: Retries, attempt: int, experiment: str = "x", trial: str = "0001") -> set[str] | None:
+    failure = known.failure(experiment, Claim(TrialId(trial), attempt, "token"))
+    return None if failure is None else {*failure.devices}
+
+
+@pytest.mark.parametrize(("devices", "away_s"), [({"0"}, ANOTHER_DEVICE_S), (set(), ANOTHER_WORKER_S)])
+def test_the_next_attempt_of_that_trial_alone_is_kept_off_where_it_has_failed_for_a_while(
+    clock: Clock, devices: set[str], away_s: float
+) -> None:
+    known = note(Retries(clock), 1, *devices)
+
+    clock.now += away_s - 1
+    assert avoided(known, 2) == devices
+    assert avoided(known, 2, trial="0002") is None
+    assert avoided(known, 2, experiment="y") is None
+    # Of an experiment that has begun from scratch under this name.
+    assert avoided(known, 1) is None
+    clock.now += 1
+    assert avoided(known, 2) is None
+
+
+def test_a_trial_that_fails_again_avoids_all_places_and_from_the_last_failure_on(clock: Clock) -> None:
+    known = note(Retries(clock), 1, "0")
+    clock.now += ANOTHER_DEVICE_S - 1
+    note(known, 2, "1")
+    clock.now += ANOTHER_DEVICE_S - 1
+
+    assert avoided(known, 3) == {"0", "1"}
+
+
+@pytest.mark.parametrize(
+    ("end", "fields", "is_kept_away"),
+    [
+        (AttemptEnd.FAILED, {"error_type": "ValueError", "pid": 7}, True),
+        (AttemptEnd.HANDED_BACK, {"error_type": "DeviceBroken", "pid": 7}, True),
+        (AttemptEnd.HANDED_BACK, {"error_type": "ModuleNotFoundError"}, False),
+        (AttemptEnd.HANDED_BACK, {"error_type": UNDRIVEN, "pid": 7}, False),
+        (AttemptEnd.HANDED_BACK, {"pid": 7}, False),
+        (AttemptEnd.COMPLETED, {"pid": 7}, False),
+        (AttemptEnd.STOPPED, {"error_type": "Killed", "pid": 7}, False),
+    ],
+)
+def test_only_what_may_be_the_devices_fault_keeps_a_trial_away(
+    end: AttemptEnd, fields: dict[str, Any], is_kept_away: bool
+) -> None:
+    assert (avoided(note(Retries(), 1, "0", end=end, **fields), 2) is not None) is is_kept_away
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options", "avoids", "found"),
+    [
+        ("0123", {}, {"0", "1"}, ("2",)),
+        ("0123", {}, {"0", "1", "2", "3"}, None),
+        # A slot with one of them is avoided too.
+        ("0123", {"gpus_per_slot": 2}, {"1"}, ("2", "3")),
+        ("0123", {"gpus_per_slot": 2}, {"1", "2"}, None),
+        # Slots without devices are all one place.
+        ("", {"slots": 2}, set(), None),
+    ],
+)
+def test_a_free_slot_with_other_devices_is_found(
+    tmp_path: Path, gpus: str, options: dict[str, int], avoids: set[str], found: tuple[str, ...] | None
+) -> None:
+    slots = Slots(plan_slots(tuple(gpus), **options), tmp_path, nothing_impaired())
+
+    assert slots.has_other(avoids) is (found is not None)
+    slot = slots.acquire_other(avoids)
+    assert (None if slot is None else slot.devices) == found
+    # The others wait in their order.
+    rest = slots.acquire(timeout_s=0)
+    assert rest is not None
+    assert rest.devices == slots.all[0].devices
+
+
+# The zygote of an experiment.
 
 
 class Found:
@@ -152,17 +234,19 @@ class Found:
         return self.keys[-1]
 
 
-def here(experiment: str = "one", **definition: Any) -> ExperimentHere:
-    journal: Any = SimpleNamespace(experiment=experiment)
-    return ExperimentHere(journal, {"trainable": TRAIN.encode(), **definition})
-
-
 def test_the_key_of_imports_is_made_once_its_experiments_code_is_there_and_is_of_that_experiment_alone(
     tmp_path: Path,
 ) -> None:
+    def here(experiment: str = "one", **definition: Any) -> ExperimentHere:
+        journal: Any = SimpleNamespace(experiment=experiment)
+        trainable = TrainableSpec("train", "jobs").encode()
+        return ExperimentHere(
+            journal, {"trainable": trainable, "code_files": {"jobs.py": fingerprint(b"")}, **definition}
+        )
+
     (tmp_path / "code").mkdir()
-    code, found = {"code_files": {"jobs.py": FINGERPRINT}}, Found(tmp_path)
-    one, two, spawning = here(**code), here("two", **code), here(start_method="spawn", **code)
+    found = Found(tmp_path)
+    one, two, spawning = here(), here("two"), here(start_method="spawn")
 
     early = found.find(one)
     (tmp_path / "code" / "jobs.py").write_text("")

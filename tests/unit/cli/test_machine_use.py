@@ -15,6 +15,13 @@ from mqtune.core.trial import Attempt, AttemptEnd
 from mqtune.core.usage import FIGURES, DeviceUse, LiveUse, decode_uses, encode_uses, sound_usage
 
 GB = 1e9
+FIELDS = ("attempt", "devices", "cpus", "memory_bytes", "idle", "usage")
+
+
+def replaced(use: LiveUse, **values: Any) -> LiveUse:
+    return LiveUse(**{**dict(zip(FIELDS, use, strict=True)), **values})
+
+
 #: A trial that computes on one device and does nothing on another, which is a part of a GPU.
 USE = LiveUse(
     attempt=2,
@@ -24,20 +31,25 @@ USE = LiveUse(
     idle={},
     usage={"sampled_s": 7380.0, "gpu_percent": 80.6, "gpu_percent_peak": 99.0, "gpu_memory_bytes_peak": 33 * GB},
 )
-IDLE = USE._replace(devices={"0": DeviceUse(1.0, 31.2 * GB, 71.0)}, idle={"0": 1390.0})
+IDLE = replaced(USE, devices={"0": DeviceUse(1.0, 31.2 * GB, 71.0)}, idle={"0": 1390.0})
 RUNNING = Attempt(2, 1.0, started_at=2.0)
 values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=6,
 )
-keys = st.sampled_from([*LiveUse._fields, "other"])
+keys = st.sampled_from([*FIELDS, "other"])
 bodies = st.dictionaries(keys, values, max_size=7) | st.fixed_dictionaries({"attempt": st.just(1), "devices": values})
 
 
 def test_what_was_written_is_read_whatever_stands_beside_it() -> None:
     assert decode_uses(encode_uses({"0001": USE, "0002": IDLE})) == {"0001": USE, "0002": IDLE}
-    written = {"0001": USE._asdict(), "0002": {"attempt": "1"}, "0003": None, 4: USE._asdict()}
+    written = {
+        "0001": dict(zip(FIELDS, USE, strict=True)),
+        "0002": {"attempt": "1"},
+        "0003": None,
+        4: dict(zip(FIELDS, USE, strict=True)),
+    }
 
     assert decode_uses(encode_value([VERSION, written])) == {"0001": USE}
 
@@ -75,12 +87,12 @@ def test_what_is_used_now_is_a_line_that_says_what_is_not_known() -> None:
     assert shown.short_use_text(unknown) == ""
     assert shown.short_use_text(None) == ""
     assert shown.short_use_text(USE) == "87 %, 36.2 GB"
-    assert shown.short_use_text(USE._replace(devices={})) == "3.8 CPUs, 12.4 GB of memory"
+    assert shown.short_use_text(replaced(USE, devices={})) == "3.8 CPUs, 12.4 GB of memory"
     assert shown.short_use_text(IDLE) == "idle for 23 min 10 s, 1 %, 31.2 GB"
 
 
 def test_figures_are_a_line_of_what_is_known_and_say_when_they_are_those_of_a_shared_device() -> None:
-    shared = shown.sharing_of(RUNNING, USE._replace(usage={"gpu_slots": 2}))
+    shared = shown.sharing_of(RUNNING, replaced(USE, usage={"gpu_slots": 2}))
     assert shared == "2 slots share each device: its figures are those of all that runs there"
     assert shown.sharing_of(RUNNING, USE) == ""
     whole = {
@@ -114,6 +126,6 @@ def test_a_trial_that_leaves_its_gpu_idle_is_warned_of_while_it_runs_and_afterwa
     assert shown.usage_text(greedy.usage) == "GPU up to 8.1 GB, and it asked for 6.0 GB"
     # What is still in Redis of an attempt that has ended meanwhile.
     assert shown.warning_of(ended, IDLE) == shown.warning_of(ended, None)
-    many = {f"{number:04}": IDLE._replace(idle={"0": 600.0 + number}) for number in range(12)}
+    many = {f"{number:04}": replaced(IDLE, idle={"0": 600.0 + number}) for number in range(12)}
     lines = shown.idle_warnings({"1": USE, **many})
     assert (lines[0], lines[-1], len(lines)) == ("trial 0011 leaves its GPU idle for 10 min 11 s", "… and 2 more", 11)
