@@ -201,7 +201,7 @@ class Attempt:
 
     def beat(self) -> None:
         """Renew the lease and act on the answer, as a worker's heartbeat does."""
-        (answer,) = self.run.journal.renew([self.claim], self.machine.services.lease_s)
+        (answer,) = self.run.journal.renew([self.claim], self.machine.services.timing.lease_s)
         self.run.on_answer(answer)
         self.run.write_again_if_in_doubt()
 

@@ -93,14 +93,7 @@ _NAMES = {
         "RunOptions",
         "Settings",
     ),
-    "sharing": (
-        "Held",
-        "STARVED_S",
-        "ShareKeeper",
-        "SharedFleet",
-        "Sharing",
-        "Standing",
-    ),
+    "sharing": ("Held", "STARVED_S", "ShareKeeper", "SharedFleet", "Sharing", "Standing"),
     "tenancy": ("claim", "give_to_archive", "tenant_on"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -54,16 +54,9 @@ if TYPE_CHECKING:
         StartMessage as StartMessage,
     )
     from mqtune.trainable.process.session import Session as Session
-    from mqtune.trainable.process.working_folder import (
-        discard as discard,
-        make as make,
-        settle as settle,
-    )
+    from mqtune.trainable.process.working_folder import discard as discard, make as make, settle as settle
     from mqtune.trainable.script import MetricLines as MetricLines, WatchedFolder as WatchedFolder
-    from mqtune.trainable.script_arguments import (
-        ArgumentTemplate as ArgumentTemplate,
-        OutputPatterns as OutputPatterns,
-    )
+    from mqtune.trainable.script_arguments import ArgumentTemplate as ArgumentTemplate, OutputPatterns as OutputPatterns
     from mqtune.trainable.spec import TrainableSpec as TrainableSpec
     from mqtune.trainable.values import CannotTravel as CannotTravel, stored as stored
 

@@ -47,12 +47,7 @@ if TYPE_CHECKING:
         SlotZygotes as SlotZygotes,
     )
     from mqtune.worker.late_imports import LateImports as LateImports
-    from mqtune.worker.logs import (
-        LogLimits as LogLimits,
-        Logs as Logs,
-        LogServer as LogServer,
-        open_log as open_log,
-    )
+    from mqtune.worker.logs import LogLimits as LogLimits, Logs as Logs, LogServer as LogServer, open_log as open_log
     from mqtune.worker.outcome import (
         AttemptOutcome as AttemptOutcome,
         Ending as Ending,
@@ -79,12 +74,7 @@ if TYPE_CHECKING:
     from mqtune.worker.runtime import IMPORTER_IDLE_S as IMPORTER_IDLE_S, WorkerRuntime as WorkerRuntime
     from mqtune.worker.scratch import Scratch as Scratch
     from mqtune.worker.script_process import AGAIN_CODE as AGAIN_CODE, start_message as start_message
-    from mqtune.worker.seats import (
-        ADVERTISE as ADVERTISE,
-        SEAT_S as SEAT_S,
-        Address as Address,
-        advertised as advertised,
-    )
+    from mqtune.worker.seats import ADVERTISE as ADVERTISE, SEAT_S as SEAT_S, Address as Address
     from mqtune.worker.settings import (
         GRACE_S as GRACE_S,
         OWNED_SETTINGS as OWNED_SETTINGS,
@@ -159,7 +149,7 @@ _NAMES = {
     "runtime": ("IMPORTER_IDLE_S", "WorkerRuntime"),
     "scratch": ("Scratch",),
     "script_process": ("AGAIN_CODE", "start_message"),
-    "seats": ("ADVERTISE", "Address", "SEAT_S", "advertised"),
+    "seats": ("ADVERTISE", "Address", "SEAT_S"),
     "settings": (
         "GRACE_S",
         "OWNED_SETTINGS",
@@ -177,14 +167,7 @@ _NAMES = {
     "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "LONGEST_BACK_OFF_S", "Slot", "Slots", "ZygoteFinder"),
     "threads": ("guarded",),
     "uplink": ("READ_BYTES", "Stream", "Uplink"),
-    "usage": (
-        "IDLE_UNREPORTED_S",
-        "ProcessUse",
-        "Sample",
-        "UsageMeter",
-        "UsageSampler",
-        "use_of_process",
-    ),
+    "usage": ("IDLE_UNREPORTED_S", "ProcessUse", "Sample", "UsageMeter", "UsageSampler", "use_of_process"),
     "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -32,11 +32,11 @@ from mqtune.core.events import (
 )
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
+from mqtune.core.timing import Timing
 from mqtune.core.trial import CONTINUE, ITERATION, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.journal import (
     FENCED,
     JOURNAL_FILE,
-    KEEP_LOCK_S,
     JournalFile,
     MemoryJournal,
     MemoryServer,
@@ -438,7 +438,7 @@ class DriverMachine(RuleBasedStateMachine):
         self.bench.is_away = False
         # Its connection was cut.
         self.bench.journal.outages += 1
-        self.bench.clock.now += KEEP_LOCK_S
+        self.bench.clock.now += Timing().keep_lock_s
         with contextlib.suppress(NothingResumes, ExperimentFinished):
             self.bench.step(2)
         if self.bench.worker.definition() is None:

@@ -19,10 +19,9 @@ from mqtune.cli.worker import command
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
+from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd, Config, Trial, TrialId, TrialStatus
 from mqtune.driver import (
-    LOOK_AT_LEASES_S,
-    UNCLAIMED_S,
     Limits,
     ResourcesByConfig,
     check_gangs,
@@ -32,6 +31,9 @@ from mqtune.journal import Unclaimed
 from mqtune.search.points import PointsFirst
 from mqtune.search.space import Space
 from mqtune.worker import WorkerSettings
+
+TIMING = Timing()
+LOOK_AT_LEASES_S, UNCLAIMED_S = TIMING.look_at_leases_s, TIMING.unclaimed_s
 
 PAIR = Resources(machines=2)
 
