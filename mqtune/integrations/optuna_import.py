@@ -9,11 +9,10 @@ from typing import Final
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import ITERATION, Metrics, TrialStatus
+from mqtune import TrialStatus
+from mqtune.extend import ITERATION, ConfigurationError, Foreign, ForeignTrial, Metrics
 from mqtune.integrations.optuna import DIRECTIONS
 from mqtune.integrations.optuna_study import open_storage, stored_study
-from mqtune.results.foreign import Foreign, ForeignTrial
 
 _STATUSES: Final = {
     TrialState.COMPLETE: TrialStatus.COMPLETED,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
 import sys
-from collections.abc import Iterator
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -16,10 +14,6 @@ from optuna.samplers import TPESampler
 from optuna.samplers._tpe import sampler as tpe
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session, scoped_session
-
 
 #: Of the trials that are not good the newest that TPE learns from; a suggestion takes time for each, and older ones count for less.
 _MOST_BAD: Final = 1_000
@@ -106,14 +100,12 @@ def unstop(study: optuna.Study) -> None:
     study._stop_flag = False
 
 
-def backend_of(storage: BaseStorage) -> object:
-    """Return the backend of a journal, or the database behind a cache; None for a storage that has neither."""
-    return getattr(storage, "_backend", None)
-
-
-def sessions_of(database: RDBStorage) -> scoped_session[Session]:
-    """Return the sessions in which a database makes its writes."""
-    return database.scoped_session
+def database_of(storage: BaseStorage) -> RDBStorage | None:
+    """Return the database of a storage, which is that or a cache in front of it."""
+    for candidate in (storage, getattr(storage, "_backend", None)):
+        if type(candidate) is RDBStorage:
+            return candidate
+    return None
 
 
 def close_databases() -> None:
@@ -131,17 +123,6 @@ def close_databases() -> None:
         # The pool of a database in memory is another one, and the data would go with its connection.
         if isinstance(database, RDBStorage) and isinstance(database.engine.pool, QueuePool):
             database.engine.dispose()
-
-
-@contextlib.contextmanager
-def in_session(database: RDBStorage, session: object) -> Iterator[None]:
-    """Have a database make all of its writes in one session within the block; no other thread may use it meanwhile."""
-    sessions = database.scoped_session
-    vars(database)["scoped_session"] = lambda: session
-    try:
-        yield
-    finally:
-        vars(database)["scoped_session"] = sessions
 
 
 def replace_trial(storage: InMemoryStorage, trial_id: int, trial: FrozenTrial) -> None:

@@ -1,4 +1,4 @@
-"""An experiment as a study of Optuna: for its plots and importances, and live for its dashboard."""
+"""An experiment as a study of Optuna: for its plots, importances and dashboard."""
 
 from __future__ import annotations
 
@@ -14,18 +14,26 @@ import optuna
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
-from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.events import Event, ExperimentCreated, Reports
-from mqtune.core.objective import has_nan
-from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
+from mqtune import Space, TrialStatus
+from mqtune.extend import (
+    ITERATION,
+    Config,
+    ConfigurationError,
+    Entries,
+    Event,
+    ExperimentCreated,
+    Fold,
+    Report,
+    SpaceError,
+    Trial,
+    TrialId,
+    has_nan,
+    redact,
+    space_of,
+)
 from mqtune.integrations.optuna import DIRECTIONS, EXCESSES, quiet
-from mqtune.integrations.optuna_private import storage_of
 from mqtune.integrations.optuna_space import Shown, shown_by_value
-from mqtune.journal.connection import redact
-from mqtune.results.followed import Fold
-from mqtune.search.base import PastTrial
-from mqtune.search.kinds import Entries
-from mqtune.search.space import Space, space_of
+from mqtune.search import PastTrial
 
 _STATES: Final = {
     TrialStatus.CANDIDATE: TrialState.WAITING,
@@ -41,81 +49,43 @@ _STATES: Final = {
 _SQLITE: Final = b"SQLite format 3\0"
 
 
-class StudyMirror(Fold):
-    """A study in memory that follows an experiment's events.
+class _StudyFold(Fold):
+    """Collects what a study has of an experiment's events.
 
-    Nothing ever reads it for the experiment: what is changed in it stays in it.
-
-    A trial that has ended has by how much its last report violates each outcome constraint, infinity where it lacks the metric.
-    What an experiment has and a study doesn't is in user attributes: ``mqtune.trial`` (the id), ``mqtune.status``, ``mqtune.reason``,
-    ``mqtune.worker`` and ``mqtune.attempts``. A trial's steps are its ``training_iteration``; the first value of each counts.
+    A trial that has ended has by how much its last report violates each outcome constraint, infinity where it lacks the
+    metric. User attributes have what a study lacks: ``mqtune.trial`` (the id), ``mqtune.status``, ``mqtune.reason``,
+    ``mqtune.worker`` and ``mqtune.attempts``. A trial's steps are its ``training_iteration``; the first value of each
+    counts.
 
     Args:
         created: the experiment's first event.
-
-    Attributes:
-        storage: holds the study alone.
-        study: the study.
     """
 
     def __init__(self, created: ExperimentCreated) -> None:
         super().__init__(created)
+        self._name = created.name
         self._space = space_of(created.definition["space"], any_unknown=True)
         self._shown = _shown_space(self._space)
         self._names = _names(self._space, self._shown)
         #: The values of each trial by step, one of each metric.
         self._values: defaultdict[TrialId, dict[int, tuple[float, ...]]] = defaultdict(dict)
-        #: The study's trials, by those of the experiment, and what their attributes were last.
-        self._ids: dict[TrialId, int] = {}
-        self._said: dict[TrialId, dict[str, object]] = {}
-        self._changed: dict[TrialId, None] = {}
-        self.storage = optuna.storages.InMemoryStorage()
-        objective = self.experiment.objective
-        with quiet():
-            self._study_id = self.storage.create_new_study([DIRECTIONS[mode] for mode in objective.modes], created.name)
-            self.study = optuna.load_study(study_name=created.name, storage=self.storage)
-            self.study.set_metric_names(list(objective.metrics))
-
-    def take(self, event: Event | Report) -> None:
-        """Take in an event, or reports; ``write`` brings the study up to it."""
-        super().take(event)
-        if not isinstance(event, Report | Reports) and (trial := getattr(event, "trial", "")):
-            self._changed[TrialId(trial)] = None
 
     def on_report(self, report: Report, trial: Trial) -> None:
-        found = self.experiment.objective.values(report.metrics)
+        numbers = self.experiment.objective.values(report.metrics)
         values, step = self._values[trial.id], report.metrics.get(ITERATION, trial.reports)
-        if found is not None and isinstance(step, int) and step not in values:
-            values[step] = tuple(map(float, found))
-            self._changed[trial.id] = None
-            if len(found) == 1 and (id_ := self._ids.get(trial.id)) is not None:
-                self.storage.set_trial_intermediate_value(id_, step, float(found[0]))
+        if numbers is not None and isinstance(step, int) and step not in values:
+            values[step] = tuple(map(float, numbers))
 
-    def write(self) -> None:
-        """Bring the study up to what was taken in."""
-        for id_ in self._changed:
-            if (trial := self.experiment.trials.get(id_)) is not None:
-                self._write(trial)
-        self._changed.clear()
-
-    def _write(self, trial: Trial) -> None:
-        id_ = self._ids.get(trial.id)
-        if id_ is None:
-            self._ids[trial.id] = self.storage.create_new_trial(self._study_id, self._frozen(trial))
-            self._said[trial.id] = _attributes(trial)
-            return
-        if self.storage.get_trial(id_).state.is_finished():
-            # Notes of people, at most; a study's trial never changes once it has ended.
-            return
-        for key, value in _attributes(trial).items():
-            if self._said[trial.id].get(key) != value:
-                self._said[trial.id][key] = value
-                self.storage.set_trial_user_attr(id_, key, value)
-        state, result = self._state(trial)
-        for key, excesses in self._constraints(trial).items():
-            self.storage.set_trial_system_attr(id_, key, excesses)
-        if state is not TrialState.WAITING:
-            self.storage.set_trial_state_values(id_, state, result)
+    def study(self) -> optuna.Study:
+        """Return a study in memory with all trials."""
+        objective = self.experiment.objective
+        with quiet():
+            study = optuna.create_study(
+                study_name=self._name, directions=[DIRECTIONS[mode] for mode in objective.modes]
+            )
+            study.set_metric_names(list(objective.metrics))
+        study.add_trials(map(self._frozen, self.experiment.trials.values()))
+        return study
 
     def _state(self, trial: Trial) -> tuple[TrialState, tuple[float, ...] | None]:
         """Return a trial's state and values; Optuna has no completed trial without them."""
@@ -158,12 +128,11 @@ class StudyMirror(Fold):
 
 
 def study_of(created: ExperimentCreated, events: Iterable[Event | Report]) -> optuna.Study:
-    """Return an experiment as a study, as it is after these events; see ``StudyMirror``."""
-    mirror = StudyMirror(created)
+    """Return an experiment as a study, as it is after these events; see ``_StudyFold``."""
+    fold = _StudyFold(created)
     for event in events:
-        mirror.take(event)
-    mirror.write()
-    return mirror.study
+        fold.take(event)
+    return fold.study()
 
 
 def write_journal(study: optuna.Study, name: str, path: Path) -> None:
@@ -176,9 +145,9 @@ def write_journal(study: optuna.Study, name: str, path: Path) -> None:
         raise ConfigurationError(f"{path} is there already; remove it, or give another name")
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
     with quiet():
-        optuna.copy_study(
-            from_study_name=study.study_name, from_storage=storage_of(study), to_storage=storage, to_study_name=name
-        )
+        written = optuna.create_study(study_name=name, storage=storage, directions=study.directions)
+        written.set_metric_names(study.metric_names or [])
+        written.add_trials(study.get_trials(deepcopy=False))
 
 
 def _local(time: datetime | None) -> datetime | None:

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from wsgiref.simple_server import WSGIServer
 
-from mqtune.core.callback import Callback
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import ENDS, Attempt, Trial
-from mqtune.core.version import install_command
+from mqtune import Callback
+from mqtune.extend import ENDS, Attempt, ConfigurationError, Trial, install_command
 
 try:
     from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
@@ -25,8 +23,7 @@ except ImportError as error:  # pragma: no cover - the tests have it
     ) from error
 
 if TYPE_CHECKING:
-    from mqtune.core.experiment import Experiment
-    from mqtune.worker.figures import ReadFigures, WorkerFigures
+    from mqtune.extend import Experiment, ReadFigures, WorkerFigures
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from mqtune.core.codec import Body
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Metrics, TrialStatus
-from mqtune.results.foreign import Foreign, ForeignTrial
+from mqtune import TrialStatus
+from mqtune.extend import Body, ConfigurationError, Foreign, ForeignTrial, Metrics
 
 _RESULTS: Final = "result.json"
 _PARAMS: Final = "params.json"

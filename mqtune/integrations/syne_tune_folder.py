@@ -10,13 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.text import cell_value, flatten, nested
-from mqtune.core.trial import Metrics, TrialStatus
-from mqtune.results.experiments import RecordedReport
-from mqtune.results.foreign import Foreign, ForeignTrial
-from mqtune.results.frames import Row
-from mqtune.results.results import Results
+from mqtune import Results, TrialStatus
+from mqtune.extend import (
+    ConfigurationError,
+    Foreign,
+    ForeignTrial,
+    Metrics,
+    RecordedReport,
+    Row,
+    cell_value,
+    flatten,
+    nested,
+)
 
 _METADATA: Final = "metadata.json"
 _TABLE: Final = "results.csv"
