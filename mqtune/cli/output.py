@@ -8,6 +8,7 @@ from itertools import compress
 from typing import Final, Literal, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +20,23 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 #: The width of a table that is not printed to a terminal.
 _FILE_WIDTH: Final = 240
+
+
+class OneOf(click.ParamType):
+    """One of the names that a function returns. It is called when the option is given."""
+
+    name = "name"
+
+    def __init__(self, names: Callable[[], Sequence[str]]) -> None:
+        self._names = names
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value not in (names := self._names()):
+            self.fail(f"{value!r} is not one of {', '.join(names)}", param, ctx)
+        return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
 
 
 def broker_option(help: str, *, required: bool = False) -> Callable[[_Command], _Command]:  # noqa: A002 - as in click

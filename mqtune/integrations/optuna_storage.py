@@ -68,13 +68,13 @@ class DeferredStorage(BaseStorage):
             self._database.engine.dispose()
 
     def due_s(self, lag_s: float) -> float:
-        """Return in how many seconds something will have waited for *lag_s* to be written; infinity where nothing waits."""
+        """Return the seconds until the oldest pending write is *lag_s* old; infinity without one."""
         return self._since + lag_s - time.monotonic() if self._pending else math.inf
 
     # Towards the storage behind.
 
     def refresh(self) -> None:
-        """Take in what others have done with the study."""
+        """Read the changes that other processes have made to the study."""
         trials: dict[int, FrozenTrial] = {}
         ids = {trial.number: id_ for id_, trial in self._own.items()}
         for trial in self._behind.get_all_trials(self._study_id, deepcopy=False):
@@ -110,7 +110,7 @@ class DeferredStorage(BaseStorage):
     # Trials that run here.
 
     def take_over(self, trial_id: int) -> FrozenTrial:
-        """Have a trial be one of those that run here, unless it has ended, and return it."""
+        """Return a trial. From now on it runs here, unless it has ended."""
         trial = self.get_trial(trial_id)
         if trial_id not in self._own and not trial.state.is_finished():
             trial = copy.deepcopy(trial)
@@ -121,14 +121,14 @@ class DeferredStorage(BaseStorage):
         self._own[trial_id] = self._trials[trial.number] = trial
 
     def last_seen(self, number: int) -> FrozenTrial:
-        """Return a trial as it was when it was seen last: when it was set here, or at the last refresh."""
+        """Return a trial as this object last set or read it."""
         return self._trials[number]
 
     @contextlib.contextmanager
     def mark_next(self, marks: Mapping[str, object]) -> Iterator[list[int]]:
-        """Have the trial that begins within the block run here, with these system attributes from its first moment on.
+        """Give the trial that begins within the block these system attributes from its first moment on.
 
-        It is a queued one, or a new one. The list has its id then.
+        The trial is a queued or a new one, and runs here. The list has its id after the block.
         """
         self._marks, self._begun = dict(marks), []
         try:
@@ -138,7 +138,7 @@ class DeferredStorage(BaseStorage):
 
     @contextlib.contextmanager
     def trying(self, trial_id: int) -> Iterator[list[tuple[str, BaseDistribution, float]]]:
-        """Take back the parameters that a trial that runs here gets within the block; afterwards the list has them."""
+        """Take the parameters that a trial gets within the block back, and list them."""
         trial, tried = self._own[trial_id], list[tuple[str, BaseDistribution, float]]()
         before = {*trial.params}
         self._is_trying = True
@@ -157,17 +157,17 @@ class DeferredStorage(BaseStorage):
             self.check_trial_is_updatable(trial_id, trial.state)
         return trial
 
-    # What Optuna calls: trials.
+    # Calls of Optuna about trials.
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Create a trial, at once, and write with it what waits."""
+        """Create a trial in the study's own storage, together with the pending writes."""
         is_next = template_trial is None and bool(self._marks)
         template = create_trial(state=TrialState.RUNNING, system_attrs=self._marks) if is_next else template_trial
         created: list[int] = []
         self.flush(lambda: created.append(self._behind.create_new_trial(study_id, template)))
         id_ = created[-1]
         if template is not None and template.state is not TrialState.RUNNING:
-            # A trial that is queued begins as any other that is, and one that has ended is not written again.
+            # A queued trial begins like another process's, and an ended one is not written again.
             self.refresh()
             return id_
         self.take_over(id_)
@@ -229,7 +229,8 @@ class DeferredStorage(BaseStorage):
         if (trial := self._running(trial_id)) is None:
             write()
             return
-        # Pruners set one between reading all trials and counting those that have it: what they have read stays, as in Optuna.
+        # A pruner sets its attribute between reading all trials and counting it in them. The trials that it has read stay as they
+        # were, as in Optuna.
         trial = copy.copy(trial)
         trial.system_attrs = {**trial.system_attrs, key: value}
         self._keep(trial_id, trial)
@@ -250,7 +251,7 @@ class DeferredStorage(BaseStorage):
         trials = [trial for trial in self._trials.values() if states is None or trial.state in states]
         return copy.deepcopy(trials) if deepcopy else trials
 
-    # What Optuna calls: studies.
+    # Calls of Optuna about studies.
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
         """Create a study."""
@@ -318,7 +319,7 @@ def _write_alone(write: _Write) -> None:
 
 
 def _written_together(database: RDBStorage, writes: Sequence[_Write]) -> bool:
-    """Make *writes* in one transaction. Return False if the database refuses one of them and so has none."""
+    """Make *writes* in one transaction. Return False, with nothing written, if the database refuses one."""
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
     from sqlalchemy.orm import scoped_session, sessionmaker  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""A study's storage behind memory: what is in it after a flush, and what others do to it meanwhile."""
+"""Storage in front of a study's own: flushed writes, and changes by other processes."""
 
 from __future__ import annotations
 

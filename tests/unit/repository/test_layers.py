@@ -98,8 +98,8 @@ PARTNERS: Final = {
 CYCLES_TO_GO: Final[list[set[str]]] = []
 
 
-#: Files in which a module's name is no import: registries name the extras that users may have, and a worker is another process.
-BY_NAME: Final = frozenset({"schedulers/base.py", "search/base.py", "backends/local/worker.py"})
+#: Files in which a module's name is no import: a worker is another process, and a span has an attribute of that name.
+BY_NAME: Final = frozenset({"backends/local/worker.py", "integrations/opentelemetry.py"})
 
 
 class Import(NamedTuple):
