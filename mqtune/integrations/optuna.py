@@ -171,6 +171,11 @@ class OptunaSearcher(ModelSearcher[_Record]):
         self._drawn: dict[str, object] = {}
         self._abandoned: set[str] = set()
 
+    @property
+    def study(self) -> optuna.Study:
+        """The study in memory that the sampler learns from."""
+        return self._study
+
     def check_space(self, space: Space) -> None:
         """Check that there is something to choose."""
         if not distributions_of(space):

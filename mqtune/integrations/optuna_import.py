@@ -106,7 +106,7 @@ def stored_study(storage: str | Path) -> optuna.Study:
     shown = redact(str(storage))
     try:
         opened = open_storage(storage)
-        names = optuna.study.get_all_studynames_of(opened)
+        names = optuna.study.get_all_study_names(opened)
     except Exception as error:  # SQLAlchemy's, Optuna's, JSON's, and those of the drivers of databases.
         raise ConfigurationError(
             f"{shown} can't be read as a storage of Optuna's: {type(error).__name__}: {error}"

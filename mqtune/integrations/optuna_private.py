@@ -6,7 +6,7 @@ import copy
 import gc
 import sys
 from inspect import signature
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -15,20 +15,19 @@ from optuna.samplers._tpe import sampler as tpe
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
-#: Of the trials that are not good the newest that TPE learns from; a suggestion takes time for each, and older ones count for less.
-_MOST_BAD: Final = 1_000
-
 
 class OneSplitTPESampler(TPESampler):
     """TPE for one suggestion: it divides the trials into good and bad ones once for all parameters, and learns from some thousand."""
 
+    #: Of the bad trials, TPE learns from so many of the newest. Each takes time, and older ones count for less.
+    most_bad: ClassVar[int] = 1_000
     _divided: tuple[list[FrozenTrial], list[FrozenTrial]] | None = None
 
     def _sample(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         if self._divided is None:
-            self._divided = self._divide(study, trial)
+            self._divided = self.divide(study, trial)
         good, bad = self._divided
         of_good = self._build_parzen_estimator(study, search_space, good, handle_below=True)
         of_bad = self._build_parzen_estimator(study, search_space, bad, handle_below=False)
@@ -36,7 +35,7 @@ class OneSplitTPESampler(TPESampler):
         found = self._compare(samples, self._compute_acquisition_func(samples, of_good, of_bad))
         return {name: each.to_external_repr(found[name]) for name, each in search_space.items()}
 
-    def _divide(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
+    def divide(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
         """Return the good trials, and the newest others; running ones are bad ones."""
         states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
         trials = [each for each in study.get_trials(deepcopy=False, states=states) if each.number != trial.number]
@@ -45,7 +44,7 @@ class OneSplitTPESampler(TPESampler):
         # Before Optuna 5 a sampler says whether there are constraints.
         more: list[bool] = [self._constraints_func is not None] if _ASKS_FOR_CONSTRAINTS else []
         good, bad = tpe._split_trials(study, trials, (self._gamma or usual)(ended), *more)
-        return good, bad[-_MOST_BAD:]
+        return good, bad[-self.most_bad :]
 
 
 _GAMMA_OF_SEVERAL: Final = getattr(tpe, "default_gamma_multiobjective", tpe.default_gamma)

@@ -88,7 +88,7 @@ class _StudyFold(Fold):
             study = optuna.create_study(
                 study_name=self._name, directions=[DIRECTIONS[mode] for mode in objective.modes]
             )
-            study.set_metricnames_of(list(objective.metrics))
+            study.set_metric_names(list(objective.metrics))
         study.add_trials(map(self._frozen, self.experiment.trials.values()))
         return study
 
@@ -152,7 +152,7 @@ def export(results: Results, path: Path) -> None:
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
     with quiet():
         written = optuna.create_study(study_name=results.name, storage=storage, directions=study.directions)
-        written.set_metricnames_of(study.metric_names or [])
+        written.set_metric_names(study.metric_names or [])
         written.add_trials(study.get_trials(deepcopy=False))
 
 

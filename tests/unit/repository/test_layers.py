@@ -98,8 +98,8 @@ PARTNERS: Final = {
 CYCLES_TO_GO: Final[list[set[str]]] = []
 
 
-#: Files in which a module's name is no import: a worker is another process, and a span has an attribute of that name.
-BY_NAME: Final = frozenset({"backends/local/worker.py", "integrations/opentelemetry.py"})
+#: Files in which the name of a module is no import, but that of a process, a group of entry points, or an attribute.
+BY_NAME: Final = frozenset({"backends/local/worker.py", "core/entry_points.py", "integrations/opentelemetry.py"})
 
 
 class Import(NamedTuple):
