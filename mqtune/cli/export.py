@@ -10,7 +10,7 @@ import click
 
 from mqtune.cli.archive import copy_there
 from mqtune.cli.code import export_code
-from mqtune.cli.output import OneOf, broker_option, say
+from mqtune.cli.output import broker_option, one_of, say
 from mqtune.cli.place import complete_trial, find_place, is_asked_for, name_argument, opened
 from mqtune.core.entry_points import EXPORTERS, LOGGERS, load_point, names_in
 from mqtune.core.errors import MqtuneError
@@ -42,7 +42,7 @@ def _formats() -> list[str]:
 @click.option(
     "--format",
     "wanted",
-    type=OneOf(_formats),
+    **one_of(_formats),
     metavar="FORMAT",
     help="csv, jsonl, parquet, optuna, syne-tune or mqtune; by default the ending of the file's name, or csv.",
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mqtune.cli.output import OneOf
+from mqtune.cli.output import one_of
 from mqtune.core.entry_points import IMPORTERS, load_point, names_in
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.keys import is_name
@@ -32,7 +32,7 @@ _NAME_CHARS: Final = 100
 @click.option(
     "--from",
     "tool",
-    type=OneOf(lambda: [_CSV, *names_in(IMPORTERS)]),
+    **one_of(lambda: [_CSV, *names_in(IMPORTERS)]),
     metavar="TOOL",
     help="The tool that wrote SOURCE: optuna, ray, syne-tune or csv; by default SOURCE is looked at.",
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,21 +21,18 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 _FILE_WIDTH: Final = 240
 
 
-class OneOf(click.ParamType):
-    """One of the names that a function returns. It is called when the option is given."""
+def one_of(names: Callable[[], Sequence[str]]) -> dict[str, Any]:
+    """Return the arguments of an option that takes one of some names. They are looked up when it is given."""
 
-    name = "name"
-
-    def __init__(self, names: Callable[[], Sequence[str]]) -> None:
-        self._names = names
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value not in (names := self._names()):
-            self.fail(f"{value!r} is not one of {', '.join(names)}", param, ctx)
+    def check(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+        if value is not None and value not in (known := names()):
+            raise click.BadParameter(f"{value!r} is not one of {', '.join(known)}")
         return value
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return [CompletionItem(name) for name in self._names() if name.startswith(incomplete)]
+    def complete(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return {"callback": check, "shell_complete": complete}
 
 
 def broker_option(help: str, *, required: bool = False) -> Callable[[_Command], _Command]:  # noqa: A002 - as in click

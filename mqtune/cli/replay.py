@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mqtune.cli.output import OneOf, broker_option, json_option, print_json, print_table, say
+from mqtune.cli.output import broker_option, json_option, one_of, print_json, print_table, say
 from mqtune.cli.place import find_place, name_argument, opened
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import names_in_words, printable
@@ -48,7 +48,7 @@ SCHEDULERS: Final = (
     help="As in a script: 'ASHA(max_t=81, reduction_factor=4)'; by default the one that it had. May be repeated.",
 )
 @click.option(
-    "--searcher", type=OneOf(searcher_names), metavar="NAME", help="By default configs come in the recorded order."
+    "--searcher", metavar="NAME", **one_of(searcher_names), help="By default configs come in the recorded order."
 )
 @click.option("--slots", type=click.IntRange(min=1), help="How many trials run at once; by default as many as ran.")
 @click.option(

@@ -216,17 +216,24 @@ def test_a_config_that_is_adopted_teaches_what_its_entry_has() -> None:
         (TrialStatus.RUNNING, [3.0], TrialState.RUNNING, None),
     ],
 )
-def test_a_trial_is_for_the_sampler_what_it_was(
-    story: Study, status: TrialStatus, losses: list[Any], state: TrialState, value: float | None
+@pytest.mark.parametrize("several", [False, True])
+def test_a_sampler_sees_each_trial_with_its_state_and_its_values(
+    status: TrialStatus, losses: list[Any], state: TrialState, value: float | None, *, several: bool
 ) -> None:
+    story = Study(bound(several=several))
+    assert [each.name for each in story.searcher.study.directions] == ["MINIMIZE", "MAXIMIZE"][: 1 + several]
     trial = story.report(story.begin(), *losses)
     if status is not TrialStatus.RUNNING:
         story.end(trial, status)
 
     (seen,) = story.model
     assert seen.state is state
-    assert seen.value == value
-    assert seen.intermediate_values.keys() == {i for i, loss in enumerate(losses, 1) if isinstance(loss, float)}
+    if several:
+        # Such a study has no steps, and the values of a completed trial alone.
+        assert (seen.values, seen.intermediate_values) == ([value] * 2 if state is TrialState.COMPLETE else None, {})
+    else:
+        assert seen.value == value
+        assert seen.intermediate_values.keys() == {i for i, loss in enumerate(losses, 1) if isinstance(loss, float)}
     assert story.begin().config
 
 
@@ -636,32 +643,6 @@ def test_constraints_on_what_trials_report_reach_the_sampler(status: TrialStatus
 
 
 # Several metrics.
-
-
-@pytest.mark.parametrize(
-    ("status", "losses", "state", "values"),
-    [
-        (TrialStatus.COMPLETED, [3.0, 2.0], TrialState.COMPLETE, [2.0, 2.0]),
-        (TrialStatus.COMPLETED, [3.0, None], TrialState.COMPLETE, [3.0, 3.0]),
-        (TrialStatus.COMPLETED, [], TrialState.FAIL, None),
-        (TrialStatus.EARLY_STOPPED, [3.0, 2.5], TrialState.PRUNED, None),
-        (TrialStatus.PAUSED, [3.0], TrialState.PRUNED, None),
-        (TrialStatus.FAILED, [3.0], TrialState.FAIL, None),
-        (TrialStatus.RUNNING, [3.0], TrialState.RUNNING, None),
-    ],
-)
-def test_of_several_metrics_the_sampler_learns_the_values_of_completed_trials(
-    status: TrialStatus, losses: list[Any], state: TrialState, values: list[float] | None
-) -> None:
-    story = Study(bound(several=True))
-    assert [each.name for each in story.searcher.study.directions] == ["MINIMIZE", "MAXIMIZE"]
-    trial = story.report(story.begin(), *losses)
-    if status is not TrialStatus.RUNNING:
-        story.end(trial, status)
-
-    (seen,) = story.model
-    assert (seen.state, seen.values, seen.intermediate_values) == (state, values, {})
-    assert story.begin().config
 
 
 def test_a_trial_of_which_one_of_several_metrics_has_diverged_is_worse_than_all_others() -> None:
