@@ -91,9 +91,10 @@ class Registered:
             raise ConfigurationError(
                 f"the {cls.role} is of a class of your own, {arguments[CLASS]}, which only your code can make"
             )
-        if cls.group and kind in names_in(cls.group):
-            load_point(cls.group, str(kind))
         known = _kinds(cls)
+        if kind not in known and cls.group and kind in names_in(cls.group):
+            load_point(cls.group, str(kind))
+            known = _kinds(cls)
         if kind not in known:
             raise ConfigurationError(f"this version of mqtune does not know the {cls.role} {kind!r}")
         try:

@@ -423,6 +423,7 @@ class _Call:
             self._fail_unknown()
             self.tuner.finish("its journal is lost")
             self.tuner.close()
+            self.trials.storage.close()
             self.tuner, self.trials = self._open(_new_name(study))
         self._fail_unknown()
 
