@@ -405,7 +405,7 @@ def test_an_export_to_a_logger_writes_what_the_tool_lacks(tmp_path: Path) -> Non
     assert sorted(each.name for each in (tmp_path / "odd").iterdir()) == ["0001", "0002", "0003"]
     assert all(len([*run.glob("*.mqtune")]) == 1 for run in (tmp_path / "odd").iterdir())
     assert (
-        "there are tensorboard, mlflow, wandb, opentelemetry"
+        "there are mlflow, opentelemetry, tensorboard, wandb"
         in CliRunner().invoke(group, ["export", "odd", "--to", "x"]).stderr
     )
     (tmp_path / "file").touch()
