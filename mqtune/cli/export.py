@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import Final, Protocol, cast
 
@@ -11,8 +10,9 @@ import click
 
 from mqtune.cli.archive import copy_there
 from mqtune.cli.code import export_code
-from mqtune.cli.output import broker_option, say
+from mqtune.cli.output import broker_option, one_of, say
 from mqtune.cli.place import complete_trial, find_place, is_asked_for, name_argument, opened
+from mqtune.core.entry_points import EXPORTERS, LOGGERS, load_point, names_in
 from mqtune.core.errors import MqtuneError
 from mqtune.results.frames import Row, Rows, attempt_rows, report_rows, trial_rows
 from mqtune.results.results import Results, csv_text, json_text
@@ -22,19 +22,17 @@ class _Logger(Protocol):
     def write(self, results: Results) -> None: ...
 
 
-_FORMATS: Final = ("csv", "jsonl", "parquet", "optuna", "syne-tune", "mqtune")
+#: The formats that need no partner.
+_FORMATS: Final = ("csv", "jsonl", "parquet", "mqtune")
 #: The formats that a terminal can show.
 _TEXTS: Final = frozenset({"csv", "jsonl"})
 _ROWS: Final = ("trials", "attempts", "reports")
 #: Formats by the endings of files' names, where these are not the format's name.
 _ENDINGS: Final = {"pq": "parquet", "log": "optuna"}
-#: Loggers by the tool that they write to: the module and the class, whose first argument is the place.
-_LOGGERS: Final = {
-    "tensorboard": ("tensorboard", "TensorBoard"),
-    "mlflow": ("mlflow", "MLflow"),
-    "wandb": ("wandb", "WandB"),
-    "opentelemetry": ("opentelemetry", "OpenTelemetry"),
-}
+
+
+def _formats() -> list[str]:
+    return [*_FORMATS, *names_in(EXPORTERS)]
 
 
 @click.command("export")
@@ -42,7 +40,11 @@ _LOGGERS: Final = {
 @click.argument("trial", required=False, shell_complete=complete_trial)
 @click.option("-o", "--output", "path", type=click.Path(path_type=Path), help="The file; by default standard output.")
 @click.option(
-    "--format", "wanted", type=click.Choice(_FORMATS), help="By default the ending of the file's name, or csv."
+    "--format",
+    "wanted",
+    **one_of(_formats),
+    metavar="FORMAT",
+    help="csv, jsonl, parquet, optuna, syne-tune or mqtune; by default the ending of the file's name, or csv.",
 )
 @click.option("--rows", type=click.Choice(_ROWS), default="trials", show_default=True, help="What a row, or line, is.")
 @click.option(
@@ -50,7 +52,7 @@ _LOGGERS: Final = {
     "tools",
     multiple=True,
     metavar="TOOL[=PLACE]",
-    help=f"Write into {', '.join(_LOGGERS)} in place of a file: tensorboard=FOLDER, mlflow=ADDRESS, wandb=PROJECT, opentelemetry=ADDRESS; may be repeated.",
+    help="Write into a tool in place of a file: tensorboard=FOLDER, mlflow=ADDRESS, wandb=PROJECT, opentelemetry=ADDRESS; may be repeated.",
 )
 @click.option(
     "--code",
@@ -103,7 +105,7 @@ def command(
                 say(part, nl=False)
         else:
             _write(view.results, path, format_, rows)
-            # The other formats have all that there is.
+            # The other formats have all rows.
             what = rows if format_ in ("csv", "jsonl", "parquet") else "trials and their reports"
             say(f"{path}: the {what} of {view.results.name} as {format_}")
 
@@ -116,7 +118,7 @@ def _format_of(path: Path | None) -> str:
     """
     ending = "" if path is None else path.suffix.removeprefix(".").lower()
     format_ = _ENDINGS.get(ending, ending or "csv")
-    if format_ not in _FORMATS:
+    if format_ not in _FORMATS and format_ not in _formats():
         raise click.UsageError(
             f"{path}: there is no format for names that end with .{ending}; give .csv, .jsonl or .parquet, or --format"
         )
@@ -125,11 +127,9 @@ def _format_of(path: Path | None) -> str:
 
 def _logger(tool: str) -> _Logger:
     name, _, place = tool.partition("=")
-    if name not in _LOGGERS:
-        raise click.UsageError(f"there is no logger {name!r}; there are {', '.join(_LOGGERS)}")
-    module, kind = _LOGGERS[name]
-    logger = getattr(import_module(f"mqtune.integrations.{module}"), kind)
-    return cast("_Logger", logger(*filter(None, [place])))
+    if name not in (names := names_in(LOGGERS)):
+        raise click.UsageError(f"there is no logger {name!r}; there are {', '.join(names)}")
+    return cast("_Logger", load_point(LOGGERS, name)(*filter(None, [place])))
 
 
 def _log(name: str, broker: str | None, loggers: list[_Logger]) -> None:
@@ -160,14 +160,8 @@ def _write(results: Results, path: Path, format_: str, rows: Rows) -> None:
     try:
         if format_ == "parquet":
             _write_parquet(results, path, rows)
-        elif format_ == "optuna":
-            from mqtune.integrations.optuna_study import write_journal  # noqa: PLC0415 - Optuna need not be here
-
-            write_journal(results.to_optuna_study(), results.name, path)
-        elif format_ == "syne-tune":
-            from mqtune.integrations.syne_tune_folder import write_folder  # noqa: PLC0415 - one format of many
-
-            write_folder(results, path)
+        elif format_ not in _TEXTS:
+            load_point(EXPORTERS, format_).export(results, path)
         else:
             with path.open("w", encoding="utf-8", errors="backslashreplace") as file:
                 file.writelines(_text(results, format_, rows))
@@ -186,7 +180,7 @@ def _write_parquet(results: Results, path: Path, rows: Rows) -> None:
 
 
 def _of_one_type(values: Iterable[object]) -> list[object]:
-    """Return a column as Parquet can have it: what is a list, or of several types, is JSON, but for texts."""
+    """Return a column of one type, for Parquet: lists, and values of mixed types, become JSON."""
     column = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN is not itself
     types = {type(value) for value in column if value is not None}
     if len(types) <= 1 and not types & {list, dict}:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from mqtune.cli.output import one_of
+from mqtune.core.entry_points import IMPORTERS, load_point, names_in
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.keys import is_name
 from mqtune.core.machine import mqtune_home
@@ -18,8 +20,8 @@ from mqtune.results.foreign import read_csv, write_foreign
 if TYPE_CHECKING:
     from mqtune.results.foreign import Foreign
 
-_TOOLS: Final = ("optuna", "ray", "syne-tune", "csv")
-#: What no name of an experiment has.
+_CSV: Final = "csv"
+#: Characters that names of experiments lack.
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME_CHARS: Final = 100
 
@@ -27,7 +29,13 @@ _NAME_CHARS: Final = 100
 @click.command("import")
 @click.argument("source")
 @click.option("--name", metavar="NAME", help="The experiment's name here; by default as there.")
-@click.option("--from", "tool", type=click.Choice(_TOOLS), help="What SOURCE is of; by default it is looked at.")
+@click.option(
+    "--from",
+    "tool",
+    **one_of(lambda: [_CSV, *names_in(IMPORTERS)]),
+    metavar="TOOL",
+    help="The tool that wrote SOURCE: optuna, ray, syne-tune or csv; by default SOURCE is looked at.",
+)
 @click.option("--metric", default="", metavar="NAME", help="What it optimises, where SOURCE does not say.")
 @click.option("--mode", type=click.Choice(("min", "max")), help="Whether less is better, or more.")
 @click.option("--study", default="", metavar="NAME", help="Which study of Optuna's, where there are several.")
@@ -53,36 +61,29 @@ def command(source: str, name: str | None, tool: str | None, metric: str, mode: 
 
 
 def _tool_of(source: str) -> str:
-    from mqtune.integrations import ray_folder, syne_tune_folder  # noqa: PLC0415 - --help needs neither
-
     path = Path(source)
-    if "://" in source:
-        return "optuna"
+    if path.suffix == ".csv" and path.is_file():
+        return _CSV
+    missing: ConfigurationError | None = None
+    for tool in names_in(IMPORTERS):
+        try:
+            if load_point(IMPORTERS, tool).recognizes(source):
+                return tool
+        except ConfigurationError as error:
+            # Its library is not installed. Another tool may have written this.
+            missing = error
+    if missing is not None and not path.is_dir() and ("://" in source or path.exists()):
+        raise missing
     if path.is_dir():
-        for name, module in (("syne-tune", syne_tune_folder), ("ray", ray_folder)):
-            if module.is_folder(path):
-                return name
         raise ConfigurationError(f"{source} is a folder neither of Ray Tune's nor of Syne Tune's")
-    if not path.is_file():
-        raise ConfigurationError(f"there is no {source}; give a folder, a file, or the URL of a storage of Optuna's")
-    return "csv" if path.suffix == ".csv" else "optuna"
+    raise ConfigurationError(f"there is no {source}; give a folder, a file, or the URL of a storage of Optuna's")
 
 
 def _read(source: str, tool: str, metric: str, mode: str, study: str) -> Foreign:
-    from mqtune.integrations import ray_folder, syne_tune_folder  # noqa: PLC0415 - as above
-
-    path = Path(source)
-    match tool:
-        case "ray":
-            return ray_folder.read_folder(path, metric, mode)
-        case "syne-tune":
-            return syne_tune_folder.read_folder(path, metric, mode)
-        case "csv":
-            return read_csv(path, metric, mode)
-        case _:
-            from mqtune.integrations.optuna_import import read_storage  # noqa: PLC0415 - Optuna need not be here
-
-            return read_storage(source if "://" in source else path, study, metric)
+    if tool == _CSV:
+        return read_csv(Path(source), metric, mode)
+    foreign: Foreign = load_point(IMPORTERS, tool).read(source, metric, mode, study)
+    return foreign
 
 
 COMMANDS: Final = {"import": command}

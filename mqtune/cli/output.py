@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import click
 from rich.console import Console
@@ -20,6 +20,20 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 #: The width of a table that is not printed to a terminal.
 _FILE_WIDTH: Final = 240
+
+
+def one_of(names: Callable[[], Sequence[str]]) -> dict[str, Any]:
+    """Return the arguments of an option that takes one of some names. They are looked up when it is given."""
+
+    def check(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+        if value is not None and value not in (known := names()):
+            raise click.BadParameter(f"{value!r} is not one of {', '.join(known)}")
+        return value
+
+    def complete(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return {"callback": check, "shell_complete": complete}
 
 
 def broker_option(help: str, *, required: bool = False) -> Callable[[_Command], _Command]:  # noqa: A002 - as in click

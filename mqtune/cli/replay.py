@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
+from mqtune.cli.output import broker_option, json_option, one_of, print_json, print_table, say
 from mqtune.cli.place import find_place, name_argument, opened
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import names_in_words, printable
 from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
-from mqtune.search.base import SEARCHERS
+from mqtune.search.base import searcher_names
 
 if TYPE_CHECKING:
     from mqtune.results.whatif import Course
@@ -44,7 +44,9 @@ SCHEDULERS: Final = (
     metavar="TEXT",
     help="As in a script: 'ASHA(max_t=81, reduction_factor=4)'; by default the one that it had. May be repeated.",
 )
-@click.option("--searcher", type=click.Choice([*SEARCHERS]), help="By default configs come in the recorded order.")
+@click.option(
+    "--searcher", metavar="NAME", **one_of(searcher_names), help="By default configs come in the recorded order."
+)
 @click.option("--slots", type=click.IntRange(min=1), help="How many trials run at once; by default as many as ran.")
 @broker_option("The Redis server that has the experiment, unless it is on this machine.")
 @json_option

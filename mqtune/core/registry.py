@@ -13,13 +13,15 @@ from inspect import Parameter, signature
 from pkgutil import iter_modules
 from typing import Any, ClassVar, Final, Self, TypeVar
 
+from mqtune.core.entry_points import is_added, load_point, names_in
 from mqtune.core.errors import ConfigurationError
 
 #: The key of a class that isn't mqtune's own; what is described with it can't be made again from its description.
 CLASS: Final = "class"
 #: A kind, and the arguments of its constructor, in values that a message can carry.
 Description = dict[str, Any]
-#: The package whose classes are registered; those of other packages can't be imported because a definition says so.
+#: The package whose classes are registered. Of other packages only entry points can be imported because a definition
+#: says so.
 _OWN: Final = __name__.partition(".")[0]
 
 
@@ -29,9 +31,9 @@ T = TypeVar("T", bound="Registered")
 class Registered:
     """Something that a definition describes by its kind and its constructor's arguments.
 
-    A scheduler, searcher or stop rule. A class of mqtune's own is registered by having a ``kind``, in any module of the
-    package that its base class is in. It keeps each argument of its constructor in the attribute of the same name with
-    an underscore before it, from which ``describe`` takes it.
+    A scheduler, searcher or stop rule. A class is registered by having a ``kind``: one of mqtune's own in any module of
+    the package that its base class is in, another one by an entry point of that name. It keeps each argument of its
+    constructor in the attribute of the same name with an underscore before it, from which ``describe`` takes it.
     """
 
     #: What it is, which is also the key of its kind in a description: "scheduler", "searcher" or "rule".
@@ -41,8 +43,8 @@ class Registered:
     #: Arguments that earlier versions did not have, and the values, as described, under which all is as it was with
     #: those: they are left out then, so that an experiment that was begun before is the same.
     later: ClassVar[Mapping[str, object]] = {}
-    #: The modules of kinds that need an extra, and are imported only where a description names them.
-    extras: ClassVar[Mapping[str, str]] = {}
+    #: The group of entry points by which packages add kinds. One is imported only where a description names it.
+    group: ClassVar[str] = ""
 
     def describe(self) -> Description:
         """Return its kind and its constructor's arguments, in values that a message can carry.
@@ -89,9 +91,10 @@ class Registered:
             raise ConfigurationError(
                 f"the {cls.role} is of a class of your own, {arguments[CLASS]}, which only your code can make"
             )
-        if module := cls.extras.get(str(kind)):
-            import_module(module)
         known = _kinds(cls)
+        if kind not in known and cls.group and kind in names_in(cls.group):
+            load_point(cls.group, str(kind))
+            known = _kinds(cls)
         if kind not in known:
             raise ConfigurationError(f"this version of mqtune does not know the {cls.role} {kind!r}")
         try:
@@ -114,11 +117,11 @@ def _arguments(kind: type) -> tuple[str, ...]:
 
 
 def _kinds(base: type[T]) -> dict[str, type[T]]:
-    """Return mqtune's own classes that derive from *base*, by their kinds."""
+    """Return the registered classes that derive from *base*, by their kinds."""
     package = import_module(base.__module__.rpartition(".")[0])
     for module in iter_modules(package.__path__, f"{package.__name__}."):
         import_module(module.name)
-    return {each.kind: each for each in _subclasses(base) if "kind" in vars(each) and _is_own(each)}
+    return {each.kind: each for each in _subclasses(base) if "kind" in vars(each) and _is_registered(each)}
 
 
 def _subclasses(base: type[T]) -> Iterator[type[T]]:
@@ -131,13 +134,17 @@ def _is_own(kind: type) -> bool:
     return kind.__module__.partition(".")[0] == _OWN
 
 
+def _is_registered(kind: type[Registered]) -> bool:
+    return _is_own(kind) or (bool(kind.group) and is_added(kind.group, kind))
+
+
 def described(thing: Registered) -> Description:
     """Return a thing's description.
 
     One of a user's own class, which may inherit it from one of mqtune's, has that class's name.
     """
     kind, description = type(thing), thing.describe()
-    return description if _is_own(kind) else {**description, CLASS: f"{kind.__module__}:{kind.__qualname__}"}
+    return description if _is_registered(kind) else {**description, CLASS: f"{kind.__module__}:{kind.__qualname__}"}
 
 
 def differences(name: str, was: object, is_: object) -> Iterator[str]:

@@ -32,7 +32,7 @@ from mqtune.journal.base import LossPolicy
 from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
-from mqtune.search.base import SEARCHERS, Searcher
+from mqtune.search.base import Searcher, is_searcher_name
 from mqtune.search.points import Nobody
 from mqtune.search.space import AnySpace, Space
 from mqtune.trainable.cells import Carried, Cell, cell_of
@@ -435,7 +435,7 @@ class Settings(_Checked):
             value = getattr(self, name)
             if (name == "searcher" and isinstance(value, WarmStart)) or (name == "resources" and callable(value)):
                 continue
-            is_named = name == "searcher" and isinstance(value, str) and value in SEARCHERS
+            is_named = name == "searcher" and is_searcher_name(value)
             if value is not None and not isinstance(value, kind) and not is_named:
                 raise ConfigurationError(f"{name}={value!r} is not a {kind.__name__}; {example}")
 

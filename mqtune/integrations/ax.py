@@ -14,17 +14,33 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
-from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.names import OF_OBJECTIVE, with_hints
-from mqtune.core.objective import Objective
-from mqtune.core.registry import Description
-from mqtune.core.text import names_in_words
-from mqtune.core.trial import Config, Metrics, Trial, TrialStatus, is_number
-from mqtune.core.version import install_command
-from mqtune.search.base import WAIT, Later, PastTrial, fingerprint
-from mqtune.search.kinds import Domain, Entries, Interval
-from mqtune.search.model import Kind, ModelSearcher, Parameter, Record, parameter, shares
-from mqtune.search.space import Space
+from mqtune import Space, TrialStatus
+from mqtune.extend import (
+    OF_OBJECTIVE,
+    Config,
+    ConfigurationError,
+    Description,
+    Domain,
+    Entries,
+    Interval,
+    Kind,
+    Later,
+    Metrics,
+    ModelSearcher,
+    Objective,
+    Parameter,
+    Record,
+    SpaceError,
+    Trial,
+    fingerprint,
+    install_command,
+    is_number,
+    names_in_words,
+    parameter,
+    shares,
+    with_hints,
+)
+from mqtune.search import WAIT, PastTrial
 
 
 def _nothing(_: logging.LogRecord) -> bool:

@@ -10,15 +10,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from mqtune.backends.base import Backend
-from mqtune.core.errors import ConfigurationError, MetricMissing
-from mqtune.core.resources import Resources
-from mqtune.core.trial import ITERATION, Trial, TrialStatus, is_number
-from mqtune.core.version import install_command
-from mqtune.driver.settings import Checkpoints, Failures, Local, Process
+from mqtune import BackgroundTuner, Checkpoints, Failures, Local, Process, Resources, TrialStatus
+from mqtune.extend import (
+    ITERATION,
+    AnyTrainable,
+    Backend,
+    ConfigurationError,
+    MetricMissing,
+    Trial,
+    install_command,
+    is_number,
+)
 from mqtune.integrations.ax_runner import MqtuneRunner, status_of, stop_trial, why
-from mqtune.trainable.spec import AnyTrainable
-from mqtune.tuner import LOOK_S, BackgroundTuner
 
 try:
     from ax.api.client import Client
@@ -36,6 +39,8 @@ except ImportError as error:
 _NOT_NOW: Final = (DataRequiredError, MaxParallelismReachedException)
 _NO_MORE: Final = (GenerationStrategyRepeatedPoints, SearchSpaceExhausted, OptimizationComplete)
 
+#: The time between two looks at the trials, in seconds.
+_POLL_S: Final = 0.02
 #: The clients' experiments that a call has in hand, by their identities.
 _in_hand: Final[dict[int, object]] = {}
 
@@ -169,7 +174,7 @@ class _Loop:
                 self._ask()
             elif self._running or self._waits:
                 # Attaching takes the longer the more there is: half of the time at most.
-                time.sleep(max(LOOK_S, time.monotonic() - begin))
+                time.sleep(max(_POLL_S, time.monotonic() - begin))
             else:
                 return
 

@@ -10,15 +10,23 @@ from inspect import signature
 from itertools import chain
 from typing import Any, Final
 
-from mqtune.core import checks
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.objective import Objective
-from mqtune.core.registry import Description
-from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, TrialId, TrialStatus, is_number
-from mqtune.core.version import install_command
+from mqtune import TrialStatus
+from mqtune.extend import (
+    CONTINUE,
+    ITERATION,
+    BackgroundDecisions,
+    ConfigurationError,
+    Description,
+    Objective,
+    Report,
+    Trial,
+    TrialId,
+    checks,
+    install_command,
+    is_number,
+)
 from mqtune.integrations.ax import quiet
-from mqtune.schedulers.background import BackgroundDecisions
-from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers import Action, Decision, Scheduler
 
 try:
     from ax.api.utils.instantiation.from_string import optimization_config_from_string

@@ -16,16 +16,33 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
-from mqtune.backends.base import Backend
-from mqtune.core.callback import Callback
-from mqtune.core.errors import ConfigurationError, InvalidTransition, MqtuneError
-from mqtune.core.resources import Resources
-from mqtune.core.trial import ITERATION, Report, Trial, TrialStatus, is_number
-from mqtune.core.version import install_command
-from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, RunOptions
-from mqtune.journal.connection import redact
-from mqtune.trainable.spec import AnyTrainable, TrainableSpec
-from mqtune.tuner import BackgroundTuner, Tuner
+from mqtune import (
+    BackgroundTuner,
+    Callback,
+    Checkpoints,
+    Failures,
+    Local,
+    Process,
+    Resources,
+    RunOptions,
+    TrialStatus,
+    Tuner,
+)
+from mqtune.extend import (
+    ITERATION,
+    AnyTrainable,
+    Backend,
+    ConfigurationError,
+    InvalidTransition,
+    KnownTrainable,
+    MqtuneError,
+    Report,
+    TrainableSpec,
+    Trial,
+    install_command,
+    is_number,
+    redact,
+)
 
 try:
     from ax.core.arm import Arm

@@ -5,12 +5,9 @@ from __future__ import annotations
 from ax.api.client import Client
 from ax.core.parameter import ChoiceParameter, FixedParameter, Parameter, ParameterType, RangeParameter
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.objective import Objective
+from mqtune import Space, choice, lograndint, loguniform, ordinal, randint, uniform
+from mqtune.extend import Choice, ConfigurationError, Domain, Objective
 from mqtune.integrations.ax_private import experiment_of
-from mqtune.search.domains import choice, lograndint, loguniform, ordinal, randint, uniform
-from mqtune.search.kinds import Choice, Domain
-from mqtune.search.space import Space
 
 
 def space_of(client: Client) -> dict[str, Domain]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.trainable.function import checkpoint_dir
-from mqtune.trainable.reporting import get_checkpoint, report, should_checkpoint
+from mqtune import checkpoint_dir, get_checkpoint, report, should_checkpoint
+from mqtune.extend import ConfigurationError
 
 #: Which metrics to report: one, several, all (None), or by names of one's own: ``{"loss": "val_loss"}``.
 Metrics = str | Sequence[str] | Mapping[str, str] | None

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.version import install_command
+from mqtune.extend import ConfigurationError, install_command
 from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
 
 try:

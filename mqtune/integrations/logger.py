@@ -9,13 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mqtune.core.callback import Callback
-from mqtune.core.text import flatten
-from mqtune.core.trial import ITERATION, Report, Trial, TrialId
-from mqtune.results.results import Results, json_text
+from mqtune import Callback, Results
+from mqtune.extend import ITERATION, Report, Trial, TrialId, flatten, json_text
 
 if TYPE_CHECKING:
-    from mqtune.core.experiment import Experiment
+    from mqtune.extend import Experiment
 
 #: How often reports are written, in seconds: seldom enough for a tool behind a network, soon enough for who looks at it.
 FLUSH_S: Final = 1.0

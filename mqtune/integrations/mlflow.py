@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.experiment import Experiment
-from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
-from mqtune.core.version import install_command
+from mqtune import TrialStatus
+from mqtune.extend import ConfigurationError, Experiment, Report, Trial, TrialId, install_command
 from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config, step_of
 
 try:

@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mqtune.core.callback import Callback
-from mqtune.core.errors import ConfigurationError, MqtuneError
-from mqtune.core.trial import Attempt, AttemptEnd, Trial, TrialStatus
-from mqtune.core.version import install_command
+from mqtune import Callback, TrialStatus
+from mqtune.extend import Attempt, AttemptEnd, ConfigurationError, MqtuneError, Trial, install_command
 from mqtune.integrations.logger import FLUSH_S, plain_config
 
 try:
@@ -27,8 +25,8 @@ except ImportError as error:  # pragma: no cover - the tests are skipped without
     ) from error
 
 if TYPE_CHECKING:
-    from mqtune.core.experiment import Experiment
-    from mqtune.results.results import Results
+    from mqtune import Results
+    from mqtune.extend import Experiment
 
 #: In the experiment's folder: the keys of the spans that were sent, a line each.
 _SENT_FILE: Final = "opentelemetry.txt"

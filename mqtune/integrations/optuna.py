@@ -14,15 +14,25 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.names import OF_OBJECTIVE, with_hints
-from mqtune.core.registry import Description
-from mqtune.core.trial import Config, Metrics, Trial, TrialId, TrialStatus, is_number
-from mqtune.core.version import install_command
-from mqtune.search.base import PastTrial, fingerprint
-from mqtune.search.kinds import Entries
-from mqtune.search.model import ModelSearcher, Record
-from mqtune.search.space import Space
+from mqtune import Space, TrialStatus
+from mqtune.extend import (
+    OF_OBJECTIVE,
+    Config,
+    ConfigurationError,
+    Description,
+    Entries,
+    Metrics,
+    ModelSearcher,
+    Record,
+    SpaceError,
+    Trial,
+    TrialId,
+    fingerprint,
+    install_command,
+    is_number,
+    with_hints,
+)
+from mqtune.search import PastTrial
 
 try:
     import optuna
@@ -161,6 +171,11 @@ class OptunaSearcher(ModelSearcher[_Record]):
         #: The choices of the next suggestion that are not the sampler's.
         self._drawn: dict[str, object] = {}
         self._abandoned: set[str] = set()
+
+    @property
+    def study(self) -> optuna.Study:
+        """The study in memory that the sampler learns from."""
+        return self._study
 
     def check_space(self, space: Space) -> None:
         """Check that there is something to choose."""

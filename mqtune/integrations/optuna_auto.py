@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.registry import Description
+from mqtune.extend import ConfigurationError, Description
 from mqtune.integrations.optuna import OptunaSearcher
 
 if TYPE_CHECKING:

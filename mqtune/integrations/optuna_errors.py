@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 from types import ModuleType
 
-from mqtune.core.errors import TrialFailed
-from mqtune.trainable.rebuild import home_of
+from mqtune.extend import TrialFailed, home_of
 
 
 def name_of(kind: type[BaseException], objective: Callable[..., object]) -> str:

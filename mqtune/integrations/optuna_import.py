@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import optuna
-from optuna.trial import FrozenTrial, TrialState
+from mqtune import Space, TrialStatus
+from mqtune.extend import (
+    ITERATION,
+    Config,
+    ConfigurationError,
+    Foreign,
+    ForeignTrial,
+    Metrics,
+    SpaceError,
+    install_command,
+    redact,
+)
+from mqtune.search import PastTrial
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import ITERATION, Metrics, TrialStatus
-from mqtune.integrations.optuna import DIRECTIONS
-from mqtune.integrations.optuna_study import open_storage, stored_study
-from mqtune.results.foreign import Foreign, ForeignTrial
+try:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.trial import FrozenTrial, TrialState
 
+    from mqtune.integrations.optuna import DIRECTIONS
+    from mqtune.integrations.optuna_study import names_of, shown_space
+except ImportError as error:  # pragma: no cover - the tests have it
+    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
+
+#: The first bytes of a file of SQLite.
+_SQLITE: Final = b"SQLite format 3\0"
 _STATUSES: Final = {
     TrialState.COMPLETE: TrialStatus.COMPLETED,
     TrialState.PRUNED: TrialStatus.EARLY_STOPPED,
@@ -22,17 +40,24 @@ _STATUSES: Final = {
 }
 
 
-def read_storage(storage: str | Path, study: str, metric: str) -> Foreign:
+def recognizes(source: str) -> bool:
+    """Whether a source may be a storage: a URL, or a file that is no CSV file."""
+    return "://" in source or (Path(source).is_file() and Path(source).suffix != ".csv")
+
+
+def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: ARG001 - importers are called alike
     """Return a study of a storage: a URL, or a file of SQLite or of Optuna's journal.
 
     Args:
-        storage: where it is.
+        source: where it is.
+        metric: the name of its values; by default the study's, or ``value``.
+        mode: ignored, as a study has its directions.
         study: its name; empty where there is one alone.
-        metric: what its values are called; by default as the study says, or ``value``.
 
     Raises:
         ConfigurationError: it can't be read, or there is no such study, or another number of studies than one.
     """
+    storage = source if "://" in source else Path(source)
     found = stored_study(storage) if not study else _named(storage, study)
     count = len(found.directions)
     names = found.metric_names or ([metric or "value"] if count == 1 else [f"value_{i}" for i in range(count)])
@@ -67,3 +92,88 @@ def _trial(trial: FrozenTrial, names: list[str]) -> ForeignTrial:
             reports.append((ended, {**dict(zip(names, trial.values, strict=True)), ITERATION: last}))
     reason = str(trial.system_attrs.get("fail_reason", "")) if trial.state is TrialState.FAIL else ""
     return ForeignTrial(trial.params, reports, _STATUSES[trial.state], reason, began)
+
+
+# Trials that a searcher may learn from.
+
+
+def stored_study(storage: str | Path) -> optuna.Study:
+    """Return the study of a storage: one with a URL, or a file of SQLite or of Optuna's journal.
+
+    Raises:
+        ConfigurationError: it can't be read, or has another number of studies than one.
+    """
+    shown = redact(str(storage))
+    try:
+        opened = open_storage(storage)
+        names = optuna.study.get_all_study_names(opened)
+    except Exception as error:  # SQLAlchemy's, Optuna's, JSON's, and those of the drivers of databases.
+        raise ConfigurationError(
+            f"{shown} can't be read as a storage of Optuna's: {type(error).__name__}: {error}"
+        ) from error
+    if not names:
+        raise ConfigurationError(f"{shown} holds no study of Optuna's")
+    if len(names) > 1:
+        raise ConfigurationError(
+            f"{shown} has {len(names)} studies: {', '.join(names)}; give one: optuna.load_study(study_name=…, storage=…)"
+        )
+    return optuna.load_study(study_name=names[0], storage=opened)
+
+
+def open_storage(storage: str | Path) -> optuna.storages.BaseStorage:
+    """Return a storage: one with a URL, or a file of SQLite or of Optuna's journal."""
+    if isinstance(storage, str):
+        return optuna.storages.get_storage(storage)
+    with storage.open("rb") as file:
+        is_sqlite = file.read(len(_SQLITE)) == _SQLITE
+    if is_sqlite:
+        return optuna.storages.get_storage(f"sqlite:///{storage.resolve()}")
+    return optuna.storages.JournalStorage(JournalFileBackend(str(storage)))
+
+
+def goal_of(study: optuna.Study) -> tuple[str, str]:
+    """Return a study's metric, empty if it has no name, and its mode.
+
+    Raises:
+        ConfigurationError: it has several.
+    """
+    if len(study.directions) > 1:
+        raise ConfigurationError(
+            f"study {study.study_name} has {len(study.directions)} objectives; one can be learnt from"
+        )
+    modes = {direction: mode for mode, direction in DIRECTIONS.items()}
+    return (study.metric_names or [""])[0], modes[study.direction]
+
+
+def ended_trials(study: optuna.Study) -> list[PastTrial]:
+    """Return the trials of a study that have ended with a value, pruned ones with their last; their configs are its parameters."""
+    found = []
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
+        step = trial.last_step
+        if trial.state is TrialState.COMPLETE:
+            found.append(PastTrial(trial.params, trial.values[0], 1 if step is None else step))
+        elif step is not None:
+            found.append(PastTrial(trial.params, trial.intermediate_values[step], step, TrialStatus.EARLY_STOPPED))
+    return found
+
+
+def config_reader(space: Space) -> Callable[[Config], Config]:
+    """Return the function that makes a config of parameters, which have the names that a study of such an experiment gives them.
+
+    It raises SpaceError where one is missing, or not in its domain, or the space's constraint refuses the config.
+    """
+    shown = shown_space(space)
+    names = names_of(space, shown)
+
+    def read(params: Config) -> Config:
+        values: dict[str, object] = {}
+        for path in space.walk(values):
+            if (each := shown.get(path)) is not None:
+                if names[path] not in params:
+                    raise SpaceError(f"there is no parameter {names[path]}")
+                values[path] = each.to_value(params[names[path]])
+        config = space.config_of(values)
+        space.check(config, partial=False)
+        return config
+
+    return read

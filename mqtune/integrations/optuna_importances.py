@@ -12,8 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import create_trial
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.version import install_command
+from mqtune.extend import ConfigurationError, install_command
 from mqtune.integrations.optuna import quiet
 
 #: So that the same trials give the same picture.

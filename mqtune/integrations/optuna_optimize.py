@@ -11,26 +11,26 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Self
 
-from mqtune.core.callback import Callback
-from mqtune.core.errors import (
+from mqtune import Callback, Checkpoints, Failures, Local, Process, Resources, Results, RunOptions, TrialStatus, Tuner
+from mqtune.extend import (
     BrokerUnavailable,
     ConfigurationError,
     DriverFenced,
     InvalidTransition,
+    KnownTrainable,
+    Metrics,
     MqtuneError,
     NameTaken,
+    Report,
+    Trial,
     TrialFailed,
+    TrialId,
+    check_reusable,
+    install_command,
 )
-from mqtune.core.resources import Resources
-from mqtune.core.trial import Metrics, Report, Trial, TrialId, TrialStatus
-from mqtune.core.version import install_command
-from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, RunOptions
 from mqtune.integrations.optuna_errors import failure_of, name_of
 from mqtune.integrations.optuna_storage import DeferredStorage
 from mqtune.integrations.optuna_trial import ADAPTER, ASKED, CALL, STUDY, TOOK, distribution_of, mark_of
-from mqtune.results.results import Results
-from mqtune.trainable.class_ import check_reusable
-from mqtune.tuner import Tuner
 
 try:
     import optuna
@@ -423,6 +423,7 @@ class _Call:
             self._fail_unknown()
             self.tuner.finish("its journal is lost")
             self.tuner.close()
+            self.trials.storage.close()
             self.tuner, self.trials = self._open(_new_name(study))
         self._fail_unknown()
 
@@ -458,6 +459,7 @@ class _Call:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.trials.storage.close()
         self.tuner.close()
 
 

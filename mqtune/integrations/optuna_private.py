@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
 import sys
-from collections.abc import Iterator
 from inspect import signature
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, ClassVar, Final
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -17,24 +15,19 @@ from optuna.samplers._tpe import sampler as tpe
 from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session, scoped_session
-
-
-#: Of the trials that are not good the newest that TPE learns from; a suggestion takes time for each, and older ones count for less.
-_MOST_BAD: Final = 1_000
-
 
 class OneSplitTPESampler(TPESampler):
     """TPE for one suggestion: it divides the trials into good and bad ones once for all parameters, and learns from some thousand."""
 
+    #: Of the bad trials, TPE learns from so many of the newest. Each takes time, and older ones count for less.
+    most_bad: ClassVar[int] = 1_000
     _divided: tuple[list[FrozenTrial], list[FrozenTrial]] | None = None
 
     def _sample(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         if self._divided is None:
-            self._divided = self._divide(study, trial)
+            self._divided = self.divide(study, trial)
         good, bad = self._divided
         of_good = self._build_parzen_estimator(study, search_space, good, handle_below=True)
         of_bad = self._build_parzen_estimator(study, search_space, bad, handle_below=False)
@@ -42,7 +35,7 @@ class OneSplitTPESampler(TPESampler):
         found = self._compare(samples, self._compute_acquisition_func(samples, of_good, of_bad))
         return {name: each.to_external_repr(found[name]) for name, each in search_space.items()}
 
-    def _divide(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
+    def divide(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
         """Return the good trials, and the newest others; running ones are bad ones."""
         states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
         trials = [each for each in study.get_trials(deepcopy=False, states=states) if each.number != trial.number]
@@ -51,7 +44,7 @@ class OneSplitTPESampler(TPESampler):
         # Before Optuna 5 a sampler says whether there are constraints.
         more: list[bool] = [self._constraints_func is not None] if _ASKS_FOR_CONSTRAINTS else []
         good, bad = tpe._split_trials(study, trials, (self._gamma or usual)(ended), *more)
-        return good, bad[-_MOST_BAD:]
+        return good, bad[-self.most_bad :]
 
 
 _GAMMA_OF_SEVERAL: Final = getattr(tpe, "default_gamma_multiobjective", tpe.default_gamma)
@@ -106,14 +99,12 @@ def unstop(study: optuna.Study) -> None:
     study._stop_flag = False
 
 
-def backend_of(storage: BaseStorage) -> object:
-    """Return the backend of a journal, or the database behind a cache; None for a storage that has neither."""
-    return getattr(storage, "_backend", None)
-
-
-def sessions_of(database: RDBStorage) -> scoped_session[Session]:
-    """Return the sessions in which a database makes its writes."""
-    return database.scoped_session
+def database_of(storage: BaseStorage) -> RDBStorage | None:
+    """Return the database of a storage, which is that or a cache in front of it."""
+    for candidate in (storage, getattr(storage, "_backend", None)):
+        if type(candidate) is RDBStorage:
+            return candidate
+    return None
 
 
 def close_databases() -> None:
@@ -131,17 +122,6 @@ def close_databases() -> None:
         # The pool of a database in memory is another one, and the data would go with its connection.
         if isinstance(database, RDBStorage) and isinstance(database.engine.pool, QueuePool):
             database.engine.dispose()
-
-
-@contextlib.contextmanager
-def in_session(database: RDBStorage, session: object) -> Iterator[None]:
-    """Have a database make all of its writes in one session within the block; no other thread may use it meanwhile."""
-    sessions = database.scoped_session
-    vars(database)["scoped_session"] = lambda: session
-    try:
-        yield
-    finally:
-        vars(database)["scoped_session"] = sessions
 
 
 def replace_trial(storage: InMemoryStorage, trial_id: int, trial: FrozenTrial) -> None:

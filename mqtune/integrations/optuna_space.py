@@ -11,11 +11,21 @@ from typing import Any, Final
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-from mqtune.core.errors import SpaceError
-from mqtune.search.kinds import Choice, Domain, Entries, Interval, Multiples, Normal, Ordinal, ReverseInterval
-from mqtune.search.model import Kind, parameter
-from mqtune.search.space import Space
-from mqtune.search.values import is_same
+from mqtune import Space
+from mqtune.extend import (
+    Choice,
+    Domain,
+    Entries,
+    Interval,
+    Kind,
+    Multiples,
+    Normal,
+    Ordinal,
+    ReverseInterval,
+    SpaceError,
+    is_same,
+    parameter,
+)
 
 #: The bounds of a normal distribution, in standard deviations from its mean: Optuna's have some, and no value lies beyond.
 _BOUND_SDS: Final = 40.0

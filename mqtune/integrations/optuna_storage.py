@@ -1,4 +1,4 @@
-"""A storage in front of a study's own: it is read from memory, and what trials say is written some at a time, together."""
+"""A storage in front of a study's own: reads come from memory, and writes are made together."""
 
 from __future__ import annotations
 
@@ -6,43 +6,36 @@ import contextlib
 import copy
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.version import install_command
-
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
+from mqtune.extend import ConfigurationError, install_command
 
 try:
     import optuna
     from optuna.distributions import BaseDistribution, check_distribution_compatibility
-    from optuna.exceptions import UpdateFinishedTrialError
-    from optuna.storages import BaseStorage, JournalStorage, RDBStorage, get_storage
-    from optuna.storages.journal import BaseJournalBackend
+    from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+    from optuna.storages import BaseStorage, RDBStorage, get_storage
     from optuna.study import StudyDirection
     from optuna.trial import FrozenTrial, TrialState, create_trial
 
-    from mqtune.integrations.optuna_private import backend_of, in_session, sessions_of
+    from mqtune.integrations.optuna_private import database_of
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
 logger = optuna.logging.get_logger("optuna.mqtune")
 
 _Write = Callable[[], object]
-#: What a journal's backend that keeps snapshots has besides its logs.
-_SNAPSHOTS: Final = ("save_snapshot", "load_snapshot")
 
 
 class DeferredStorage(BaseStorage):
-    """The storage of one study, as the process sees it that runs its trials; one thread uses it.
+    """Storage of one study in the process that runs its trials. Only one thread uses it.
 
-    A trial is in the storage behind it from its first moment. What is set of it then, its end too, is seen here at once, and there
-    after ``flush``, in one transaction where it is a database, and one write where it is a journal's file. A trial that
-    somebody else has ended stays as they ended it. What others do with the study is seen after ``refresh``.
+    A new trial is written to the study's own storage immediately. Its values and its end are visible here immediately,
+    and there after ``flush``. A trial that another process has ended keeps that end. Changes by other processes are
+    visible after ``refresh``.
 
     Args:
         behind: the study's own storage.
@@ -50,46 +43,38 @@ class DeferredStorage(BaseStorage):
     """
 
     def __init__(self, behind: BaseStorage, study_id: int) -> None:
-        #: What joins writes: the one of them that the storage has, if any.
-        self._journal: _HeldBack | None = None
-        self._database: RDBStorage | None = None
-        self._behind, self._study_id = self._open_again(behind), study_id
-        #: By number, and in that order.
+        #: Connections of this object's own, if the study is in a database. Other threads use the study's.
+        self._database = _reopened(behind)
+        self._behind = get_storage(self._database) if self._database is not None else behind
+        self._study_id = study_id
+        #: The study's trials by number, in that order.
         self._trials: dict[int, FrozenTrial] = {}
-        #: Those that run here, and those whose end is not written, by id.
+        #: Trials by id that run here, or whose end is not written yet.
         self._own: dict[int, FrozenTrial] = {}
         self._distributions: dict[str, BaseDistribution] = {}
-        #: By trial and what is set; of an attribute that is set twice, the last.
+        #: Pending writes by trial and subject. A later write of one attribute replaces an earlier one.
         self._pending: dict[tuple[int, *tuple[object, ...]], _Write] = {}
         self._since = 0.0
         self._is_trying = False
-        #: System attributes for the trial that begins next, and where its id goes.
+        #: System attributes for the next trial, and the list that gets its id.
         self._marks: dict[str, object] = {}
         self._begun: list[int] = []
         self.refresh()
 
-    def _open_again(self, storage: BaseStorage) -> BaseStorage:
-        """Return a storage of this object's own, whose writes can be joined if it is a journal or a database."""
-        backend = backend_of(storage)
-        if type(storage) is JournalStorage and isinstance(backend, BaseJournalBackend):
-            self._journal = _HeldBack(backend)
-            return JournalStorage(self._journal.backend)
-        if isinstance(backend, RDBStorage):
-            database = _copy_of(backend)
-            cached = get_storage(database)
-            if type(storage) is type(cached):
-                self._database = database
-                return cached
-        return storage
+    def close(self) -> None:
+        """Close this object's own connections."""
+        if self._database is not None:
+            self._database.remove_session()
+            self._database.engine.dispose()
 
     def due_s(self, lag_s: float) -> float:
-        """Return in how many seconds something will have waited for *lag_s* to be written; infinity where nothing waits."""
+        """Return the seconds until the oldest pending write is *lag_s* old; infinity without one."""
         return self._since + lag_s - time.monotonic() if self._pending else math.inf
 
     # Towards the storage behind.
 
     def refresh(self) -> None:
-        """Take in what others have done with the study."""
+        """Read the changes that other processes have made to the study."""
         trials: dict[int, FrozenTrial] = {}
         ids = {trial.number: id_ for id_, trial in self._own.items()}
         for trial in self._behind.get_all_trials(self._study_id, deepcopy=False):
@@ -103,18 +88,13 @@ class DeferredStorage(BaseStorage):
         self._trials = trials
 
     def flush(self, then: _Write | None = None) -> None:
-        """Write what waits, and *then* together with it.
+        """Make the pending writes, and then *then*: in a database all in one transaction.
 
-        Raises:
-            what the storage behind does; all that waits is written the next time then.
+        A failure of the storage is raised. The next call makes all pending writes again.
         """
         writes = [write for (id_, *_), write in self._pending.items() if id_ in self._own]
         last = [then] if then is not None else []
-        if self._journal is not None:
-            self._journal.hold(writes)
-            for write in last or [self._journal.append_held]:
-                write()
-        elif (writes or last) and not (self._database and _written_together(self._database, [*writes, *last])):
+        if not (self._database and writes and _written_together(self._database, [*writes, *last])):
             for write in writes:
                 _write_alone(write)
             for write in last:
@@ -130,7 +110,7 @@ class DeferredStorage(BaseStorage):
     # Trials that run here.
 
     def take_over(self, trial_id: int) -> FrozenTrial:
-        """Have a trial be one of those that run here, unless it has ended, and return it."""
+        """Return a trial. From now on it runs here, unless it has ended."""
         trial = self.get_trial(trial_id)
         if trial_id not in self._own and not trial.state.is_finished():
             trial = copy.deepcopy(trial)
@@ -141,14 +121,14 @@ class DeferredStorage(BaseStorage):
         self._own[trial_id] = self._trials[trial.number] = trial
 
     def last_seen(self, number: int) -> FrozenTrial:
-        """Return a trial as it was when it was seen last: when it was set here, or at the last refresh."""
+        """Return a trial as this object last set or read it."""
         return self._trials[number]
 
     @contextlib.contextmanager
     def mark_next(self, marks: Mapping[str, object]) -> Iterator[list[int]]:
-        """Have the trial that begins within the block run here, with these system attributes from its first moment on.
+        """Give the trial that begins within the block these system attributes from its first moment on.
 
-        It is a queued one, or a new one. The list has its id then.
+        The trial is a queued or a new one, and runs here. The list has its id after the block.
         """
         self._marks, self._begun = dict(marks), []
         try:
@@ -158,7 +138,7 @@ class DeferredStorage(BaseStorage):
 
     @contextlib.contextmanager
     def trying(self, trial_id: int) -> Iterator[list[tuple[str, BaseDistribution, float]]]:
-        """Take back the parameters that a trial that runs here gets within the block; afterwards the list has them."""
+        """Take the parameters that a trial gets within the block back, and list them."""
         trial, tried = self._own[trial_id], list[tuple[str, BaseDistribution, float]]()
         before = {*trial.params}
         self._is_trying = True
@@ -177,34 +157,23 @@ class DeferredStorage(BaseStorage):
             self.check_trial_is_updatable(trial_id, trial.state)
         return trial
 
-    # What Optuna calls: trials.
+    # Calls of Optuna about trials.
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Create a trial, at once, and write with it what waits."""
+        """Create a trial in the study's own storage, together with the pending writes."""
         is_next = template_trial is None and bool(self._marks)
         template = create_trial(state=TrialState.RUNNING, system_attrs=self._marks) if is_next else template_trial
         created: list[int] = []
         self.flush(lambda: created.append(self._behind.create_new_trial(study_id, template)))
         id_ = created[-1]
         if template is not None and template.state is not TrialState.RUNNING:
-            # A trial that is queued begins as any other that is, and one that has ended is not written again.
+            # A queued trial begins like another process's, and an ended one is not written again.
             self.refresh()
             return id_
-        if template is None or (number := self._number_of_new(id_)) is None:
-            self.take_over(id_)
-        else:
-            self._keep(id_, _from_template(template, id_, number))
+        self.take_over(id_)
         if is_next:
             self._begun.append(id_)
         return id_
-
-    def _number_of_new(self, trial_id: int) -> int | None:
-        """Return the number of a trial that was just created; None if only a read of the trial would tell."""
-        number = max(self._trials, default=-1) + 1
-        with contextlib.suppress(KeyError):
-            if self._database and self.get_trial_id_from_study_id_trial_number(self._study_id, number) == trial_id:
-                return number
-        return None
 
     def set_trial_param(
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
@@ -260,7 +229,8 @@ class DeferredStorage(BaseStorage):
         if (trial := self._running(trial_id)) is None:
             write()
             return
-        # Pruners set one between reading all trials and counting those that have it: what they have read stays, as in Optuna.
+        # A pruner sets its attribute between reading all trials and counting it in them. The trials that it has read stay as they
+        # were, as in Optuna.
         trial = copy.copy(trial)
         trial.system_attrs = {**trial.system_attrs, key: value}
         self._keep(trial_id, trial)
@@ -281,7 +251,7 @@ class DeferredStorage(BaseStorage):
         trials = [trial for trial in self._trials.values() if states is None or trial.state in states]
         return copy.deepcopy(trials) if deepcopy else trials
 
-    # What Optuna calls: studies.
+    # Calls of Optuna about studies.
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
         """Create a study."""
@@ -324,76 +294,17 @@ class DeferredStorage(BaseStorage):
         return self._behind.get_all_studies()
 
 
-class _HeldBack:
-    """Holds back what is to be appended to a journal together with what comes next.
+def _reopened(storage: BaseStorage) -> RDBStorage | None:
+    """Open a storage's database again, with connections of its own; None for other storages and for one in memory."""
+    database = database_of(storage)
+    if database is None:
+        return None
+    from sqlalchemy.pool import QueuePool  # noqa: PLC0415 - a study of another storage needs none
 
-    Of a process's own logs Optuna raises at the first that others have made impossible, and reads no further. So what is held
-    back bears another name than this process's: where a trial has ended, Optuna leaves it out, here as everywhere.
-
-    Attributes:
-        backend: stands in for the journal's: its logs go through here, and its snapshots, if it keeps any, to the journal's.
-    """
-
-    def __init__(self, backend: BaseJournalBackend) -> None:
-        self._append, self._read = backend.append_logs, backend.read_logs
-        self._is_holding = False
-        self._held: list[dict[str, object]] = []
-        snapshots = {name: getattr(backend, name) for name in _SNAPSHOTS if hasattr(backend, name)}
-        # By its class Optuna knows whether it keeps snapshots.
-        self.backend = object.__new__(type(backend))
-        vars(self.backend).update(snapshots, append_logs=self._append_logs, read_logs=self._read_logs)
-
-    def hold(self, writes: Iterable[_Write]) -> None:
-        """Hold back what these write, and nothing else."""
-        self._held = []
-        self._is_holding = True
-        try:
-            for write in writes:
-                write()
-        finally:
-            self._is_holding = False
-
-    def append_held(self) -> None:
-        """Append what was held back."""
-        if self._held:
-            self._append_logs([])
-
-    def _append_logs(self, logs: list[dict[str, object]]) -> None:
-        """Append logs, behind what was held back, or hold them back."""
-        if self._is_holding:
-            self._held += [{**log, "worker_id": f"{log['worker_id']}-held"} for log in logs]
-        else:
-            self._append([*self._held, *logs])
-            self._held = []
-
-    def _read_logs(self, log_number_from: int) -> Iterable[dict[str, object]]:
-        """Read logs; none where nothing was written."""
-        return () if self._is_holding else self._read(log_number_from)
-
-
-def _copy_of(database: RDBStorage) -> RDBStorage:
-    """Return a database with the same connections; copy.copy would make others, and one in memory would be another one."""
-    copied = object.__new__(type(database))
-    vars(copied).update(vars(database))
-    return copied
-
-
-def _from_template(template: FrozenTrial, trial_id: int, number: int) -> FrozenTrial:
-    """Return the trial that a storage has made of the template of a running one."""
-    own = copy.deepcopy(template)
-    return FrozenTrial(
-        number=number,
-        trial_id=trial_id,
-        state=own.state,
-        value=None,
-        datetime_start=own.datetime_start,
-        datetime_complete=None,
-        params=own.params,
-        distributions=own.distributions,
-        user_attrs=own.user_attrs,
-        system_attrs=own.system_attrs,
-        intermediate_values=own.intermediate_values,
-    )
+    # Another connection to a database in memory has another database.
+    if not isinstance(database.engine.pool, QueuePool):
+        return None
+    return RDBStorage(database.url, database.engine_kwargs, skip_compatibility_check=True, skip_table_creation=True)
 
 
 def _write_alone(write: _Write) -> None:
@@ -408,41 +319,20 @@ def _write_alone(write: _Write) -> None:
 
 
 def _written_together(database: RDBStorage, writes: Sequence[_Write]) -> bool:
-    """Make *writes* in one transaction; whether the database accepted them: otherwise it has none of them."""
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - a study of another storage needs none
+    """Make *writes* in one transaction. Return False, with nothing written, if the database refuses one."""
+    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
+    from sqlalchemy.orm import scoped_session, sessionmaker  # noqa: PLC0415 - as above
 
-    with sessions_of(database)() as session:
-        joined = _Joined(session)
-        try:
-            # No write depends on what another one has added: that all goes out together, at the end.
-            with in_session(database, joined), session.no_autoflush:
-                for write in writes:
-                    write()
-            if joined.is_rolled_back:
-                return False
-            session.commit()
-        except (UpdateFinishedTrialError, ValueError, KeyError, SQLAlchemyError):
-            session.rollback()
-            return False
+    usual = database.scoped_session
+    try:
+        # SQLAlchemy calls this "joining a session into an external transaction": each commit waits for the last one.
+        with database.engine.begin() as connection:
+            joined = sessionmaker(bind=connection, join_transaction_mode="rollback_only")
+            database.scoped_session = scoped_session(joined)
+            for write in writes:
+                write()
+    except (UpdateFinishedTrialError, ValueError, KeyError, SQLAlchemyError, StorageInternalError):
+        return False
+    finally:
+        database.scoped_session = usual
     return True
-
-
-class _Joined:
-    """A session of SQLAlchemy that is committed later."""
-
-    def __init__(self, session: Session) -> None:
-        self.is_rolled_back = False
-        self._session = session
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._session, name)
-
-    def commit(self) -> None:
-        pass
-
-    def rollback(self) -> None:
-        self.is_rolled_back = True
-        self._session.rollback()
-
-    def close(self) -> None:
-        pass

@@ -1,31 +1,45 @@
-"""An experiment as a study of Optuna: for its plots and importances, and live for its dashboard."""
+"""An experiment as a study of Optuna: for its plots, importances and dashboard."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-import optuna
-from optuna.storages.journal import JournalFileBackend
-from optuna.trial import FrozenTrial, TrialState
+from mqtune import Results, Space, TrialStatus
+from mqtune.extend import (
+    ITERATION,
+    Config,
+    ConfigurationError,
+    Entries,
+    Event,
+    ExperimentCreated,
+    Fold,
+    Report,
+    SpaceError,
+    Trial,
+    TrialId,
+    has_nan,
+    install_command,
+    space_of,
+)
 
-from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.core.events import Event, ExperimentCreated, Reports
-from mqtune.core.objective import has_nan
-from mqtune.core.trial import ITERATION, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.integrations.optuna import DIRECTIONS, EXCESSES, quiet
-from mqtune.integrations.optuna_private import storage_of
-from mqtune.integrations.optuna_space import Shown, shown_by_value
-from mqtune.journal.connection import redact
-from mqtune.results.followed import Fold
-from mqtune.search.base import PastTrial
-from mqtune.search.kinds import Entries
-from mqtune.search.space import Space, space_of
+try:
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+    from optuna.trial import FrozenTrial, TrialState
+
+    from mqtune.integrations.optuna import DIRECTIONS, EXCESSES, quiet
+
+    # The exporter has it too, for pictures.
+    from mqtune.integrations.optuna_importances import importances as importances  # noqa: PLC0414
+    from mqtune.integrations.optuna_space import Shown, shown_by_value
+except ImportError as error:  # pragma: no cover - the tests have it
+    raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
 _STATES: Final = {
     TrialStatus.CANDIDATE: TrialState.WAITING,
@@ -38,84 +52,45 @@ _STATES: Final = {
     TrialStatus.FAILED: TrialState.FAIL,
     TrialStatus.ABANDONED: TrialState.FAIL,
 }
-_SQLITE: Final = b"SQLite format 3\0"
 
 
-class StudyMirror(Fold):
-    """A study in memory that follows an experiment's events.
+class _StudyFold(Fold):
+    """Collects what a study has of an experiment's events.
 
-    Nothing ever reads it for the experiment: what is changed in it stays in it.
-
-    A trial that has ended has by how much its last report violates each outcome constraint, infinity where it lacks the metric.
-    What an experiment has and a study doesn't is in user attributes: ``mqtune.trial`` (the id), ``mqtune.status``, ``mqtune.reason``,
-    ``mqtune.worker`` and ``mqtune.attempts``. A trial's steps are its ``training_iteration``; the first value of each counts.
+    A trial that has ended has by how much its last report violates each outcome constraint, infinity where it lacks the
+    metric. User attributes have the facts that a study lacks: ``mqtune.trial`` (the id), ``mqtune.status``, ``mqtune.reason``,
+    ``mqtune.worker`` and ``mqtune.attempts``. A trial's steps are its ``training_iteration``; the first value of each
+    counts.
 
     Args:
         created: the experiment's first event.
-
-    Attributes:
-        storage: holds the study alone.
-        study: the study.
     """
 
     def __init__(self, created: ExperimentCreated) -> None:
         super().__init__(created)
+        self._name = created.name
         self._space = space_of(created.definition["space"], any_unknown=True)
-        self._shown = _shown_space(self._space)
-        self._names = _names(self._space, self._shown)
+        self._shown = shown_space(self._space)
+        self._names = names_of(self._space, self._shown)
         #: The values of each trial by step, one of each metric.
         self._values: defaultdict[TrialId, dict[int, tuple[float, ...]]] = defaultdict(dict)
-        #: The study's trials, by those of the experiment, and what their attributes were last.
-        self._ids: dict[TrialId, int] = {}
-        self._said: dict[TrialId, dict[str, object]] = {}
-        self._changed: dict[TrialId, None] = {}
-        self.storage = optuna.storages.InMemoryStorage()
-        objective = self.experiment.objective
-        with quiet():
-            self._study_id = self.storage.create_new_study([DIRECTIONS[mode] for mode in objective.modes], created.name)
-            self.study = optuna.load_study(study_name=created.name, storage=self.storage)
-            self.study.set_metric_names(list(objective.metrics))
-
-    def take(self, event: Event | Report) -> None:
-        """Take in an event, or reports; ``write`` brings the study up to it."""
-        super().take(event)
-        if not isinstance(event, Report | Reports) and (trial := getattr(event, "trial", "")):
-            self._changed[TrialId(trial)] = None
 
     def on_report(self, report: Report, trial: Trial) -> None:
-        found = self.experiment.objective.values(report.metrics)
+        numbers = self.experiment.objective.values(report.metrics)
         values, step = self._values[trial.id], report.metrics.get(ITERATION, trial.reports)
-        if found is not None and isinstance(step, int) and step not in values:
-            values[step] = tuple(map(float, found))
-            self._changed[trial.id] = None
-            if len(found) == 1 and (id_ := self._ids.get(trial.id)) is not None:
-                self.storage.set_trial_intermediate_value(id_, step, float(found[0]))
+        if numbers is not None and isinstance(step, int) and step not in values:
+            values[step] = tuple(map(float, numbers))
 
-    def write(self) -> None:
-        """Bring the study up to what was taken in."""
-        for id_ in self._changed:
-            if (trial := self.experiment.trials.get(id_)) is not None:
-                self._write(trial)
-        self._changed.clear()
-
-    def _write(self, trial: Trial) -> None:
-        id_ = self._ids.get(trial.id)
-        if id_ is None:
-            self._ids[trial.id] = self.storage.create_new_trial(self._study_id, self._frozen(trial))
-            self._said[trial.id] = _attributes(trial)
-            return
-        if self.storage.get_trial(id_).state.is_finished():
-            # Notes of people, at most; a study's trial never changes once it has ended.
-            return
-        for key, value in _attributes(trial).items():
-            if self._said[trial.id].get(key) != value:
-                self._said[trial.id][key] = value
-                self.storage.set_trial_user_attr(id_, key, value)
-        state, result = self._state(trial)
-        for key, excesses in self._constraints(trial).items():
-            self.storage.set_trial_system_attr(id_, key, excesses)
-        if state is not TrialState.WAITING:
-            self.storage.set_trial_state_values(id_, state, result)
+    def study(self) -> optuna.Study:
+        """Return a study in memory with all trials."""
+        objective = self.experiment.objective
+        with quiet():
+            study = optuna.create_study(
+                study_name=self._name, directions=[DIRECTIONS[mode] for mode in objective.modes]
+            )
+            study.set_metric_names(list(objective.metrics))
+        study.add_trials(map(self._frozen, self.experiment.trials.values()))
+        return study
 
     def _state(self, trial: Trial) -> tuple[TrialState, tuple[float, ...] | None]:
         """Return a trial's state and values; Optuna has no completed trial without them."""
@@ -151,34 +126,34 @@ class StudyMirror(Fold):
         return frozen
 
     def _values_of(self, config: Config) -> Iterator[tuple[str, object]]:
-        """Yield the values of a config by path, but for what an exploring scheduler has brought out of the space."""
+        """Yield the values of a config by path, except those that a scheduler has moved out of the space."""
         for key, value in config.items():
             with contextlib.suppress(SpaceError):
                 yield from self._space.values({key: value}).items()
 
 
 def study_of(created: ExperimentCreated, events: Iterable[Event | Report]) -> optuna.Study:
-    """Return an experiment as a study, as it is after these events; see ``StudyMirror``."""
-    mirror = StudyMirror(created)
+    """Return an experiment as a study, as it is after these events; see ``_StudyFold``."""
+    fold = _StudyFold(created)
     for event in events:
-        mirror.take(event)
-    mirror.write()
-    return mirror.study
+        fold.take(event)
+    return fold.study()
 
 
-def write_journal(study: optuna.Study, name: str, path: Path) -> None:
-    """Write a study to a new journal file of Optuna's, under this name.
+def export(results: Results, path: Path) -> None:
+    """Write an experiment as a study to a new journal file of Optuna's.
 
     Raises:
         ConfigurationError: there is such a file already.
     """
     if path.exists():
         raise ConfigurationError(f"{path} is there already; remove it, or give another name")
+    study = results.to_optuna_study()
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(path)))
     with quiet():
-        optuna.copy_study(
-            from_study_name=study.study_name, from_storage=storage_of(study), to_storage=storage, to_study_name=name
-        )
+        written = optuna.create_study(study_name=results.name, storage=storage, directions=study.directions)
+        written.set_metric_names(study.metric_names or [])
+        written.add_trials(study.get_trials(deepcopy=False))
 
 
 def _local(time: datetime | None) -> datetime | None:
@@ -192,8 +167,8 @@ def _attributes(trial: Trial) -> dict[str, object]:
     return {f"mqtune.{name}": value for name, value in {**said, "attempts": len(trial.attempts)}.items()}
 
 
-def _shown_space(space: Space) -> dict[str, Shown]:
-    """Return what a study shows of a space: what was chosen, but neither constants nor what functions computed."""
+def shown_space(space: Space) -> dict[str, Shown]:
+    """Return the shown parts of a space: its choices, without constants and computed values."""
     shown = {}
     for path, domain in space.domains.items():
         with contextlib.suppress(SpaceError):
@@ -201,96 +176,11 @@ def _shown_space(space: Space) -> dict[str, Shown]:
     return shown
 
 
-def _names(space: Space, shown: Mapping[str, Shown]) -> dict[str, str]:
+def names_of(space: Space, shown: Mapping[str, Shown]) -> dict[str, str]:
     """Return the names of parameters: their places in a config, or, where entries of a choice have different ones there, their paths."""
     there: defaultdict[str, list[object]] = defaultdict(list)
     for path, each in shown.items():
-        # A choice and one of its entries may be at the same place at once.
+        # A choice and one of its entries may share a place.
         there[space.places[path]].append(path if isinstance(space.domains[path], Entries) else each.distribution)
     same = {place for place, found in there.items() if all(each == found[0] for each in found)}
     return {path: place if (place := space.places[path]) in same else path for path in shown}
-
-
-# The way back: what a searcher may learn of a study.
-
-
-def stored_study(storage: str | Path) -> optuna.Study:
-    """Return the study of a storage: one with a URL, or a file of SQLite or of Optuna's journal.
-
-    Raises:
-        ConfigurationError: it can't be read, or has another number of studies than one.
-    """
-    shown = redact(str(storage))
-    try:
-        opened = open_storage(storage)
-        names = optuna.study.get_all_study_names(opened)
-    except Exception as error:  # SQLAlchemy's, Optuna's, JSON's, and those of the drivers of databases.
-        raise ConfigurationError(
-            f"{shown} can't be read as a storage of Optuna's: {type(error).__name__}: {error}"
-        ) from error
-    if not names:
-        raise ConfigurationError(f"{shown} holds no study of Optuna's")
-    if len(names) > 1:
-        raise ConfigurationError(
-            f"{shown} has {len(names)} studies: {', '.join(names)}; give one: optuna.load_study(study_name=…, storage=…)"
-        )
-    return optuna.load_study(study_name=names[0], storage=opened)
-
-
-def open_storage(storage: str | Path) -> optuna.storages.BaseStorage:
-    """Return a storage: one with a URL, or a file of SQLite or of Optuna's journal."""
-    if isinstance(storage, str):
-        return optuna.storages.get_storage(storage)
-    with storage.open("rb") as file:
-        is_sqlite = file.read(len(_SQLITE)) == _SQLITE
-    if is_sqlite:
-        return optuna.storages.get_storage(f"sqlite:///{storage.resolve()}")
-    return optuna.storages.JournalStorage(JournalFileBackend(str(storage)))
-
-
-def goal_of(study: optuna.Study) -> tuple[str, str]:
-    """Return a study's metric, empty if it has no name, and its mode.
-
-    Raises:
-        ConfigurationError: it has several.
-    """
-    if len(study.directions) > 1:
-        raise ConfigurationError(
-            f"study {study.study_name} has {len(study.directions)} objectives; one can be learnt from"
-        )
-    modes = {direction: mode for mode, direction in DIRECTIONS.items()}
-    return (study.metric_names or [""])[0], modes[study.direction]
-
-
-def ended_trials(study: optuna.Study) -> list[PastTrial]:
-    """Return the trials of a study that have ended with a value, pruned ones with their last; their configs are its parameters."""
-    found = []
-    for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
-        step = trial.last_step
-        if trial.state is TrialState.COMPLETE:
-            found.append(PastTrial(trial.params, trial.values[0], 1 if step is None else step))
-        elif step is not None:
-            found.append(PastTrial(trial.params, trial.intermediate_values[step], step, TrialStatus.EARLY_STOPPED))
-    return found
-
-
-def config_reader(space: Space) -> Callable[[Config], Config]:
-    """Return the function that makes a config of parameters, which have the names that a study of such an experiment gives them.
-
-    It raises SpaceError where one is missing, or not in its domain, or the space's constraint refuses the config.
-    """
-    shown = _shown_space(space)
-    names = _names(space, shown)
-
-    def read(params: Config) -> Config:
-        values: dict[str, object] = {}
-        for path in space.walk(values):
-            if (each := shown.get(path)) is not None:
-                if names[path] not in params:
-                    raise SpaceError(f"there is no parameter {names[path]}")
-                values[path] = each.to_value(params[names[path]])
-        config = space.config_of(values)
-        space.check(config, partial=False)
-        return config
-
-    return read

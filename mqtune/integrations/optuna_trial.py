@@ -10,13 +10,18 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import PARAMETERS, Config, Metrics
-from mqtune.core.version import install_command
+from mqtune.extend import (
+    PARAMETERS,
+    Config,
+    ConfigurationError,
+    Metrics,
+    adapter,
+    decode_value,
+    encode_value,
+    install_command,
+    reporting,
+)
 from mqtune.integrations.optuna_errors import name_of
-from mqtune.trainable import reporting
-from mqtune.trainable.spec import adapter
 
 try:
     from optuna.distributions import (

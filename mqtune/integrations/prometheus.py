@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.version import install_command
+from mqtune.extend import ConfigurationError, install_command
 
 try:
     from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
@@ -19,7 +18,7 @@ except ImportError as error:  # pragma: no cover - the tests have it
     ) from error
 
 if TYPE_CHECKING:
-    from mqtune.worker.figures import ReadFigures, WorkerFigures
+    from mqtune.extend import ReadFigures, WorkerFigures
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from mqtune.core.codec import Body
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Metrics, TrialStatus
-from mqtune.results.foreign import Foreign, ForeignTrial
+from mqtune import TrialStatus
+from mqtune.extend import Body, ConfigurationError, Foreign, ForeignTrial, Metrics
 
 _RESULTS: Final = "result.json"
 _PARAMS: Final = "params.json"
@@ -27,22 +25,25 @@ _RAYS_OWN: Final = frozenset(
 _ENDED: Final = {"TERMINATED": TrialStatus.COMPLETED, "ERROR": TrialStatus.FAILED}
 
 
-def is_folder(path: Path) -> bool:
+def recognizes(source: str) -> bool:
     """Whether a folder has an experiment of Ray Tune's."""
-    return any(path.glob("experiment_state-*.json")) or any(path.glob(f"*/{_PARAMS}"))
+    path = Path(source)
+    return path.is_dir() and (any(path.glob("experiment_state-*.json")) or any(path.glob(f"*/{_PARAMS}")))
 
 
-def read_folder(path: Path, metric: str, mode: str) -> Foreign:
+def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: ARG001 - importers are called alike
     """Return an experiment of Ray Tune's; trials that had not ended count as stopped early.
 
     Args:
-        path: its folder.
+        source: its folder.
         metric: what it optimises; empty for what its Tuner was given.
         mode: "min" or "max".
+        study: ignored.
 
     Raises:
         ConfigurationError: the metric or the mode is not known, or a file can't be read.
     """
+    path = Path(source)
     state = _state(path)
     metric = metric or str(state.get("runner_data", {}).get("_metric") or "")
     if not metric or not mode:

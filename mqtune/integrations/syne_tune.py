@@ -10,30 +10,36 @@ from datetime import UTC, datetime
 from inspect import signature
 from typing import Any, Final, NoReturn, cast
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.objective import Mode, Objective
-from mqtune.core.registry import Description
-from mqtune.core.trial import (
+from mqtune import Space, TrialStatus
+from mqtune.extend import (
     CONTINUE,
     ITERATION,
-    Action,
     CheckpointId,
+    Choice,
     Config,
-    Decision,
+    ConfigurationError,
+    Description,
+    Domain,
+    Kind,
+    Mode,
+    Objective,
+    Ordinal,
+    Parameter,
     Report,
+    ReverseInterval,
+    Suggestion,
     Trial,
     TrialId,
-    TrialStatus,
+    fingerprint,
+    install_command,
+    interval,
     is_number,
+    parameter,
 )
-from mqtune.core.version import install_command
 from mqtune.integrations.syne_tune_backend import CeleryBackend as CeleryBackend  # noqa: PLC0414 - this module's too
 from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick, suggest_name
-from mqtune.schedulers.base import START, Choice, Fork, Release, Resume, Scheduler, Wait
-from mqtune.search.base import WAIT, Searcher, Suggestion, fingerprint
-from mqtune.search.kinds import Choice as OneOf, Domain, Ordinal, ReverseInterval
-from mqtune.search.model import Kind, Parameter, interval, parameter
-from mqtune.search.space import Space
+from mqtune.schedulers import Action, Decision, Fork, Release, Resume, Scheduler, Start, Wait
+from mqtune.search import WAIT, Searcher
 
 try:
     from syne_tune import config_space as st
@@ -42,6 +48,8 @@ try:
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(f"Syne Tune can't be imported ({error}); {install_command('syne-tune')}") from error
 
+#: How a free slot is filled.
+_Answer = Start | Resume | Fork | Release | Wait
 #: Types of options that Syne Tune's models take as they are, if all are of one.
 _PLAIN: Final = (str, int, float, bool)
 #: How long a driver that resumes asks for suggestions again, in seconds and in all: an earlier driver loses its lock after 20.
@@ -95,7 +103,7 @@ def _theirs(domain: Domain, known: Parameter) -> Any:
         new = st.loguniform if known.log else st.uniform
         return (st.reverseloguniform if isinstance(domain, ReverseInterval) else new)(known.low, known.high)
     if known.kind is Kind.UNORDERED:
-        if isinstance(domain, OneOf) and _plain(domain):
+        if isinstance(domain, Choice) and _plain(domain):
             return st.choice(list(domain.options))
         return st.choice([*range(known.high + 1)])
     return (st.lograndint if known.log else st.randint)(known.low, known.high)
@@ -103,7 +111,7 @@ def _theirs(domain: Domain, known: Parameter) -> Any:
 
 def _plain(domain: Domain) -> type | None:
     """Return the type of a choice's options, if Syne Tune's models take them as they are."""
-    if not isinstance(domain, OneOf) or isinstance(domain, Ordinal):
+    if not isinstance(domain, Choice) or isinstance(domain, Ordinal):
         return None
     kind = type(domain.options[0])
     return kind if kind in _PLAIN and all(type(each) is kind for each in domain.options) else None
@@ -338,7 +346,7 @@ class SyneTuneScheduler(Scheduler):
 
     # Suggestions.
 
-    def choose(self, *, can_start: bool) -> Choice:
+    def choose(self, *, can_start: bool) -> _Answer:
         """Return what Syne Tune has suggested; it is asked once until that is staged."""
         while True:
             self._suggested = [each for each in self._suggested if self._can_be(each)]
@@ -350,14 +358,14 @@ class SyneTuneScheduler(Scheduler):
                 self._is_news = False
                 if self._ask(may_start=can_start):
                     continue
-            return START if can_start else self._leftover()
+            return Start() if can_start else self._leftover()
 
     def _can_be(self, suggestion: _Suggestion) -> bool:
         """Whether a copy, if it is one, can be made: PBT from 0.14 on copies trials that have failed, and have lost their state."""
         source = None if suggestion.source is None else self._trials[suggestion.source]
         return source is None or bool(source.checkpoint) or not source.status.is_terminal
 
-    def _choice(self, suggestion: _Suggestion, *, can_start: bool) -> Choice | None:
+    def _choice(self, suggestion: _Suggestion, *, can_start: bool) -> _Answer | None:
         config = suggestion.config
         if not suggestion.is_new:
             trial = self._trials[suggestion.number].id
@@ -368,9 +376,9 @@ class SyneTuneScheduler(Scheduler):
         if suggestion.source is not None and config is not None:
             source = self._trials[suggestion.source].id
             return Fork(source, config, f"{self._name} copies trial {source}")
-        return START if can_start else None
+        return Start() if can_start else None
 
-    def _leftover(self) -> Choice:
+    def _leftover(self) -> _Answer:
         """Return a release when nothing can happen any more that would have a paused trial resumed."""
         paused = [id_ for id_, each in self._progress.items() if each.is_paused and each.decision is not CONTINUE]
         if paused and all(each.is_paused for each in self._progress.values()):

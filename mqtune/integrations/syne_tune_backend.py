@@ -19,17 +19,27 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from mqtune.core.codec import encode_value
-from mqtune.core.errors import ConfigurationError, InvalidTransition
-from mqtune.core.names import with_hints
-from mqtune.core.resources import Resources
-from mqtune.core.trial import ITERATION, TIME_TOTAL, AttemptEnd, Config, Report, Trial, TrialId, TrialStatus, is_number
-from mqtune.core.version import install_command
-from mqtune.driver.settings import Checkpoints, Failures, KnownTrainable, Local, Process, RunOptions
-from mqtune.driver.trials import DrivenTrial
+from mqtune import Checkpoints, Failures, Local, Process, Resources, RunOptions, TrialStatus, Tuner
+from mqtune.extend import (
+    ITERATION,
+    TIME_TOTAL,
+    AnyTrainable,
+    AttemptEnd,
+    Config,
+    ConfigurationError,
+    DrivenTrial,
+    InvalidTransition,
+    KnownTrainable,
+    Report,
+    TrainableSpec,
+    Trial,
+    TrialId,
+    encode_value,
+    install_command,
+    is_number,
+    with_hints,
+)
 from mqtune.integrations.syne_tune_function import ADAPTER
-from mqtune.trainable.spec import AnyTrainable, TrainableSpec
-from mqtune.tuner import Tuner
 
 try:
     from syne_tune.backend.trial_backend import BUSY_STATUS, TrialBackend

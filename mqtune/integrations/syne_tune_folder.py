@@ -10,13 +10,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.text import cell_value, flatten, nested
-from mqtune.core.trial import Metrics, TrialStatus
-from mqtune.results.experiments import RecordedReport
-from mqtune.results.foreign import Foreign, ForeignTrial
-from mqtune.results.frames import Row
-from mqtune.results.results import Results
+from mqtune import Results, TrialStatus
+from mqtune.extend import (
+    ConfigurationError,
+    Foreign,
+    ForeignTrial,
+    Metrics,
+    RecordedReport,
+    Row,
+    cell_value,
+    flatten,
+    nested,
+)
 
 _METADATA: Final = "metadata.json"
 _TABLE: Final = "results.csv"
@@ -24,7 +29,7 @@ _TABLE: Final = "results.csv"
 _DECISIONS: Final = {TrialStatus.EARLY_STOPPED: "STOP", TrialStatus.PAUSED: "PAUSE"}
 
 
-def write_folder(results: Results, folder: Path) -> None:
+def export(results: Results, path: Path) -> None:
     """Write an experiment for Syne Tune's ``load_experiment``; late reports are left out.
 
     Its trials count from 0 there: 0007 is 6.
@@ -33,19 +38,19 @@ def write_folder(results: Results, folder: Path) -> None:
         ConfigurationError: there is something of that name already.
         OSError: the folder can't be written.
     """
-    if folder.exists():
-        raise ConfigurationError(f"{folder} is there already; give the name of a new folder")
-    folder.mkdir(parents=True)
+    if path.exists():
+        raise ConfigurationError(f"{path} is there already; give the name of a new folder")
+    path.mkdir(parents=True)
     names = [*dict.fromkeys(name for row in _rows(results) for name in row)]
     with (
-        zipfile.ZipFile(folder / f"{_TABLE}.zip", "w", zipfile.ZIP_DEFLATED) as packed,
+        zipfile.ZipFile(path / f"{_TABLE}.zip", "w", zipfile.ZIP_DEFLATED) as packed,
         packed.open(_TABLE, "w", force_zip64=True) as file,
         io.TextIOWrapper(file, encoding="utf-8", errors="backslashreplace", newline="") as text,
     ):
         table = csv.DictWriter(text, names)
         table.writeheader()
         table.writerows(_rows(results))
-    (folder / _METADATA).write_text(json.dumps(_metadata(results)), encoding="utf-8")
+    (path / _METADATA).write_text(json.dumps(_metadata(results)), encoding="utf-8")
 
 
 def _metadata(results: Results) -> dict[str, object]:
@@ -89,22 +94,25 @@ def _row(results: Results, report: RecordedReport, number: int) -> Row:
 # Reading.
 
 
-def is_folder(path: Path) -> bool:
+def recognizes(source: str) -> bool:
     """Whether a folder has an experiment of Syne Tune's."""
+    path = Path(source)
     return (path / _METADATA).is_file() and bool(_table_of(path))
 
 
-def read_folder(path: Path, metric: str, mode: str) -> Foreign:
+def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: ARG001 - importers are called alike
     """Return an experiment of Syne Tune's; trials that it paused last count as stopped early.
 
     Args:
-        path: its folder.
+        source: its folder.
         metric: what it optimises; empty for what the folder says.
         mode: "min" or "max"; likewise.
+        study: ignored.
 
     Raises:
         ConfigurationError: the metric or the mode is not known, or a file can't be read.
     """
+    path = Path(source)
     try:
         metadata = json.loads((path / _METADATA).read_text(encoding="utf-8"))
         rows = [*_read_table(path)]

@@ -6,11 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Final
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Config
-from mqtune.core.version import install_command
-from mqtune.trainable.reporting import report
-from mqtune.trainable.spec import adapter
+from mqtune import report
+from mqtune.extend import Config, ConfigurationError, adapter, install_command
 
 try:
     from syne_tune import Reporter

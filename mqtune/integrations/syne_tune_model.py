@@ -10,9 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-from mqtune.core.timing import Timing
-from mqtune.schedulers.background import BackgroundDecisions
+from mqtune.extend import BackgroundDecisions
 
+#: A suggestion that takes longer, in seconds, is made before a slot is free: a slot would wait for it.
+_SLOW_S: Final = 0.1
 #: The methods by which a scheduler has its searcher suggest, up to 0.13 and since.
 _SUGGEST: Final = ("get_config", "suggest")
 #: What a scheduler tells its searcher, without an answer.
@@ -95,7 +96,7 @@ class SlowSearcher:
     @property
     def is_worth_prefetching(self) -> bool:
         """Whether the next config should be worked out before a slot is free."""
-        return self._is_live and self._took_s > Timing().prefetch_s
+        return self._is_live and self._took_s > _SLOW_S
 
     def is_ready(self, *number: int) -> bool | None:
         """Whether the scheduler can be asked, with this number up to 0.13; if not, the config that it wants is worked out.

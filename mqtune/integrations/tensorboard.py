@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.machine import replace_file
-from mqtune.core.trial import Report, Trial, TrialId
-from mqtune.core.version import install_command
+from mqtune.extend import ConfigurationError, Report, Trial, TrialId, install_command, replace_file
 from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config, step_of
 
 try:

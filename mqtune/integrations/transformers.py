@@ -6,8 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.version import install_command
+from mqtune.extend import ConfigurationError, install_command
 from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
 
 try:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
-from mqtune.core.version import install_command
+from mqtune import TrialStatus
+from mqtune.extend import ConfigurationError, Report, Trial, TrialId, install_command
 from mqtune.integrations.logger import TrialLogger, numbers_of, plain_config
 
 try:

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.version import install_command
+from mqtune.extend import ConfigurationError, install_command
 from mqtune.integrations.in_trials import Metrics, Reports, fetched_checkpoint
 
 try:

@@ -314,17 +314,12 @@ class Followed(Generic[F]):
             # By a driver, with the same entries and more.
             return self._read(0)
 
-    def go_on_in(self, folder: Path) -> None:
-        """Go on with the copy in a folder: a server of the experiment's own ends with its driver."""
-        self.source.close()
-        self.source = FolderSource(folder)
-
     def close(self) -> None:
         """Close the source."""
         self.source.close()
 
 
-def source_of(name: str, folder: Path | None, url: str | None, *, patience_s: float | None = None) -> Source:
+def source_of(name: str, folder: Path | None, url: str | None) -> Source:
     """Return where an experiment's journal is: on this server, if one is given, else in this folder.
 
     Raises:
@@ -332,4 +327,4 @@ def source_of(name: str, folder: Path | None, url: str | None, *, patience_s: fl
     """
     if url is None and folder is not None:
         return FolderSource(folder)
-    return BrokerSource(url or "", name, patience_s=patience_s)
+    return BrokerSource(url or "", name)

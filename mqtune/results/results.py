@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mqtune.checkpoints import Checkpoint, store_beside
 from mqtune.core import checks
+from mqtune.core.entry_points import EXPORTERS, load_point
 from mqtune.core.errors import ConfigurationError, MetricMissing, TrialFailed
 from mqtune.core.events import Event, reports_of
 from mqtune.core.experiment import Experiment
@@ -588,9 +589,7 @@ class Results:
         Raises:
             ConfigurationError: Optuna is not installed.
         """
-        # Its error says what to install.
-        import_module("mqtune.integrations.optuna")
-        study_of = import_module("mqtune.integrations.optuna_study").study_of
+        study_of = load_point(EXPORTERS, "optuna").study_of
         events = saved_events(self._copy)
         return study_of(created_event(events, self.folder), events)
 

@@ -6,20 +6,20 @@ import logging
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
 from numbers import Real
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from mqtune.client import Client
 from mqtune.core.codec import encode_value
+from mqtune.core.entry_points import IMPORTERS, load_point
 from mqtune.core.errors import ConfigurationError, CopyIncomplete, MqtuneError, SpaceError, UserCodeFailed
 from mqtune.core.objective import GoesByObjective, Objective
 from mqtune.core.trial import ITERATION, Config, Trial, TrialStatus, is_number
 from mqtune.journal.connection import redact
 from mqtune.results.experiments import find_experiment
 from mqtune.results.results import Results
-from mqtune.search.base import SEARCHERS, PastTrial, Searcher, searcher_named
+from mqtune.search.base import PastTrial, Searcher, is_searcher_name, searcher_named, searcher_names
 from mqtune.search.space import Space
 
 logger = logging.getLogger(__name__)
@@ -135,8 +135,8 @@ def _learner(searcher: object) -> Searcher:
     Raises:
         ConfigurationError: it is none, or can't learn.
     """
-    known = ", ".join(SEARCHERS)
-    if isinstance(searcher, str) and searcher in SEARCHERS:
+    known = ", ".join(searcher_names())
+    if isinstance(searcher, str) and is_searcher_name(searcher):
         found = searcher_named(searcher)
     elif isinstance(searcher, Searcher):
         found = searcher
@@ -236,7 +236,7 @@ def _on_broker(name: str, broker: str, not_here: str) -> _Source:
 
 
 def _optuna() -> Any:
-    return import_module("mqtune.integrations.optuna_study")
+    return load_point(IMPORTERS, "optuna")
 
 
 def _of_study(study: Any, name: str) -> _Source:

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Final, NamedTuple, cast
 
 from mqtune.core import checks
+from mqtune.core.entry_points import SCHEDULERS
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.names import OF_DECIDERS, KnownArguments
 from mqtune.core.objective import METRIC_KEY, GoesByObjective, Mode, Objective
@@ -104,10 +105,7 @@ class Scheduler(Decider, ABC):
 
     role = "scheduler"
     instead_of_several = "give mqtune.MOASHA(…), or leave the scheduler out"
-    extras: ClassVar = {
-        "syne_tune": "mqtune.integrations.syne_tune",
-        "ax_early_stopping": "mqtune.integrations.ax_early_stopping",
-    }
+    group = SCHEDULERS
     #: What proposes the configs, where the scheduler itself does; the experiment then has no other searcher.
     searcher: Searcher | None = None
     #: Whether more new trials may be queued than slots are free; not if a slot may be needed for a paused trial.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import Enum
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from mqtune.core.checks import whole_number
+from mqtune.core.entry_points import SEARCHERS as SEARCHER_POINTS, names_in
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import GoesByObjective
 from mqtune.core.registry import Registered
@@ -51,11 +52,7 @@ class Searcher(Registered, GoesByObjective, ABC):
 
     role = "searcher"
     instead_of_several = 'give searcher="tpe" or "random"'
-    extras: ClassVar = {
-        "optuna": "mqtune.integrations.optuna",
-        "auto": "mqtune.integrations.optuna_auto",
-        "ax": "mqtune.integrations.ax",
-    }
+    group = SEARCHER_POINTS
     #: Whether a suggestion may depend on reports; if not, the driver may ask for configs before a slot is free.
     adaptive: bool = False
     #: Whether a suggestion may take longer than a millisecond. The searcher then works in a thread of its own: the driver's loop
@@ -183,14 +180,24 @@ def fingerprint(value: Any) -> str:
 #: The kind of the searcher by TPE, in descriptions.
 TPE: Final = "optuna"
 #: The searchers that have a name of their own, by it; none for random search, which an experiment does without one.
-SEARCHERS: Final = {"random": None, "tpe": TPE, "auto": "auto", "ax": "ax"}
+_NAMED: Final = {"random": None, "tpe": TPE}
+
+
+def searcher_names() -> list[str]:
+    """Return the names that stand for searchers: mqtune's own, and those of entry points."""
+    return [*_NAMED, *(name for name in names_in(SEARCHER_POINTS) if name != TPE)]
+
+
+def is_searcher_name(value: object) -> bool:
+    """Whether a value is one of ``searcher_names``."""
+    return isinstance(value, str) and (value in _NAMED or value in searcher_names())
 
 
 def searcher_named(name: str) -> Searcher | None:
-    """Return the searcher with a name of ``SEARCHERS``, with its default arguments; None for random search.
+    """Return the searcher with one of ``searcher_names`` and its default arguments; None for random search.
 
     Raises:
-        ConfigurationError: what it needs is not installed.
+        ConfigurationError: its library is not installed.
     """
-    kind = SEARCHERS[name]
+    kind = _NAMED.get(name, name)
     return None if kind is None else Searcher.rebuild({Searcher.role: kind})

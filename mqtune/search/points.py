@@ -11,14 +11,15 @@ from mqtune.core.objective import Objective
 from mqtune.core.registry import Description, described
 from mqtune.core.trial import Config, Trial, TrialId
 from mqtune.search.base import (
-    SEARCHERS,
     PastTrial,
     Searcher,
     Suggestion,
     Telling,
     check_arguments,
     fingerprint,
+    is_searcher_name,
     searcher_named,
+    searcher_names,
 )
 from mqtune.search.random import RandomSearcher
 from mqtune.search.repeater import OTHER, Repeater
@@ -54,11 +55,11 @@ class PointsFirst(Telling):
     ) -> None:
         if isinstance(points, str | bytes) or not isinstance(points, Sequence):
             raise ConfigurationError(f"PointsFirst: points={points!r} is not a list of dicts")
-        if isinstance(searcher, str) and searcher in SEARCHERS:
+        if isinstance(searcher, str) and is_searcher_name(searcher):
             searcher = searcher_named(searcher)
         if searcher is not None and not isinstance(searcher, Searcher):
             raise ConfigurationError(
-                f"PointsFirst: searcher={searcher!r} is not a searcher, nor one of {', '.join(SEARCHERS)}"
+                f"PointsFirst: searcher={searcher!r} is not a searcher, nor one of {', '.join(searcher_names())}"
             )
         self._given = list(points)
         self._after = searcher

@@ -10,7 +10,7 @@ from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.objective import Objective
 from mqtune.core.registry import Description, described
 from mqtune.core.trial import ITERATION, Attempt, Config, Report, Trial, TrialId, TrialStatus, is_number
-from mqtune.search.base import SEARCHERS, WAIT, PastTrial, Searcher, Suggestion, fingerprint, searcher_named
+from mqtune.search.base import WAIT, PastTrial, Searcher, Suggestion, fingerprint, is_searcher_name, searcher_named
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
@@ -91,7 +91,7 @@ class Repeater(Searcher):
     def __init__(self, over: str, searcher: Searcher | str | None = None) -> None:
         if not isinstance(over, str) or not over:
             raise ConfigurationError(f"Repeater: over={over!r} is not the name of an entry of the space")
-        if isinstance(searcher, str) and searcher in SEARCHERS:
+        if isinstance(searcher, str) and is_searcher_name(searcher):
             searcher = searcher_named(searcher)
         if searcher is not None and not isinstance(searcher, Searcher):
             raise ConfigurationError(f"Repeater: searcher={searcher!r} is not a searcher")

@@ -14,7 +14,7 @@ import optuna
 import psutil
 import pytest
 from cells import run_cells
-from optuna.storages import JournalStorage
+from optuna.storages import InMemoryStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from started import started
 from waiting import eventually
@@ -23,6 +23,7 @@ import mqtune
 from mqtune.core.errors import ConfigurationError, TrialFailed
 from mqtune.core.trial import TrialStatus
 from mqtune.integrations.optuna_optimize import EXPERIMENT, MARK, optuna_optimize
+from mqtune.integrations.optuna_private import storage_of
 
 HERE = Path(__file__).parent
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -30,7 +31,8 @@ COMPLETE, PRUNED, FAIL = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialSta
 
 
 def experiment_of(study: optuna.Study) -> object:
-    return study._storage.get_study_system_attrs(study._study_id)[EXPERIMENT]
+    storage = storage_of(study)
+    return storage.get_study_system_attrs(storage.get_study_id_from_name(study.study_name))[EXPERIMENT]
 
 
 def states(study: optuna.Study) -> list[Any]:
@@ -245,8 +247,9 @@ def has_reported(trial: optuna.trial.FrozenTrial) -> bool:
 
 def test_what_an_experiment_has_lost_is_no_longer_running(fleet: str) -> None:
     """The Redis that a call was cut off on is gone, with its journal; and no trial begins when the time is over."""
-    study = optuna.create_study()
-    study._storage.set_study_system_attr(study._study_id, EXPERIMENT, "lost-with-its-redis")
+    storage = InMemoryStorage()
+    study = optuna.create_study(storage=storage)
+    storage.set_study_system_attr(storage.get_study_id_from_name(study.study_name), EXPERIMENT, "lost-with-its-redis")
     for number in range(2):
         study.add_trial(
             optuna.trial.create_trial(

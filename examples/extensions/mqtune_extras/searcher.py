@@ -1,11 +1,14 @@
-"""A searcher: walks along one hyperparameter."""
+"""Two searchers: one walks along a hyperparameter, and one has a name that scripts give."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mqtune.core.trial import Config, Trial, TrialId
-from mqtune.search import Searcher
+import numpy as np
+
+from mqtune import Space
+from mqtune.extend import Config, Trial, TrialId
+from mqtune.search import Encoding, Searcher
 
 
 class Line(Searcher):
@@ -27,3 +30,32 @@ class Line(Searcher):
 
     def describe(self) -> dict[str, Any]:
         return {"searcher": "line", **self._arguments}
+
+
+class Middle(Searcher):
+    """Suggests the middle of the space first, and then random configs around it: ``searcher="middle"``.
+
+    Args:
+        width: the part of each range that is searched, around its middle.
+    """
+
+    # The entry point in pyproject.toml has the same name.
+    kind = "middle"
+
+    def __init__(self, width: float = 0.5) -> None:
+        # Each argument is kept under its name, for descriptions.
+        self._width = width
+
+    def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
+        self._space, self._encoding = space, Encoding(space)
+        self._numbers = np.random.default_rng(seed)
+        self._has_begun = False
+
+    def suggest(self, trial: TrialId) -> Config | None:
+        while True:
+            offsets = self._numbers.random(len(self._encoding.columns)) - 0.5
+            row = 0.5 + self._width * offsets * self._has_begun
+            self._has_begun = True
+            (config,) = self._encoding.decode([row])
+            if self._space.allows(config):
+                return config

@@ -10,11 +10,12 @@ from mqtune_extras.backend import Threads
 from mqtune_extras.callback import ReportLines
 from mqtune_extras.rule import Patience
 from mqtune_extras.scheduler import Trailing
-from mqtune_extras.searcher import Line
+from mqtune_extras.searcher import Line, Middle
 from mqtune_extras.store import Shelf
 
 import mqtune
 from mqtune.checkpoints import open_store
+from mqtune.search import Searcher
 from mqtune.testing.backends import BackendContract, NewTuner
 from mqtune.testing.callbacks import CallbackContract, NewCallback
 from mqtune.testing.play import play_unsaved, reports
@@ -61,6 +62,35 @@ class TestLine(SearcherContract):
     @pytest.fixture
     def new_searcher(self) -> NewSearcher:
         return lambda: Line("lr", 0.0, 1.0, 11)
+
+
+class TestMiddle(SearcherContract):
+    space: ClassVar[dict[str, Any]] = {"lr": mqtune.uniform(0, 1), "act": mqtune.choice(["relu", "tanh"])}
+
+    @pytest.fixture
+    def new_searcher(self) -> NewSearcher:
+        return Middle
+
+
+def test_a_script_gives_the_name_of_the_entry_point_and_the_definition_is_enough_to_make_it_again() -> None:
+    tuner = mqtune.Tuner(
+        lambda _config: None,
+        {"x": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        searcher="middle",
+        max_trials=3,
+        backend=mqtune.Simulated(lambda config: [(1.0, {"loss": config["x"]})]),
+        run=mqtune.RunOptions(progress=False),
+    )
+
+    results = tuner.run()
+
+    first, *others = [trial.config["x"] for trial in results]
+    assert first == 0.5
+    assert all(0.25 <= x <= 0.75 for x in others)
+    assert results.definition["searcher"] == {"searcher": "middle", "width": 0.5}
+    assert type(Searcher.rebuild(results.definition["searcher"])) is Middle
 
 
 class TestPatience(StopRuleContract):

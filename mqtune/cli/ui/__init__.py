@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -12,15 +11,13 @@ from typing import Final
 import click
 
 from mqtune.cli.output import broker_option
-from mqtune.cli.place import complete_experiment, find_place, is_asked_for, live_broker, newest_place, opened
+from mqtune.cli.place import complete_experiment, find_place, is_asked_for, newest_place, opened
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import printable
 from mqtune.core.version import install_command
 
 #: What the extra brings.
 _NEEDED: Final = ("starlette", "uvicorn", "plotly", "optuna", "sklearn")
-#: Addresses that only this machine reaches.
-_HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @click.command("ui")
@@ -33,15 +30,6 @@ _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Write one experiment to an .html file instead, which needs nothing else.",
-)
-@click.option(
-    "--optuna", is_flag=True, help="Show one experiment in Optuna's dashboard instead, which can't change it."
-)
-@click.option(
-    "--no-login",
-    is_flag=True,
-    help="With --optuna: listen on an address that others reach. The dashboard has no login: whoever reaches it can look "
-    "and write notes.",
 )
 @click.option("--port", default=8265, show_default=True, help="The port to listen on; 0 for a free one.")
 @click.option(
@@ -59,23 +47,12 @@ def command(
     report: Path | None,
     *,
     steers: bool,
-    optuna: bool,
-    no_login: bool,
 ) -> None:
     """Show experiments in a browser, live: NAME or its folder; by default all on this machine and on the broker.
 
     It prints the URL to open, whose token lets in who has it. From another machine: ssh -L 8265:localhost:8265 this-machine, and
-    then the same URL. Needs mqtune's extra ui, and with --optuna the extra optuna-dashboard.
+    then the same URL. Needs mqtune's extra ui.
     """
-    if optuna:
-        if steers or hosts or report is not None:
-            raise click.UsageError("--steer, --export and --allow-host are not for --optuna")
-        if len(names) != 1:
-            raise click.UsageError("--optuna is for one experiment: give its NAME")
-        _serve_optuna(names[0], broker, host, port, no_login=no_login)
-        return
-    if no_login:
-        raise click.UsageError("--no-login is for --optuna; the live page has a login")
     if missing := [each for each in _NEEDED if find_spec(each) is None]:
         raise ConfigurationError(f"the page needs {' and '.join(missing)}: {install_command('ui')}")
     # --help needs none of it.
@@ -92,25 +69,6 @@ def command(
     places.check_broker()
     with contextlib.suppress(KeyboardInterrupt), _listening(host, port) as listening:
         serve(listening, host, places, hosts, steers=steers)
-
-
-def _serve_optuna(name: str, broker: str | None, host: str, port: int, *, no_login: bool) -> None:
-    """Serve Optuna's dashboard over an experiment, live while it runs, until Ctrl-C."""
-    if host not in _HERE and not no_login:
-        raise ConfigurationError(
-            f"--host {host}: Optuna's dashboard has no login, so that everybody who reaches {host} could look and write notes. Leave it out "
-            "and use a tunnel (ssh -L), or say --no-login too; without --optuna there is a login"
-        )
-    from mqtune.integrations.optuna_dashboard import feed_study, open_server, open_study  # noqa: PLC0415 - as above
-
-    place = find_place(name, broker)
-    own = place.own_folder
-    with contextlib.closing(open_study(place.name, place.folder, live_broker(place), own)) as followed:
-        server = open_server(followed.fold.storage, host, port)
-        threading.Thread(target=feed_study, args=(followed, own), name="mqtune-follower", daemon=True).start()
-        click.echo(f"{place.name}: http://{host}:{server.server_port}/  (Ctrl-C ends)")
-        with contextlib.suppress(KeyboardInterrupt), server:
-            server.serve_forever()
 
 
 def _export(names: tuple[str, ...], broker: str | None, file: Path) -> None:

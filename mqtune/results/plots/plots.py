@@ -7,11 +7,11 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from mqtune.core.entry_points import EXPORTERS, load_point
 from mqtune.core.errors import ConfigurationError, NothingToDraw
 from mqtune.core.text import counted
 from mqtune.core.trial import Trial, TrialId, TrialStatus, is_number
@@ -357,9 +357,7 @@ class Plots:
         values = [value_of(self._results, trial, metric) for trial in trials]
         if len(set(values)) == 1:
             raise self._nothing("importances", f"all values of {metric!r} are the same")
-        # Its error says what to install.
-        import_module("mqtune.integrations.optuna")
-        shares = import_module("mqtune.integrations.optuna_importances").importances(fitted, values)
+        shares = load_point(EXPORTERS, "optuna").importances(fitted, values)
         # How far a trial came explains most of it under a scheduler that stops trials; the question is about parameters.
         explained = sum(shares[: len(parameters)]) or 1.0
         panel = _bar_chart(

@@ -56,14 +56,6 @@ def test_a_verb_that_there_is_not_leads_to_those_that_there_are(typed: str, said
     assert said in shown.output
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "head"])
-def test_optunas_dashboard_which_has_no_login_is_for_this_machine_alone(host: str) -> None:
-    done = CliRunner().invoke(group, ["ui", "mine", "--optuna", "--host", host])
-
-    assert isinstance(done.exception, ConfigurationError)
-    assert "--no-login" in str(done.exception)
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -89,9 +81,6 @@ def test_optunas_dashboard_which_has_no_login_is_for_this_machine_alone(host: st
         (["delete", "mine", "--unused"], "leave out NAME, --here, --archive, --ended and --force"),
         (["delete", "mine", "--json"], "--checkpoints, --unused-days and --json are for --unused"),
         (["delete", "mine", "--archive", "--dry-run"], "leave out --here and --dry-run"),
-        (["ui", "--optuna"], "--optuna is for one experiment"),
-        (["ui", "mine", "--optuna", "--steer"], "--steer, --export and --allow-host are not for --optuna"),
-        (["ui", "mine", "--no-login"], "--no-login is for --optuna"),
     ],
 )
 def test_options_that_do_not_belong_together_are_refused(mqtune_home: Path, arguments: list[str], said: str) -> None:
@@ -416,7 +405,7 @@ def test_an_export_to_a_logger_writes_what_the_tool_lacks(tmp_path: Path) -> Non
     assert sorted(each.name for each in (tmp_path / "odd").iterdir()) == ["0001", "0002", "0003"]
     assert all(len([*run.glob("*.mqtune")]) == 1 for run in (tmp_path / "odd").iterdir())
     assert (
-        "there are tensorboard, mlflow, wandb, opentelemetry"
+        "there are mlflow, opentelemetry, tensorboard, wandb"
         in CliRunner().invoke(group, ["export", "odd", "--to", "x"]).stderr
     )
     (tmp_path / "file").touch()

@@ -21,7 +21,7 @@ from mqtune.core.objective import Objective
 from mqtune.core.registry import described
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
 from mqtune.integrations.optuna import OptunaSearcher, distributions_of
-from mqtune.integrations.optuna_private import OneSplitTPESampler
+from mqtune.integrations.optuna_private import OneSplitTPESampler, storage_of
 from mqtune.search.base import Searcher, searcher_named
 from mqtune.search.points import PointsFirst, searcher_of
 from mqtune.search.random import RandomSearcher
@@ -84,7 +84,7 @@ class Study(Story):
 
     @property
     def model(self) -> list[optuna.trial.FrozenTrial]:
-        trials: list[optuna.trial.FrozenTrial] = self.searcher._study.trials
+        trials: list[optuna.trial.FrozenTrial] = self.searcher.study.trials
         return trials
 
 
@@ -98,7 +98,7 @@ def test_once_trials_are_stopped_early_chance_has_a_third_of_the_configs(story: 
         samplers = []
         for _ in range(45):
             story.end(story.report(story.begin(), 0.5))
-            samplers.append(type(story.searcher._study.sampler))
+            samplers.append(type(story.searcher.study.sampler))
         return samplers.count(optuna.samplers.RandomSampler)
 
     assert at_random() == 0
@@ -216,17 +216,24 @@ def test_a_config_that_is_adopted_teaches_what_its_entry_has() -> None:
         (TrialStatus.RUNNING, [3.0], TrialState.RUNNING, None),
     ],
 )
-def test_a_trial_is_for_the_sampler_what_it_was(
-    story: Study, status: TrialStatus, losses: list[Any], state: TrialState, value: float | None
+@pytest.mark.parametrize("several", [False, True])
+def test_a_sampler_sees_each_trial_with_its_state_and_its_values(
+    status: TrialStatus, losses: list[Any], state: TrialState, value: float | None, *, several: bool
 ) -> None:
+    story = Study(bound(several=several))
+    assert [each.name for each in story.searcher.study.directions] == ["MINIMIZE", "MAXIMIZE"][: 1 + several]
     trial = story.report(story.begin(), *losses)
     if status is not TrialStatus.RUNNING:
         story.end(trial, status)
 
     (seen,) = story.model
     assert seen.state is state
-    assert seen.value == value
-    assert seen.intermediate_values.keys() == {i for i, loss in enumerate(losses, 1) if isinstance(loss, float)}
+    if several:
+        # Such a study has no steps, and the values of a completed trial alone.
+        assert (seen.values, seen.intermediate_values) == ([value] * 2 if state is TrialState.COMPLETE else None, {})
+    else:
+        assert seen.value == value
+        assert seen.intermediate_values.keys() == {i for i, loss in enumerate(losses, 1) if isinstance(loss, float)}
     assert story.begin().config
 
 
@@ -284,10 +291,12 @@ def stopped(story: Study, times: int, *losses: object) -> list[Trial]:
 
 
 def at_one_time(story: Study) -> list[tuple[str, object]]:
-    storage, study = story.searcher._storage, story.searcher._study
-    with storage.at_one_time(story.searcher._study_id, {}):
+    study = story.searcher.study
+    storage = storage_of(study)
+    study_id = storage.get_study_id_from_name(study.study_name)
+    with storage.at_one_time(study_id, {}):
         shown = study.get_trials(deepcopy=False)
-    assert len(study.trials) == storage.get_n_trials(story.searcher._study_id)
+    assert len(study.trials) == storage.get_n_trials(study_id)
     return [(each.state.name, each.value if each.state is TrialState.COMPLETE else None) for each in shown]
 
 
@@ -403,7 +412,7 @@ def test_a_point_whose_id_an_added_trial_gets_teaches_as_another_one() -> None:
     searcher.on_stage(trial)
     story.end(story.report(trial, 0.25))
 
-    assert [(seen.state.name, seen.params["x"]) for seen in inner._study.trials] == [
+    assert [(seen.state.name, seen.params["x"]) for seen in inner.study.trials] == [
         ("RUNNING", added["x"]),
         ("COMPLETE", 0.5),
     ]
@@ -636,32 +645,6 @@ def test_constraints_on_what_trials_report_reach_the_sampler(status: TrialStatus
 # Several metrics.
 
 
-@pytest.mark.parametrize(
-    ("status", "losses", "state", "values"),
-    [
-        (TrialStatus.COMPLETED, [3.0, 2.0], TrialState.COMPLETE, [2.0, 2.0]),
-        (TrialStatus.COMPLETED, [3.0, None], TrialState.COMPLETE, [3.0, 3.0]),
-        (TrialStatus.COMPLETED, [], TrialState.FAIL, None),
-        (TrialStatus.EARLY_STOPPED, [3.0, 2.5], TrialState.PRUNED, None),
-        (TrialStatus.PAUSED, [3.0], TrialState.PRUNED, None),
-        (TrialStatus.FAILED, [3.0], TrialState.FAIL, None),
-        (TrialStatus.RUNNING, [3.0], TrialState.RUNNING, None),
-    ],
-)
-def test_of_several_metrics_the_sampler_learns_the_values_of_completed_trials(
-    status: TrialStatus, losses: list[Any], state: TrialState, values: list[float] | None
-) -> None:
-    story = Study(bound(several=True))
-    assert [each.name for each in story.searcher._study.directions] == ["MINIMIZE", "MAXIMIZE"]
-    trial = story.report(story.begin(), *losses)
-    if status is not TrialStatus.RUNNING:
-        story.end(trial, status)
-
-    (seen,) = story.model
-    assert (seen.state, seen.values, seen.intermediate_values) == (state, values, {})
-    assert story.begin().config
-
-
 def test_a_trial_of_which_one_of_several_metrics_has_diverged_is_worse_than_all_others() -> None:
     story = Study(bound(several=True))
     story.end(story.report(story.begin(), 1.0, math.nan))
@@ -816,14 +799,15 @@ def test_trials_are_divided_once_for_all_parameters_and_the_newest_bad_ones_are_
     seen: list[int] = []
 
     class Watched(OneSplitTPESampler):
-        def _divide(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> Any:
-            good, bad = super()._divide(study, trial)
+        most_bad = 20
+
+        def divide(self, study: optuna.Study, trial: optuna.trial.FrozenTrial) -> Any:
+            good, bad = super().divide(study, trial)
             divided.append((len(good), len(bad)))
             seen.extend(each.number for each in bad)
             return good, bad
 
     monkeypatch.setattr("mqtune.integrations.optuna.OneSplitTPESampler", Watched)
-    monkeypatch.setattr("mqtune.integrations.optuna_private._MOST_BAD", 20)
     story = Study(bound(space=BOWL))
     for number in range(40):
         story.end(story.report(story.begin({f"x{each}": number / 10 for each in range(4)}), float(number)))

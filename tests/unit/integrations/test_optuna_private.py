@@ -8,8 +8,7 @@ from typing import Final
 
 import optuna
 import pytest
-from optuna.storages import InMemoryStorage, JournalStorage, RDBStorage, get_storage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import InMemoryStorage, RDBStorage, get_storage
 from partners import check_has
 
 from mqtune.integrations.optuna_private import close_databases
@@ -19,8 +18,8 @@ OWNERS: Final[list[tuple[str, Callable[[Path], object]]]] = [
     ("_storage", lambda _: optuna.create_study()),
     ("_thread_local.in_optimize_loop", lambda _: optuna.create_study()),
     ("_stop_flag", lambda _: optuna.create_study()),
-    ("_backend.append_logs", lambda folder: JournalStorage(JournalFileBackend(f"{folder}/study.log"))),
     ("_backend.engine", lambda _: get_storage("sqlite://")),
+    # Public, and replaced while writes are joined.
     ("scoped_session", lambda _: RDBStorage("sqlite://")),
     ("_search_space", lambda _: optuna.samplers.GridSampler({"x": [1]})),
     ("_fixed_params", lambda _: optuna.samplers.PartialFixedSampler({}, optuna.samplers.RandomSampler())),

@@ -1,12 +1,11 @@
-"""A study's storage behind memory: what is in it after a flush, and what others do to it meanwhile."""
+"""Storage in front of a study's own: flushed writes, and changes by other processes."""
 
 from __future__ import annotations
 
 import errno
-import itertools
-import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import pytest
 import sqlalchemy
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage, RDBStorage
+from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
-from optuna.storages.journal._base import BaseJournalSnapshot
 from optuna.trial import TrialState, create_trial
 
 from mqtune.integrations.optuna_storage import DeferredStorage
@@ -77,77 +75,67 @@ def test_the_storage_behind_has_after_a_flush_what_was_seen_at_once(behind: Base
     assert storage.get_best_trial(study).value == 0.75
 
 
-def test_all_that_waits_is_one_transaction_and_so_it_is_with_the_next_trial(database: BaseStorage) -> None:
+@contextmanager
+def engine_event(name: str, listener: Callable[..., None]) -> Iterator[None]:
+    """Have a listener hear what all databases do."""
+    sqlalchemy.event.listen(sqlalchemy.Engine, name, listener)
+    try:
+        yield
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, name, listener)
+
+
+def test_all_that_waits_is_one_transaction_of_a_database_together_with_the_next_trial(database: BaseStorage) -> None:
     storage, study, trial = deferred(database)
     other = storage.create_new_trial(study)
-    commits: list[object] = []
-    rdb = vars(database)["_backend"]
-    assert isinstance(rdb, RDBStorage)
-    sqlalchemy.event.listen(rdb.engine, "commit", commits.append)
-    for each in (trial, other):
-        say_all(storage, each)
+    commits: list[int] = []
+    with engine_event("commit", lambda _: commits.append(1)):
+        for each in (trial, other):
+            say_all(storage, each)
+        storage.flush()
+        storage.flush()
+        assert len(commits) == 1
+        say_all(storage, storage.create_new_trial(study))
+        commits.clear()
+        last = storage.create_new_trial(study, create_trial(state=TrialState.RUNNING, user_attrs={"mark": 4}))
+        # Reading the new trial is the other transaction.
+        assert len(commits) <= 2
 
-    storage.flush()
-    storage.flush()
-    assert len(commits) == 1
-    say_all(storage, storage.create_new_trial(study))
-    commits.clear()
-    last = storage.create_new_trial(study, create_trial(state=TrialState.RUNNING, user_attrs={"mark": 4}))
-
-    assert len(commits) == 1
     states = [each.state for each in database.get_all_trials(study)]
     assert states == [TrialState.COMPLETE] * 3 + [TrialState.RUNNING]
     assert (storage.get_trial(last).number, database.get_trial(last).user_attrs) == (3, {"mark": 4})
 
 
-class Kept(BaseJournalBackend, BaseJournalSnapshot):
-    """A journal that counts: what was appended at once, and its last snapshot."""
+class Full(BaseJournalBackend):
+    """A journal in memory whose disk can be full."""
 
     def __init__(self) -> None:
-        self.appended: list[list[dict[str, Any]]] = []
-        self.snapshot: bytes | None = None
+        self.logs: list[dict[str, Any]] = []
         self.is_full = False
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         if self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device")
-        self.appended.append(json.loads(json.dumps(logs)))
+        self.logs += logs
 
     def read_logs(self, log_number_from: int) -> list[dict[str, Any]]:
-        return list(itertools.chain(*self.appended))[log_number_from:]
-
-    def save_snapshot(self, snapshot: bytes) -> None:
-        self.snapshot = snapshot
-
-    def load_snapshot(self) -> bytes | None:
-        return self.snapshot
+        return self.logs[log_number_from:]
 
 
-def test_a_journal_gets_what_waits_and_the_next_trial_at_once() -> None:
-    kept = Kept()
-    storage, study, trial = deferred(JournalStorage(kept))
-    ended = storage.create_new_trial(study)
+def test_writes_that_a_full_disk_has_refused_are_made_the_next_time() -> None:
+    journal = Full()
+    storage, study, trial = deferred(JournalStorage(journal))
     say_all(storage, trial)
-    storage.set_trial_user_attr(ended, "late", 1)
-    JournalStorage(kept).set_trial_state_values(ended, TrialState.FAIL)
-    kept.is_full, before = True, len(kept.appended)
+    journal.is_full = True
     with pytest.raises(OSError, match="No space left"):
         storage.create_new_trial(study)
-    kept.is_full = False
+    journal.is_full = False
 
-    last = storage.create_new_trial(study, create_trial(state=TrialState.RUNNING, user_attrs={"mark": 3}))
-    storage.flush()
+    storage.create_new_trial(study)
 
-    assert len(kept.appended) == before + 1
-    there = JournalStorage(kept).get_all_trials(study)
-    assert [each.state for each in there] == [TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING]
-    assert (there[0].params, there[0].value) == ({"x": 0.25, "y": "b"}, 0.75)
-    assert (there[1].user_attrs, there[2].user_attrs, there[2]._trial_id) == ({}, {"mark": 3}, last)
-    # Its snapshots are written as ever, so that it is soon read.
-    for _ in range(100):
-        storage.create_new_trial(study)
-    assert kept.snapshot is not None
-    assert len(JournalStorage(kept).get_all_trials(study)) == 103
+    first, second = JournalStorage(journal).get_all_trials(study)
+    assert (first.state, first.params, first.value) == (TrialState.COMPLETE, {"x": 0.25, "y": "b"}, 0.75)
+    assert second.state is TrialState.RUNNING
 
 
 def test_a_refused_write_makes_no_second_trial(database: BaseStorage) -> None:
@@ -267,52 +255,25 @@ def test_trials_that_were_read_do_not_get_system_attributes_that_are_set_later(b
     assert storage.get_all_trials(study, deepcopy=False) == [now]
 
 
-def test_another_thread_may_use_the_database_while_it_is_written(database: BaseStorage) -> None:
+def test_another_thread_may_use_the_studys_storage_while_a_transaction_is_open(database: BaseStorage) -> None:
     storage, study, trial = deferred(database)
     say_all(storage, trial)
     seen: list[int] = []
+    reader = threading.Thread(target=lambda: seen.append(len(database.get_all_trials(study))))
 
-    def look(write: Callable[[], object]) -> Callable[[], object]:
-        def looked() -> object:
-            thread = threading.Thread(target=lambda: seen.append(len(database.get_all_trials(study))))
-            thread.start()
-            thread.join()
-            return write()
+    def read(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement.startswith("INSERT") and not reader.ident:
+            reader.start()
+            reader.join(30)
 
-        return looked
+    with engine_event("after_cursor_execute", read):
+        storage.flush()
 
-    what = (trial, "parameter", "x")
-    storage._pending[what] = look(storage._pending[what])
-    storage.flush()
     assert seen == [1]
     assert database.get_trial(trial).params == {"x": 0.25, "y": "b"}
 
 
-def test_two_threads_that_write_one_database_at_once_lose_nothing(database: BaseStorage) -> None:
-    """As calls for two studies do that have one storage: the second begins to write during the first, and ends after it."""
-    (here, study, mine), (there, _, theirs) = (deferred(database, name) for name in ("first", "second"))
-    has_begun, is_over = threading.Event(), threading.Event()
-    thread = threading.Thread(target=there.flush)
-
-    def begin_the_other() -> None:
-        if not thread.ident:
-            thread.start()
-            assert has_begun.wait(30)
-
-    def wait_for_the_other() -> None:
-        has_begun.set()
-        assert is_over.wait(30)
-
-    for storage, trial, first in ((here, mine, begin_the_other), (there, theirs, wait_for_the_other)):
-        say_all(storage, trial)
-        write = storage._pending[what := (trial, "parameter", "x")]
-        storage._pending[what] = lambda first=first, write=write: (first(), write())
-    here.flush()
-    is_over.set()
-    thread.join()
-
-    database.set_study_user_attr(study, "written", 1)
-    elsewhere = RDBStorage(database._backend.url)
-    assert elsewhere.get_study_user_attrs(study) == {"written": 1}
-    for trial in (mine, theirs):
-        assert elsewhere.get_trial(trial).params == {"x": 0.25, "y": "b"}
+def test_a_closed_storage_leaves_the_studys_own_one_open(database: BaseStorage) -> None:
+    storage, study, _ = deferred(database)
+    storage.close()
+    assert len(database.get_all_trials(study)) == 1

@@ -1,22 +1,30 @@
-"""An experiment as a study of Optuna, after it has ended and while it runs."""
+"""An experiment as a study of Optuna, after it has ended and while it runs, and as a file."""
 
 from __future__ import annotations
 
+import json
 import math
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
+from wsgiref.util import setup_testing_defaults
 
 import numpy as np
 import optuna
+import optuna_dashboard
 import pytest
+from click.testing import CliRunner
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 import mqtune
-from mqtune.core.events import Event, ExperimentCreated, Reports, decode_event
+from mqtune import Results
+from mqtune.cli import group
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import Config
-from mqtune.integrations.optuna_study import StudyMirror
-from mqtune.journal import JOURNAL_FILE, JournalFile
-from mqtune.results.results import Results
+from mqtune.integrations.optuna_study import study_of
 
 SPACE = {
     "x": mqtune.uniform(-1, 1),
@@ -97,22 +105,35 @@ def test_a_study_has_each_trial_with_its_config_its_reports_and_its_end_and_says
     assert optuna.importance.get_param_importances(study, params=["x", "q"]).keys() == {"x", "q"}
 
 
-def test_a_mirror_that_is_written_after_each_event_comes_to_the_same_study(results: Results) -> None:
-    first, *events = events_of(results)
-    assert isinstance(first, ExperimentCreated)
-    mirror = StudyMirror(first)
-    seen: set[TrialState] = set()
-    for event in events:
-        mirror.take(event)
-        mirror.write()
-        seen |= {trial.state for trial in mirror.study.get_trials(deepcopy=False)}
+def test_a_study_of_a_running_experiment_has_its_waiting_and_running_trials(results: Results) -> None:
+    created, *events = results.events()
+    assert isinstance(created, ExperimentCreated)
+
+    seen = {trial.state for end in range(0, len(events), 3) for trial in study_of(created, events[:end]).trials}
 
     assert seen >= {TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED}
-    for one, other in zip(mirror.study.trials, results.to_optuna_study().trials, strict=True):
-        assert (one.state, one.params, one.user_attrs) == (other.state, other.params, other.user_attrs)
-        assert repr(one.value) == repr(other.value)
-        # A report that the driver had not seen when it decided is late in the results, and in the journal before the decision.
-        assert other.intermediate_values.keys() <= one.intermediate_values.keys()
+
+
+def test_optunas_dashboard_serves_an_exported_experiment(results: Results, tmp_path: Path) -> None:
+    file = tmp_path / "study.optuna"
+    command = ["export", str(results.folder), "-o", str(file)]
+    assert CliRunner().invoke(group, command).exit_code == 0
+    application = optuna_dashboard.wsgi(JournalStorage(JournalFileBackend(str(file))))
+
+    def ask(path: str) -> Any:
+        environment: dict[str, Any] = {"PATH_INFO": path}
+        setup_testing_defaults(environment)
+        statuses: list[str] = []
+        body = b"".join(application(environment, lambda status, *_: statuses.append(status)))
+        assert statuses == ["200 OK"]
+        return json.loads(body)
+
+    (summary,) = ask("/api/studies")["study_summaries"]
+    assert summary["study_name"] == results.name
+    states = [trial["state"] for trial in ask(f"/api/studies/{summary['study_id']}")["trials"]]
+    assert states == [trial.state.name.capitalize() for trial in results.to_optuna_study().trials]
+    again = CliRunner().invoke(group, command)
+    assert (type(again.exception), "is there already" in str(again.exception)) == (ConfigurationError, True)
 
 
 def test_of_several_metrics_it_has_the_pareto_front() -> None:
@@ -131,12 +152,6 @@ def test_of_several_metrics_it_has_the_pareto_front() -> None:
             assert seen.values == [trial.metrics["loss"], trial.metrics["cost"]]
     ended = {trial.id for trial in results.pareto_front if trial.status.is_completed}
     assert ended <= {trial.user_attrs["mqtune.trial"] for trial in study.best_trials}
-    follower = StudyMirror(created := next(results.events()))  # type: ignore[arg-type]
-    assert isinstance(created, ExperimentCreated)
-    for event in results.events():
-        follower.take(event) if event is not created else None
-        follower.write()
-    assert [trial.values for trial in follower.study.trials] == [trial.values for trial in study.trials]
 
 
 def test_a_study_of_a_conditional_space_names_parameters_as_the_config_does() -> None:
@@ -164,25 +179,3 @@ def test_a_study_of_a_conditional_space_names_parameters_as_the_config_does() ->
             **clip,
         }
     assert np.isnan(results.array("opt.lr")).sum() == 0
-
-
-def events_of(results: Results) -> list[Event | Reports]:
-    found = [decode_event(entry.data, entry.id) for entry in JournalFile(results.folder / JOURNAL_FILE).read()]
-    return [event for event in found if event is not None]
-
-
-def test_an_entry_that_the_ones_before_do_not_allow_does_not_end_it(results: Results) -> None:
-    """As they come, the journal's entries may be in another order than a driver's."""
-    created, *later = JournalFile(results.folder / JOURNAL_FILE).read()
-    first = decode_event(created.data, created.id)
-    assert isinstance(first, ExperimentCreated)
-    mirror = StudyMirror(first)
-    early, *others = (each for each in later if isinstance(decode_event(each.data, each.id), Reports))
-
-    assert mirror.take_entry(early) == set()
-    for entry in later:
-        mirror.take_entry(entry)
-    mirror.write()
-
-    assert others
-    assert [trial.state for trial in mirror.study.trials] == [each.state for each in results.to_optuna_study().trials]

@@ -18,6 +18,7 @@ from optuna.terminator import report_cross_validation_scores
 
 from mqtune.core.trial import PARAMETERS, Metrics, TrialId
 from mqtune.integrations.optuna_optimize import MARK, StudyTrials
+from mqtune.integrations.optuna_private import is_stopped, storage_of
 from mqtune.integrations.optuna_trial import ASKED, CALL, TOOK, as_trainable
 from mqtune.trainable import reporting
 
@@ -87,8 +88,8 @@ class Crowd:
     def run(self, objective: Callable[..., Any], at_once: int) -> None:
         """Run trials until the sampler has stopped the study and all have ended."""
         began, study = 0, self._wire.trials.study
-        while self._calls or not study._stop_flag:
-            if len(self._calls) < at_once and not study._stop_flag:
+        while self._calls or not is_stopped(study):
+            if len(self._calls) < at_once and not is_stopped(study):
                 began += 1
                 trial = TrialId(f"{began:04d}")
                 self._answers[trial] = queue.Queue()
@@ -338,16 +339,16 @@ def test_an_objective_uploads_artifacts_and_says_scores_as_on_its_studys_machine
         (seen,) = optuna.artifacts.get_all_artifact_meta(trial)
         report_cross_validation_scores(trial, [0.5, 0.75])
         with pytest.raises(KeyError, match="its own trial"):
-            trial.storage.set_trial_user_attr(trial._trial_id + 1, "other", 1)
+            trial.storage.set_trial_user_attr(1_000_000, "other", 1)
         with pytest.raises(AttributeError, match="get_all_trials"):
             trial.storage.get_all_trials(0)
-        trial.storage.set_trial_user_attr(trial._trial_id, "file", seen.filename)
+        trial.set_user_attr("file", seen.filename)
         return 0.0
 
     wire.run(saving)
 
     (trial,) = study.trials
-    (stored,) = optuna.artifacts.get_all_artifact_meta(trial, storage=study._storage)
+    (stored,) = optuna.artifacts.get_all_artifact_meta(trial, storage=storage_of(study))
     assert (stored.filename, trial.user_attrs["file"]) == ("model.txt", "model.txt")
     assert (tmp_path / "store" / stored.artifact_id).read_text() == "weights"
     assert [0.5, 0.75] in trial.system_attrs.values()

@@ -14,11 +14,11 @@ import mqtune
 ROOT: Final = Path(mqtune.__file__).parent
 #: What stands below the package beside its modules of a start.
 _START: Final = {"__init__.py", "__main__.py", "py.typed", "__pycache__"}
-MOST_ENTRIES: Final = 15
+MOST_ENTRIES: Final = 16
 MOST_PARAMETERS: Final = 17
 #: With lines of at most 120 columns.
 MOST_LINES_OF_A_MODULE: Final = 750
-MOST_ANY: Final = 350
+MOST_ANY: Final = 352
 MEDIAN_LINES: Final = 6
 P90_LINES: Final = 20
 

@@ -29,6 +29,7 @@ FLOORS: Final = {
     "worker": 3,
     "client": 4,
     "driver": 4,
+    "extend": 4,
     "integrations": 4,
     "results": 4,
     "tuner": 4,
@@ -46,7 +47,6 @@ ALONE: Final = {
     "click": {"cli/", "__main__.py"},
     "ax": {"integrations/"},
     "optuna": {"integrations/"},
-    "optuna_dashboard": {"integrations/"},
     "syne_tune": {"integrations/"},
     "keras": {"integrations/"},
     "lightgbm": {"integrations/"},
@@ -86,7 +86,6 @@ PARTNERS: Final = {
     "lightgbm",
     "lightning",
     "optuna",
-    "optuna_dashboard",
     "ray",
     "syne_tune",
     "torch",
@@ -99,8 +98,8 @@ PARTNERS: Final = {
 CYCLES_TO_GO: Final[list[set[str]]] = []
 
 
-#: Files in which a module's name is no import: registries name the extras that users may have, and a worker is another process.
-BY_NAME: Final = frozenset({"schedulers/base.py", "search/base.py", "backends/local/worker.py"})
+#: Files in which the name of a module is no import, but that of a process, a group of entry points, or an attribute.
+BY_NAME: Final = frozenset({"backends/local/worker.py", "core/entry_points.py", "integrations/opentelemetry.py"})
 
 
 class Import(NamedTuple):
@@ -258,6 +257,20 @@ def test_every_part_has_a_floor() -> None:
 
 def test_no_arrow_points_up() -> None:
     assert arrows_up(ROOT) == []
+
+
+def test_integrations_import_public_packages_and_one_module_of_the_inside() -> None:
+    allowed = re.compile(r"mqtune\.(integrations\.|extend\.)|mqtune\.((results|schedulers|search|checkpoints)\.)?\w+$")
+    modules = {f"mqtune.{name}" for name in modules_of(ROOT)}
+
+    inside = [
+        str(each)
+        for each in imports_of(ROOT)
+        if each.file.startswith("integrations/") and each.module.startswith("mqtune.")
+        if not allowed.match(each.module) or (each.module in modules and "integrations" not in each.module)
+    ]
+
+    assert inside == []
 
 
 def test_libraries_stay_where_they_belong() -> None:

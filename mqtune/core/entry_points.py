@@ -1,0 +1,61 @@
+"""Entry points by which installed packages, mqtune's own integrations included, add to mqtune."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import install_command
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+#: Classes of searchers and of schedulers, by their kinds.
+SEARCHERS: Final = "mqtune.searchers"
+SCHEDULERS: Final = "mqtune.schedulers"
+#: Objects with ``export(results, path)``, by the format's name.
+EXPORTERS: Final = "mqtune.exporters"
+#: Objects with ``recognizes(source)`` and ``read(source, metric, mode, study)``, by the tool's name.
+IMPORTERS: Final = "mqtune.importers"
+#: Classes with ``write(results)``, made with the place, by the tool's name.
+LOGGERS: Final = "mqtune.loggers"
+
+
+@cache
+def _points(group: str) -> dict[str, EntryPoint]:
+    """Return a group's entry points by name. The first call reads a file of each installed package."""
+    # Most commands need none.
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}
+
+
+def names_in(group: str) -> list[str]:
+    """Return the names of a group's entry points, in order."""
+    return [*_points(group)]
+
+
+def load_point(group: str, name: str) -> Any:
+    """Return the object of an entry point.
+
+    Raises:
+        ConfigurationError: there is no such entry point, or it can't be imported. The text says what to install.
+    """
+    point = _points(group).get(name)
+    if point is None:
+        raise ConfigurationError(
+            f"no installed package adds {name!r} to {group}; there are: {', '.join(_points(group)) or 'none'}"
+        )
+    try:
+        return point.load()
+    except ImportError as error:
+        package = point.dist.name if point.dist is not None else "its package"
+        way_out = install_command(name) if package == "mqtune" else f"reinstall {package}"
+        raise ConfigurationError(f"{name} can't be imported ({error}); {way_out}") from error
+
+
+def is_added(group: str, kind: type) -> bool:
+    """Whether an entry point of a group names this class. Nothing is imported."""
+    path = f"{kind.__module__}:{kind.__qualname__}"
+    return any(point.value == path for point in _points(group).values())
