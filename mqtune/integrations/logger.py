@@ -1,4 +1,4 @@
-"""What loggers have in common: they write an experiment's trials into another tool, from its journal."""
+"""Base class of loggers, which write the trials of an experiment into another tool."""
 
 from __future__ import annotations
 
