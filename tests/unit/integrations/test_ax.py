@@ -87,12 +87,12 @@ class OfAx(Story):
     @property
     def rows(self) -> Any:
         """What Ax has of the trials' values: a row for each, by the trial and the step."""
-        return self.searcher.experiment.lookup_data().df
+        return self.searcher.experiment.data.full_df
 
     @property
     def model(self) -> list[tuple[Status, float | None, int]]:
         """Each of Ax's trials: its status, and its value with the step that it is of."""
-        rows = self.rows
+        rows = self.searcher.experiment.lookup_data().df
         found = []
         for index, trial in self.searcher.experiment.trials.items():
             last = rows[rows["trial_index"] == index]
@@ -260,7 +260,7 @@ def test_ax_leaves_the_cores_to_the_trials() -> None:
             seen.append(torch.get_num_threads())
             raise SearchSpaceExhausted("enough")
 
-    story = OfAx(bound(Watching([GenerationNode("Sobol", [GeneratorSpec(Generators.SOBOL)], None)], "watching")))
+    story = OfAx(bound(Watching(nodes=[GenerationNode("Sobol", [GeneratorSpec(Generators.SOBOL)])], name="watching")))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
