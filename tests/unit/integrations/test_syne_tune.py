@@ -224,18 +224,19 @@ class Draws(Notes):
     def __init__(self, space: dict[str, Any]) -> None:
         super().__init__()
         self.config_space = config_space(space)
+        self.flat: list[dict[str, Any]] = []
 
     def suggest(self, trial_id: int | None = None) -> TrialSuggestion:
         """Suggest a new config, and next the same as it came back."""
         domains = self.config_space.items()
-        if len(self.told) % 2:
-            config = {key: self.told[-1][key] for key, _ in domains}
+        if len(self.flat) % 2:
+            config = {key: self.flat[-1][key] for key, _ in domains}
         else:
             config = {key: domain.sample() if hasattr(domain, "sample") else domain for key, domain in domains}
         return TrialSuggestion.start_suggestion(config)
 
     def on_trial_add(self, trial: Any) -> None:
-        self.told.append(trial.config)
+        self.flat.append(trial.config)
 
 
 def test_a_config_that_syne_tune_is_told_of_is_of_its_space_and_becomes_the_same_config_again() -> None:
@@ -248,7 +249,7 @@ def test_a_config_that_syne_tune_is_told_of_is_of_its_space_and_becomes_the_same
         space.check(first, partial=False)
         assert again == {**first, "noise": pytest.approx(first["noise"])}
     domains = {key: domain for key, domain in draws.config_space.items() if key != "epochs"}
-    assert all(domain.is_valid(told[key]) for told in draws.told for key, domain in domains.items())
+    assert all(domain.is_valid(flat[key]) for flat in draws.flat for key, domain in domains.items())
 
 
 def noted(notes: Notes, *losses: Any, **options: Any) -> list[Any]:
