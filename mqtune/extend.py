@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     )
     from mqtune.core.trial import (
         CONTINUE as CONTINUE,
-        ENDS as ENDS,
         ITERATION as ITERATION,
         PARAMETERS as PARAMETERS,
         TIME_TOTAL as TIME_TOTAL,
@@ -120,7 +119,6 @@ _NAMES: Final = {
         "CheckpointId",
         "Config",
         "CONTINUE",
-        "ENDS",
         "is_number",
         "ITERATION",
         "Metrics",

@@ -291,6 +291,12 @@ class AxSearcher(ModelSearcher[_Record]):
         self._send()
         return self._client
 
+    @property
+    def experiment(self) -> Any:
+        """Ax's experiment of that client; for analyses that take one."""
+        self._send()
+        return self._experiment
+
     def learn(self, trial: PastTrial) -> None:
         """Attach a trial that has ended, which counts among those that come before there is a model."""
         is_end = trial.status is TrialStatus.COMPLETED and trial.step <= 1

@@ -1,4 +1,4 @@
-"""What loggers have in common: they write an experiment's trials into another tool, from its journal."""
+"""Base class of loggers, which write the trials of an experiment into another tool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: How often reports are written, in seconds: seldom enough for a tool behind a network, soon enough for who looks at it.
 FLUSH_S: Final = 1.0
 #: The most reports of a trial that wait until they are written, which is some megabytes.
-MOST_WAITING: Final = 1000
+_MOST_WAITING: Final = 1000
 
 
 @dataclass(slots=True)
@@ -40,6 +40,8 @@ class TrialLogger(Callback, ABC):
     """
 
     interval_s = FLUSH_S
+    #: The number of waiting reports of one trial at which a logger writes them before their time.
+    most_waiting: int = _MOST_WAITING
 
     def __init__(self) -> None:
         self._experiment_folder = Path()
@@ -164,7 +166,7 @@ class TrialLogger(Callback, ABC):
     def _take_report(self, progress: _Progress, report: Report, number: int) -> None:
         expected = progress.written + len(progress.waiting) + 1
         if number == expected:
-            if len(progress.waiting) >= MOST_WAITING:
+            if len(progress.waiting) >= self.most_waiting:
                 # While the tool is away this fails, and the report comes from the journal later.
                 self._write_waiting(progress)
             progress.waiting.append(report)

@@ -146,7 +146,7 @@ def test_the_script_works_as_written(tmp_path: Path, mqtune_home: Path):
 def test_both_commands_of_the_readme_are_there_and_name_extras_that_exist():
     commands = [text.strip() for text in blocks("") if "pip install" in text]
 
-    assert commands == ["pip install -e '.[demo]' && mqtune demo", "pip install -e '.[test]' && pytest"]
+    assert commands == ["pip install -e '.[demo]' && mqtune demo", "pip install -e . --group test && pytest"]
 
 
 def test_every_link_of_the_docs_leads_somewhere():

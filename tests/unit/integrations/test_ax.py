@@ -8,7 +8,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,17 +17,21 @@ import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
 from mqtune.core.trial import Config, Trial, TrialId, TrialStatus
-from mqtune.search.base import WAIT, PastTrial, Searcher
-from mqtune.search.points import PointsFirst, searcher_of
-from mqtune.search.space import Space
+from mqtune.search import WAIT, PastTrial, Searcher
 
 pytest.importorskip("ax")
 torch = pytest.importorskip("torch")
 
+from ax.adapter.registry import Generators  # noqa: E402
 from ax.api.client import Client  # noqa: E402
 from ax.api.configs import ChoiceParameterConfig, RangeParameterConfig  # noqa: E402
+from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy  # noqa: E402
+from ax.api.utils.structs import GenerationStrategyDispatchStruct  # noqa: E402
 from ax.core.trial_status import TrialStatus as Status  # noqa: E402
 from ax.exceptions.core import SearchSpaceExhausted  # noqa: E402
+from ax.generation_strategy.generation_node import GenerationNode  # noqa: E402
+from ax.generation_strategy.generation_strategy import GenerationStrategy  # noqa: E402
+from ax.generation_strategy.generator_spec import GeneratorSpec  # noqa: E402
 
 from mqtune.integrations.ax import AxSearcher  # noqa: E402
 from mqtune.integrations.ax_space import space_of  # noqa: E402
@@ -36,7 +39,7 @@ from mqtune.integrations.ax_space import space_of  # noqa: E402
 # Of what Ax does by itself.
 pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
 
-SPACE = Space(
+SPACE = mqtune.Space(
     {
         "lr": mqtune.loguniform(1e-9, 1e-8),
         "x": mqtune.uniform(-1, 1),
@@ -53,13 +56,21 @@ SPACE = Space(
         "fixed": "always",
     }
 )
-LINE = Space({"x": mqtune.uniform(-1, 1)})
+LINE = mqtune.Space({"x": mqtune.uniform(-1, 1)})
 #: Spaces in which a suggestion takes no more than a second.
-SMALL = {"random_search": SPACE, "fast": Space({"x": mqtune.uniform(-1, 1), "act": mqtune.choice(["relu", "tanh"])})}
+SMALL = {
+    "random_search": SPACE,
+    "fast": mqtune.Space({"x": mqtune.uniform(-1, 1), "act": mqtune.choice(["relu", "tanh"])}),
+}
 
 
 def bound(
-    strategy: Any = "random_search", space: Space = SPACE, *, seed: int = 1, metric: str = "val/loss", mode: str = "min"
+    strategy: Any = "random_search",
+    space: mqtune.Space = SPACE,
+    *,
+    seed: int = 1,
+    metric: str = "val/loss",
+    mode: str = "min",
 ) -> AxSearcher:
     searcher = AxSearcher(strategy)
     searcher.check_space(space)
@@ -74,11 +85,16 @@ class OfAx(Story):
         super().__init__(searcher, "val/loss")
 
     @property
+    def rows(self) -> Any:
+        """What Ax has of the trials' values: a row for each, by the trial and the step."""
+        return self.searcher.experiment.data.full_df
+
+    @property
     def model(self) -> list[tuple[Status, float | None, int]]:
         """Each of Ax's trials: its status, and its value with the step that it is of."""
-        rows = self.searcher.client._experiment.lookup_data().df
+        rows = self.searcher.experiment.lookup_data().df
         found = []
-        for index, trial in self.searcher._experiment.trials.items():
+        for index, trial in self.searcher.experiment.trials.items():
             last = rows[rows["trial_index"] == index]
             value, step = (None, 0) if last.empty else (float(last["mean"].iloc[-1]), step_of(last["step"].iloc[-1]))
             found.append((trial.status, value, step))
@@ -87,6 +103,11 @@ class OfAx(Story):
 
 def step_of(progression: float) -> int:
     return 0 if math.isnan(progression) else round(2**progression - 1)
+
+
+def strategy_of(method: str, **options: Any) -> GenerationStrategy:
+    """Return a strategy that a user may have made, by Ax's own means."""
+    return choose_generation_strategy(GenerationStrategyDispatchStruct(method=method, **options))
 
 
 @pytest.fixture
@@ -136,9 +157,9 @@ def test_of_each_trial_the_values_at_powers_of_two_are_told_and_the_last_one(sto
     story.report(second, {"val/loss": 10.0, "training_iteration": 10})
 
     def told() -> dict[int, list[int]]:
-        rows = story.searcher.client._experiment.data._data_rows
-        assert all(row.mean == step_of(row.step) for row in rows)
-        return {index: [step_of(row.step) for row in rows if row.trial_index == index] for index in (0, 1)}
+        rows = [*zip(story.rows["trial_index"], story.rows["step"], story.rows["mean"], strict=True)]
+        assert all(mean == step_of(step) for _, step, mean in rows)
+        return {index: [step_of(step) for trial, step, _ in rows if trial == index] for index in (0, 1)}
 
     assert told() == {0: [1, 2, 4, 8, 16, 32, 64], 1: [10]}
     story.end(first, TrialStatus.EARLY_STOPPED)
@@ -154,7 +175,7 @@ def test_of_what_it_has_learnt_a_value_alone_is_how_a_trial_ended_and_any_other_
     story.searcher.learn(PastTrial(config, 2.0, 3, TrialStatus.EARLY_STOPPED))
     story.searcher.learn(PastTrial(config, 3.0, 27))
 
-    assert [str(row.step) for row in story.searcher._experiment.data._data_rows[:2]] == ["nan", "2.0"]
+    assert [str(step) for step in story.rows["step"][:2]] == ["nan", "2.0"]
     assert story.model[-1] == (Status.COMPLETED, 3.0, 27)
 
 
@@ -191,7 +212,7 @@ def test_a_trial_that_goes_on_with_another_config_is_another_one_for_ax(story: O
     story.end(story.report(trial, 1.0))
 
     assert story.model == [(Status.EARLY_STOPPED, 3.0, 1), (Status.COMPLETED, 1.0, 2)]
-    assert story.searcher._experiment.trials[1].arm.parameters["x"] == 0.75
+    assert story.searcher.experiment.trials[1].arm.parameters["x"] == 0.75
 
 
 def test_configs_that_a_user_adds_teach_as_others_do(story: OfAx) -> None:
@@ -215,15 +236,15 @@ def test_a_config_outside_the_space_teaches_nothing_and_breaks_nothing(story: Of
 
 
 def test_conditions_and_constraints_are_refused() -> None:
-    conditional = Space({"opt": mqtune.choice([{"momentum": mqtune.uniform(0, 1)}, "adam"])})
+    conditional = mqtune.Space({"opt": mqtune.choice([{"momentum": mqtune.uniform(0, 1)}, "adam"])})
     with pytest.raises(ConfigurationError, match=r"opt: choice.* is a domain that Ax has nothing like"):
         AxSearcher().check_space(conditional)
     with pytest.raises(ConfigurationError, match="Ax can't keep to the constraint"):
-        AxSearcher().check_space(Space({"x": mqtune.uniform(0, 1)}, constraint=lambda config: config["x"] > 0.5))
+        AxSearcher().check_space(mqtune.Space({"x": mqtune.uniform(0, 1)}, constraint=lambda config: config["x"] > 0.5))
 
 
 def test_a_small_space_is_searched_once_and_what_was_abandoned_is_not_suggested_again() -> None:
-    story = OfAx(bound("fast", Space({"depth": mqtune.grid_search([1, 2, 3])})))
+    story = OfAx(bound("fast", mqtune.Space({"depth": mqtune.grid_search([1, 2, 3])})))
     ends = [TrialStatus.ABANDONED, TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED]
     trials = [story.end(story.report(story.begin(), number), end) for number, end in enumerate(ends)]
 
@@ -231,15 +252,15 @@ def test_a_small_space_is_searched_once_and_what_was_abandoned_is_not_suggested_
     assert story.searcher.suggest(TrialId("0004")) is None
 
 
-def test_ax_leaves_the_cores_to_the_trials(story: OfAx, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ax_leaves_the_cores_to_the_trials() -> None:
     seen = []
 
-    class Strategy:
-        def gen(self, experiment: Any, n: int) -> Any:
+    class Watching(GenerationStrategy):
+        def gen(self, *arguments: Any, **options: Any) -> Any:
             seen.append(torch.get_num_threads())
             raise SearchSpaceExhausted("enough")
 
-    monkeypatch.setattr(story.searcher, "_named_strategy", Strategy)
+    story = OfAx(bound(Watching(nodes=[GenerationNode("Sobol", [GeneratorSpec(Generators.SOBOL)])], name="watching")))
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -252,11 +273,11 @@ def test_ax_leaves_the_cores_to_the_trials(story: OfAx, monkeypatch: pytest.Monk
 
 def test_points_that_come_first_teach_as_others_do() -> None:
     inner = AxSearcher("random_search")
-    searcher = PointsFirst([{"x": 0.5}], inner)
+    searcher = mqtune.PointsFirst([{"x": 0.5}], inner)
     searcher.bind(SPACE, 1, metric="loss", mode="min")
 
     assert OfAx(searcher).begin().config["x"] == 0.5
-    assert [trial.arm.parameters["x"] for trial in inner._experiment.trials.values()] == [0.75]
+    assert [trial.arm.parameters["x"] for trial in inner.experiment.trials.values()] == [0.75]
     assert searcher.is_slow
     assert searcher.adaptive
 
@@ -290,27 +311,18 @@ def test_a_resumed_driver_asks_nothing_again_and_is_suggested_what_the_first_wou
 
 
 def test_a_strategy_of_the_users_counts_its_own_trials_and_waits_for_their_results() -> None:
-    from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
-    from ax.api.utils.structs import GenerationStrategyDispatchStruct
-
-    struct = GenerationStrategyDispatchStruct(
-        method="fast", initialization_budget=2, initialization_random_seed=0, initialize_with_center=False
-    )
-    story = OfAx(bound(choose_generation_strategy(struct), LINE))
+    options: dict[str, Any] = {"initialization_random_seed": 0, "initialize_with_center": False}
+    story = OfAx(bound(strategy_of("fast", initialization_budget=2, **options), LINE))
     trials = [story.begin(), story.begin()]
     assert story.searcher.suggest(TrialId("0003")) is WAIT
 
     story.end(story.report(trials[0], 1.0))
     assert story.begin().config
-    assert story.searcher._experiment.trials[2].generator_run._generation_node_name == "MBM"
+    assert story.searcher.client.summarize()["generation_node"].iloc[2] == "MBM"
 
 
 def test_a_strategy_that_waits_for_what_never_comes_is_an_error() -> None:
-    from ax.api.utils.generation_strategy_dispatch import choose_generation_strategy
-    from ax.api.utils.structs import GenerationStrategyDispatchStruct
-
-    struct = GenerationStrategyDispatchStruct(method="fast", initialization_budget=1, initialize_with_center=False)
-    story = OfAx(bound(choose_generation_strategy(struct), LINE))
+    story = OfAx(bound(strategy_of("fast", initialization_budget=1, initialize_with_center=False), LINE))
     story.end(story.report(story.begin(), 1.0), TrialStatus.EARLY_STOPPED)
 
     with pytest.raises(ConfigurationError, match="Ax suggests nothing more without further results"):
@@ -321,10 +333,10 @@ def test_a_named_strategy_can_be_made_again_from_a_definition_and_one_of_the_use
     description = AxSearcher("quality", seed=7).describe()
     assert description == {"searcher": "ax", "strategy": "quality", "seed": 7}
 
-    again = searcher_of(description, SPACE)
+    again = Searcher.rebuild(description)
     assert isinstance(again, AxSearcher)
     assert again.describe() == description
-    own = AxSearcher(Client()._choose_generation_strategy(method="random_search"))
+    own = AxSearcher(strategy_of("random_search"))
     with pytest.raises(ConfigurationError, match=r"strategy .*QuasiRandomSearch, which only your code can make"):
         Searcher.rebuild(own.describe())
 
@@ -335,7 +347,7 @@ def test_bad_arguments_are_named() -> None:
     ):
         AxSearcher("gp")
     with pytest.raises(ConfigurationError, match="no domain to choose from"):
-        AxSearcher().check_space(Space({"a": 1, "b": mqtune.choice([2])}))
+        AxSearcher().check_space(mqtune.Space({"a": 1, "b": mqtune.choice([2])}))
     searcher = bound()
     searcher.bind(SPACE, 1, metric="loss", mode="min")
     with pytest.raises(ConfigurationError, match="another experiment's"):
@@ -359,11 +371,14 @@ def test_of_several_metrics_a_report_counts_whole_or_not_at_all() -> None:
     story.report(story.begin(), {"hits/s": 3.0, "loss": math.nan, "bytes per s": 5.0})
     story.end(trial)
 
-    config = story.searcher.client._experiment.optimization_config
+    config = story.searcher.experiment.optimization_config
     assert str(config.objective.expression) == "metric0, -metric1"
     assert [str(each.expression) for each in config.outcome_constraints] == ["metric2 <= 1000.0"]
-    rows = story.searcher._experiment.lookup_data().df
-    assert dict(zip(rows["metric_name"], rows["mean"], strict=True)) == {"metric0": 3.0, "metric1": 2.0, "metric2": 5.0}
+    assert dict(zip(story.rows["metric_name"], story.rows["mean"], strict=True)) == {
+        "metric0": 3.0,
+        "metric1": 2.0,
+        "metric2": 5.0,
+    }
 
 
 def test_the_front_is_the_one_that_ax_finds_and_no_kernel_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,7 +400,7 @@ def test_the_front_is_the_one_that_ax_finds_and_no_kernel_is_compiled(monkeypatc
         run=mqtune.RunOptions(progress=False),
     ).run()
 
-    theirs = searcher._client.get_pareto_frontier(use_model_predictions=False)
+    theirs = searcher.client.get_pareto_frontier(use_model_predictions=False)
     assert {int(trial.id) - 1 for trial in results.pareto_front} == {index for _, _, index, _ in theirs}
     assert len(theirs) > 1
 
@@ -404,7 +419,7 @@ def test_constraints_that_can_not_be_meant_are_named() -> None:
 
 
 def test_where_first_values_are_all_alike_the_model_does_not_look_in_the_corners() -> None:
-    space = Space({f"x{number}": mqtune.uniform(-1, 1) for number in range(5)})
+    space = mqtune.Space({f"x{number}": mqtune.uniform(-1, 1) for number in range(5)})
     story, rng = OfAx(bound("fast", space)), random.Random(1)
     for number in range(14):
         config = space.sample(rng)
@@ -413,14 +428,14 @@ def test_where_first_values_are_all_alike_the_model_does_not_look_in_the_corners
         losses = [floor + (9 - floor) * step**-1.2 + rng.gauss(0, 0.01) for step in (1, 2, 3)]
         story.end(story.report(trial, *losses[: 1 if number % 3 else 3]), TrialStatus.EARLY_STOPPED)
 
-    rows = len(story.searcher._experiment.data._data_rows)
+    rows = len(story.rows)
     values = story.begin().config.values()
     assert sum(abs(value) > 0.98 for value in values) < 3
-    assert len(story.searcher._experiment.data._data_rows) == rows
+    assert len(story.rows) == rows
 
 
 def test_a_strategy_of_another_experiment_is_refused_with_the_way_out() -> None:
-    strategy = Client()._choose_generation_strategy(method="random_search")
+    strategy = strategy_of("random_search")
     bound(strategy)
     with pytest.raises(
         ConfigurationError, match=r"QuasiRandomSearch is another experiment's .*give strategy.clone_reset\(\)"
@@ -486,10 +501,10 @@ def test_a_client_of_the_users_proposes_the_configs_and_is_told_what_became_of_t
 
     assert len(results) == 6
     for trial in results:
-        Space(space).check(trial.config, partial=False)
+        mqtune.Space(space).check(trial.config, partial=False)
         assert trial.config["x"] + trial.config["y"] <= 1 + 1e-9
-    assert len(client._experiment.trials) == 1
-    told = searcher.client._experiment
+    assert len(client.summarize()) == 1
+    told = searcher.experiment
     assert [trial.arm.parameters for trial in told.trials.values()][1:] == [trial.config for trial in results]
     assert {trial.status for trial in told.trials.values()} == {Status.COMPLETED, Status.EARLY_STOPPED}
     rows = told.lookup_data().df
@@ -499,23 +514,28 @@ def test_a_client_of_the_users_proposes_the_configs_and_is_told_what_became_of_t
 
 
 def test_a_client_of_the_users_that_saves_to_a_database_has_a_copy_that_saves_nothing() -> None:
+    class Saving(Client):
+        db_settings_set = True
+
     client = configured()
     client.configure_generation_strategy(method="random_search", initialization_random_seed=1)
-    client._db_settings = SimpleNamespace()
-    assert client.db_settings_set
-    searcher = AxSearcher(client)
+    client.__class__ = Saving
+    story = OfAx(AxSearcher(client))
+    story.searcher.bind(mqtune.Space(space_of(client)), 1, metric="loss", mode="min")
 
-    searcher.bind(Space(space_of(client)), 1, metric="loss", mode="min")
+    story.begin()
+    story.searcher.client.get_next_trials(1)
 
-    assert not searcher.client.db_settings_set
-    assert searcher.client._generation_strategy.experiment is searcher.client._experiment is not client._experiment
+    assert not story.searcher.client.db_settings_set
+    assert len(story.searcher.client.summarize()) == 2
+    assert client.summarize().empty
 
 
 def test_a_client_of_another_experiment_than_the_tuners_is_refused() -> None:
     def checked(client: Client, space: Any = None, metrics: Any = "loss", modes: Any = "min") -> None:
         searcher = AxSearcher(client)
         searcher.check_objective(Objective.of(metrics, modes))
-        searcher.check_space(Space(space_of(client) | (space or {})))
+        searcher.check_space(mqtune.Space(space_of(client) | (space or {})))
 
     checked(configured())
     checked(configured(), {"act": mqtune.choice(["gelu", "relu", "tanh"])})

@@ -7,13 +7,13 @@ import random
 from typing import Any, Final
 
 import pytest
+from waiting import eventually
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
 from mqtune.core.trial import CONTINUE, Action, Attempt, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers.base import Scheduler
-from mqtune.testing.waiting import eventually
+from mqtune.schedulers import Scheduler
 
 pytest.importorskip("ax")
 
@@ -178,8 +178,9 @@ def test_a_strategy_is_described_whole_and_made_again() -> None:
 
     assert isinstance(again, AxEarlyStopping)
     assert again.describe() == scheduler.describe()
-    assert again._strategy == strategy
-    assert again._strategy.left.right.patience == 3
+    assert again.describe()["strategy"]["left"]["right"] == {
+        **scheduler.describe()["strategy"]["left"]["right"], "metric_signatures": ["loss"], "patience": 3, "interval": 2.5
+    }  # fmt: skip
     assert Scheduler.rebuild(AxEarlyStopping().describe()).describe() == AxEarlyStopping().describe()
 
     class Own(PercentileEarlyStoppingStrategy):

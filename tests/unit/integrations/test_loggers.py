@@ -21,11 +21,7 @@ from waiting import eventually
 
 import mqtune
 from mqtune.core.trial import Report, Trial, TrialId
-from mqtune.integrations import logger
 from mqtune.integrations.logger import TrialLogger
-from mqtune.results import callbacks
-from mqtune.results.results import Results
-from mqtune.schedulers.asha import PromotionASHA
 from mqtune.testing.worlds import WORLDS, World
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "loggers.md").read_text(encoding="utf-8")
@@ -78,14 +74,21 @@ class ToTool(TrialLogger):
         self.is_open = False
 
 
-def run(world: World, new_logger: Callable[[], TrialLogger], *, cut_after: Sequence[int] = ()) -> Results:
+class Missing(ToTool):
+    """A logger that a busy driver tells of no report: all are dropped."""
+
+    def on_report(self, trial: Trial, report: Report) -> None:
+        pass
+
+
+def run(world: World, new_logger: Callable[[], TrialLogger], *, cut_after: Sequence[int] = ()) -> mqtune.Results:
     def arguments() -> dict[str, Any]:
-        return {"scheduler": PromotionASHA(9, grace_period=3), "callbacks": [new_logger()]}
+        return {"scheduler": mqtune.PromotionASHA(9, grace_period=3), "callbacks": [new_logger()]}
 
     return world.run(arguments, cut_after=cut_after)
 
 
-def expect_all(tool: Tool, results: Results) -> None:
+def expect_all(tool: Tool, results: mqtune.Results) -> None:
     """Expect each report that counts in the tool, in order, and each end."""
     assert sum(map(len, tool.reports.values())) > 0
     for result in results:
@@ -116,11 +119,10 @@ def test_what_killed_drivers_have_not_written_the_next_one_writes(seed: int) -> 
     expect_all(tool, results)
 
 
-def test_reports_that_are_dropped_while_a_tool_is_slow_come_from_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callbacks, "MOST_WAITING", 0)
+def test_reports_that_are_dropped_while_a_tool_is_slow_come_from_the_journal() -> None:
     tool = Tool()
 
-    results = run(WORLDS["slow"], lambda: ToTool(tool))
+    results = run(WORLDS["slow"], lambda: Missing(tool))
 
     expect_all(tool, results)
 
@@ -158,7 +160,7 @@ def test_reports_that_the_driver_has_not_seen_yet_are_not_written(tmp_path: Path
     tool, book = Tool(), Book(tmp_path / "contract-ahead")
     book.stage("0001")
     book.report("0001", {"loss": 3.0})
-    seen = Results.load(book.save()).experiment
+    seen = mqtune.Results.load(book.save()).experiment
     book.report("0001", {"loss": 2.0}, {"loss": 1.0})
     to_tool = ToTool(tool)
     to_tool.setup(book.save())
@@ -173,10 +175,10 @@ def test_a_trial_that_begins_while_a_logger_catches_up_is_written_too(tmp_path: 
     tool, book = Tool(), Book(tmp_path / "contract-meanwhile")
     book.stage("0001")
     book.report("0001", {"loss": 3.0})
-    seen = Results.load(book.save()).experiment
+    seen = mqtune.Results.load(book.save()).experiment
     book.stage("0002")
     book.report("0002", {"loss": 2.0})
-    later = Results.load(book.save()).experiment
+    later = mqtune.Results.load(book.save()).experiment
 
     class Meanwhile(ToTool):
         def begin_trial(self, trial: Trial) -> int:
@@ -196,29 +198,28 @@ def test_a_trial_that_begins_while_a_logger_catches_up_is_written_too(tmp_path: 
 
 
 def test_the_last_reports_of_a_trial_that_goes_on_are_written_even_if_they_were_dropped(
-    backend: mqtune.Simulated, monkeypatch: pytest.MonkeyPatch
+    backend: mqtune.Simulated,
 ) -> None:
-    monkeypatch.setattr(callbacks, "MOST_WAITING", 0)
     tool = Tool()
 
-    with contextlib.closing(going_on(backend, ToTool(tool))) as tuner:
+    with contextlib.closing(going_on(backend, Missing(tool))) as tuner:
         seen = tuner.get_trials()[0].reports
 
     assert seen == len(tool.reports[TrialId("0001")])
     assert not tool.ended
 
 
-@pytest.mark.parametrize("most_waiting", [2, 1000])
-def test_a_tool_that_was_away_gets_what_it_has_missed(most_waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", [2, 1000])
+def test_a_tool_that_was_away_gets_what_it_has_missed(limit: int) -> None:
     tool = Tool()
     tool.is_away = True
 
     class Returning(ToTool):
+        most_waiting = limit
+
         def on_end(self) -> None:
             tool.is_away = False
             super().on_end()
-
-    monkeypatch.setattr(logger, "MOST_WAITING", most_waiting)
 
     results = run(WORLDS["odd values"], lambda: Returning(tool))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,8 +12,6 @@ from logged import tuner
 import mqtune
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.trial import Trial
-from mqtune.results.results import Results
-from mqtune.schedulers.asha import PromotionASHA
 from mqtune.testing.worlds import WORLDS
 
 pytest.importorskip("opentelemetry.sdk")
@@ -24,7 +21,6 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from mqtune.core.version import install_command
 from mqtune.integrations.opentelemetry import OpenTelemetry
 
 
@@ -40,9 +36,9 @@ class Collector(InMemorySpanExporter):
         return SpanExportResult.FAILURE if self.away >= 0 else super().export(spans)
 
 
-def run(new_callback: Callable[[], mqtune.Callback], *, cut_after: Sequence[int] = ()) -> Results:
+def run(new_callback: Callable[[], mqtune.Callback], *, cut_after: Sequence[int] = ()) -> mqtune.Results:
     def arguments() -> dict[str, Any]:
-        return {"scheduler": PromotionASHA(9, grace_period=3), "callbacks": [new_callback()]}
+        return {"scheduler": mqtune.PromotionASHA(9, grace_period=3), "callbacks": [new_callback()]}
 
     return WORLDS["failures"].run(arguments, cut_after=cut_after)
 
@@ -53,7 +49,7 @@ def names(collector: InMemorySpanExporter) -> list[tuple[object, object]]:
     return sorted((each.get("mqtune.trial", ""), each.get("mqtune.attempt", 0)) for each in attributes)
 
 
-def expected(results: Results) -> list[tuple[object, object]]:
+def expected(results: mqtune.Results) -> list[tuple[object, object]]:
     attempts = [(result.id, attempt.number) for result in results for attempt in result.trial.attempts]
     return sorted([("", 0), *[(result.id, 0) for result in results], *attempts])
 
@@ -138,7 +134,7 @@ def test_written_later_they_have_the_same_ids_and_times() -> None:
     at_once, later = Collector(), Collector()
     results = run(lambda: OpenTelemetry(exporter=at_once))
 
-    OpenTelemetry(exporter=later).write(Results.load(results.name))
+    OpenTelemetry(exporter=later).write(mqtune.Results.load(results.name))
 
     def told(collector: InMemorySpanExporter) -> list[str]:
         return sorted(span.to_json() for span in collector.get_finished_spans())
@@ -151,7 +147,5 @@ def test_written_later_they_have_the_same_ids_and_times() -> None:
 def test_without_the_package_for_otlp_a_run_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
 
-    with pytest.raises(
-        ConfigurationError, match=rf"{re.escape(install_command('opentelemetry'))}, or give an exporter"
-    ):
+    with pytest.raises(ConfigurationError, match=r"install.*opentelemetry.*, or give an exporter"):
         tuner(OpenTelemetry()).run()

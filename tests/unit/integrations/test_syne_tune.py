@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
-import random
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
@@ -16,9 +15,7 @@ import pytest
 import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config, TrialStatus
-from mqtune.results.results import Results
-from mqtune.schedulers.base import Scheduler
-from mqtune.search.space import Space
+from mqtune.schedulers import Scheduler
 from mqtune.testing.schedulers import NewScheduler, SchedulerContract
 from mqtune.testing.worlds import SPACE as PLAIN_SPACE
 
@@ -150,7 +147,7 @@ def test_without_a_seed_the_journal_counts_and_nothing_is_lost() -> None:
 
 
 def test_a_space_is_written_once() -> None:
-    space, theirs = Space(SPACE), config_space(SPACE)
+    space, theirs = mqtune.Space(SPACE), config_space(SPACE)
     scheduler = SyneTuneScheduler(RandomSearch(theirs, **METRICS))
     scheduler.check_space(space)
 
@@ -167,13 +164,6 @@ def test_a_space_is_written_once() -> None:
         "bias",
         "epochs",
     }
-    rng = random.Random(0)
-    for _ in range(50):
-        config = space.sample(rng)
-        flat = scheduler._flat(config)
-        assert all(domain.is_valid(flat[key]) for key, domain in theirs.items() if key != "epochs")
-        again = scheduler._config(flat)
-        assert again == {**config, "noise": pytest.approx(config["noise"])}
 
 
 class Quarter:
@@ -226,6 +216,40 @@ class Notes(TrialScheduler):
 
     def on_trial_error(self, trial: Any) -> None:
         self.told.append(("error", trial.trial_id))
+
+
+class Draws(Notes):
+    """Suggests each config of a space twice, and writes down the flat configs of the trials."""
+
+    def __init__(self, space: dict[str, Any]) -> None:
+        super().__init__()
+        self.config_space = config_space(space)
+        self.flat: list[dict[str, Any]] = []
+
+    def suggest(self, trial_id: int | None = None) -> TrialSuggestion:
+        """Suggest a new config, and next the same as it came back."""
+        domains = self.config_space.items()
+        if len(self.flat) % 2:
+            config = {key: self.flat[-1][key] for key, _ in domains}
+        else:
+            config = {key: domain.sample() if hasattr(domain, "sample") else domain for key, domain in domains}
+        return TrialSuggestion.start_suggestion(config)
+
+    def on_trial_add(self, trial: Any) -> None:
+        self.flat.append(trial.config)
+
+
+def test_a_config_that_syne_tune_is_told_of_is_of_its_space_and_becomes_the_same_config_again() -> None:
+    draws, space = Draws(SPACE), mqtune.Space(SPACE)
+
+    results = tune(SyneTuneScheduler(draws), max_trials=50, backend=mqtune.Simulated(curve, slots=1)).run()
+
+    configs = [result.config for result in results]
+    for first, again in zip(configs[::2], configs[1::2], strict=True):
+        space.check(first, partial=False)
+        assert again == {**first, "noise": pytest.approx(first["noise"])}
+    domains = {key: domain for key, domain in draws.config_space.items() if key != "epochs"}
+    assert all(domain.is_valid(flat[key]) for flat in draws.flat for key, domain in domains.items())
 
 
 def noted(notes: Notes, *losses: Any, **options: Any) -> list[Any]:
@@ -316,7 +340,7 @@ def test_a_scheduler_of_several_metrics_goes_by_all_of_them() -> None:
         for epoch in range(1, 10):
             yield 1.0, {"loss": config["x"] + 1 / epoch, "cost": 1 - config["x"]}
 
-    def run(**options: Any) -> Results:
+    def run(**options: Any) -> mqtune.Results:
         space = {"x": mqtune.uniform(0, 1)}
         scheduler = moasha(
             config_space(space),
@@ -359,7 +383,7 @@ def test_what_does_not_fit_the_tuner_is_said_when_it_is_made() -> None:
     with pytest.raises(ConfigurationError, match="has conditions, which Syne Tune has not; OptunaSearcher takes it"):
         config_space({"kind": mqtune.choice([{"sgd": mqtune.uniform(0, 1)}, "adam"])})
     with pytest.raises(ConfigurationError, match="has a constraint"):
-        config_space(Space({"x": mqtune.uniform(0, 1)}, constraint=lambda config: config["x"] < 0.5))
+        config_space(mqtune.Space({"x": mqtune.uniform(0, 1)}, constraint=lambda config: config["x"] < 0.5))
     with pytest.raises(ConfigurationError, match="is not a scheduler of Syne Tune"):
         SyneTuneScheduler(mqtune.ASHA(9))  # type: ignore[arg-type]
 

@@ -15,7 +15,6 @@ import pytest
 
 import mqtune
 from mqtune.backends import SimulatedFleet, SimulatedJournal
-from mqtune.results.results import Results
 
 pytest.importorskip("syne_tune", reason="its dependencies take some 800 MB; pip install 'mqtune[syne-tune]'")
 
@@ -95,6 +94,10 @@ class Watched(CeleryBackend):
         self.sizes[len(found[1])] += 1
         return found
 
+    def epochs(self) -> dict[int, list[int]]:
+        """Return the epochs that Syne Tune has of each trial."""
+        return {number: [each["epoch"] for each in trial.metrics] for number, trial in self._trial_dict.items()}
+
     def stop_all(self) -> None:
         self.is_ending = True
         if self.is_killed:
@@ -145,12 +148,13 @@ def tuner_of(workers: mqtune.Simulated) -> Tuner:
 
 def check(tuner: Tuner, name: str) -> None:
     """Check that each trial was paused where that was decided, and that each of its epochs was told once."""
-    attempts = [[each.reports for each in trial.attempts] for trial in Results.load(name).experiment.trials.values()]
+    attempts = [
+        [each.reports for each in trial.attempts] for trial in mqtune.Results.load(name).experiment.trials.values()
+    ]
     first, second = PAUSES
     assert attempts.count([first, second - first, EPOCHS - second]) >= TRIALS
     assert {each[0] for each in attempts if len(each) > 1} == {first}
-    for number, trial in tuner.trial_backend._trial_dict.items():
-        epochs = [each["epoch"] for each in trial.metrics]
+    for number, epochs in tuner.trial_backend.epochs().items():
         assert epochs == [*range(1, len(epochs) + 1)]
         assert tuner.scheduler.told.get(number, []) == epochs[: len(tuner.scheduler.told.get(number, []))]
 

@@ -12,6 +12,8 @@ from typing import Any, Final
 import pytest
 from logged import tuner
 
+import mqtune
+
 wandb = pytest.importorskip("wandb")
 # What it imports warns of what it uses itself.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -71,7 +73,8 @@ def home() -> Iterator[None]:
 
 
 def test_each_trial_is_a_run_with_a_step_for_each_report_and_its_end(tmp_path: Path) -> None:
-    tuner(WandB(mode="offline", folder=tmp_path)).run()
+    # Its service takes longer to start on a busy machine than a run waits for callbacks at its end.
+    WandB(mode="offline", folder=tmp_path).write(tuner(mqtune.Callback()).run())
 
     found = steps(tmp_path)
     assert [step for step, _ in found["0001"]] == [1, 2, 3]
