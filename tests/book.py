@@ -59,13 +59,13 @@ class Book:
         }
         if space is not None:
             definition["space"] = space
-        self._write(ExperimentCreated(name=folder.name, definition=definition, at=self.now).encode())
+        self.write(ExperimentCreated(name=folder.name, definition=definition, at=self.now).encode())
 
     @property
     def now(self) -> float:
         return 1_700_000_000.0 + len(self.entries)
 
-    def _write(self, data: bytes) -> str:
+    def write(self, data: bytes) -> str:
         id_ = f"{len(self.entries) + 1}-0"
         self.entries.append(Entry(id_, data))
         return id_
@@ -76,7 +76,7 @@ class Book:
         staged = TrialStaged(
             trial=TrialId(trial), attempt=attempt, config=config or {"lr": 0.1}, at=self.now, cursor=self.cursor
         )
-        self._write(staged.encode())
+        self.write(staged.encode())
         if start:
             self.start(trial)
 
@@ -84,20 +84,18 @@ class Book:
         started = AttemptStarted(
             trial=TrialId(trial),
             attempt=self.attempts[trial],
-            worker="w1@host",
             host="host",
-            devices=["0"],
             at=self.now,
             stdout_path=f"/logs/{trial}.stdout",
             stderr_path=f"/logs/{trial}.stderr",
-            **details,
+            **{"worker": "w1@host", "devices": ["0"], **details},
         )
-        self.cursor = Cursor(self._write(started.encode()))
+        self.cursor = Cursor(self.write(started.encode()))
 
     def report(self, trial: str, *metrics: dict[str, Any]) -> None:
         segment = [trial, self.attempts[trial], self.sequences[trial] + 1, [[self.now, each] for each in metrics]]
         self.sequences[trial] += len(metrics)
-        self.cursor = Cursor(self._write(encode_value([VERSION, Reports.KIND, [segment]])), len(metrics))
+        self.cursor = Cursor(self.write(encode_value([VERSION, Reports.KIND, [segment]])), len(metrics))
 
     def decide(self, trial: str, action: str = "stop", reason: str = "rung 1") -> None:
         decision = DecisionTaken(
@@ -110,14 +108,14 @@ class Book:
             at=self.now,
             cursor=self.cursor,
         )
-        self._write(decision.encode())
+        self.write(decision.encode())
 
     def end(self, trial: str, end: AttemptEnd = AttemptEnd.COMPLETED, **details: Any) -> None:
         ended = AttemptEnded(trial=TrialId(trial), attempt=self.attempts[trial], end=end, at=self.now, pid=7, **details)
-        self.cursor = Cursor(self._write(ended.encode()))
+        self.cursor = Cursor(self.write(ended.encode()))
 
     def finish(self, outcome: str = "finished") -> None:
-        self._write(ExperimentEnded(outcome=outcome, reason="", at=self.now, cursor=self.cursor).encode())
+        self.write(ExperimentEnded(outcome=outcome, reason="", at=self.now, cursor=self.cursor).encode())
 
     def run(self, trial: str, *losses: float, config: dict[str, Any] | None = None) -> None:
         """Have a trial report these losses and complete."""

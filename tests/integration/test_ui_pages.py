@@ -183,7 +183,7 @@ def hostile(home: Path) -> Book:
         failed = {"error": MARKUP, "error_type": MARKUP, "stdout_tail": MARKUP}
         book.end(id_, **(failed if number == 1 else {}), end=AttemptEnd.FAILED if number == 1 else AttemptEnd.COMPLETED)
     label = Labelled(trial="0002", tags=[MARKUP], notes=MARKUP, by=MARKUP, at=book.now, cursor=book.cursor)
-    book._write(label.encode())
+    book.write(label.encode())
     book.save()
     BundleFolder(book.folder).keep(HOSTILE)
     return book
@@ -451,7 +451,7 @@ def test_a_trial_of_several_seats_has_where_each_was_and_what_it_printed(driver:
                 log_mark=made_mark(root),
                 seat=seat,
             )
-            book._write(began.encode())
+            book.write(began.encode())
     book.save()
     with serving(driver, Places([Place("gang", book.folder, None)], None, broker_alone=False)) as page:
         page.go("#/e/gang/0001")

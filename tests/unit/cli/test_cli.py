@@ -133,7 +133,7 @@ def test_show_prints_no_file_but_the_trials_output_whatever_its_journal_says(mqt
             stderr_path=str(root / ".." / ".." / "id_rsa"),
             log_mark=made_mark(root),
         )
-        book._write(begun.encode())
+        book.write(begun.encode())
     book.save()
 
     assert "secret" not in said("show", "mine", "1")

@@ -548,7 +548,7 @@ def test_reports_that_can_not_be_read_are_left_out_counted_and_shown(
     book.stage("0001")
     book.report("0001", {"loss": 3.0})
     segment = segment_bytes("0001", 1, 2, [pack_metrics(1.0, {"loss": 2.0}), b"\xc1 noise", b"\xc1 noise"])
-    book._write(REPORTS_PREFIX + b"\x91" + segment)
+    book.write(REPORTS_PREFIX + b"\x91" + segment)
     book.sequences["0001"] = 4
     book.report("0001", {"loss": 1.0})
     book.end("0001")
