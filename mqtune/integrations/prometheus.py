@@ -83,7 +83,7 @@ def serve_worker(port: int, address: str, read: ReadFigures) -> None:
     Raises:
         ConfigurationError: the port is taken or not allowed.
     """
-    server, _ = _serve(port, address, _WorkerFigures(read), ProcessCollector(registry=None))
+    server, _ = _serve(port, address, WorkerCollector(read), ProcessCollector(registry=None))
     logger.info("figures for Prometheus at http://%s:%d/metrics", address, server.server_port)
 
 
@@ -168,7 +168,7 @@ class _Figures(Collector):
         yield best
 
 
-class _WorkerFigures(Collector):
+class WorkerCollector(Collector):
     """A worker's figures at the moment at which they are asked for."""
 
     def __init__(self, read: ReadFigures) -> None:

@@ -19,7 +19,7 @@ from mqtune.worker import WorkerFigures
 
 pytest.importorskip("prometheus_client")
 from mqtune.cli.fleet_figures import FleetReader
-from mqtune.integrations.prometheus import FigureCollector, _WorkerFigures
+from mqtune.integrations.prometheus import FigureCollector, WorkerCollector
 
 PAGE: Final = ROOT / "docs" / "how-to" / "monitoring.md"
 FOLDER: Final = ROOT / "deploy" / "monitoring"
@@ -43,7 +43,7 @@ def metrics() -> dict[str, set[str]]:
     assert served == {"mqtune_redis_up"}
     of_workers = {
         sample.name: {*sample.labels}
-        for family in _WorkerFigures(lambda: worker).collect()
+        for family in WorkerCollector(lambda: worker).collect()
         for sample in family.samples
     }
     return {figure.name: {*figure.labels} for figure in figures} | of_workers
