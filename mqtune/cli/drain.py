@@ -58,13 +58,14 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
         connected = fleet.workers()
         if devices:
             found = [
-                (_find(worker, connected), device) for worker, _, device in (each.rpartition(":") for each in devices)
+                (find_worker(worker, connected), device)
+                for worker, _, device in (each.rpartition(":") for each in devices)
             ]
             _drain_devices(fleet, found, client, undo=undo, force=force)
             if as_json:
                 print_json([{"worker": info.name, "device": device, "disabled": not undo} for info, device in found])
             return
-        chosen = connected if everyone else [_find(name, connected) for name in workers]
+        chosen = connected if everyone else [find_worker(name, connected) for name in workers]
         tell = _tell_nothing if as_json else say
         if not chosen:
             click.echo("no worker is connected", err=as_json)
@@ -77,7 +78,7 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
                 f"{info.name} is draining: its trials save a checkpoint and are requeued, "
                 f"which takes {info.leaves_within_s:.0f} s at most"
             )
-        took = _wait(fleet, chosen, tell)
+        took = wait_until_gone(fleet, chosen, tell)
         if as_json:
             print_json([{"worker": name, "shut_down_after_s": seconds} for name, seconds in took.items()])
     finally:
@@ -112,7 +113,7 @@ def _drain_devices(
             click.echo(f"device {device} of {info.name} {what}", err=True)
 
 
-def _find(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
+def find_worker(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
     """Return the worker of this name, or of this name before the @.
 
     Raises:
@@ -133,8 +134,22 @@ def _tell_nothing(_: str) -> None:
     pass
 
 
-def _wait(fleet: Fleet, told: list[WorkerInfo], tell: Callable[[str], object] = say) -> dict[str, float]:
+def wait_until_gone(
+    fleet: Fleet,
+    told: list[WorkerInfo],
+    tell: Callable[[str], object] = say,
+    *,
+    poll_s: float = _LOOK_S,
+    register_s: float = _REGISTER_S,
+) -> dict[str, float]:
     """Wait until workers have shut down, and return by their names how long that took, in seconds.
+
+    Args:
+        fleet: lists the connected workers.
+        told: the workers that drain.
+        tell: gets a sentence about each worker that has shut down.
+        poll_s: the pause between looks at the fleet, in seconds.
+        register_s: how long the fleet may list a worker after the time in which it leaves, in seconds.
 
     Raises:
         MqtuneError: one has not shut down in time.
@@ -148,7 +163,7 @@ def _wait(fleet: Fleet, told: list[WorkerInfo], tell: Callable[[str], object] = 
         for key in [key for key in left if key not in here]:
             took[left.pop(key).name] = waited_s
             tell(f"{key[0]} has shut down after {waited_s:.0f} s")
-        late = [info.name for info in left.values() if waited_s > info.leaves_within_s + _REGISTER_S]
+        late = [info.name for info in left.values() if waited_s > info.leaves_within_s + register_s]
         if late:
             raise MqtuneError(
                 f"workers still connected after {waited_s:.0f} s: {', '.join(late)}; look at their logs, or kill them on "
@@ -156,5 +171,5 @@ def _wait(fleet: Fleet, told: list[WorkerInfo], tell: Callable[[str], object] = 
             )
         if left:
             # No message says that a worker has ended: its record is gone then.
-            time.sleep(_LOOK_S)
+            time.sleep(poll_s)
     return took

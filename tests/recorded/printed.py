@@ -86,7 +86,9 @@ def _several_metrics(book: Book) -> None:
 def _all_failed(book: Book) -> None:
     for trial, error in (("0001", "ValueError: too hot"), ("0002", "KeyError: 'x'")):
         book.stage(trial)
-        book.end(trial, AttemptEnd.FAILED, error_type=error.partition(":")[0], error=f"Traceback …\n{error}", exit_code=1)
+        book.end(
+            trial, AttemptEnd.FAILED, error_type=error.partition(":")[0], error=f"Traceback …\n{error}", exit_code=1
+        )
     book.finish()
 
 

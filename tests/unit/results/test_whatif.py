@@ -453,25 +453,6 @@ def test_a_number_of_repeats_that_is_none_is_named(times: Any) -> None:
 # The command.
 
 
-def test_the_command_shows_replays_beside_what_was_recorded(mqtune_home: Path) -> None:
-    recorded(mqtune.ASHA(MAX_T))
-    arguments = ["replay", "recorded", "--scheduler", "ASHA(9)", "--scheduler", "FIFO", "--slots", "2"]
-    shown = CliRunner().invoke(group, arguments)
-    told = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).stdout)
-
-    assert (shown.exit_code, shown.stderr) == (0, "")
-    lines = {line[:15].strip(): line for line in shown.stdout.splitlines()}
-    assert lines["scheduler"].split() == ["scheduler", "ASHA(max_t=9)", "ASHA(max_t=9)", "FIFO()"]
-    assert lines["slots"].split() == ["slots", "4", "2", "2"]
-    least, _, most = told["replays"][1]["bounds"]["reports"].values()
-    assert lines["reports"].rstrip().endswith(f"({least} to {most})")
-    assert lines["best"].rstrip().endswith("?")
-    assert "12 trials (" in shown.stdout.partition("replay 2: between ")[2]
-    assert told["original"]["reports"] == told["replays"][1]["reports"]
-    assert not told["replays"][1]["certain"]
-    assert [path.name for path in mqtune_home.iterdir()] == ["recorded"]
-
-
 def test_the_command_repeats_and_compares() -> None:
     recorded()
     arguments = [
