@@ -1,4 +1,4 @@
-"""What a notebook shows of a value, by IPython's protocol, without IPython."""
+"""The display of values in a notebook, by IPython's protocol but without IPython."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ __all__ = ["shown"]
 
 
 def shown(value: object, kind: Literal["html", "mimebundle"]) -> Any:
-    """Return what a notebook shows of a value."""
+    """Return the display of a value."""
     return getattr(value, f"_repr_{kind}_")()

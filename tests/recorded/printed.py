@@ -1,4 +1,4 @@
-"""What commands print about the recorded experiments, and about some that are written here by hand.
+"""The outputs of commands about the recorded experiments, and about some more that are written by hand.
 
     python tests/recorded/printed.py
 
@@ -72,7 +72,7 @@ COMMANDS: Final = (
     "replay NAME",
     "replay NAME --scheduler 'ASHA(9, grace_period=9)' --scheduler FIFO --slots 2 --json",
 )
-#: Those that end by themselves only where the experiment has ended.
+#: The commands that end by themselves only if the experiment has ended.
 FOLLOWING: Final = ("show NAME --follow", "show NAME --follow --json")
 
 
@@ -155,7 +155,7 @@ EXPERIMENTS: Final = sorted([*WRITTEN, *(path.parent.name for path in HERE.glob(
 
 
 def printed(name: str, home: Path) -> str:
-    """Return each command about an experiment with all that it prints, run in the empty folder *home*."""
+    """Run each command about an experiment in the empty folder *home*, and return the commands with their outputs."""
     if name in WRITTEN:
         write, options = WRITTEN[name]
         write(book := Book(home / name, **options))
@@ -195,7 +195,7 @@ def _at_a_fixed_time() -> Iterator[None]:
     os.environ["TZ"] = "UTC"
     time.tzset()
     try:
-        # What is logged reaches standard error only where nothing else, such as pytest, handles it.
+        # Log messages reach standard error only where nothing else, such as pytest, handles them.
         with patch("time.time", lambda: NOW), patch("logging.lastResort", logging.NullHandler()):
             yield
     finally:

@@ -1,4 +1,4 @@
-"""The seams at which tests hold the package: what they import, and what of it they may not touch."""
+"""The seams between tests and package: the modules that unit tests import, private parts, and patched constants."""
 
 from __future__ import annotations
 

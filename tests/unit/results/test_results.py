@@ -15,6 +15,7 @@ import pytest
 from book import ASHA, Book
 from notebooks import shown
 
+from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.core.events import Cursor
 from mqtune.core.text import text_of_cell
@@ -537,3 +538,20 @@ def test_a_notebook_shows_results_and_trials_and_nothing_in_them_is_markup(tmp_p
         assert "<script" not in text
         assert "&lt;script&gt;alert(1)&lt;/script" in text
     assert "0 trials" in shown(results_of(Book(tmp_path / "none")), "html")
+
+
+def test_reports_that_can_not_be_read_are_left_out_and_counted(book: Book, caplog: pytest.LogCaptureFixture) -> None:
+    book.stage("0001")
+    book.report("0001", {"loss": 3.0})
+    segment = segment_bytes("0001", 1, 2, [pack_metrics(1.0, {"loss": 2.0}), b"\xc1 noise", b"\xc1 noise"])
+    book.write(REPORTS_PREFIX + b"\x91" + segment)
+    book.sequences["0001"] = 4
+    book.report("0001", {"loss": 1.0})
+    book.end("0001")
+
+    results = results_of(book)
+
+    assert [(report.sequence, report.metrics["loss"]) for report in results.reports()] == [(1, 3.0), (2, 2.0), (5, 1.0)]
+    assert results.best.value == 1.0
+    assert results.summary()["unreadable_reports"] == 2
+    assert "2 reports that can't be read" in caplog.text
