@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Final
@@ -147,6 +148,16 @@ def test_every_verb_of_the_command_line_that_a_page_names_is_there():
     assert sorted((page, verb) for page, verb in named if verb not in COMMANDS) == []
 
 
+@cache
+def kernel_searcher() -> NewSearcher:
+    """The searcher of docs/extensions.md; its class is made once, as a registry has its name."""
+    (block,) = (each for each in PROGRAM.findall((ROOT / "docs" / "extensions.md").read_text()) if "Kernel" in each)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(block, "docs/extensions.md", "exec"), names)
+    found: NewSearcher = names["KernelSearcher"]
+    return found
+
+
 class TestKernelSearcher(SearcherContract):
     """The searcher of docs/extensions.md keeps the contract."""
 
@@ -157,8 +168,4 @@ class TestKernelSearcher(SearcherContract):
 
     @pytest.fixture
     def new_searcher(self) -> NewSearcher:
-        (block,) = (each for each in PROGRAM.findall((ROOT / "docs" / "extensions.md").read_text()) if "Kernel" in each)
-        names: dict[str, Any] = {"__name__": "page"}
-        exec(compile(block, "docs/extensions.md", "exec"), names)
-        found: NewSearcher = names["KernelSearcher"]
-        return found
+        return kernel_searcher()
