@@ -84,13 +84,11 @@ class Book:
         started = AttemptStarted(
             trial=TrialId(trial),
             attempt=self.attempts[trial],
-            worker="w1@host",
             host="host",
-            devices=["0"],
             at=self.now,
             stdout_path=f"/logs/{trial}.stdout",
             stderr_path=f"/logs/{trial}.stderr",
-            **details,
+            **{"worker": "w1@host", "devices": ["0"], **details},
         )
         self.cursor = Cursor(self.write(started.encode()))
 

@@ -83,7 +83,7 @@ def _findings(broker: str | None, trainable: str | None) -> Iterator[Finding]:
     yield _home()
     yield _gpus()
     if trainable is not None:
-        yield _trainable(trainable)
+        yield check_trainable(trainable)
     if broker:
         yield from _broker(broker)
     else:
@@ -141,7 +141,8 @@ def _mps_runs() -> bool:
     return False
 
 
-def _trainable(named: str) -> Finding:
+def check_trainable(named: str) -> Finding:
+    """Return whether a worker could import a trainable from the current folder."""
     try:
         _load_as_a_worker_does(named, Path.cwd())
     except (Exception, SystemExit) as error:  # noqa: BLE001 - it is user code
@@ -208,7 +209,7 @@ def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
     text = f"{place} answers in {took_s * 1000:.1f} ms"
     far = "use a Redis that is nearer; with sync='lockstep' each report waits for it"
     yield Finding("broker", "warning", text, far) if took_s > _FAR_S else Finding("broker", "ok", text)
-    yield _clock(time.time() - seconds - micros / 1e6)
+    yield check_clock(time.time() - seconds - micros / 1e6)
     try:
         count = len(experiments_on(client, patience_s=0))
         yield Finding("account", "ok", f"may look; there are {count} experiments")
@@ -217,7 +218,7 @@ def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
             "account", "problem", str(error), "make an account for its role: mqtune acl operator | redis-cli"
         )
     with contextlib.suppress(AccessDenied):
-        yield from _memory(retrying(client.info, patience_s=0), lambda: _largest(client))
+        yield from check_memory(retrying(client.info, patience_s=0), lambda: _largest(client))
 
 
 def _worker_account(client: RedisClient) -> Finding | None:
@@ -232,7 +233,8 @@ def _worker_account(client: RedisClient) -> Finding | None:
     return None
 
 
-def _clock(ahead_s: float) -> Finding:
+def check_clock(ahead_s: float) -> Finding:
+    """Return whether the clocks of this machine and of the server agree well enough."""
     text = f"this machine's is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the server's"
     if abs(ahead_s) > _SKEW_S:
         way_out = "mqtune goes by the server's time, so that nothing breaks; NTP makes log files comparable"
@@ -252,8 +254,8 @@ def _largest(client: RedisClient) -> str:
     return ""
 
 
-def _memory(info: object, largest: Callable[[], str] = str) -> Iterator[Finding]:
-    """Yield what a server says of itself, which an account may be forbidden to ask."""
+def check_memory(info: object, largest: Callable[[], str] = str) -> Iterator[Finding]:
+    """Yield the state of a server's memory, eviction and persistence; *largest* names what fills it."""
     from mqtune.journal.connection import eviction_policy  # noqa: PLC0415 - as above
 
     said = info if isinstance(info, dict) else {}
@@ -295,10 +297,11 @@ def _fleet(client: RedisClient) -> Iterator[Finding]:
     taking = sum(ACCEPTS_TAG in info.tags for info in workers)
     takes = f"; {taking} {'takes' if taking == 1 else 'take'} code that drivers bring" if taking else ""
     yield Finding("workers", "ok", f"{len(workers)} connected, {slots} slots{takes}")
-    yield from filter(None, map(_worker, workers))
+    yield from filter(None, map(check_worker, workers))
 
 
-def _worker(info: WorkerInfo) -> Finding | None:
+def check_worker(info: WorkerInfo) -> Finding | None:
+    """Return the problem of a worker; None if it has none."""
     if not meets(info.version):
         text = f"{info.name} has mqtune {info.version}, and takes no trial of drivers of {__version__}"
         return Finding("worker", "problem", text, UPGRADE)

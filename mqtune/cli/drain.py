@@ -54,13 +54,14 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
         connected = fleet.workers()
         if devices:
             found = [
-                (_find(worker, connected), device) for worker, _, device in (each.rpartition(":") for each in devices)
+                (find_worker(worker, connected), device)
+                for worker, _, device in (each.rpartition(":") for each in devices)
             ]
             _drain_devices(fleet, found, client, undo=undo, force=force)
             if as_json:
                 print_json([{"worker": info.name, "device": device, "disabled": not undo} for info, device in found])
             return
-        chosen = connected if everyone else [_find(name, connected) for name in workers]
+        chosen = connected if everyone else [find_worker(name, connected) for name in workers]
         tell = _tell_nothing if as_json else say
         if not chosen:
             click.echo("no worker is connected", err=as_json)
@@ -73,7 +74,7 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
                 f"{info.name} is draining: its trials save a checkpoint and are requeued, "
                 f"which takes {info.leaves_within_s:.0f} s at most"
             )
-        took = _wait(fleet, chosen, tell, client.timing)
+        took = wait_until_gone(fleet, chosen, tell, client.timing)
         if as_json:
             print_json([{"worker": name, "shut_down_after_s": seconds} for name, seconds in took.items()])
     finally:
@@ -108,7 +109,7 @@ def _drain_devices(
             click.echo(f"device {device} of {info.name} {what}", err=True)
 
 
-def _find(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
+def find_worker(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
     """Return the worker of this name, or of this name before the @.
 
     Raises:
@@ -129,10 +130,16 @@ def _tell_nothing(_: str) -> None:
     pass
 
 
-def _wait(
+def wait_until_gone(
     fleet: Fleet, told: list[WorkerInfo], tell: Callable[[str], object] = say, timing: Timing = Timing()
 ) -> dict[str, float]:
     """Wait until workers have shut down, and return by their names how long that took, in seconds.
+
+    Args:
+        fleet: lists the connected workers.
+        told: the workers that drain.
+        tell: gets a sentence about each worker that has shut down.
+        timing: the pause between two looks, and how long the fleet may list a worker that has left.
 
     Raises:
         MqtuneError: one has not shut down in time.

@@ -144,6 +144,66 @@ def _way_to_output(name: str) -> str:
     return f"see what it prints: mqtune logs {name} {DRIVER}"
 
 
+class ServerView:
+    """The answers of a server about one experiment and its fleet; each is asked for once at most.
+
+    Args:
+        url: the server's URL.
+        name: the experiment's name.
+    """
+
+    def __init__(self, url: str, name: str) -> None:
+        self._url = url
+        self._name = name
+
+    def state(self) -> ExperimentState | None:
+        """Return what the server says of the experiment's driver; None if it does not know the experiment.
+
+        Raises:
+            BrokerUnavailable: the server does not answer.
+        """
+        from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
+
+        with Client(self._url) as there:
+            return there.experiment(self._name).state()
+
+    @cached_property
+    def info(self) -> Mapping[str, object]:
+        """The server's own figures; empty where this account may not ask."""
+        from mqtune.journal.connection import connect  # noqa: PLC0415 - as above
+        from mqtune.journal.redis import retrying  # noqa: PLC0415
+
+        with contextlib.suppress(MqtuneError), contextlib.closing(connect(self._url, role="reader")) as client:
+            found: Mapping[str, object] = retrying(client.info, patience_s=0)
+            return found
+        return {}
+
+    @cached_property
+    def workers(self) -> list[WorkerInfo]:
+        """The connected workers."""
+        with open_fleet(self._url) as fleet:
+            return fleet.workers()
+
+    @cached_property
+    def quotas(self) -> list[Quota] | None:
+        """The quotas of the server; None where this account may not read them."""
+        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+        from mqtune.journal.quotas import Quotas  # noqa: PLC0415
+
+        with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
+            return Quotas(client, patience_s=CONNECT_TIMEOUT_S).all()
+        return None
+
+    def unclaimed(self) -> list[Unclaimed]:
+        """Return the attempts, and seats of them, that no worker has started; none where this account may not read that."""
+        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+        from mqtune.journal.redis import RedisJournal  # noqa: PLC0415
+
+        with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
+            return RedisJournal(client, self._name, patience_s=CONNECT_TIMEOUT_S).unclaimed()
+        return []
+
+
 class Inquiry:
     """Asks why a trial waits, or why an experiment starts nothing.
 
@@ -155,6 +215,7 @@ class Inquiry:
         definition: its definition.
         trial: the trial that is asked about.
         runs: returns what runs of all experiments on the broker of a URL.
+        view: makes the view of the server of a URL and an experiment's name.
     """
 
     def __init__(
@@ -164,6 +225,7 @@ class Inquiry:
         definition: Body,
         trial: Trial | None = None,
         runs: Callable[[str], Iterable[Run]] = runs_on,
+        view: Callable[[str, str], ServerView] = ServerView,
     ) -> None:
         self._place = place
         self._definition = definition
@@ -174,8 +236,11 @@ class Inquiry:
         self._first_staged = deepcopy(next(iter(staged), None))
         self._asked = self._all_asked(staged)
         self._runs = runs
+        self._make_view = view
         self._state: ExperimentState | None = None
         self._url: str | None = None
+        #: None where no server has the experiment now.
+        self._view: ServerView | None = None
 
     def _all_asked(self, trials: Iterable[Trial]) -> list[Resources]:
         """Return what trials ask for, each once; by their configs, or as all of the experiment do."""
@@ -198,7 +263,7 @@ class Inquiry:
             return Reason("ended", f"{_named(trial)} is {trial.status.name}{_because(trial.reason, step.by)}", step.at)
         if trial is None and self._outcome:
             return self._ended(self._outcome)
-        self._url = live_broker(self._place)
+        self._connect()
         self._state = self._ask_state()
         if trial is None and self._state is not None and self._state.outcome:
             # The copy on this machine is a moment behind.
@@ -207,21 +272,22 @@ class Inquiry:
 
     def no_slot(self) -> Reason | None:
         """Return why no slot takes another trial now: none fits, or all are busy; None when one is free."""
-        self._url = live_broker(self._place)
+        self._connect()
         return self._no_slot(self._asked)
 
-    def _ask_state(self) -> ExperimentState | None:
-        from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
+    def _connect(self) -> None:
+        self._url = live_broker(self._place)
+        self._view = None if self._url is None else self._make_view(self._url, self._place.name)
 
-        if self._url is None:
-            if self._place.folder is not None and not (self._place.folder / SERVER_FOLDER).is_dir():
-                raise ConfigurationError(
-                    f"whether a driver has experiment {self._place.name!r} is known to its broker alone: give --broker URL "
-                    "or $MQTUNE_BROKER"
-                )
-            return None
-        with Client(self._url) as there:
-            return there.experiment(self._place.name).state()
+    def _ask_state(self) -> ExperimentState | None:
+        if self._view is not None:
+            return self._view.state()
+        if self._place.folder is not None and not (self._place.folder / SERVER_FOLDER).is_dir():
+            raise ConfigurationError(
+                f"whether a driver has experiment {self._place.name!r} is known to its broker alone: give --broker URL "
+                "or $MQTUNE_BROKER"
+            )
+        return None
 
     def _with_memory(self, reason: Reason) -> Reason:
         """Return a reason with what is to be said of its server's memory."""
@@ -234,18 +300,9 @@ class Inquiry:
             return reason._replace(text=text)
         return reason._replace(cause="redis full", text=text, way_out=MAKE_ROOM)
 
-    @cached_property
+    @property
     def _server(self) -> Mapping[str, object]:
-        """What the server says of itself, where this account may ask."""
-        from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
-        from mqtune.journal.redis import retrying  # noqa: PLC0415
-
-        if self._url is None:
-            return {}
-        with contextlib.suppress(MqtuneError), contextlib.closing(connect(self._url, role="reader")) as client:
-            info: Mapping[str, object] = retrying(client.info, patience_s=0)
-            return info
-        return {}
+        return {} if self._view is None else self._view.info
 
     # An experiment.
 
@@ -429,26 +486,17 @@ class Inquiry:
         return reason._replace(text=f"{text}; {reason.text}", since=since)
 
     def _held(self) -> list[Unclaimed]:
-        """Return the attempts, or seats of them, that workers have not started yet, where this account may read that."""
-        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-        from mqtune.journal.redis import RedisJournal  # noqa: PLC0415
-
+        """Return the attempts, or seats of them, that workers have and have not started yet."""
         # Not every account may ask, so nobody is asked where no worker is.
-        if self._url is None or not self._workers:
-            return []
-        with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
-            journal = RedisJournal(client, self._place.name, patience_s=CONNECT_TIMEOUT_S)
-            return [each for each in journal.unclaimed() if each.worker]
-        return []
+        return (
+            [each for each in self._view.unclaimed() if each.worker] if self._view is not None and self._workers else []
+        )
 
     # Slots.
 
-    @cached_property
+    @property
     def _workers(self) -> list[WorkerInfo]:
-        if self._url is None:
-            return []
-        with open_fleet(self._url) as fleet:
-            return fleet.workers()
+        return [] if self._view is None else self._view.workers
 
     def _no_slot(self, asked: list[Resources], workers: list[WorkerInfo] | None = None) -> Reason | None:
         """Return why no slot, of *workers* if they are given, takes a trial: none fits, all are busy, or a quota is used up; None when one is free.
@@ -487,15 +535,9 @@ class Inquiry:
         what = f"the {slots} slots that fit are all busy" if slots > 1 else "the one slot that fits is busy"
         return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune fleet")
 
-    @cached_property
+    @property
     def _quotas(self) -> list[Quota] | None:
-        """The quotas of the broker; None where this account may not read them."""
-        from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-        from mqtune.journal.quotas import Quotas  # noqa: PLC0415
-
-        with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url or "", role="reader")) as client:
-            return Quotas(client, patience_s=CONNECT_TIMEOUT_S).all()
-        return None
+        return None if self._view is None else self._view.quotas
 
     def _quota_used(self) -> Reason | None:
         """Return which quota keeps workers from starting a trial, where this account may read that."""

@@ -51,7 +51,7 @@ class CallbackDispatcher:
     thread, at once. A callback that does not override a method costs nothing for that event. The thread starts with the
     first event that a callback overrides.
 
-    While ``MOST_WAITING`` events are queued, reports and checkpoints are dropped and counted: the driver must not wait, and
+    While *most_waiting* events are queued, reports and checkpoints are dropped and counted: the driver must not wait, and
     the journal has them. At most one step is queued.
 
     Args:
@@ -61,7 +61,8 @@ class CallbackDispatcher:
         ConfigurationError: one of them is not a Callback.
     """
 
-    def __init__(self, callbacks: Iterable[Callback]) -> None:
+    def __init__(self, callbacks: Iterable[Callback], *, most_waiting: int = MOST_WAITING) -> None:
+        self._most_waiting = most_waiting
         self._callbacks = list(callbacks)
         for callback in self._callbacks:
             if not isinstance(callback, Callback):
@@ -130,10 +131,10 @@ class CallbackDispatcher:
             self._put(method, arguments)
 
     def _put(self, method: str, arguments: tuple[Any, ...]) -> None:
-        if method in _DROPPED and self._queue.qsize() >= MOST_WAITING:
+        if method in _DROPPED and self._queue.qsize() >= self._most_waiting:
             if not self._dropped:
                 logger.warning(
-                    "callbacks: %d events are queued; reports are dropped until there are fewer", MOST_WAITING
+                    "callbacks: %d events are queued; reports are dropped until there are fewer", self._most_waiting
                 )
             self._dropped[method] += 1
             return

@@ -40,15 +40,30 @@ from mqtune.results.experiments import created_event, empty_experiment, first_ev
 logger = logging.getLogger(__name__)
 
 STATE_FILE: Final = "state.msgpack"
-#: A state saves the reading of so many bytes at least: some 150,000 reports, or a quarter of a second.
-WORTH_BYTES: Final = 8 * 2**20
-#: And of so many for each trial, since a trial's state is read in the time of a few dozen reports.
-WORTH_BYTES_A_TRIAL: Final = 2**11
-#: A reader's state leaves out so much of the copy's end, some 20,000 reports: a driver may be about to decide on these.
-LAG_BYTES: Final = 2**20
 #: How many places of a copy are compared with what they were, and how much there.
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 4096
+
+
+class Worth(NamedTuple):
+    """How long a copy has to be for a state to be kept beside it, in bytes.
+
+    Attributes:
+        least: the bytes that a state saves at least: some 150,000 reports, or a quarter of a second of reading.
+        a_trial: the same for each trial, since a trial's state is read in the time of a few dozen reports.
+        lag: the end of the copy that a state leaves out, some 20,000 reports: a driver may be about to decide on these.
+    """
+
+    least: int = 8 * 2**20
+    a_trial: int = 2**11
+    lag: int = 2**20
+
+    def of(self, experiment: Experiment) -> int:
+        """Return the bytes that a state of this experiment has to save."""
+        return max(self.least, self.a_trial * len(experiment.trials))
+
+
+_WORTH: Final = Worth()
 
 
 class Mark(NamedTuple):
@@ -78,7 +93,7 @@ class JournalPart:
             yield from _entries_between(file, 0, self.end)
 
 
-def fold_copy(folder: Path) -> tuple[Experiment, JournalPart]:
+def fold_copy(folder: Path, worth: Worth = _WORTH) -> tuple[Experiment, JournalPart]:
     """Return what the copy in a folder says of its experiment, and the part of it that says that.
 
     Raises:
@@ -90,10 +105,10 @@ def fold_copy(folder: Path) -> tuple[Experiment, JournalPart]:
     with path.open("rb") as file:
         experiment, mark = _begun(folder, file)
         try:
-            tail = _Tail(file, mark)
+            tail = _Tail(file, mark, worth.lag)
         except _OutOfOrder:
             experiment, mark = _empty(folder), Mark()
-            tail = _Tail(file, mark)
+            tail = _Tail(file, mark, worth.lag)
         # A driver may write more at any moment, of which the state knows nothing.
         for events, reached in tail.parts():
             try:
@@ -101,14 +116,14 @@ def fold_copy(folder: Path) -> tuple[Experiment, JournalPart]:
                     experiment.apply_report(event) if isinstance(event, Report) else experiment.apply(event)
             except ImpossibleEvent as error:
                 raise with_entry(error, experiment.name, JournalFile(path).read()) from None
-            if reached is not None and reached.end - mark.end >= _worth(experiment):
-                keep_state(folder, experiment, reached)
+            if reached is not None and reached.end - mark.end >= worth.of(experiment):
+                keep_state(folder, experiment, reached, worth)
     return experiment, JournalPart(path, tail.end)
 
 
-def keep_state(folder: Path, experiment: Experiment, mark: Mark) -> None:
+def keep_state(folder: Path, experiment: Experiment, mark: Mark, worth: Worth = _WORTH) -> None:
     """Write a state beside the copy that it was made of, unless that is short, or can't be written to."""
-    if mark.end < _worth(experiment):
+    if mark.end < worth.of(experiment):
         return
     path = folder / JOURNAL_FILE
     try:
@@ -129,10 +144,6 @@ def keep_whole_state(folder: Path, experiment: Experiment, cursor: Cursor) -> No
     except OSError:
         return
     keep_state(folder, experiment, Mark(*cursor, size, size))
-
-
-def _worth(experiment: Experiment) -> int:
-    return max(WORTH_BYTES, WORTH_BYTES_A_TRIAL * len(experiment.trials))
 
 
 def _form() -> list[object]:
@@ -191,7 +202,7 @@ class _Tail:
         _OutOfOrder: it has what a driver did before it had come as far as the mark.
     """
 
-    def __init__(self, file: BinaryIO, mark: Mark) -> None:
+    def __init__(self, file: BinaryIO, mark: Mark, lag_bytes: int) -> None:
         #: Where the last complete entry ends.
         self.end = mark.end
         self._file = file
@@ -200,7 +211,7 @@ class _Tail:
         self._reached: tuple[Entry, int] | None = None
         self._pending: dict[Cursor, list[Event]] = defaultdict(list)
         self._is_in_order = True
-        lag_from = os.fstat(file.fileno()).st_size - LAG_BYTES
+        lag_from = os.fstat(file.fileno()).st_size - lag_bytes
         file.seek(mark.end)
         for entry, end in entries_of(file):
             if self._is_place(entry, end) and end <= lag_from:

@@ -56,24 +56,6 @@ def book(folder: Path, *losses: float) -> Path:
     return book.save()
 
 
-def test_a_finished_experiment_is_shown_with_its_best_trials_first(tune: Tune):
-    tune("slow", name="shown", max_trials=12, scheduler=mqtune.ASHA(max_t=9)).run()
-
-    shown = run("show", "shown")
-
-    results = Results.load("shown")
-    assert shown.startswith("shown · finished · started 20")
-    assert "12 trials" in shown
-    assert "\nsearcher random; scheduler asha\n" in shown
-    assert f"best loss={results.best.value:.4g} in trial {results.best.id}: x=" in shown
-    rows = [line for line in shown.splitlines() if line[:4].isdigit()]
-    assert [row[:4] for row in rows] == [r.id for r in sorted(results, key=lambda result: result.value)][:10]
-    assert "… and 2 more" in shown
-    assert f"saved {results.budget.saved} of {results.budget.used + results.budget.saved} iterations" in shown
-    assert f"mqtune show shown {results.best.id}" in shown
-    assert len([line for line in run("show", "shown", "--all").splitlines() if line[:4].isdigit()]) == 12
-
-
 def test_a_failed_trial_is_shown_with_its_error_and_the_end_of_its_output(tune: Tune):
     tune("raises", name="broken", max_trials=2, failures=mqtune.Failures(max_failures=1)).run()
 

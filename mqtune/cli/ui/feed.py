@@ -179,6 +179,11 @@ class Feed:
             return Changes(self.last, found)
 
     @property
+    def is_folding_again(self) -> bool:
+        """Whether all of the journal is being folded again in the driver's order."""
+        return self._since is not None
+
+    @property
     def last(self) -> str:
         """The id of the last entry that was taken in."""
         return self._followed.last
@@ -478,6 +483,10 @@ class Feeds:
                 with self._lock:
                     self._feeds[name] = feed
             return feed
+
+    def __len__(self) -> int:
+        """The number of experiments that are followed now."""
+        return len(self._feeds)
 
     def close(self) -> None:
         """Close all."""

@@ -25,7 +25,7 @@ import mqtune
 from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptStarted
-from mqtune.core.trial import AttemptEnd, TrialId
+from mqtune.core.trial import TrialId
 from mqtune.journal import JOURNAL_FILE, made_mark, output_path
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -75,6 +75,7 @@ def test_a_verb_that_there_is_not_leads_to_those_that_there_are(typed: str, said
         (["export", "mine", "1"], "TRIAL and --json are for --code"),
         (["export", "mine", "--code", "--rows", "trials"], "leave out --format, --rows and --to"),
         (["export", "mine", "--format", "mqtune"], "mqtune is not for a terminal; give --output FILE"),
+        (["export", "mine", "--format", "optuna"], "optuna is not for a terminal; give --output FILE"),
         (["export", "mine", "-o", "t.xlsx"], "t.xlsx: there is no format for names that end with .xlsx"),
         (["export", "mine", "-o", "t.json"], "give .csv, .jsonl or .parquet, or --format"),
         (["delete"], "give the NAME of an experiment; or --unused"),
@@ -149,23 +150,6 @@ def _mine(mqtune_home: Path) -> None:
     book.save()
 
 
-def test_an_experiment_of_which_every_trial_failed_is_failed(mqtune_home: Path) -> None:
-    for name, losses in (("hopeless", ()), ("mixed", (0.5,))):
-        book = Book(mqtune_home / name)
-        book.stage("0001")
-        book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
-        for loss in losses:
-            book.run("0002", loss)
-        book.finish()
-        book.save()
-
-    states = {each["name"]: each["state"] for each in json.loads(said("list", "--json"))}
-
-    assert states == {"hopeless": "failed", "mixed": "finished"}
-    assert json.loads(said("show", "hopeless", "--json"))["state"] == "failed"
-    assert "hopeless · failed ·" in said("show", "hopeless")
-
-
 @pytest.mark.usefixtures("_mine")
 @pytest.mark.parametrize(
     ("options", "pieces", "told"),
@@ -201,18 +185,6 @@ def test_an_imported_experiment_has_no_broker_and_is_deleted_here(
     assert str(done.exception).endswith("To delete it: mqtune delete b --here")
     missing = CliRunner().invoke(group, ["logs", "b", "1"]).exception
     assert "was imported, archived or ran in virtual time: it has no output of trial 0001" in str(missing)
-
-
-def test_of_several_metrics_there_is_a_front_and_no_best_trial(mqtune_home: Path) -> None:
-    book = Book(mqtune_home / "torn", metric=["loss", "cost"], mode=["min", "min"])
-    for trial, loss, cost in (("0001", 1, 3), ("0002", 3, 1), ("0003", 3, 3)):
-        book.stage(trial)
-        book.report(trial, {"loss": loss, "cost": cost})
-        book.end(trial)
-    book.save()
-
-    with pytest.raises(ConfigurationError, match="no single best trial; on its Pareto front are '0001', '0002'"):
-        CliRunner().invoke(group, ["show", "torn", "best"], catch_exceptions=False)
 
 
 def test_without_a_home_folder_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,24 +261,6 @@ def test_a_destructive_verb_asks_before_it_is_done_to_several_trials(
 
 
 @pytest.mark.usefixtures("_mine")
-def test_trials_are_filtered_sorted_and_limited() -> None:
-    def ids(*options: str) -> list[str]:
-        return [each["trial"] for each in json.loads(said("show", "mine", "--json", *options))["table"]]
-
-    assert ids() == ["0002", "0001"], "the best comes first"
-    assert ids("--sort", "trial") == ["0001", "0002"]
-    assert ids("--sort", "trial", "--reverse") == ["0002", "0001"]
-    assert ids("--sort", "loss") == ["0002", "0001"]
-    assert ids("--sort", "loss", "--reverse", "--limit", "1") == ["0001"]
-    assert ids("--status", "running") == ["0002"]
-    assert ids("--where", "lr<0.15 and loss<1") == ["0001"]
-    assert ids("--where", "lr>9") == []
-    assert "no trial matches" in said("show", "mine", "--where", "lr>9")
-    table = [line[:4] for line in said("show", "mine", "--sort", "trial").splitlines()]
-    assert table[table.index("tria") :][:3] == ["tria", "0001", "0002"]
-
-
-@pytest.mark.usefixtures("_mine")
 def test_experiments_that_are_named_are_listed_alone_or_compared(mqtune_home: Path) -> None:
     for name in ("yours", "theirs"):
         Book(mqtune_home / name).save()
@@ -318,23 +272,6 @@ def test_experiments_that_are_named_are_listed_alone_or_compared(mqtune_home: Pa
     assert ("ran" in listed.split(), "ran" in compared.split()) == (False, True)
     assert [each["name"] for each in json.loads(said("list", "mine", "yours", "--json"))] == ["mine", "yours"]
     assert json.loads(said("list", "mine", "--tag", "paper", "--json")) == []
-
-
-@pytest.mark.usefixtures("_mine")
-def test_an_export_has_a_row_for_each_trial_attempt_or_report(tmp_path: Path) -> None:
-    assert said("export", "mine").count("\n") == 3
-    reports = [
-        json.loads(line) for line in said("export", "mine", "--rows", "reports", "--format", "jsonl").splitlines()
-    ]
-    assert [each["metrics.loss"] for each in reports] == [0.5, 0.25, 0.125]
-    assert all("metrics" not in each for each in reports)
-    file = tmp_path / "a.csv"
-    assert said("export", "mine", "--rows", "attempts", "-o", str(file)) == f"{file}: the attempts of mine as csv\n"
-    assert (tmp_path / "a.csv").read_text().startswith("trial,attempt,")
-    assert (
-        "for a terminal; give --output FILE"
-        in CliRunner().invoke(group, ["export", "mine", "--format", "optuna"]).output
-    )
 
 
 def test_a_copy_of_an_experiment_that_no_server_has_is_refused_with_its_folder(
@@ -430,17 +367,6 @@ def test_an_export_for_optuna_is_a_study_of_the_same_name_and_replaces_nothing(t
     assert study.best_value == best
     with pytest.raises(ConfigurationError, match="is there already"):
         CliRunner().invoke(group, ["export", "mine", "-o", str(path)], catch_exceptions=False)
-
-
-def test_a_look_at_what_has_ended_says_how_long_it_took(mqtune_home: Path) -> None:
-    book = Book(mqtune_home / "mine")
-    book.stage("0001", {"lr": 0.1})
-    book.report("0001", {"loss": 0.5})
-    book.end("0001")
-    book.finish()
-    book.save()
-
-    assert f" · {len(book.entries) - 1} s · best loss=0.5 " in said("show", "mine", "--follow")
 
 
 def test_an_experiment_that_another_process_writes_is_watched_to_its_end(mqtune_home: Path) -> None:

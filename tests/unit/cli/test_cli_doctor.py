@@ -116,7 +116,7 @@ def test_a_trainable_is_imported(
     monkeypatch.setattr("sys.path", [*sys.path])
     monkeypatch.delitem(sys.modules, "its_code", raising=False)
 
-    found = {each.check: each for each in [doctor._trainable(named)]}["trainable"]
+    found = {each.check: each for each in [doctor.check_trainable(named)]}["trainable"]
 
     assert found.state == ("problem" if problem else "ok")
     assert problem in found.text
@@ -125,13 +125,13 @@ def test_a_trainable_is_imported(
 def test_what_a_server_says_of_its_memory_is_judged() -> None:
     full = {"used_memory": 95, "maxmemory": 100, "maxmemory_policy": "allkeys-lru", "aof_enabled": 0}
 
-    assert [(each.check, each.state) for each in doctor._memory(full)] == [
+    assert [(each.check, each.state) for each in doctor.check_memory(full)] == [
         ("memory", "warning"),
         ("eviction", "problem"),
         ("persistence", "warning"),
     ]
-    assert [each.state for each in doctor._memory({"used_memory": 95, "maxmemory": 0, "aof_enabled": 1})] == ["ok"]
-    assert [doctor._clock(seconds).state for seconds in (-3600.0, 0.1, 60.0)] == ["warning", "ok", "warning"]
+    assert [each.state for each in doctor.check_memory({"used_memory": 95, "maxmemory": 0, "aof_enabled": 1})] == ["ok"]
+    assert [doctor.check_clock(seconds).state for seconds in (-3600.0, 0.1, 60.0)] == ["warning", "ok", "warning"]
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,6 @@ def test_what_a_server_says_of_its_memory_is_judged() -> None:
 def test_a_worker_of_another_minor_version_is_a_problem(
     version: str, impairments: list[Impairment], state: str | None
 ) -> None:
-    found = doctor._worker(worker(version=version, impairments=impairments))
+    found = doctor.check_worker(worker(version=version, impairments=impairments))
 
     assert (found and found.state) == state

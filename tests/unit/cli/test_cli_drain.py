@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fleets import worker
 
-from mqtune.cli import drain
+from mqtune.cli.drain import find_worker, wait_until_gone
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import WorkerInfo
 from mqtune.core.timing import Timing
@@ -25,7 +25,7 @@ class Fleet:
 
 @pytest.mark.parametrize(("name", "meant"), [("gpu@b", B), ("cpu@a", OTHER), ("cpu", OTHER)])
 def test_a_worker_is_meant_by_its_name_or_by_the_part_before_the_host(name: str, meant: WorkerInfo) -> None:
-    assert drain._find(name, [A, B, OTHER]) is meant
+    assert find_worker(name, [A, B, OTHER]) is meant
 
 
 @pytest.mark.parametrize(
@@ -38,21 +38,21 @@ def test_a_worker_is_meant_by_its_name_or_by_the_part_before_the_host(name: str,
 )
 def test_a_name_that_means_none_or_several_is_refused(name: str, there: list[WorkerInfo], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
-        drain._find(name, there)
+        find_worker(name, there)
 
 
 def test_each_is_said_to_be_gone_when_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    drain._wait(Fleet([A, B, OTHER], [B, OTHER], [OTHER]), [A, B], timing=Timing(drain_look_s=0.0))  # type: ignore[arg-type]
+    wait_until_gone(Fleet([A, B, OTHER], [B, OTHER], [OTHER]), [A, B], timing=Timing(drain_look_s=0.0))  # type: ignore[arg-type]
 
     assert [line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()] == ["gpu@a", "gpu@b"]
 
 
 def test_one_that_was_started_anew_under_its_name_is_another() -> None:
-    drain._wait(Fleet([worker("gpu@a", joined_at=2.0)]), [A])  # type: ignore[arg-type]
+    wait_until_gone(Fleet([worker("gpu@a", joined_at=2.0)]), [A])  # type: ignore[arg-type]
 
 
 def test_one_that_does_not_go_is_an_error_that_names_it() -> None:
     impatient = Timing(drain_look_s=0.0, drain_register_s=-A.leaves_within_s)
 
     with pytest.raises(MqtuneError, match="workers still connected after 0 s: gpu@a;"):
-        drain._wait(Fleet([A, B]), [A], timing=impatient)  # type: ignore[arg-type]
+        wait_until_gone(Fleet([A, B]), [A], timing=impatient)  # type: ignore[arg-type]

@@ -40,6 +40,7 @@ from mqtune.core.version import install_command
 from mqtune.driver import BundleFolder
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 from mqtune.results.experiments import Readable, RecordedReport, saved_events
+from mqtune.results.followed import FolderSource
 from mqtune.results.plots.data import Curve
 from mqtune.results.plots.plots import Plots
 from mqtune.results.results import Results
@@ -551,19 +552,12 @@ def test_an_experiment_that_nobody_looks_at_is_let_go(mqtune_home: Path):
         with listening(served, "name=mine") as messages:
             next(messages)
             time.sleep(0.3)
-            assert served.page.feeds._feeds
-        eventually(lambda: not served.page.feeds._feeds)
+            assert len(served.page.feeds) == 1
+        eventually(lambda: len(served.page.feeds) == 0)
 
 
 def test_an_experiment_that_took_long_to_open_is_followed(mqtune_home: Path, monkeypatch: pytest.MonkeyPatch):
     """Longer than one stays at which nobody looks."""
-    begin = Feed._begin
-
-    def slowly(feed: Feed, fold: Any) -> None:
-        time.sleep(1.2)
-        begin(feed, fold)
-
-    monkeypatch.setattr(Feed, "_begin", slowly)
     book = written(mqtune_home)
     file = JournalFile(mqtune_home / "mine" / JOURNAL_FILE)
     file.begin(book.entries)
@@ -571,7 +565,10 @@ def test_an_experiment_that_took_long_to_open_is_followed(mqtune_home: Path, mon
         contextlib.closing(file),
         contextlib.closing(Feeds(Places([], None, broker_alone=False).find, Timing(linger_s=1.0))) as feeds,
     ):
+        # It is called when all of the journal has been folded.
+        feeds.settled = lambda: time.sleep(1.2)
         feeds.get("mine")
+        feeds.settled = lambda: None
         before = len(book.entries)
         book.run("0006", 0.5)
         file.append(book.entries[before:])
@@ -614,7 +611,7 @@ def test_news_comes_while_all_is_folded_again_and_is_there_afterwards(
     before = len(book.entries)
     decide_late(book)
     file.append(book.entries[before:])
-    eventually(lambda: live._since is not None)
+    eventually(lambda: live.is_folding_again)
     before = len(book.entries)
     for number in range(7, 40):
         book.run(f"{number:04d}", 0.2, 0.1)
@@ -623,7 +620,7 @@ def test_news_comes_while_all_is_folded_again_and_is_there_afterwards(
     eventually(lambda: TrialId("0039") in live.experiment.trials)
     assert live.experiment.trials[TrialId("0006")].reports == 2, "it is not folded again yet"
     gate.set()
-    eventually(lambda: live._since is None)
+    eventually(lambda: not live.is_folding_again)
 
     saved = Results.load(mqtune_home / "mine").experiment
     assert live.experiment.trials == saved.trials
@@ -751,11 +748,13 @@ def test_what_is_reported_after_a_look_that_failed_is_not_gathered_for_it(
         patch.setattr(Results, "reports", reports)
         with pytest.raises(OSError, match="no such disk"):
             live.curves(live.results, "accuracy")
-    book.report("0001", {"loss": 1.0, "accuracy": 0.5})
-    file.append(book.entries[-1:])
+    before = len(book.entries)
+    book.stage("0006")
+    book.report("0006", {"loss": 1.0, "accuracy": 0.5})
+    file.append(book.entries[before:])
     eventually(lambda: live.last == book.entries[-1].id)
 
-    assert live._pending == {}
+    assert list(live.curves(live.results, "accuracy")[TrialId("0006")].value) == [0.5]
 
 
 def test_a_journal_that_goes_is_a_problem_in_words(feed: tuple[Book, JournalFile, Feed]):
@@ -774,11 +773,11 @@ def test_how_long_a_server_has_been_away_is_told_as_it_lasts(
     told: list[str] = []
     live.listeners.add(lambda: told.append(live.problem))
 
-    def fail(_: float) -> list[Entry]:
+    def fail(_source: FolderSource, _timeout_s: float) -> list[Entry]:
         raise BrokerUnavailable("it is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(live._source, "read", fail)
+        patch.setattr(FolderSource, "read", fail)
         eventually(lambda: len({each for each in told if each.startswith("no news from Redis for ")}) > 1)
         assert views.summary(live)["problem"].endswith(" s: it is away")
         assert views.why(Places([], None, broker_alone=False), Feeds(lambda _: live.place), live)["text"] == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
@@ -16,7 +17,7 @@ from book import Book
 from click.testing import CliRunner
 from pages import ROOT
 
-from mqtune.cli import COMMANDS, SECTIONS, group
+from mqtune.cli import SECTIONS, group
 from mqtune.cli.steer import Outcome
 from mqtune.cli.why import Reason
 from mqtune.core.events import WorkerInfo
@@ -72,7 +73,6 @@ def test_an_example_runs(example: str, tmp_path: Path, monkeypatch: pytest.Monke
 def test_every_verb_has_its_section_and_is_on_the_page() -> None:
     told = PAGE.read_text()
 
-    assert sorted(COMMANDS) == sorted({verb for verbs in SECTIONS.values() for verb in verbs})
     for section, verbs in SECTIONS.items():
         text = told.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
         assert [verb for verb in verbs if not re.search(rf"mqtune {verb}\b|`{verb}`", text)] == []
@@ -107,5 +107,5 @@ def test_the_schema_is_the_one_that_is_printed() -> None:
     assert isinstance(table, list)
     assert set(table[0]) == fields_of("A **trial")
     assert {each.name for each in fields(WorkerInfo)} == fields_of("A **worker")
-    assert {"experiment", "trial", *Reason._fields} == fields_of("A **reason")
-    assert set(Outcome._fields) == fields_of("An **outcome")
+    assert {"experiment", "trial", *inspect.signature(Reason).parameters} == fields_of("A **reason")
+    assert {*inspect.signature(Outcome).parameters} == fields_of("An **outcome")

@@ -8,9 +8,10 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, ClassVar, Final
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +19,7 @@ from pages import ROOT
 
 import mqtune
 from mqtune.cli import COMMANDS, group
+from mqtune.testing.searchers import NewSearcher, SearcherContract
 
 PAGES: Final = {
     page: (ROOT / "docs" / f"{page}.md").read_text() for page in ("trials", "checkpoints", "processes", "deciding")
@@ -144,3 +146,26 @@ def test_every_verb_of_the_command_line_that_a_page_names_is_there():
 
     assert len(named) > 50
     assert sorted((page, verb) for page, verb in named if verb not in COMMANDS) == []
+
+
+@cache
+def kernel_searcher() -> NewSearcher:
+    """The searcher of docs/extensions.md; its class is made once, as a registry has its name."""
+    (block,) = (each for each in PROGRAM.findall((ROOT / "docs" / "extensions.md").read_text()) if "Kernel" in each)
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(block, "docs/extensions.md", "exec"), names)
+    found: NewSearcher = names["KernelSearcher"]
+    return found
+
+
+class TestKernelSearcher(SearcherContract):
+    """The searcher of docs/extensions.md keeps the contract."""
+
+    space: ClassVar[dict[str, Any]] = {
+        "lr": mqtune.loguniform(1e-4, 1),
+        "opt": mqtune.choice([{"name": "adam"}, {"name": "sgd", "momentum": mqtune.uniform(0, 1)}]),
+    }
+
+    @pytest.fixture
+    def new_searcher(self) -> NewSearcher:
+        return kernel_searcher()

@@ -32,7 +32,7 @@ RUN_BY: Final = {
     "checkpoints.md": "unit/repository/test_docs.py",
     "deciding.md": "unit/repository/test_docs.py",
     "explanation/*.md": "acceptance/test_tutorials.py",
-    "extensions.md": "unit/repository/test_extensions_page.py",
+    "extensions.md": "unit/repository/test_docs.py",
     "how-to/from-*.md": "acceptance/test_tutorials.py",
     "how-to/scripts.md": "acceptance/test_script_calls.py",
     "how-to/several-machines.md": "acceptance/test_several_machines.py",

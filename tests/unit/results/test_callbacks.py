@@ -29,7 +29,6 @@ from mqtune.core.trial import (
     TrialId,
     TrialStatus,
 )
-from mqtune.results import callbacks as dispatch
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.display import ProgressDisplay
 
@@ -281,10 +280,9 @@ def test_a_slow_callback_holds_nobody_up(slow: Slow) -> None:
 
 
 def test_reports_beyond_what_may_wait_are_left_out_and_counted_and_nothing_else_is(
-    slow: Slow, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    slow: Slow, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(dispatch, "MOST_WAITING", 10)
-    dispatcher = CallbackDispatcher([slow])
+    dispatcher = CallbackDispatcher([slow], most_waiting=10)
     dispatcher.tell("on_report", trial(), report())
     assert slow.is_busy.wait(DEADLINE_S)
 

@@ -13,7 +13,6 @@ from mqtune.core.errors import BrokerUnavailable, ConfigurationError, CopyIncomp
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import AttemptEnd, Report, Trial, TrialId, TrialStatus
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
-from mqtune.journal.copy import _LACKS_ENTRIES
 from mqtune.results.experiments import Snapshot
 from mqtune.results.followed import Fold, FolderSource, Followed, Replaced
 from mqtune.results.results import Results
@@ -112,8 +111,8 @@ def test_a_file_that_a_driver_replaces_goes_on_where_it_was(book: Book, file: Jo
 def test_a_copy_that_lacks_entries_says_so(book: Book, file: JournalFile) -> None:
     live = followed(book)
     with file.path.open("ab") as written:
-        # In half an entry: of an id of nine characters.
-        written.write(b"\x92\xa9" + _LACKS_ENTRIES)
+        # In half an entry, of an id of nine characters: the mark of a copy that lacks entries.
+        written.write(b"\x92\xa9" + b"\xc1\xc1")
 
     with pytest.raises(CopyIncomplete, match="lacks the end of experiment 'mine'"):
         live.take_in(0)

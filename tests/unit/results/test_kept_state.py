@@ -25,16 +25,13 @@ from mqtune.core.experiment import STATE_FORM, Experiment
 from mqtune.core.state import ATTEMPTS, TRIALS
 from mqtune.core.trial import Attempt, Report, Trial, TrialId
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
-from mqtune.results import kept_state
 from mqtune.results.experiments import empty_experiment
-from mqtune.results.kept_state import STATE_FILE, fold_copy
+from mqtune.results.kept_state import STATE_FILE, Worth, fold_copy
 
-
-@pytest.fixture(autouse=True)
-def every_state_is_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_state, "WORTH_BYTES", 1)
-    monkeypatch.setattr(kept_state, "WORTH_BYTES_A_TRIAL", 0)
-    monkeypatch.setattr(kept_state, "LAG_BYTES", 200)
+#: Every state is worth it.
+ALWAYS = Worth(1, 0, 200)
+#: No state is kept behind any entry.
+NEVER = Worth(2**40, 0, 2**40)
 
 
 @pytest.fixture
@@ -69,8 +66,8 @@ def whole(folder: Path) -> bytes:
     return encode_value(experiment.state())
 
 
-def opened(folder: Path) -> bytes:
-    return encode_value(fold_copy(folder)[0].state())
+def opened(folder: Path, worth: Worth = ALWAYS) -> bytes:
+    return encode_value(fold_copy(folder, worth)[0].state())
 
 
 def write(folder: Path, entries: list[Entry]) -> None:
@@ -109,7 +106,7 @@ def test_who_reads_the_whole_copy_keeps_what_it_says_and_the_next_one_reads_only
     assert len(reports) == 2 * first
 
     reports.clear()
-    experiment, part = fold_copy(folder)
+    experiment, part = fold_copy(folder, ALWAYS)
 
     assert encode_value(experiment.state()) == expected
     assert len(reports) < first / 4
@@ -117,32 +114,28 @@ def test_who_reads_the_whole_copy_keeps_what_it_says_and_the_next_one_reads_only
     assert Results.load(folder).best.value == min(each.best_value for each in experiment.trials.values())
 
 
-def test_a_copy_is_read_in_any_steps_as_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_read_in_any_steps_as_at_once(tmp_path: Path) -> None:
     entries = entries_in(book_of(tmp_path / "x", trials=9).save())
     rng = random.Random(1)
     for turn in range(20):
         folder = tmp_path / f"{turn}"
-        monkeypatch.setattr(kept_state, "LAG_BYTES", rng.choice([0, 100, 1_000]))
+        worth = Worth(1, 0, rng.choice([0, 100, 1_000]))
         for count in sorted({*rng.sample(range(2, len(entries)), 4), len(entries)}):
             write(folder, entries[:count])
-            assert opened(folder) == whole(folder)
+            assert opened(folder, worth) == whole(folder)
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_entries_that_are_larger_than_what_is_read_at_once_come_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_kept: bool
-) -> None:
-    if not is_kept:
-        monkeypatch.setattr(kept_state, "WORTH_BYTES", 2**40)
-        # No state is kept behind any entry, so that all of the copy comes in one part.
-        monkeypatch.setattr(kept_state, "LAG_BYTES", 2**40)
+def test_entries_that_are_larger_than_what_is_read_at_once_come_whole(tmp_path: Path, is_kept: bool) -> None:
+    # Without a state all of the copy comes in one part.
+    worth = ALWAYS if is_kept else NEVER
     book = Book(tmp_path / "x")
     for number in range(1, 4):
         book.run(f"{number:04d}", 0.3, 0.2, config={"text": str(number) * 2**21})
     folder = book.save()
 
-    assert opened(folder) == whole(folder)
-    assert opened(folder) == whole(folder)
+    for _ in range(2):
+        assert opened(folder, worth) == whole(folder)
     assert (folder / STATE_FILE).exists() == is_kept
 
 
@@ -161,9 +154,14 @@ def test_whatever_byte_of_it_is_damaged_and_wherever_it_is_cut_the_copy_counts(t
             assert opened(folder) == expected
 
 
-def sealed(packed: bytes, version: str = "") -> bytes:
-    form = kept_state._form()
-    return encode_value([[version, form[1]] if version else form, zlib.crc32(packed), packed])
+def form_of(folder: Path) -> list[object]:
+    """The version and the rules with which a state was written."""
+    found: list[object] = decode_value((folder / STATE_FILE).read_bytes())[0]
+    return found
+
+
+def sealed(form: list[object], packed: bytes) -> bytes:
+    return encode_value([form, zlib.crc32(packed), packed])
 
 
 @pytest.mark.parametrize(
@@ -185,7 +183,7 @@ def test_one_that_is_whole_and_holds_nonsense_is_not_used(tmp_path: Path, change
     expected = opened(folder)
     body = decode_value(decode_value((folder / STATE_FILE).read_bytes())[2])
     change(body)
-    (folder / STATE_FILE).write_bytes(sealed(encode_value(body)))
+    (folder / STATE_FILE).write_bytes(sealed(form_of(folder), encode_value(body)))
 
     assert opened(folder) == expected
 
@@ -195,10 +193,11 @@ def test_that_of_another_version_is_not_used_and_is_replaced(tmp_path: Path) -> 
     expected = opened(folder)
     body = decode_value(decode_value((folder / STATE_FILE).read_bytes())[2])
     body["state"]["reason"] = "another fold"
-    (folder / STATE_FILE).write_bytes(sealed(encode_value(body), version="0.0.1"))
+    form = form_of(folder)
+    (folder / STATE_FILE).write_bytes(sealed(["0.0.1", *form[1:]], encode_value(body)))
 
     assert opened(folder) == expected
-    assert decode_value((folder / STATE_FILE).read_bytes())[0] == kept_state._form()
+    assert form_of(folder) == form
 
 
 def test_that_of_a_journal_of_the_same_length_is_not_used_either(tmp_path: Path) -> None:
@@ -206,7 +205,7 @@ def test_that_of_a_journal_of_the_same_length_is_not_used_either(tmp_path: Path)
     for book, shift in ((one, 0.0), (other, 0.5)):
         for number in range(1, 7):
             book.run(f"{number:04d}", *(shift + step / 8 for step in range(1, 9)))
-    fold_copy(one.save())
+    fold_copy(one.save(), ALWAYS)
     size = (tmp_path / "x" / JOURNAL_FILE).stat().st_size
     write(tmp_path / "x", other.entries)
 
@@ -216,7 +215,7 @@ def test_that_of_a_journal_of_the_same_length_is_not_used_either(tmp_path: Path)
 
 def test_one_that_goes_further_than_the_copy_is_not_used(tmp_path: Path) -> None:
     folder = book_of(tmp_path / "x").save()
-    fold_copy(folder)
+    fold_copy(folder, ALWAYS)
     entries = entries_in(folder)
     write(folder, entries[:5])
 
@@ -225,9 +224,9 @@ def test_one_that_goes_further_than_the_copy_is_not_used(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("lag_bytes", [0, 200])
 def test_what_a_driver_decides_on_a_report_that_is_in_the_state_is_seen(
-    tmp_path: Path, reports: list[Report], monkeypatch: pytest.MonkeyPatch, lag_bytes: int
+    tmp_path: Path, reports: list[Report], lag_bytes: int
 ) -> None:
-    monkeypatch.setattr(kept_state, "LAG_BYTES", lag_bytes)
+    worth = Worth(1, 0, lag_bytes)
     book = book_of(tmp_path / "x", trials=3)
     book.stage("0009", {"lr": 0.5})
     cursors = []
@@ -235,14 +234,14 @@ def test_what_a_driver_decides_on_a_report_that_is_in_the_state_is_seen(
         book.report("0009", {"loss": value})
         cursors.append(book.cursor)
     folder = book.save()
-    fold_copy(folder)
+    fold_copy(folder, worth)
     # It stood at the first of them, and has read the others since.
     book.cursor = cursors[0]
     book.decide("0009")
     book.save()
     reports.clear()
 
-    experiment = fold_copy(folder)[0]
+    experiment = fold_copy(folder, worth)[0]
 
     assert encode_value(experiment.state()) == whole(folder)
     assert experiment.trials[TrialId("0009")].late_reports == 4
@@ -261,7 +260,7 @@ def test_a_folder_that_can_not_be_written_is_read_all_the_same(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(error, os.strerror(error))
 
-    monkeypatch.setattr(kept_state, "replace_file", refuse)
+    monkeypatch.setattr("mqtune.results.kept_state.replace_file", refuse)
 
     assert opened(folder) == whole(folder)
     assert sorted(path.name for path in folder.iterdir()) == before
@@ -271,7 +270,7 @@ def test_who_may_not_read_the_copy_may_not_read_its_state(tmp_path: Path) -> Non
     folder = book_of(tmp_path / "x").save()
     (folder / JOURNAL_FILE).chmod(0o600)
 
-    fold_copy(folder)
+    fold_copy(folder, ALWAYS)
 
     assert (folder / STATE_FILE).stat().st_mode & 0o777 == 0o600
 
@@ -282,13 +281,12 @@ from pathlib import Path
 from mqtune.core.codec import encode_value
 from mqtune.results import kept_state
 
-kept_state.WORTH_BYTES = kept_state.LAG_BYTES = 1
-kept_state.WORTH_BYTES_A_TRIAL = 0
+always = kept_state.Worth(1, 0, 1)
 folder, expected = Path(sys.argv[1]), sys.argv[2]
 for turn in range(12):
     if turn % 2:
         (folder / kept_state.STATE_FILE).unlink(missing_ok=True)
-    state = encode_value(kept_state.fold_copy(folder)[0].state())
+    state = encode_value(kept_state.fold_copy(folder, always)[0].state())
     assert hashlib.sha256(state).hexdigest() == expected
 """
 
@@ -312,8 +310,12 @@ def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
 
 
 def test_a_run_leaves_its_state_and_who_opens_it_reads_no_report(mqtune_home: Path, reports: list[Report]) -> None:
+    def large(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
+        """As a shorter copy is not worth a state."""
+        yield from ((seconds, {**metrics, "text": "x" * 100_000}) for seconds, metrics in curve(config))
+
     tuner = Tuner(
-        curve, {"lr": uniform(0, 1)}, metric="loss", mode="min", max_trials=5, backend=Simulated(curve), name="x"
+        curve, {"lr": uniform(0, 1)}, metric="loss", mode="min", max_trials=5, backend=Simulated(large), name="x"
     )
     best = tuner.run().best.value
     folder = mqtune_home / "x"

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from book import ASHA, Book
+from notebooks import shown
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, NothingToDraw
@@ -101,7 +102,7 @@ def test_each_picture_is_drawn_by_both_libraries_and_kept_by_a_notebook(
     # It checks each name and value of the data and the layout.
     figure = picture.figure("plotly")
     assert sum(len(trace.x) for trace in figure.data) >= len(picture.dataframe()) > 0
-    bundle = picture._repr_mimebundle_()
+    bundle = shown(picture, "mimebundle")
     assert bundle["image/png"].startswith(b"\x89PNG")
     json.dumps(bundle["application/vnd.plotly.v1+json"], allow_nan=False)
     assert "trials" in picture.note
@@ -114,7 +115,7 @@ def test_no_picture_has_a_button_that_sends_it_to_somebody(experiments: dict[str
     picture = experiments["promotion"].plot.history()
     picture.save(tmp_path / "picture.html")
     page = (tmp_path / "picture.html").read_text(encoding="utf-8")
-    kernel: Any = picture._repr_mimebundle_()["application/vnd.plotly.v1+json"]
+    kernel: Any = shown(picture, "mimebundle")["application/vnd.plotly.v1+json"]
 
     # Given a list, plotly.js shows no other buttons.
     (listed,) = re.findall(r'"modeBarButtons": (\[\[.*?\]\])', page)
@@ -247,18 +248,6 @@ def test_a_parameter_that_matters_is_more_important_than_one_that_does_not(exper
     assert "how long trials ran explains" in picture.note
 
 
-def test_a_trial_that_was_promoted_is_told_from_one_that_was_not(experiments: dict[str, Results]):
-    results = experiments["promotion"]
-
-    found = points(results.plot.rungs())
-
-    assert len([rung for rung, _ in found["went on"] if rung == 0]) == 4
-    assert len([rung for rung, _ in found["stopped there"] if rung == 0]) == 8
-    assert [y for _, y in found["completed"]] == [results.best.value]
-    with pytest.raises(NothingToDraw, match=r"'pbt'.*no rungs"):
-        experiments["pbt"].plot.rungs()
-
-
 def test_a_rung_that_one_trial_came_to_says_so_of_one_trial(book: Book):
     for trial, epochs in (("0001", 1), ("0002", 3)):
         book.stage(trial, {"lr": 0.1})
@@ -345,19 +334,6 @@ def test_an_attempt_has_the_first_slot_of_its_worker_that_is_free():
         ("w1", 2),
         ("w1", 1),
     ]
-
-
-def test_the_lineage_has_each_copy_and_how_the_best_came_about(experiments: dict[str, Results]):
-    results = experiments["pbt"]
-    copies = [attempt.source for result in results for attempt in result.attempts if attempt.source]
-
-    found = points(results.plot.lineage())
-
-    assert len(found["copied another trial"]) == len(copies) > 0
-    steps = results.policy(results.best.id)
-    assert len(found[f"how trial {results.best.id}, the best, came about"]) == 2 * len(steps)
-    with pytest.raises(NothingToDraw, match="another's checkpoint"):
-        experiments["promotion"].plot.lineage()
 
 
 def test_the_front_is_told_from_the_others(experiments: dict[str, Results]):

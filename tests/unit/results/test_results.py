@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from book import ASHA, Book
-from click.testing import CliRunner
+from notebooks import shown
 
-from mqtune.cli import show
 from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
+from mqtune.core.events import Cursor
 from mqtune.core.text import text_of_cell
 from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
-from mqtune.results.display import best_text
 from mqtune.results.results import Results, csv_text
 
 NAN, INF = math.nan, math.inf
@@ -167,20 +166,6 @@ def test_a_run_with_one_result_is_no_failure_nor_one_whose_trials_need_not_repor
     results_of(silent).raise_if_failed()
 
 
-def test_a_best_trial_that_has_failed_is_marked_wherever_it_is_named(book: Book, caplog: pytest.LogCaptureFixture):
-    book.stage("0001")
-    book.report("0001", {"loss": 1.0})
-    book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
-    results = results_of(book)
-
-    assert results.best.status is results.best.status is TrialStatus.FAILED
-    assert [record.message for record in caplog.records] == [
-        "the best trial 0001 has FAILED after it reported its value: ValueError: no"
-    ]
-    assert best_text(results.experiment).startswith("best loss=1 in trial 0001 (which has failed):")
-    assert results.summary()["best"]["status"] == "failed"
-
-
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
@@ -196,6 +181,19 @@ def test_without_a_number_for_the_metric_the_error_names_what_was_reported(
 
     with pytest.raises(MetricMissing, match=message):
         _ = results_of(book).best
+
+
+def test_a_best_trial_that_has_failed_is_warned_of_once_and_marked(book: Book, caplog: pytest.LogCaptureFixture):
+    book.stage("0001")
+    book.report("0001", {"loss": 1.0})
+    book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
+    results = results_of(book)
+
+    assert results.best.status is results.best.status is TrialStatus.FAILED
+    assert [record.message for record in caplog.records] == [
+        "the best trial 0001 has FAILED after it reported its value: ValueError: no"
+    ]
+    assert results.summary()["best"]["status"] == "failed"
 
 
 # Trials and reports.
@@ -233,7 +231,7 @@ def test_reports_come_in_order_and_late_ones_are_marked(book: Book):
     book.stage("0001")
     book.report("0001", {"loss": 3.0}, {"loss": 2.0}, {"loss": 1.0})
     # The decision was taken in the middle of the batch.
-    book.cursor = book.cursor._replace(reports=2)
+    book.cursor = Cursor(book.cursor.entry, 2)
     book.decide("0001")
     book.report("0001", {"loss": 0.5})
     book.end("0001", AttemptEnd.STOPPED)
@@ -530,21 +528,19 @@ def test_a_notebook_shows_results_and_trials_and_nothing_in_them_is_markup(tmp_p
         book.stage(f"{number:04}")
     results = results_of(book)
 
-    shown, trial = results._repr_html_(), results["0001"]._repr_html_()
+    table, trial = shown(results, "html"), shown(results["0001"], "html")
 
-    assert "mine · 13 trials: 12 running, 1 failed" in shown
-    assert "and 3 more" in shown
+    assert "mine · 13 trials: 12 running, 1 failed" in table
+    assert "and 3 more" in table
     assert "failed" in trial
     assert "lr = 0.25" in trial
-    for page in (shown, trial):
-        assert "<script" not in page
-        assert "&lt;script&gt;alert(1)&lt;/script" in page
-    assert "0 trials" in results_of(Book(tmp_path / "none"))._repr_html_()
+    for text in (table, trial):
+        assert "<script" not in text
+        assert "&lt;script&gt;alert(1)&lt;/script" in text
+    assert "0 trials" in shown(results_of(Book(tmp_path / "none")), "html")
 
 
-def test_reports_that_can_not_be_read_are_left_out_counted_and_shown(
-    book: Book, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_reports_that_can_not_be_read_are_left_out_and_counted(book: Book, caplog: pytest.LogCaptureFixture) -> None:
     book.stage("0001")
     book.report("0001", {"loss": 3.0})
     segment = segment_bytes("0001", 1, 2, [pack_metrics(1.0, {"loss": 2.0}), b"\xc1 noise", b"\xc1 noise"])
@@ -559,6 +555,3 @@ def test_reports_that_can_not_be_read_are_left_out_counted_and_shown(
     assert results.best.value == 1.0
     assert results.summary()["unreadable_reports"] == 2
     assert "2 reports that can't be read" in caplog.text
-    shown = CliRunner().invoke(show.command, [str(results.folder)])
-    assert shown.exit_code == 0, shown.output
-    assert "2 reports can't be read" in shown.output

@@ -18,11 +18,11 @@ from optuna.trial import TrialState
 import mqtune
 from mqtune.core.errors import ConfigurationError, NameTaken, UserCodeFailed
 from mqtune.core.trial import Config, Metrics, TrialId, TrialStatus
-from mqtune.driver import DefinitionWriter
 from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.results.results import Results
 from mqtune.results.warm_start import MAX_LEARNT_BYTES, WarmStart
 from mqtune.search.base import PastTrial, Searcher
+from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 
 SPACE: dict[str, Any] = {
@@ -64,7 +64,10 @@ def tuner(searcher: Any = None, *, space: Any = SPACE, **options: Any) -> mqtune
 
 
 def learnt(searcher: Any, **options: Any) -> list[Any]:
-    found: list[Any] = DefinitionWriter(tuner(searcher, **options)._runner.plan).learnt()["learnt"]
+    """The trials in the definition of an experiment that begins with this searcher."""
+    with closing(tuner(searcher, **options)) as begun:
+        begun.step(0.0)
+        found: list[Any] = begun.results().definition["learnt"]
     return found
 
 
@@ -311,14 +314,18 @@ def test_a_model_that_has_learnt_begins_near_the_old_optimum(old: Results) -> No
 
 
 def test_what_repeats_configs_learns_them_without_what_it_repeats() -> None:
-    repeater = mqtune.Repeater("seed", "tpe")
+    past: list[tuple[Config, float]] = []
+
+    class Pupil(RandomSearcher):
+        def learn(self, trial: PastTrial) -> None:
+            past.append((trial.config, trial.value))
+
     space = {"x": mqtune.uniform(0, 1), "seed": mqtune.choice([1, 2])}
+    repeater = mqtune.Repeater("seed", Pupil(Space({"x": mqtune.uniform(0, 1), "seed": 1})))
     tuner(WarmStart([({"x": 0.25, "seed": 2}, 1.0), ({"x": 0.5, "seed": 1}, 2.0)], repeater), space=space).run()
 
-    assert isinstance(repeater._searcher, OptunaSearcher)
-    first, second, *others = repeater._searcher._study.trials
-    assert [first.params, second.params] == [{"x": 0.25}, {"x": 0.5}]
-    assert len(others) == 5
+    assert [(config["x"], value) for config, value in past] == [(0.25, 1.0), (0.5, 2.0)]
+    assert {config.get("seed", 1) for config, _ in past} == {1}
 
 
 @pytest.mark.parametrize("goes_on", ["script", "attach"])

@@ -1,0 +1,154 @@
+"""The seams between tests and package: the modules that unit tests import, private parts, and patched constants."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pages import ROOT
+
+TESTS: Final = ROOT / "tests"
+#: The modules of mqtune that unit tests may import, by their folders; "" is a folder's own facade. Their number may only fall.
+IMPORTED: Final = {
+    "": "|client|tuner",
+    "backends": "|celery|queues",
+    "backends.local": "worker",
+    "backends.simulated": "fleet",
+    "checkpoints": "|directory|files|registry|remote|store",
+    "cli": "|conditions|doctor|drain|fleet|fleet_figures|machine_use|place|replay|show|steer|terms|why|worker",
+    "cli.ui": "access|app|feed|paced|places|server|trials|views",
+    "core": (
+        "callback|calls|checks|codec|crews|errors|events|experiment|impairment|json_lines|keys|machine|"
+        "objective|owner|rates|registry|resources|scope|seats|shares|state|submission|text|trial|usage|"
+        "version"
+    ),
+    "driver": "|bundling|intake|local_slots|settings|trimming",
+    "integrations": (
+        "ax|ax_early_stopping|ax_space|in_trials|logger|mlflow|opentelemetry|optuna|optuna_errors|"
+        "optuna_optimize|optuna_private|optuna_storage|optuna_study|optuna_trial|prometheus|sklearn|syne_tune|"
+        "syne_tune_backend|syne_tune_model|tensorboard|wandb"
+    ),
+    "journal": "|script",
+    "results": (
+        "best_curve|callbacks|checkpoints|display|experiments|followed|kept_state|progress|results|warm_start|whatif"
+    ),
+    "results.plots": "by_plotly|data|panels|picture|plots|timeline",
+    "schedulers": (
+        "asha|background|base|exploration|halving|hyperband|median|moasha|pasha|pbt|policy|quantile|rush|timed|wilcoxon"
+    ),
+    "schedulers.stopping": "experiment_rules|rule|trial_rules",
+    "search": "background|base|domains|encoding|grid|kinds|model|points|random|space|values",
+    "testing": "schedulers|searchers|stores|waiting|worlds",
+    "trainable": "|bundle|frozen_code|function|reporting|values",
+    "trainable.process": "environment|session|working_folder",
+    "worker": (
+        "|app|bundles|devices|drivers|flower|health|impairments|importers|logs|processes|quick_failures|"
+        "retries|script_process|seats|uplink|usage"
+    ),
+}
+#: The most private attributes of other objects that tests read or patch, and the most constants that they patch. Lower them; the
+#: aims are 0 and 20.
+MOST_PRIVATE: Final = 265
+MOST_PATCHED: Final = 107
+#: Private names of the standard library that have no public twin.
+_STANDARD: Final = ("os._", "sys._", "super()._", "socket._", "threading._")
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in sorted(TESTS.rglob("*.py"))}
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    """Yield the modules of mqtune that a file imports."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mqtune":
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if is_module(inner) else str(node.module)
+
+
+def is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def private_accesses(tree: ast.Module) -> Iterator[str]:
+    """Yield each private name of another object that a file reads, imports or patches, with its line."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                continue
+            case ast.Attribute(attr=name) if is_private(name) and not ast.unparse(node).startswith(_STANDARD):
+                yield f"{node.lineno} {ast.unparse(node)}"
+            case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] == "mqtune":
+                yield from (f"{node.lineno} import {alias.name}" for alias in names if is_private(alias.name))
+            case ast.Call() if (patched := patched_name(node)) and not is_constant(patched) and is_private(patched):
+                yield f"{node.lineno} patch {patched}"
+
+
+def patched_constants(tree: ast.Module) -> Iterator[str]:
+    """Yield each constant of a module that a file patches, with its line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (patched := patched_name(node)) and is_constant(patched):
+            yield f"{node.lineno} {patched}"
+
+
+def patched_name(call: ast.Call) -> str:
+    """The last part of the name that a call of ``setattr`` of pytest's patches, empty for another call."""
+    if not (isinstance(call.func, ast.Attribute) and call.func.attr == "setattr" and call.args):
+        return ""
+    named = call.args[0] if len(call.args) == 2 else call.args[1]
+    return ast.unparse(named).strip("'").rpartition(".")[2]
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def is_constant(name: str) -> bool:
+    return name.strip("_").isupper()
+
+
+def test_unit_tests_import_the_facades_alone() -> None:
+    allowed = {
+        ".".join(filter(None, ("mqtune", folder, name)))
+        for folder, names in IMPORTED.items()
+        for name in names.split("|")
+    }
+    found = {
+        module for path, tree in trees().items() if path.is_relative_to(TESTS / "unit") for module in imported(tree)
+    }
+
+    assert sorted(found - allowed) == [], "import the facade, or test the detail through its user"
+    assert sorted(allowed - found) == [], "nothing imports it any more: take it out of the list"
+
+
+@pytest.mark.parametrize(("of", "most"), [(private_accesses, MOST_PRIVATE), (patched_constants, MOST_PATCHED)])
+def test_tests_touch_no_more_private_parts_and_constants(of: object, most: int) -> None:
+    found = [f"{path.relative_to(ROOT)}:{each}" for path, tree in trees().items() for each in of(tree)]  # type: ignore[operator]
+
+    assert len(found) <= most, found
+
+
+@pytest.mark.parametrize(
+    ("code", "private", "constants"),
+    [
+        ("x._y", 1, 0),
+        ("self._y + cls._z + x.__doc__ + os._exit", 0, 0),
+        ("from mqtune.driver import _y", 1, 0),
+        ("patch.setattr(x, '_y', 1)", 1, 0),
+        ("patch.setattr('mqtune.driver.loop._y', 1)", 1, 0),
+        ("patch.setattr(x, '_WAIT_S', 1)", 0, 1),
+        ("patch.setattr('mqtune.driver.timers.WAIT_S', 1)", 0, 1),
+        ("patch.setattr(x, 'y', 1)", 0, 0),
+    ],
+)
+def test_a_private_access_and_a_patched_constant_are_found(code: str, private: int, constants: int) -> None:
+    tree = ast.parse(code)
+
+    assert (len([*private_accesses(tree)]), len([*patched_constants(tree)])) == (private, constants)
