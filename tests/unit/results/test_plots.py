@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from book import ASHA, Book
-from notebooks import shown
+from notebook_view import shown
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, NothingToDraw

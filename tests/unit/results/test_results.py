@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from book import ASHA, Book
-from notebooks import shown
+from notebook_view import shown
 
 from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
