@@ -41,7 +41,7 @@ from mqtune.trainable import (
     reporting,
 )
 from mqtune.trainable.process import runner
-from mqtune.trainable.process.life import _Life, _Preparation
+from mqtune.trainable.process.life import Life, Preparation
 from mqtune.worker import Gone, Importer, ImportKey, LateImports, ZygoteDied, ZygoteHandle
 
 
@@ -235,11 +235,11 @@ def called(trainable: Callable[..., Any], current: Session) -> Ending:
     ours, theirs = Channel.pair()
     with contextlib.closing(ours), contextlib.closing(theirs):
         program = program_of(TrainableSpec("trainable", module="nowhere"), Path())
-        preparation = _Preparation(program, None, Executed(trainable, ()))
-        life = _Life(ours, program, preparation, reuse=False)
-        life._session = current
+        preparation = Preparation(program, None, Executed(trainable, ()))
+        life = Life(ours, program, preparation, reuse=False)
+        life.session = current
         try:
-            return runner._call(life._begin)
+            return runner.call(life.begin)
         finally:
             preparation.watch.end()
             # Otherwise this process would count as a child of the trial in later tests.

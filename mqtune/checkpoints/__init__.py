@@ -30,5 +30,8 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("MAX_DICT_BYTES", "decode_dict", "encode_dict"), "mqtune.checkpoints.dicts"),
     **dict.fromkeys(("experiment_url", "open_store", "store_beside", "stores_below"), "mqtune.checkpoints.registry"),
     "CheckpointStore": "mqtune.checkpoints.store",
+    # Of the inside, for unit tests.
+    **dict.fromkeys(("DirectoryStore",), "mqtune.checkpoints.directory"),
+    **dict.fromkeys(("Tenant", "is_same_store"), "mqtune.checkpoints.store"),
 }
 __getattr__ = found_when_used(__name__, _HOMES)

@@ -5,17 +5,88 @@ from __future__ import annotations
 import sys
 from difflib import get_close_matches
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from mqtune.core.errors import MqtuneError
+from mqtune.core.lazy import facade_of
 from mqtune.core.machine import INTERRUPTED_CODE, open_standard_streams
 from mqtune.core.text import printable, replace_unencodable
 from mqtune.core.timing import Timing
 from mqtune.core.version import __version__
 
+if TYPE_CHECKING:
+    from mqtune.cli.conditions import (
+        And as And,
+        Comparison as Comparison,
+        Condition as Condition,
+        Not as Not,
+        Or as Or,
+        condition_of as condition_of,
+        filter_of as filter_of,
+        selected as selected,
+    )
+    from mqtune.cli.drain import find_worker as find_worker, wait_until_gone as wait_until_gone
+    from mqtune.cli.fleet import (
+        Share as Share,
+        described_worker as described_worker,
+        impairment_text as impairment_text,
+        queues_of as queues_of,
+        runs_of as runs_of,
+        shares_of as shares_of,
+        unmet_versions as unmet_versions,
+        users_of_quota as users_of_quota,
+        way_to_more as way_to_more,
+    )
+    from mqtune.cli.fleet_figures import FleetReader as FleetReader
+    from mqtune.cli.place import Place as Place, chosen as chosen, find_trial as find_trial
+    from mqtune.cli.replay import SCHEDULERS as SCHEDULERS, scheduler_of as scheduler_of
+    from mqtune.cli.show import command as command
+    from mqtune.cli.steer import Outcome as Outcome
+    from mqtune.cli.terms import config_of as config_of, in_order as in_order
+    from mqtune.cli.ui.access import Access as Access
+    from mqtune.cli.ui.app import Page as Page
+    from mqtune.cli.ui.feed import Feed as Feed, Feeds as Feeds
+    from mqtune.cli.ui.paced import Locks as Locks, Paced as Paced
+    from mqtune.cli.ui.places import Places as Places
+    from mqtune.cli.ui.server import server_of as server_of
+    from mqtune.cli.why import Inquiry as Inquiry, Reason as Reason
+    from mqtune.cli.worker import settings_from_environment as settings_from_environment
+
 __all__ = ["main"]
+
+#: The names that unit tests may use, by the module that defines them.
+_NAMES = {
+    "conditions": ("And", "Comparison", "Condition", "Not", "Or", "condition_of", "filter_of", "selected"),
+    "drain": ("find_worker", "wait_until_gone"),
+    "fleet": (
+        "Share",
+        "described_worker",
+        "impairment_text",
+        "queues_of",
+        "runs_of",
+        "shares_of",
+        "unmet_versions",
+        "users_of_quota",
+        "way_to_more",
+    ),
+    "fleet_figures": ("FleetReader",),
+    "place": ("Place", "chosen", "find_trial"),
+    "replay": ("SCHEDULERS", "scheduler_of"),
+    "show": ("command",),
+    "steer": ("Outcome",),
+    "terms": ("config_of", "in_order"),
+    "ui.access": ("Access",),
+    "ui.app": ("Page",),
+    "ui.feed": ("Feed", "Feeds"),
+    "ui.paced": ("Locks", "Paced"),
+    "ui.places": ("Places",),
+    "ui.server": ("server_of",),
+    "why": ("Inquiry", "Reason"),
+    "worker": ("settings_from_environment",),
+}
+__getattr__ = facade_of(__name__, _NAMES)
 
 #: The verbs by their purpose, each in a few words. Each is ``command`` in the module of its name, or one of
 #: ``COMMANDS`` in a module of ``_MODULES``.

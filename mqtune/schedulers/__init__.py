@@ -35,5 +35,11 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("Fork", "Release", "Resume", "Scheduler", "Start", "Wait"), "mqtune.schedulers.base"),
     **dict.fromkeys(("PBTReplay", "PolicyStep", "policy_of"), "mqtune.schedulers.policy"),
     "stopping": "mqtune.schedulers.stopping",
+    # Of the inside, for unit tests.
+    **dict.fromkeys(("BackgroundDecisions",), "mqtune.schedulers.background"),
+    **dict.fromkeys(("CONTINUE", "Choice", "START"), "mqtune.schedulers.base"),
+    **dict.fromkeys(("Exploration",), "mqtune.schedulers.exploration"),
+    **dict.fromkeys(("AllRule", "AnyRule", "MetricBounds", "Scope", "as_rule"), "mqtune.schedulers.stopping.rule"),
+    **dict.fromkeys(("p_of_larger",), "mqtune.schedulers.wilcoxon"),
 }
 __getattr__ = found_when_used(__name__, _HOMES, checked_early=(__name__,))

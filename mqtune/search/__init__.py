@@ -18,5 +18,15 @@ __all__ = ["WAIT", "Encoding", "PastTrial", "Searcher"]
 _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("PastTrial", "Searcher", "WAIT"), "mqtune.search.base"),
     "Encoding": "mqtune.search.encoding",
+    # Of the inside, for unit tests.
+    **dict.fromkeys(("BackgroundSearcher",), "mqtune.search.background"),
+    **dict.fromkeys(("Suggestion", "searcher_named"), "mqtune.search.base"),
+    **dict.fromkeys(("domain_of",), "mqtune.search.domains"),
+    **dict.fromkeys(
+        ("Choice", "Domain", "Interval", "Multiples", "Normal", "Ordinal", "RoundedNormal"), "mqtune.search.kinds"
+    ),
+    **dict.fromkeys(("Kind", "parameter", "shares"), "mqtune.search.model"),
+    **dict.fromkeys(("Nobody", "searcher_of"), "mqtune.search.points"),
+    **dict.fromkeys(("AnySpace", "space_of"), "mqtune.search.space"),
 }
 __getattr__ = found_when_used(__name__, _HOMES, checked_early=(__name__,))

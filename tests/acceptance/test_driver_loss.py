@@ -24,7 +24,7 @@ from mqtune.core.errors import ConfigurationError, CopyIncomplete, DriverFenced
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialStatus
-from mqtune.journal import Entry, RedisJournal, connect
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile, RedisJournal, connect
 from mqtune.results.results import Results
 from mqtune.testing.backends.world import drive
 
@@ -46,6 +46,12 @@ def workers(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
 def tune(workers: str, tmp_path: Path) -> Iterator[Tune]:
     with tuners(workers, tmp_path / "store") as build:
         yield build
+
+
+def copied(results: Results) -> list[str]:
+    """Return the ids of the entries in a driver's copy of the journal."""
+    with contextlib.closing(JournalFile(results.folder / JOURNAL_FILE)) as copy:
+        return [entry.id for entry in copy.read()]
 
 
 def attach(broker: str, name: str, **given: Any) -> mqtune.Tuner:
@@ -151,7 +157,7 @@ def test_a_driver_that_is_killed_is_replaced_at_once_and_no_running_trial_is_dis
     for trial in results:
         sequences = [report.sequence for report in results.reports(trial.id)]
         assert sequences == list(range(1, len(sequences) + 1))
-    assert [entry.id for entry in watcher.entries()] == [entry.id for entry in results._copy.read()]
+    assert [entry.id for entry in watcher.entries()] == copied(results)
     assert f"{name} · finished" in done.stdout
     again = drive_it()
     assert again.returncode == 0, again.stderr
@@ -235,8 +241,9 @@ def test_a_driver_that_was_replaced_ends_with_an_error_and_disturbs_nothing(tune
         second.stop_all()
         finished(second)
         check_that_nothing_was_restarted(second)
-        second_entries = RedisJournal(second._runner.open()._journal._client, first.name).read("0-0", count=10**6)  # type: ignore[union-attr,attr-defined]
-        eventually(lambda: len(list(second.results()._copy.read())) <= len(second_entries))
+        with contextlib.closing(connect(workers, role="test")) as client:
+            entries = RedisJournal(client, first.name).read("0-0", count=10**6)
+        eventually(lambda: len(copied(second.results())) <= len(entries))
     assert Results.load(first.name).outcome == "finished", "as the second one says when it is closed"
 
 
@@ -326,7 +333,7 @@ def test_a_copy_that_can_not_be_written_ends_no_driver_and_is_completed_by_the_n
     assert freed.returncode == 0, freed.stderr
     results = Results.load(name)
     assert (results.outcome, len(list(results.reports()))) == ("finished", 800)
-    assert [entry.id for entry in watch(name).entries()] == [entry.id for entry in results._copy.read()]
+    assert [entry.id for entry in watch(name).entries()] == copied(results)
 
 
 # Nobody drives any more.

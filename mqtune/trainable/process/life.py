@@ -44,7 +44,7 @@ class Executed(NamedTuple):
     printed: Sequence[bytes]
 
 
-class _Preparation:
+class Preparation:
     """The part of a process's life before its start message: the working folder, and the program's execution.
 
     Args:
@@ -106,13 +106,13 @@ def enter_place(place: Path, program: Program) -> None:
     protect_originals(place, program.home)
 
 
-class _Life:
+class Life:
     """One process, from its first attempt to its last."""
 
-    _session: Session
+    session: Session
     _instance: Instance
 
-    def __init__(self, channel: Channel, program: Program, preparation: _Preparation, *, reuse: bool) -> None:
+    def __init__(self, channel: Channel, program: Program, preparation: Preparation, *, reuse: bool) -> None:
         self._channel = channel
         self._program = program
         self._preparation = preparation
@@ -127,31 +127,31 @@ class _Life:
         """Run the first attempt and those that follow; return the code to exit with."""
         # The signal is blocked until now.
         self._open(Session(message, pipes))
-        code = self._attempt(self._preparation.watch, self._begin)
+        code = self._attempt(self._preparation.watch, self.begin)
         while self._stays:
             if not self._take_next():
                 self._clean_up()
                 return 0
             watch = ImportWatch()
             watch.begin()
-            code = self._attempt(watch, lambda: self._see_through(self._session.listen))
+            code = self._attempt(watch, lambda: self._see_through(self.session.listen))
         return code
 
     def _open(self, current: Session) -> None:
         take_over_output(current.message["stdout"], current.message["stderr"])
-        self._session = reporting.current = current
+        self.session = reporting.current = current
         signal.signal(STOP_SIGNAL, current.tell)
 
     def _attempt(self, watch: ImportWatch, run: Callable[[], Ending]) -> int:
         """Run an attempt, and find out whether the process may stay; return the code to exit with."""
         self._stays = False
-        code = run_attempt(self._session, watch, run)
+        code = run_attempt(self.session, watch, run)
         if code and self._stays:
             self._clean_up()
         return code
 
-    def _begin(self) -> Ending:
-        current = self._session
+    def begin(self) -> Ending:
+        current = self.session
         current.enter()
         loaded = self._preparation.finish()
         # Only the trials that need one import it.
@@ -206,7 +206,7 @@ class _Life:
 
     def _take_next(self) -> bool:
         """Wait for another attempt and prepare for it; return False to leave it to a fresh process, or when none comes."""
-        self._session.close()
+        self.session.close()
         flush_native()
         self._channel.send({"is": "kept"})
         received = self._channel.receive()
@@ -217,7 +217,7 @@ class _Life:
         if not self._is_reset():
             return False
         self._channel.send({"is": "taken"})
-        self._session.connect(pipes)
+        self.session.connect(pipes)
         return True
 
     def _is_reset(self) -> bool:
@@ -225,10 +225,10 @@ class _Life:
         if not are_current(self._files.items()):
             why = "its code has changed"
         else:
-            place = self._session.message["place"]
+            place = self.session.message["place"]
             if place:
                 enter_place(Path(place), self._program)
-            why = self._instance.reset(self._session)
+            why = self._instance.reset(self.session)
         if why:
             sys.stderr.write(f"a fresh process takes this trial, not that of the trial before: {why}\n")
         return not why
@@ -272,7 +272,7 @@ def run_attempts(
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     forget_exit_handlers()
-    preparation = _Preparation(program, place, executed)
+    preparation = Preparation(program, place, executed)
     if ahead:
         preparation.load_ahead()
     received = channel.receive()
@@ -283,7 +283,7 @@ def run_attempts(
         channel.close()
     code = 1
     try:
-        code = _Life(channel, program, preparation, reuse=message["reuse"]).run(message, pipes)
+        code = Life(channel, program, preparation, reuse=message["reuse"]).run(message, pipes)
     except BaseException:  # noqa: BLE001 - it has reported what it could
         code = 1
     leave(code)

@@ -24,7 +24,7 @@ def run_attempt(current: Session, watch: ImportWatch, run: Callable[[], Ending])
         watch: notes the modules that the attempt imports.
         run: runs the trainable.
     """
-    ending = _call(run)
+    ending = call(run)
     flush()
     said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error, "heard": current.heard}
     try:
@@ -40,7 +40,8 @@ def run_attempt(current: Session, watch: ImportWatch, run: Callable[[], Ending])
     return ending.code
 
 
-def _call(run: Callable[[], Ending]) -> Ending:
+def call(run: Callable[[], Ending]) -> Ending:
+    """Call a trainable, and return how that ended, also by an error."""
     error_text = ""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})

@@ -8,8 +8,8 @@ import pytest
 from attempts import own_metrics
 from simulation import NAME, SPACE, Simulation, curve, simulate
 
-from mqtune import ASHA, GridSearcher, PointsFirst, Space, grid_search
-from mqtune.backends import STARTS_AT, Simulated, SimulatedJournal
+from mqtune import ASHA, GridSearcher, PointsFirst, Simulated, Space, grid_search
+from mqtune.backends import STARTS_AT, SimulatedJournal
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Reports
 from mqtune.core.resources import Resources
@@ -27,8 +27,7 @@ from mqtune.core.trial import (
     TrialStatus,
 )
 from mqtune.driver import Limits
-from mqtune.schedulers import Scheduler
-from mqtune.schedulers.base import START, Choice
+from mqtune.schedulers import START, Choice, Scheduler
 
 
 class Scripted(Scheduler):

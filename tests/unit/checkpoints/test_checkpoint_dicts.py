@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from mqtune.checkpoints import MAX_DICT_BYTES, Checkpoint, decode_dict, encode_dict
+from mqtune import Checkpoint
+from mqtune.checkpoints import MAX_DICT_BYTES, decode_dict, encode_dict
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
 

@@ -15,8 +15,7 @@ import pytest
 import xxhash
 from waiting import DEADLINE_S
 
-from mqtune.checkpoints import CheckpointStore, open_store
-from mqtune.checkpoints.store import Tenant
+from mqtune.checkpoints import CheckpointStore, Tenant, open_store
 from mqtune.core.errors import (
     CheckpointBroken,
     CheckpointExists,

@@ -14,8 +14,7 @@ import pytest
 from attempts import AttemptHere
 
 import mqtune
-from mqtune.checkpoints import CheckpointStore, experiment_url, open_store, store_beside
-from mqtune.checkpoints.store import is_same_store
+from mqtune.checkpoints import CheckpointStore, experiment_url, is_same_store, open_store, store_beside
 from mqtune.core.errors import CheckpointExists, CheckpointVersionError, ConfigurationError, StoreUnavailable
 from mqtune.testing.stores import files_in, saved_id, write_files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from fleets import worker
 
-from mqtune.cli.drain import find_worker, wait_until_gone
+from mqtune.cli import find_worker, wait_until_gone
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import WorkerInfo
 from mqtune.core.timing import Timing

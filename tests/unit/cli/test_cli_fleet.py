@@ -9,7 +9,7 @@ import pytest
 from fleets import impairment, worker
 
 import mqtune
-from mqtune.cli.fleet import (
+from mqtune.cli import (
     Share,
     described_worker,
     impairment_text,

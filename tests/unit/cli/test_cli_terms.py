@@ -10,11 +10,10 @@ import click
 import pytest
 from book import Book
 
-from mqtune.cli.place import chosen, find_trial
-from mqtune.cli.terms import config_of, in_order
+from mqtune import Results
+from mqtune.cli import chosen, config_of, find_trial, in_order
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
-from mqtune.results.results import Results
 
 
 @pytest.fixture

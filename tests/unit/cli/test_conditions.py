@@ -12,11 +12,11 @@ import pytest
 from book import Book
 from hypothesis import given, strategies as st
 
-from mqtune.cli.conditions import And, Comparison, Condition, Not, Or, condition_of, filter_of, selected
+from mqtune import Results
+from mqtune.cli import And, Comparison, Condition, Not, Or, condition_of, filter_of, selected
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Trial, TrialId
-from mqtune.results.results import Results
 
 
 @pytest.fixture

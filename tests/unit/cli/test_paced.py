@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mqtune.cli.ui.paced import Locks, Paced
+from mqtune.cli import Locks, Paced
 
 
 @pytest.fixture

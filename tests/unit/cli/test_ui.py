@@ -23,14 +23,9 @@ from book import ASHA, Book
 from click.testing import CliRunner
 from waiting import eventually
 
-from mqtune.cli import group
-from mqtune.cli.place import Place
+from mqtune import Results
+from mqtune.cli import Access, Feed, Feeds, Page, Place, Places, group, server_of
 from mqtune.cli.ui import trials, views
-from mqtune.cli.ui.access import Access
-from mqtune.cli.ui.app import Page
-from mqtune.cli.ui.feed import Feed, Feeds
-from mqtune.cli.ui.places import Places
-from mqtune.cli.ui.server import server_of
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import Event
 from mqtune.core.machine import ARCHIVED
@@ -39,11 +34,7 @@ from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.core.version import install_command
 from mqtune.driver import BundleFolder
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
-from mqtune.results.experiments import Readable, RecordedReport, saved_events
-from mqtune.results.followed import FolderSource
-from mqtune.results.plots.data import Curve
-from mqtune.results.plots.plots import Plots
-from mqtune.results.results import Results
+from mqtune.results import Curve, FolderSource, Plots, Readable, RecordedReport, saved_events
 from mqtune.trainable import Bundle, File
 
 #: How long an answer may take: the first picture of a kind imports what draws it, on a machine that runs other tests.

@@ -9,9 +9,7 @@ from typing import NamedTuple
 import pytest
 from fleets import worker
 
-from mqtune.cli.fleet import runs_of
-from mqtune.cli.place import Place
-from mqtune.cli.why import Inquiry, Reason
+from mqtune.cli import Inquiry, Place, Reason, runs_of
 from mqtune.client import ExperimentState
 from mqtune.core.events import START, AttemptStarted, TrialStaged, WorkerInfo
 from mqtune.core.experiment import Experiment

@@ -13,10 +13,8 @@ import pytest
 from mqtune.core.errors import UserCodeFailed
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers.background import BackgroundDecisions
-from mqtune.search import WAIT, Searcher
-from mqtune.search.background import BackgroundSearcher
-from mqtune.search.base import Suggestion
+from mqtune.schedulers import BackgroundDecisions
+from mqtune.search import WAIT, BackgroundSearcher, Searcher, Suggestion
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
 #: How long a suggestion goes on while its searcher is closed, in seconds: longer than a thread waits for a processor.

@@ -38,7 +38,7 @@ from mqtune.core.trial import (
     TrialStatus,
     checkpoint_id,
 )
-from mqtune.results.results import json_text
+from mqtune.results import json_text
 
 WIRE = Path(__file__).parents[2] / "wire"
 

@@ -13,10 +13,9 @@ from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import described
 from mqtune.core.trial import TrialId
-from mqtune.schedulers import PolicyStep, Scheduler
-from mqtune.schedulers.stopping.rule import MetricBounds, StopRule, as_rule
-from mqtune.search import Searcher
-from mqtune.search.points import searcher_of
+from mqtune.schedulers import MetricBounds, PolicyStep, Scheduler, as_rule
+from mqtune.schedulers.stopping import StopRule
+from mqtune.search import Searcher, searcher_of
 
 SPACE = Space(
     {

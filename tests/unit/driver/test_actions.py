@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from bench import NAME, Bench, Obedient
 
+from mqtune import ASHA, FIFO, ExperimentPlateau, GridSearcher, PointsFirst, RandomSearcher, Space, choice, grid_search
 from mqtune.core.errors import ConfigurationError, DriverFenced
 from mqtune.core.events import DriverStarted, ExperimentEnded
 from mqtune.core.trial import (
@@ -27,15 +28,8 @@ from mqtune.core.trial import (
 from mqtune.core.version import __version__
 from mqtune.driver import AnswerQuestion
 from mqtune.journal import MemoryJournal
-from mqtune.results.display import ranked
-from mqtune.schedulers.asha import ASHA
-from mqtune.schedulers.base import FIFO, Fork, Release, Resume, Scheduler, Wait
-from mqtune.schedulers.stopping.experiment_rules import ExperimentPlateau
-from mqtune.search.domains import choice, grid_search
-from mqtune.search.grid import GridSearcher
-from mqtune.search.points import PointsFirst
-from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space
+from mqtune.results import ranked
+from mqtune.schedulers import Fork, Release, Resume, Scheduler, Wait
 
 ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 

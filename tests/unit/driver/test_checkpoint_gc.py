@@ -13,8 +13,7 @@ from hypothesis import given, strategies as st
 from simulation import simulate
 from waiting import eventually
 
-from mqtune.checkpoints import open_store
-from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.checkpoints import DirectoryStore, open_store
 from mqtune.core.errors import ConfigurationError, StoreUnavailable, UserCodeFailed
 from mqtune.core.events import AttemptStarted, CheckpointsDropped
 from mqtune.core.objective import Mode
@@ -32,7 +31,7 @@ from mqtune.core.trial import (
     is_in_memory,
 )
 from mqtune.driver import LOOK_APART_S, MOST_GATHERED, Retention
-from mqtune.schedulers.base import Resume
+from mqtune.schedulers import Resume
 
 Checkpoints = dict[CheckpointId, SavedCheckpoint]
 

@@ -11,19 +11,14 @@ import pytest
 from bench import Bench
 from simulation import SPACE, Simulation, curve
 
-from mqtune.backends import Simulated
+from mqtune import ASHA, FIFO, PromotionASHA, RandomSearcher, Simulated
 from mqtune.core.errors import ConfigurationError, MqtuneError, UserCodeFailed
 from mqtune.core.events import DecisionTaken, DriverStarted, TrialStaged
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Config, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver import Limits
-from mqtune.schedulers.asha import ASHA, PromotionASHA
-from mqtune.schedulers.background import BackgroundDecisions
-from mqtune.schedulers.base import FIFO, Choice, Resume, Scheduler, Wait
-from mqtune.schedulers.policy import PBTReplay, PolicyStep
-from mqtune.schedulers.stopping.rule import StopRule, as_rule
-from mqtune.schedulers.stopping.trial_rules import MaximumIteration
-from mqtune.search.base import Searcher
-from mqtune.search.random import RandomSearcher
+from mqtune.schedulers import BackgroundDecisions, Choice, PBTReplay, PolicyStep, Resume, Scheduler, Wait, as_rule
+from mqtune.schedulers.stopping import MaximumIteration, StopRule
+from mqtune.search import Searcher
 from mqtune.testing.waiting import eventually
 
 ONE, TWO, THREE = "0001", "0002", "0003"

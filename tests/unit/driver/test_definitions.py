@@ -14,6 +14,7 @@ import pytest
 from bench import writer_of
 
 import mqtune
+from mqtune import RandomSearcher, Space
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, MessageVersionError, NameTaken
 from mqtune.core.events import ExperimentCreated
@@ -21,8 +22,6 @@ from mqtune.core.trial import TrialId
 from mqtune.core.version import install_command
 from mqtune.driver import MAY_CHANGE, BrokerDeployment, DefinitionWriter, Plan, attached
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile, RedisJournal
-from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space
 
 RECORDED: Final = Path(__file__).parents[2] / "definitions" / "definitions.v1.json"
 

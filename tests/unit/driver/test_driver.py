@@ -14,6 +14,7 @@ from bench import NAME, SPACE, Bench, Obedient, Slots
 from simulation import curve, simulate
 
 import mqtune
+from mqtune import ASHA, FIFO, RandomSearcher
 from mqtune.backends import Offer
 from mqtune.core.callback import Callback
 from mqtune.core.errors import (
@@ -30,10 +31,8 @@ from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, AttemptEnd, Config, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver import GATHER_S, Limits, Publisher, RoomWatch
 from mqtune.journal import MemoryJournal, MemoryServer, Room, Unclaimed
-from mqtune.schedulers.asha import ASHA
-from mqtune.schedulers.base import FIFO, Scheduler
-from mqtune.search.base import Searcher
-from mqtune.search.random import RandomSearcher
+from mqtune.schedulers import Scheduler
+from mqtune.search import Searcher
 
 TIMING: Final = Timing()
 LEASE_GRACE_S: Final = TIMING.lease_grace_s

@@ -12,11 +12,11 @@ import pytest
 from bench import Bench
 
 import mqtune
+from mqtune import TimeLimit
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import DecisionTaken, Requested
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Config, TrialStatus
-from mqtune.schedulers.stopping.experiment_rules import TimeLimit
 
 TIMING: Final = Timing()
 KEEP_LOCK_S: Final = TIMING.keep_lock_s

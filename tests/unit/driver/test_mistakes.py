@@ -14,9 +14,9 @@ import pytest
 from simulation import curve
 
 import mqtune
-from mqtune.backends import Simulated
+from mqtune import Simulated
 from mqtune.core.errors import ConfigurationError
-from mqtune.schedulers.stopping.rule import StopRule
+from mqtune.schedulers.stopping import StopRule
 
 SCRIPT = """
 import mqtune

@@ -20,6 +20,7 @@ from optuna.study._multi_objective import _fast_non_domination_rank
 from optuna.trial import TrialState
 
 import mqtune
+from mqtune import RandomSearcher, Results, Space
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, NameTaken
 from mqtune.core.experiment import Experiment
@@ -38,15 +39,10 @@ from mqtune.core.trial import (
     TrialStatus,
 )
 from mqtune.driver import DefinitionWriter, Plan, Retention, Settings
-from mqtune.integrations.optuna import OptunaSearcher
-from mqtune.results.checkpoints import checkpoint_of
-from mqtune.results.plots.plots import Plots
-from mqtune.results.results import Results
-from mqtune.results.whatif import Replay
-from mqtune.schedulers.stopping.rule import StopRule
-from mqtune.search.base import Searcher
-from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space
+from mqtune.integrations import OptunaSearcher
+from mqtune.results import Plots, Replay, checkpoint_of
+from mqtune.schedulers.stopping import StopRule
+from mqtune.search import Searcher
 from mqtune.testing.worlds import happened
 
 BOTH: dict[str, Any] = {"metric": ["loss", "speed"], "mode": ["min", "max"]}

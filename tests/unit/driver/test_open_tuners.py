@@ -12,13 +12,12 @@ from bench import NAME, Bench, Hand
 from simulation import FOR_EVER_S, Killed, Simulation, curve as epochs
 
 import mqtune
+from mqtune import FIFO, Results
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, MetricMissing, SpaceError
 from mqtune.core.events import DecisionTaken, Requested, TrialStaged
 from mqtune.core.trial import UNDRIVEN, Action, AttemptEnd, CheckpointId, Decision, TrialStatus
 from mqtune.driver import Driver, Limits
-from mqtune.results.results import Results
-from mqtune.schedulers.base import FIFO
-from mqtune.search.space import AnySpace
+from mqtune.search import AnySpace
 
 ONE = "0001"
 

@@ -14,14 +14,13 @@ from bench import NAME, SPACE, Bench
 from simulation import tuner_on
 
 import mqtune
+from mqtune import ASHA, FIFO, PromotionASHA, RandomSearcher
 from mqtune.core.errors import ConfigurationError, InvalidTransition, SpaceError
 from mqtune.core.events import AttemptEnded, DecisionTaken, RequestAnswered, Requested, Told, TrialStaged
 from mqtune.core.trial import ITERATION, TIME_TOTAL, Action, Decision, Report, Trial, TrialStatus
 from mqtune.journal import MemoryJournal
-from mqtune.schedulers.asha import ASHA, PromotionASHA
-from mqtune.schedulers.base import FIFO, START, Resume
-from mqtune.search.base import WAIT, Searcher, Suggestion
-from mqtune.search.random import RandomSearcher
+from mqtune.schedulers import START, Resume
+from mqtune.search import WAIT, Searcher, Suggestion
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

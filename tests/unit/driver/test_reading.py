@@ -11,21 +11,15 @@ import pytest
 from bench import Bench
 from simulation import Simulation, simulate
 
-from mqtune.backends import Simulated
+from mqtune import ASHA, FIFO, ExperimentPlateau, RandomSearcher, Simulated, Space, TrialPlateau, uniform
 from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.errors import MetricMissing, UserCodeFailed
 from mqtune.core.events import DecisionTaken
 from mqtune.core.trial import CONTINUE, UNDRIVEN, AttemptEnd, Config, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver import Limits, Reading
 from mqtune.journal import Segment
-from mqtune.schedulers.asha import ASHA
-from mqtune.schedulers.base import FIFO, Scheduler
-from mqtune.schedulers.stopping.experiment_rules import ExperimentPlateau
-from mqtune.schedulers.stopping.rule import MetricBounds, StopRule, as_rule
-from mqtune.schedulers.stopping.trial_rules import MaximumIteration, TrialPlateau
-from mqtune.search.domains import uniform
-from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space
+from mqtune.schedulers import MetricBounds, Scheduler, as_rule
+from mqtune.schedulers.stopping import MaximumIteration, StopRule
 
 ONE = "0001"
 

@@ -13,7 +13,7 @@ from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, TrialC
 from mqtune.core.trial import NO_LABELS, Labels, TrialStatus
 from mqtune.driver import AT_ONCE
 from mqtune.journal import MemoryJournal
-from mqtune.schedulers.base import Wait
+from mqtune.schedulers import Wait
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

@@ -10,10 +10,10 @@ from typing import Any, NoReturn
 import pytest
 
 import mqtune
+from mqtune import Results
 from mqtune.core.errors import ExperimentFinished, TrialFailed, UserCodeFailed
 from mqtune.core.events import Requested
 from mqtune.core.trial import Decision, Report, Trial, TrialStatus
-from mqtune.results.results import Results
 
 
 def curve(config: dict[str, Any]) -> list[dict[str, float]]:

@@ -14,7 +14,8 @@ from simulation import Killed, Simulation, curve
 from waiting import eventually
 
 import mqtune
-from mqtune.backends import Simulated, WorkerProcess
+from mqtune import PointsFirst, Simulated, Space
+from mqtune.backends import WorkerProcess
 from mqtune.cli.worker import command
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError, InsufficientResources
@@ -28,8 +29,6 @@ from mqtune.driver import (
     slot_settings,
 )
 from mqtune.journal import Unclaimed
-from mqtune.search.points import PointsFirst
-from mqtune.search.space import Space
 from mqtune.worker import WorkerSettings
 
 TIMING = Timing()

@@ -11,21 +11,16 @@ from typing import Any
 import pytest
 from bench import NAME, Bench
 
-from mqtune.checkpoints import Checkpoint, encode_dict, open_store
+from mqtune import Checkpoint, RandomSearcher, Results, Space, Trainable, randint, uniform
+from mqtune.checkpoints import encode_dict, open_store
 from mqtune.core.codec import REPORTS_PREFIX, encode_value
 from mqtune.core.errors import CheckpointGone, ConfigurationError, ImpossibleEvent, InvalidTransition, NothingResumes
 from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken, TrialClosed, TrialStaged
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Trial, TrialId, TrialStatus, trial_of
 from mqtune.driver import Requeue, Retention
 from mqtune.journal import JOURNAL_FILE, JournalFile, made_mark, output_path
-from mqtune.results.experiments import Snapshot
-from mqtune.results.followed import Fold, FolderSource, Followed
-from mqtune.results.results import Results
-from mqtune.schedulers.base import Wait
-from mqtune.search.domains import randint, uniform
-from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space
-from mqtune.trainable import Trainable
+from mqtune.results import Fold, FolderSource, Followed, Snapshot
+from mqtune.schedulers import Wait
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 

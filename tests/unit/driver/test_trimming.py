@@ -11,8 +11,7 @@ from bench import NAME, Bench
 from losing import set_back, snapshot
 from waiting import eventually
 
-from mqtune.checkpoints import CheckpointStore
-from mqtune.checkpoints.directory import DirectoryStore
+from mqtune.checkpoints import CheckpointStore, DirectoryStore
 from mqtune.core.events import START, ExperimentEnded
 from mqtune.core.timing import Timing
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile, MemoryJournal, Room, bring_back, chapter_bytes

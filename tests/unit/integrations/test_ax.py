@@ -33,8 +33,7 @@ from ax.generation_strategy.generation_node import GenerationNode  # noqa: E402
 from ax.generation_strategy.generation_strategy import GenerationStrategy  # noqa: E402
 from ax.generation_strategy.generator_spec import GeneratorSpec  # noqa: E402
 
-from mqtune.integrations.ax import AxSearcher  # noqa: E402
-from mqtune.integrations.ax_space import space_of  # noqa: E402
+from mqtune.integrations import AxSearcher, space_of  # noqa: E402
 
 # Of what Ax does by itself.
 pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")

@@ -26,7 +26,7 @@ from ax.early_stopping.strategies import (
     ThresholdEarlyStoppingStrategy,
 )
 
-from mqtune.integrations.ax_early_stopping import AxEarlyStopping
+from mqtune.integrations import AxEarlyStopping
 
 # Of what Ax does by itself.
 pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")

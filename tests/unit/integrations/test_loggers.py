@@ -21,7 +21,7 @@ from waiting import eventually
 
 import mqtune
 from mqtune.core.trial import Report, Trial, TrialId
-from mqtune.integrations.logger import TrialLogger
+from mqtune.integrations import TrialLogger
 from mqtune.testing.worlds import WORLDS, World
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "loggers.md").read_text(encoding="utf-8")

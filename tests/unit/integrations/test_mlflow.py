@@ -18,7 +18,7 @@ mlflow = pytest.importorskip("mlflow")
 # What it imports warns of what it uses itself.
 pytestmark = pytest.mark.filterwarnings("default")
 
-from mqtune.integrations.mlflow import MLflow  # noqa: E402 - it needs mlflow
+from mqtune.integrations import MLflow  # noqa: E402 - it needs mlflow
 
 New = Callable[[], MLflow]
 

@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
-from mqtune.integrations.opentelemetry import OpenTelemetry
+from mqtune.integrations import OpenTelemetry
 
 
 class Collector(InMemorySpanExporter):

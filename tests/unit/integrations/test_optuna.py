@@ -16,16 +16,13 @@ from optuna.trial import TrialState
 from searcher_story import Story
 
 import mqtune
+from mqtune import PointsFirst, RandomSearcher, Space
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
 from mqtune.core.registry import described
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.integrations.optuna import OptunaSearcher, distributions_of
-from mqtune.integrations.optuna_private import OneSplitTPESampler, storage_of
-from mqtune.search.base import Searcher, searcher_named
-from mqtune.search.points import PointsFirst, searcher_of
-from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space
+from mqtune.integrations import OneSplitTPESampler, OptunaSearcher, distributions_of, storage_of
+from mqtune.search import Searcher, searcher_named, searcher_of
 
 SPACE = Space(
     {

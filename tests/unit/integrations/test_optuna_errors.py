@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from mqtune.core.errors import ConfigurationError, TrialFailed
-from mqtune.integrations.optuna_errors import failure_of, name_of
+from mqtune.integrations import failure_of, name_of
 
 
 class Coded(ValueError):

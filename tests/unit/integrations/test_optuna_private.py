@@ -11,7 +11,7 @@ import pytest
 from optuna.storages import InMemoryStorage, RDBStorage, get_storage
 from partners import check_has
 
-from mqtune.integrations.optuna_private import close_databases
+from mqtune.integrations import close_databases
 
 #: Objects of Optuna, made in a folder, and the member of each.
 OWNERS: Final[list[tuple[str, Callable[[Path], object]]]] = [

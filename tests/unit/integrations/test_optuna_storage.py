@@ -18,7 +18,7 @@ from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.trial import TrialState, create_trial
 
-from mqtune.integrations.optuna_storage import DeferredStorage
+from mqtune.integrations import DeferredStorage
 
 X = FloatDistribution(0, 1)
 optuna.logging.set_verbosity(optuna.logging.WARNING)

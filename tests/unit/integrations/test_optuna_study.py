@@ -24,7 +24,7 @@ from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import Config
-from mqtune.integrations.optuna_study import study_of
+from mqtune.integrations import study_of
 
 SPACE = {
     "x": mqtune.uniform(-1, 1),

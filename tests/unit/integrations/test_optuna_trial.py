@@ -17,9 +17,7 @@ from optuna.distributions import distribution_to_json
 from optuna.terminator import report_cross_validation_scores
 
 from mqtune.core.trial import PARAMETERS, Metrics, TrialId
-from mqtune.integrations.optuna_optimize import MARK, StudyTrials
-from mqtune.integrations.optuna_private import is_stopped, storage_of
-from mqtune.integrations.optuna_trial import ASKED, CALL, TOOK, as_trainable
+from mqtune.integrations import ASKED, CALL, MARK, TOOK, StudyTrials, as_trainable, is_stopped, storage_of
 from mqtune.trainable import reporting
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -26,7 +26,7 @@ from syne_tune.optimizer.scheduler import SchedulerDecision, TrialScheduler, Tri
 from syne_tune.optimizer.schedulers.median_stopping_rule import MedianStoppingRule
 from syne_tune.optimizer.schedulers.pbt import PopulationBasedTraining
 
-from mqtune.integrations.syne_tune import SyneTuneScheduler, config_space
+from mqtune.integrations import SyneTuneScheduler, config_space
 
 #: Whether it is 0.13, which has schedulers that pause trials.
 IS_OLD = "trial_id" in inspect.signature(TrialScheduler.suggest).parameters

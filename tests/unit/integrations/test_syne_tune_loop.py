@@ -22,7 +22,7 @@ import dill
 from syne_tune import Tuner
 from syne_tune.optimizer.scheduler import SchedulerDecision, TrialScheduler, TrialSuggestion
 
-from mqtune.integrations.syne_tune_backend import CeleryBackend
+from mqtune.integrations import CeleryBackend
 
 pytestmark = pytest.mark.filterwarnings("ignore:::syne_tune|pandas|numpy")
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from waiting import DEADLINE_S, eventually
 
-from mqtune.integrations.syne_tune_model import SlowSearcher, is_quick
+from mqtune.integrations import SlowSearcher, is_quick
 
 
 class Ponders:

@@ -13,7 +13,7 @@ import logged
 import pytest
 
 import mqtune
-from mqtune.integrations.tensorboard import TensorBoard
+from mqtune.integrations import TensorBoard
 
 tensorboardx = pytest.importorskip("tensorboardX")
 

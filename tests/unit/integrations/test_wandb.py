@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 
 from wandb.proto import wandb_internal_pb2  # noqa: E402 - it needs wandb
 
-from mqtune.integrations.wandb import WandB  # noqa: E402 - as above
+from mqtune.integrations import WandB  # noqa: E402 - as above
 
 #: W&B's files are logs as LevelDB has them: blocks of records, each with a checksum, a length, and whether it is a whole one, or the
 #: first, a middle or the last part of one that spans blocks. The file's own header is part of the first block.

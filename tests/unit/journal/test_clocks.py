@@ -18,9 +18,8 @@ from click.testing import CliRunner
 from simulation import Simulation, noisy_curve
 
 import mqtune.driver.intake
-from mqtune import ASHA, FIFO, PBT, HyperBand, MedianStopping, PromotionASHA, uniform
-from mqtune.backends import Simulated
-from mqtune.cli.show import command
+from mqtune import ASHA, FIFO, PBT, HyperBand, MedianStopping, PromotionASHA, Simulated, uniform
+from mqtune.cli import command
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, Reports, decode_event
 from mqtune.driver import Limits
 from mqtune.journal import JOURNAL_FILE, ServerClock

@@ -21,7 +21,7 @@ from test_layers import NOT_IN_TRIALS, ROOT, imports_of, part_of
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import AttemptEnd
-from mqtune.integrations.in_trials import Reports
+from mqtune.integrations import Reports
 
 PAGE: Final = (ROOT.parent / "docs" / "adapters.md").read_text()
 #: The module of mqtune for each library, and the heading of its section.
@@ -235,7 +235,7 @@ def test_a_forest_grows_on_from_its_checkpoint_with_the_parameters_of_the_new_co
     new_attempt: Callable[..., AttemptHere],
 ) -> None:
     ensemble = pytest.importorskip("sklearn.ensemble")
-    from mqtune.integrations.sklearn import Rounds
+    from mqtune.integrations import Rounds
 
     storage, forests = InDict(), []
     data = [[float(number)] for number in range(20)], [0, 1] * 10
@@ -258,7 +258,7 @@ def test_a_forest_grows_on_from_its_checkpoint_with_the_parameters_of_the_new_co
 
 def test_an_estimator_without_storage_has_no_checkpoints(new_attempt: Callable[..., AttemptHere]) -> None:
     linear = pytest.importorskip("sklearn.linear_model")
-    from mqtune.integrations.sklearn import Rounds
+    from mqtune.integrations import Rounds
 
     data = [[0.0], [1.0]], [0.0, 1.0]
 

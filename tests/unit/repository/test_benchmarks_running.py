@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.systems.mqtune_running import Observed, fifo, observing
 from mqtune.core.trial import Action, Report, Trial, TrialId
-from mqtune.schedulers.base import CONTINUE
+from mqtune.schedulers import CONTINUE
 
 TRIAL = Trial(id=TrialId("0001"), config={"index": 7})
 

@@ -17,9 +17,7 @@ from book import Book
 from click.testing import CliRunner
 from pages import ROOT
 
-from mqtune.cli import SECTIONS, group
-from mqtune.cli.steer import Outcome
-from mqtune.cli.why import Reason
+from mqtune.cli import SECTIONS, Outcome, Reason, group
 from mqtune.core.events import WorkerInfo
 
 PAGE: Final = ROOT / "docs" / "cli.md"

@@ -23,8 +23,7 @@ from flower.command import is_flower_envvar, is_flower_option
 from waiting import eventually
 
 from mqtune.backends import find_binary
-from mqtune.cli import group
-from mqtune.cli.worker import settings_from_environment
+from mqtune.cli import group, settings_from_environment
 from mqtune.core.errors import BrokerRefused, BrokerUnavailable, NoServer
 from mqtune.core.resources import Resources
 from mqtune.journal import RedisClient, connect

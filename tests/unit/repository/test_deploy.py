@@ -22,7 +22,7 @@ from pages import ROOT
 from test_compose import check_command, compose, worker_variables
 from waiting import DEADLINE_S, eventually
 
-from mqtune.cli.worker import settings_from_environment
+from mqtune.cli import settings_from_environment
 from mqtune.core.keys import quota_key
 from mqtune.core.resources import queue_name
 from mqtune.core.shares import PRIORITIES, lists_of

@@ -18,8 +18,8 @@ from pages import ROOT
 from mqtune.worker import WorkerFigures
 
 pytest.importorskip("prometheus_client")
-from mqtune.cli.fleet_figures import FleetReader
-from mqtune.integrations.prometheus import FigureCollector, figures_of_worker
+from mqtune.cli import FleetReader
+from mqtune.integrations import FigureCollector, figures_of_worker
 
 PAGE: Final = ROOT / "docs" / "how-to" / "monitoring.md"
 FOLDER: Final = ROOT / "deploy" / "monitoring"

@@ -7,7 +7,7 @@ from pathlib import Path
 from mqtune.checkpoints import open_store
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, SavedCheckpoint, Trial, TrialId
-from mqtune.results.checkpoints import checkpoint_of, fetch_checkpoint
+from mqtune.results import checkpoint_of, fetch_checkpoint
 
 #: An accuracy that saturates, by epoch.
 ACCURACIES = [0.5, 1.0, 1.0, 1.0]

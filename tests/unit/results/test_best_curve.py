@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from xml.etree import ElementTree as ET
 
-from mqtune.results.best_curve import BestCurve
+from mqtune.results import BestCurve
 
 
 def corners(curve: BestCurve, elapsed_s: float) -> list[tuple[float, float]]:

@@ -29,8 +29,7 @@ from mqtune.core.trial import (
     TrialId,
     TrialStatus,
 )
-from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
-from mqtune.results.display import ProgressDisplay
+from mqtune.results import CallbackDispatcher, ErrorLog, ProgressDisplay
 
 T0 = 1_700_000_000.0
 DEADLINE_S = 30.0

@@ -13,7 +13,7 @@ from book import Book
 from mqtune.core.events import AttemptEnded, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import AttemptEnd
-from mqtune.results.callbacks import ErrorLog
+from mqtune.results import ErrorLog
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in f\n\nValueError: no data'
 

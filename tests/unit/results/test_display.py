@@ -21,14 +21,7 @@ from mqtune.core.events import TrialStaged, decode_event
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import printable
 from mqtune.core.trial import AttemptEnd, TrialId
-from mqtune.results.display import (
-    ProgressConsole,
-    ProgressDisplay,
-    UnblockedStream,
-    counts_text,
-    short_config,
-    short_value,
-)
+from mqtune.results import ProgressConsole, ProgressDisplay, UnblockedStream, counts_text, short_config, short_value
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 

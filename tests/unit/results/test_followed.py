@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 from book import Book
 
+from mqtune import Results
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, CopyIncomplete
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import AttemptEnd, Report, Trial, TrialId, TrialStatus
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
-from mqtune.results.experiments import Snapshot
-from mqtune.results.followed import Fold, FolderSource, Followed, Replaced
-from mqtune.results.results import Results
+from mqtune.results import Fold, FolderSource, Followed, Replaced, Snapshot
 
 FIRST = TrialId("0001")
 

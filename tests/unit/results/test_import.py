@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from simulation import tuner_on
 
 import mqtune
+from mqtune import Results
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import TrialStatus
-from mqtune.results.results import Results
 
 
 def run(*arguments: str) -> str:

@@ -25,8 +25,7 @@ from mqtune.core.experiment import STATE_FORM, Experiment
 from mqtune.core.state import ATTEMPTS, TRIALS
 from mqtune.core.trial import Attempt, Report, Trial, TrialId
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
-from mqtune.results.experiments import empty_experiment
-from mqtune.results.kept_state import STATE_FILE, Worth, fold_copy
+from mqtune.results import STATE_FILE, Worth, empty_experiment, fold_copy
 
 #: Every state is worth it.
 ALWAYS = Worth(1, 0, 200)

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from simulation import tuner_on
 
 import mqtune
+from mqtune import Results
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, NameTaken
 from mqtune.core.events import START, DriverStarted, Labelled
 from mqtune.core.trial import Labels, TrialStatus
 from mqtune.journal import Entry, JournalFile
-from mqtune.results.results import Results
 
 ONE, TWO = "0001", "0002"
 

@@ -19,17 +19,12 @@ from book import ASHA, Book
 from notebook_view import shown
 
 import mqtune
+from mqtune import Results, Space
 from mqtune.core.errors import ConfigurationError, NothingToDraw
 from mqtune.core.trial import Attempt, AttemptEnd, TrialId
 from mqtune.core.version import install_command
+from mqtune.results import KINDS, MOST_POINTS, Axis, Look, Panel, Picture, Run, Series, Slot, in_numbers, slots
 from mqtune.results.plots import by_plotly
-from mqtune.results.plots.data import MOST_POINTS
-from mqtune.results.plots.panels import Axis, Look, Panel, Series
-from mqtune.results.plots.picture import Picture
-from mqtune.results.plots.plots import KINDS
-from mqtune.results.plots.timeline import Run, Slot, in_numbers, slots
-from mqtune.results.results import Results
-from mqtune.search.space import Space
 
 NAN, INF = math.nan, math.inf
 #: With a name that is markup for one library, a formula for the other, and several lines.

@@ -9,16 +9,13 @@ import pytest
 from book import Book
 
 import mqtune
+from mqtune import FIFO, RandomSearcher, Results, Space
 from mqtune.core.registry import described
 from mqtune.core.trial import AttemptEnd
-from mqtune.integrations.optuna import OptunaSearcher
-from mqtune.results.progress import deciders_of, progress_of, updated_at
-from mqtune.results.results import Results
-from mqtune.schedulers.base import FIFO, Scheduler
-from mqtune.search.base import Searcher
-from mqtune.search.points import Nobody
-from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space
+from mqtune.integrations import OptunaSearcher
+from mqtune.results import deciders_of, progress_of, updated_at
+from mqtune.schedulers import Scheduler
+from mqtune.search import Nobody, Searcher
 
 
 def test_the_best_so_far_is_of_trials_that_may_be_the_best(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ import pytest
 from book import ASHA, Book
 from notebook_view import shown
 
+from mqtune import Results
 from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
 from mqtune.core.events import Cursor
 from mqtune.core.text import text_of_cell
 from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
-from mqtune.results.results import Results, csv_text
+from mqtune.results import csv_text
 
 NAN, INF = math.nan, math.inf
 

@@ -16,14 +16,12 @@ import pytest
 from optuna.trial import TrialState
 
 import mqtune
+from mqtune import RandomSearcher, Results, Space, WarmStart
 from mqtune.core.errors import ConfigurationError, NameTaken, UserCodeFailed
 from mqtune.core.trial import Config, Metrics, TrialId, TrialStatus
-from mqtune.integrations.optuna import OptunaSearcher
-from mqtune.results.results import Results
-from mqtune.results.warm_start import MAX_LEARNT_BYTES, WarmStart
-from mqtune.search.base import PastTrial, Searcher
-from mqtune.search.random import RandomSearcher
-from mqtune.search.space import Space
+from mqtune.integrations import OptunaSearcher
+from mqtune.results import MAX_LEARNT_BYTES
+from mqtune.search import PastTrial, Searcher
 
 SPACE: dict[str, Any] = {
     "x": mqtune.uniform(-1, 1),

@@ -18,13 +18,12 @@ from simulation import tuner_on
 from walkthrough import blocks_of
 
 import mqtune
+from mqtune import Results
 from mqtune.backends import rows_of
-from mqtune.cli import group
-from mqtune.cli.replay import SCHEDULERS, scheduler_of
+from mqtune.cli import SCHEDULERS, group, scheduler_of
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import AttemptEnd, Config
-from mqtune.results.results import Results
-from mqtune.schedulers.base import Scheduler
+from mqtune.schedulers import Scheduler
 
 ROOT: Final = Path(__file__).parents[3]
 RECORDED: Final = ROOT / "tests" / "recorded"

@@ -28,8 +28,7 @@ from mqtune.core.trial import (
     TrialStatus,
     checkpoint_id,
 )
-from mqtune.schedulers import Release, Resume, Scheduler, Start, Wait
-from mqtune.schedulers.base import Choice
+from mqtune.schedulers import Choice, Release, Resume, Scheduler, Start, Wait
 
 #: The metrics that a config reports at an iteration; None when it has ended by itself before, an error when it failed.
 Curve = Callable[[Config, int], Metrics | Exception | None]

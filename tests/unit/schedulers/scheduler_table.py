@@ -16,8 +16,7 @@ from mqtune.core.trial import (
     TrialId,
     TrialStatus,
 )
-from mqtune.schedulers import Release, Resume, Scheduler
-from mqtune.schedulers.base import Choice
+from mqtune.schedulers import Choice, Release, Resume, Scheduler
 
 
 def bound(scheduler: Scheduler, mode: str = "min") -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 import mqtune
 from mqtune.core.trial import CONTINUE, Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers.wilcoxon import p_of_larger
+from mqtune.schedulers import p_of_larger
 
 optuna = pytest.importorskip("optuna")
 pytestmark = [

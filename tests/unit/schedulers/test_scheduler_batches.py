@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulation import Simulation, curve
 
 import mqtune
-from mqtune.backends import Simulated
+from mqtune import Simulated
 from mqtune.core.events import AttemptEnded, TrialStaged
 from mqtune.core.trial import Attempt, Config, Trial, TrialId, TrialStatus
 from mqtune.driver import Limits

@@ -9,8 +9,7 @@ from scheduler_table import Table, bound
 
 from mqtune import ASHA, PromotionASHA
 from mqtune.core.trial import CONTINUE, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers import Release, Resume, Scheduler
-from mqtune.schedulers.base import START
+from mqtune.schedulers import START, Release, Resume, Scheduler
 
 
 def tell(scheduler: Scheduler, number: int, now: int, loss: float = 1.0) -> Decision:

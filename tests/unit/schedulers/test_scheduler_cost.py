@@ -15,8 +15,7 @@ from scheduler_table import Table, bound
 from mqtune import PromotionASHA
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Metrics, TrialId
-from mqtune.schedulers import Resume
-from mqtune.schedulers.base import START
+from mqtune.schedulers import START, Resume
 
 
 def costly(cost: str = "dollars") -> Table:

@@ -39,9 +39,7 @@ from mqtune.core.trial import (
     TrialId,
     TrialStatus,
 )
-from mqtune.schedulers import PBTReplay, PolicyStep, Release, Resume, Wait, policy_of
-from mqtune.schedulers.base import START
-from mqtune.schedulers.exploration import Exploration
+from mqtune.schedulers import START, Exploration, PBTReplay, PolicyStep, Release, Resume, Wait, policy_of
 
 NAN, INF = math.nan, math.inf
 

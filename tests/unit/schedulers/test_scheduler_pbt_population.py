@@ -14,8 +14,7 @@ from population_table import curve, pbt, starting
 from scheduler_play import Faults, Play, rngs, some_faults
 
 from mqtune.core.trial import Attempt, Config, Metrics, trial_of
-from mqtune.schedulers import Resume
-from mqtune.schedulers.base import Choice
+from mqtune.schedulers import Choice, Resume
 
 # The rules, against games
 

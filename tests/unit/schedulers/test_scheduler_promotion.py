@@ -12,8 +12,7 @@ from scheduler_table import Table, bound
 
 from mqtune import PromotionASHA
 from mqtune.core.trial import TrialId, TrialStatus
-from mqtune.schedulers import Release, Resume
-from mqtune.schedulers.base import START
+from mqtune.schedulers import START, Release, Resume
 
 
 def promotion(mode: str = "min", **arguments: Any) -> Any:

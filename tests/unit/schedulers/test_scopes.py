@@ -15,10 +15,10 @@ from scheduler_play import Play, rngs, scattered
 from scheduler_table import bound
 
 import mqtune
+from mqtune import Results
 from mqtune.core.errors import ConfigurationError, MetricMissing
 from mqtune.core.scope import ScopedValue
 from mqtune.core.trial import Action, Metrics
-from mqtune.results.results import Results
 from mqtune.schedulers import Scheduler
 
 NAN, INF = math.nan, math.inf

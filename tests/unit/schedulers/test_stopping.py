@@ -15,6 +15,7 @@ from mqtune import ExperimentPlateau, MetricMaximum, TargetReached, TimeLimit, T
 from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Attempt, CheckpointId, Report, Trial, TrialId, TrialStatus
+from mqtune.schedulers import AllRule, AnyRule, MetricBounds, Scope, as_rule
 from mqtune.schedulers.stopping import (
     MaximumIteration,
     ReportsReceived,
@@ -24,7 +25,6 @@ from mqtune.schedulers.stopping import (
     TrialsFailed,
     TrialsStarted,
 )
-from mqtune.schedulers.stopping.rule import AllRule, AnyRule, MetricBounds, Scope, as_rule
 
 NAN, INF = math.nan, math.inf
 T0 = 1_700_000_000.0

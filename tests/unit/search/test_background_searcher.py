@@ -11,8 +11,7 @@ from waiting import eventually
 
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, Config, Trial, TrialId, TrialStatus
-from mqtune.search import WAIT, Searcher
-from mqtune.search.background import BackgroundSearcher
+from mqtune.search import WAIT, BackgroundSearcher, Searcher
 
 PATIENCE_S = 30.0
 

@@ -13,9 +13,19 @@ from hypothesis import given, strategies as st
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.search.domains import domain_of
-from mqtune.search.kinds import Choice, Domain, Interval, Multiples, Normal, Ordinal, RoundedNormal
-from mqtune.search.model import Kind, parameter, shares
+from mqtune.search import (
+    Choice,
+    Domain,
+    Interval,
+    Kind,
+    Multiples,
+    Normal,
+    Ordinal,
+    RoundedNormal,
+    domain_of,
+    parameter,
+    shares,
+)
 
 DOMAINS = {
     "uniform": mqtune.uniform(-1, 3),

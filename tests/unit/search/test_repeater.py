@@ -13,8 +13,7 @@ import mqtune
 from mqtune import Space
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.search import WAIT, Searcher
-from mqtune.search.base import Suggestion
+from mqtune.search import WAIT, Searcher, Suggestion
 
 NAN = math.nan
 COMPLETED, FAILED, STOPPED, ABANDONED = (

@@ -27,7 +27,7 @@ from mqtune import (
 )
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Config, Report, Trial, TrialId
-from mqtune.integrations.optuna import OptunaSearcher
+from mqtune.integrations import OptunaSearcher
 from mqtune.search import Searcher
 
 #: A busy machine is no failure.
@@ -306,7 +306,7 @@ def train(config: Config) -> None:
 
 def new_ax_searcher() -> Searcher:
     pytest.importorskip("ax")
-    from mqtune.integrations.ax import AxSearcher
+    from mqtune.integrations import AxSearcher
 
     return AxSearcher()
 

@@ -36,8 +36,7 @@ from mqtune import (
 )
 from mqtune.core.errors import SpaceError
 from mqtune.core.trial import Config
-from mqtune.search.kinds import Domain
-from mqtune.search.space import space_of
+from mqtune.search import Domain, space_of
 
 #: A busy machine is no failure.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -19,6 +19,7 @@ from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.driver import DefinitionWriter, Plan
 from mqtune.trainable import (
+    MOST_BYTES,
     FrozenCode,
     TrainableSpec,
     fingerprint,
@@ -27,7 +28,6 @@ from mqtune.trainable import (
     read_code,
     resolve,
 )
-from mqtune.trainable.frozen_code import MOST_BYTES
 
 TRAIN = TrainableSpec("train", module="train")
 

@@ -12,7 +12,8 @@ import pytest
 from attempts import AttemptHere
 
 import mqtune
-from mqtune.checkpoints import Checkpoint, decode_dict, open_store
+from mqtune import Checkpoint
+from mqtune.checkpoints import decode_dict, open_store
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable import TrainableSpec, export_model

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from celery.bin.worker import worker as celery_worker
 
-from mqtune.cli.worker import settings_from_environment
+from mqtune.cli import settings_from_environment
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
 from mqtune.core.machine import describe_process, process_mark, started_at
 from mqtune.worker import (
