@@ -103,7 +103,8 @@ class MLflow(TrialLogger):
         if trial.reason:
             self._client.set_tag(run, "mqtune.reason", trial.reason)
         ended_at = trial.attempts[-1].ended_at if trial.attempts else None
-        self._client.set_terminated(run, _ENDS.get(trial.status, "FINISHED"), ended_at and int(ended_at * _MS))
+        ended_ms = None if ended_at is None else int(ended_at * _MS)
+        self._client.set_terminated(run, _ENDS.get(trial.status, "FINISHED"), ended_ms)
 
     def close(self) -> None:
         if self._parent:

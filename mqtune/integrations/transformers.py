@@ -67,7 +67,7 @@ class MqtuneCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Report with the checkpoint that the Trainer has saved, if one is due; a copy that nobody else wants goes."""
-        saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        saved = Path(args.output_dir or ".") / f"checkpoint-{state.global_step}"
         self._report(saved)
         if args.save_strategy == "no":
             shutil.rmtree(saved, ignore_errors=True)
