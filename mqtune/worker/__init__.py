@@ -74,7 +74,12 @@ if TYPE_CHECKING:
     from mqtune.worker.runtime import IMPORTER_IDLE_S as IMPORTER_IDLE_S, WorkerRuntime as WorkerRuntime
     from mqtune.worker.scratch import Scratch as Scratch
     from mqtune.worker.script_process import AGAIN_CODE as AGAIN_CODE, start_message as start_message
-    from mqtune.worker.seats import ADVERTISE as ADVERTISE, SEAT_S as SEAT_S, Address as Address
+    from mqtune.worker.seats import (
+        ADVERTISE as ADVERTISE,
+        SEAT_S as SEAT_S,
+        Address as Address,
+        advertised as advertised,
+    )
     from mqtune.worker.settings import (
         GRACE_S as GRACE_S,
         OWNED_SETTINGS as OWNED_SETTINGS,
@@ -149,7 +154,7 @@ _NAMES = {
     "runtime": ("IMPORTER_IDLE_S", "WorkerRuntime"),
     "scratch": ("Scratch",),
     "script_process": ("AGAIN_CODE", "start_message"),
-    "seats": ("ADVERTISE", "Address", "SEAT_S"),
+    "seats": ("ADVERTISE", "Address", "SEAT_S", "advertised"),
     "settings": (
         "GRACE_S",
         "OWNED_SETTINGS",
