@@ -60,7 +60,7 @@ class Image(NamedTuple):
     def run(self, argv: list[str], cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, **self.environment, **more}
         return subprocess.run(
-            program(argv), cwd=cwd or self.folder / "srv", env=environment, capture_output=True, text=True, timeout=60
+            program(argv), cwd=cwd or self.folder / "srv", env=environment, capture_output=True, text=True, timeout=180
         )
 
 

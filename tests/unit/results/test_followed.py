@@ -170,19 +170,6 @@ def test_a_server_that_is_away_is_an_error_until_the_experiment_has_ended(book: 
     assert live.fold.experiment.trials[FIRST].status is TrialStatus.COMPLETED
 
 
-def test_the_rest_of_what_a_server_had_is_in_the_folder(book: Book) -> None:
-    server = Server([*book.entries])
-    live = Followed(server, "mine", Heard)
-    book.report("0001", {"loss": 1.0})
-    book.save()
-
-    live.go_on_in(book.folder)
-
-    assert server.is_closed
-    assert live.take_in(0)
-    assert live.fold.values == [3.0, 2.0, 1.0]
-
-
 def test_an_experiment_that_has_not_begun_is_an_error_and_its_source_is_closed() -> None:
     server = Server([])
 

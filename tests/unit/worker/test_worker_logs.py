@@ -260,7 +260,7 @@ def test_a_disk_that_is_full_is_known_of_until_there_is_room_and_what_is_missing
     full = reads_only(monkeypatch)
     changes: list[None] = []
     known = Impairments(lambda: changes.append(None), clock=lambda: 5.0)
-    logs = Logs(tmp_path / "logs", (), known, QUICK)
+    logs = Logs(tmp_path / "logs", (), known, timing=QUICK)
     logs.start()
     try:
         # Said only after it is known.
