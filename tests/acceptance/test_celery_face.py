@@ -224,6 +224,15 @@ def ready_lines(log: Path) -> int:
     return log.read_text().count(" ready")
 
 
+@pytest.fixture
+def at_a_terminal() -> Iterator[None]:
+    """Let processes be hung up, also where nohup has started the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("at_a_terminal")
 def test_a_terminal_that_closes_drains_its_worker(own_broker: str, tmp_path: Path, tune_here: Tune):
     log = tmp_path / "w.log"
     with (
