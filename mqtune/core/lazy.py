@@ -9,7 +9,7 @@ from typing import Any
 
 
 def found_when_used(
-    package: str, homes: Mapping[str, str], *, checked_early: tuple[str, ...] = ()
+    package: str, homes: Mapping[str, str], *, checked_early: tuple[str, ...] = (), is_public: bool = True
 ) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``.
 
@@ -18,11 +18,13 @@ def found_when_used(
         homes: the module in which each of its names is defined; a name that is a module's own has that module.
         checked_early: beginnings of those modules whose objects a script makes before its Tuner. Their wrong arguments
             end the script with one line, too.
+        is_public: whether an unknown name is answered with the nearest known ones. A folder of the inside is asked for
+            the names of its modules first, by `from folder import module`, so its answer has to be cheap.
     """
 
     def find(name: str) -> object:
         if name not in homes:
-            if name.startswith("__"):
+            if name.startswith("__") or not is_public:
                 # Python itself looks for many of these, also in a trial's process.
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
             from mqtune.core.names import OF_MODULES, no_attribute  # noqa: PLC0415 - no name of a sound script needs it
@@ -41,21 +43,13 @@ def found_when_used(
     return find
 
 
-def facade_of(package: str, names: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+def facade_of(package: str, names: Mapping[str, tuple[str, ...]], *, is_public: bool = False) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a folder's facade.
 
     Args:
         package: the folder's name.
         names: the facade's names, by the module that defines them.
+        is_public: see ``found_when_used``.
     """
     homes = {name: f"{package}.{module}" for module, of_module in names.items() for name in of_module}
-
-    def find(name: str) -> object:
-        if name not in homes:
-            # `from folder import module` asks for the name first, so this has to be cheap.
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(homes[name]), name)
-        vars(sys.modules[package])[name] = value
-        return value
-
-    return find
+    return found_when_used(package, homes, is_public=is_public)

@@ -72,4 +72,4 @@ _NAMES = {
     "warm_start": ("MAX_LEARNT_BYTES",),
     "whatif": ("Replay",),
 }
-__getattr__ = facade_of(__name__, _NAMES)
+__getattr__ = facade_of(__name__, _NAMES, is_public=True)
