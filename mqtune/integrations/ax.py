@@ -346,7 +346,7 @@ class AxSearcher(ModelSearcher[_Record]):
         if self._experiment.trials_by_status[Status.EARLY_STOPPED]:
             rows = rows_of(data)
             first = _first_telling(rows)
-            self._experiment.data = Data(data_rows=[row for row in rows if not row.step < first])
+            self._experiment.data = Data(data_rows=[row for row in rows if not _step_of(row) < first])
         try:
             yield
         finally:
@@ -406,7 +406,7 @@ class AxSearcher(ModelSearcher[_Record]):
                 values = self._space.values(config)
             except SpaceError:
                 return None
-            parameters = {
+            parameters: dict[str, Any] = {
                 path: each.to_param(values[path]) if each else values[path] for path, each in self._parameters.items()
             }
             with quiet():
@@ -506,8 +506,8 @@ def _first_telling(rows: Sequence[DataRow]) -> float:
     """Return the first time at which trials differ, by the standard deviation of the first metric; 0 if that can't be known."""
     values: dict[float, list[float]] = {}
     for row in rows:
-        if row.metric_name == rows[0].metric_name and not math.isnan(row.step):
-            values.setdefault(row.step, []).append(row.mean)
+        if row.metric_name == rows[0].metric_name and not math.isnan(step := _step_of(row)):
+            values.setdefault(step, []).append(row.mean)
     spreads = {step: statistics.pstdev(values[step]) for step in sorted(values) if len(values[step]) >= _SPREAD_OF}
     most = max(spreads.values(), default=0.0)
     return next((step for step, spread in spreads.items() if spread >= _TELLING * most), 0.0)
@@ -526,7 +526,11 @@ def _parameter(path: str, domain: Domain) -> Parameter:
     return shares(domain) if isinstance(domain, Interval) else parameter(f"AxSearcher: {path}", "Ax", domain)
 
 
-def _range(path: str, known: Parameter) -> object:
+def _step_of(row: DataRow) -> float:
+    return math.nan if row.step is None else row.step
+
+
+def _range(path: str, known: Parameter) -> RangeParameterConfig | ChoiceParameterConfig:
     if known.kind is Kind.INTERVAL:
         return RangeParameterConfig(path, (known.low, known.high), "float")
     if known.kind is Kind.STEPS:

@@ -56,7 +56,7 @@ _STATUSES: Final = {
     TrialStatus.ABANDONED: Status.ABANDONED,
 }
 #: The strategies that can be made again from a definition. What Ax itself saves of them lacks arguments.
-_KNOWN: Final = {
+_KNOWN: Final[dict[str, Any]] = {
     each.__name__: each
     for each in (
         PercentileEarlyStoppingStrategy,

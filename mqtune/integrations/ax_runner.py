@@ -10,11 +10,11 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 from mqtune import (
     BackgroundTuner,
@@ -51,7 +51,7 @@ try:
     from ax.core.data import Data, DataRow
     from ax.core.experiment import Experiment
     from ax.core.map_metric import MapMetric
-    from ax.core.metric import MetricFetchE, MetricFetchResult
+    from ax.core.metric import Metric, MetricFetchE, MetricFetchResult
     from ax.core.runner import Runner
     from ax.core.trial_status import TrialStatus as Status
     from ax.orchestration.orchestrator import OrchestratorInternalError
@@ -245,7 +245,7 @@ class MqtuneRunner(Runner):
     # What Ax saves.
 
     @classmethod
-    def serialize_init_args(cls, obj: MqtuneRunner) -> dict[str, Any]:
+    def serialize_init_args(cls, obj: Any) -> dict[str, Any]:
         """Return the arguments as plain values; the trainable by its name."""
         known = obj.trainable
         spec, code_root = known[:2] if isinstance(known, KnownTrainable) else TrainableSpec.of(known)
@@ -369,7 +369,8 @@ class MqtuneMetric(MapMetric):
         signature_override: likewise.
     """
 
-    recoverable_exceptions: ClassVar = {MqtuneError}
+    # Ax declares it as a variable of instances, and reads it from the class.
+    recoverable_exceptions: set[type[Exception]] = {MqtuneError}  # noqa: RUF012
 
     def __init__(
         self,
@@ -395,7 +396,7 @@ class MqtuneMetric(MapMetric):
         return self.fetched(trial) or self.missing(trial)
 
     def bulk_fetch_trial_data(
-        self, trial: BaseTrial, metrics: Sequence[Self], **_: object
+        self, trial: BaseTrial, metrics: list[Any], **_: object
     ) -> dict[str, MetricFetchResult]:
         """Return what a trial has reported of these metrics; one that it has yet to report is left out while it runs."""
         runs = trial.status is Status.RUNNING
@@ -445,7 +446,9 @@ class MqtuneMetric(MapMetric):
 class _JsonRegistries(RegistryBundleBase):
     """What saves and loads JSON, and knows no database."""
 
-    sqa_config = encoder = decoder = None
+    sqa_config: Any = None
+    encoder: Any = None
+    decoder: Any = None
 
 
 def registry_bundle() -> RegistryBundleBase:
@@ -453,7 +456,8 @@ def registry_bundle() -> RegistryBundleBase:
 
     With SQLAlchemy it also serves Ax's databases.
     """
-    metrics, runners = {MqtuneMetric: None}, {MqtuneRunner: None}
+    metrics: dict[type[Metric], int | None] = {MqtuneMetric: None}
+    runners: dict[type[Runner], int | None] = {MqtuneRunner: None}
     try:
         return RegistryBundle(metrics, runners)
     except TypeError:
