@@ -33,7 +33,18 @@ from mqtune.core.events import (
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
-from mqtune.core.trial import CONTINUE, ITERATION, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import (
+    CONTINUE,
+    ITERATION,
+    Action,
+    AttemptEnd,
+    CheckpointId,
+    Decision,
+    Report,
+    Trial,
+    TrialId,
+    TrialStatus,
+)
 from mqtune.journal import (
     FENCED,
     JOURNAL_FILE,
@@ -232,6 +243,7 @@ class DriverMachine(RuleBasedStateMachine):
         bench.driver.end("finished", "")
         self.check()
         self.check_history()
+        self.check_what_is_kept()
 
     # Actions around the driver's writes.
 
@@ -292,6 +304,8 @@ class DriverMachine(RuleBasedStateMachine):
 
     def start(self, name: str) -> None:
         self.bench.start(name)
+        begins_with = self.bench.grant.assignment.checkpoint
+        assert not begins_with or self.bench.worker.checkpoint(begins_with), "what an attempt begins with is deleted"
 
     def report(self, name: str, values: list[float], *, saves: bool) -> None:
         bench, claim = self.bench, self.bench.claims[name]
@@ -477,8 +491,19 @@ class DriverMachine(RuleBasedStateMachine):
         assert counted == self.accepted, "a result is lost or doubled"
         told = len(self.bench.of(Told))
         assert sum(t.reports + t.late_reports for t in trials) == counted.total() + told
+        assert self.named() <= self.bench.worker.checkpoints(), "a checkpoint is deleted that is not dropped"
         if self.bench.lockstep and not self.bench.driver.failure:
             self.check_that_nobody_waits()
+
+    def named(self) -> set[CheckpointId]:
+        return {name for trial in self.bench.experiment.trials.values() for name in trial.checkpoints}
+
+    def check_what_is_kept(self) -> None:
+        """Check that only trials on the front keep dicts in the end, and that the server has no others."""
+        experiment = self.bench.experiment
+        spared = () if self.bench.delete_checkpoints == "all" else experiment.ahead
+        assert all(trial.id in spared for trial in experiment.trials.values() if trial.checkpoints)
+        assert self.bench.worker.checkpoints() == self.named()
 
     def check_that_nobody_waits(self) -> None:
         for name in self.running():

@@ -55,23 +55,6 @@ def test_a_script_ends_with_the_place_of_the_mistake_and_one_line(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("make", "mistake", "meant"),
-    [
-        (mqtune.Tuner, "num_samples", "max_trials"),
-        (mqtune.Tuner, "max_trails", "max_trials"),
-        (mqtune.RunOptions, "max_concurent", "max_concurrent"),
-    ],
-)
-def test_a_mistake_in_an_argument_is_named_with_what_may_be_meant(
-    make: Callable[..., Any], mistake: str, meant: str
-) -> None:
-    given = (curve, {}) if make is mqtune.Tuner else ()
-
-    with pytest.raises(ConfigurationError, match=f"^{make.__name__} has no argument '{mistake}'; do you mean {meant}="):
-        make(*given, **{mistake: 3})
-
-
-@pytest.mark.parametrize(
     ("find", "meant"),
     [
         (lambda: mqtune.ASHAScheduler, "mqtune.ASHA(max_t=…)"),

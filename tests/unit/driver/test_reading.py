@@ -11,7 +11,7 @@ import pytest
 from bench import Bench
 from simulation import Simulation, simulate
 
-from mqtune import ASHA, FIFO, ExperimentPlateau, RandomSearcher, Simulated, Space, TrialPlateau, uniform
+from mqtune import ASHA, FIFO, ExperimentPlateau, Simulated, TrialPlateau
 from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.errors import MetricMissing, UserCodeFailed
 from mqtune.core.events import DecisionTaken
@@ -108,23 +108,6 @@ def test_an_attempt_that_began_behind_a_report_that_nobody_acted_on_is_lost_with
     assert [bench.trial(trial).attempts[0].end for trial in (ONE, other)] == [AttemptEnd.LOST] * 2
 
 
-def test_who_goes_on_sees_ahead_what_the_driver_before_has_not_acted_on(tmp_path: Path) -> None:
-    bench = waiting(tmp_path)
-    bench.report(ONE, 3.0, 2.0)
-    bench.hand.add({"lr": 2.0})
-    # An event of a driver's own hides no report behind it.
-    bench.report(ONE, 1.0)
-    bench.driver.next_report(0)
-    assert ahead(bench) == [(ONE, 2), (ONE, 3)]
-
-    bench.begin()
-
-    assert ahead(bench) == []
-    assert bench.driver.next_report(0).sequence == 1
-    assert ahead(bench) == [(ONE, 2), (ONE, 3)]
-    assert bench.trial().reports == 1
-
-
 @pytest.mark.parametrize("hands_out", [False, True])
 def test_reports_that_can_not_be_read_are_said_once_also_to_who_looks_ahead(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, hands_out: bool
@@ -196,7 +179,6 @@ def odd_curve(odd: dict[str, Any]) -> Callable[[Config], Iterable[tuple[float, d
 
 @pytest.mark.parametrize("odd", ODD)
 def test_an_odd_report_ends_neither_the_experiment_nor_a_replay_of_it(odd: str) -> None:
-    """Schedulers are shown what they understand alone; their contract has reports without the metric."""
     simulation = simulate(
         odd_curve(ODD[odd]),
         scheduler=lambda: ASHA(9, time_attr="epoch"),
@@ -212,35 +194,6 @@ def test_an_odd_report_ends_neither_the_experiment_nor_a_replay_of_it(odd: str) 
     heir = simulation.driver()
 
     assert {id_: trial.status for id_, trial in heir.experiment.trials.items()} == statuses
-
-
-@pytest.mark.parametrize("odd", [odd for odd in ODD if odd != "bound a text"])
-def test_it_counts_as_a_report_without_the_metric(odd: str) -> None:
-    """To the scheduler, which is not shown one that it can't place in time; and to the searcher."""
-    seen: list[tuple[str, dict[str, Any]]] = []
-
-    class Looking(ASHA):
-        def on_report(self, trial: Trial, report: Report) -> Decision:
-            seen.append(("scheduler", report.metrics))
-            return CONTINUE
-
-    class Listening(RandomSearcher):
-        def on_report(self, trial: Trial, report: Report) -> None:
-            seen.append(("searcher", report.metrics))
-
-    simulate(
-        odd_curve(ODD[odd]),
-        scheduler=lambda: Looking(99, time_attr="epoch"),
-        searcher=lambda: Listening(Space({"lr": uniform(0, 1)}), 0),
-        trials=1,
-    )
-
-    assert len([metrics for who, metrics in seen if who == "searcher"]) == 9
-    without = [metrics for who, metrics in seen if who == "searcher" and "loss" not in metrics]
-    assert len(without) == 2
-    shown = [metrics for who, metrics in seen if who == "scheduler"]
-    assert len(shown) == (7 if odd.startswith("time") else 9)
-    assert all(type(metrics["epoch"]) is int for metrics in shown)
 
 
 def test_nan_is_a_number_whose_place_is_the_schedulers_rule(caplog: pytest.LogCaptureFixture) -> None:
@@ -299,17 +252,6 @@ def test_an_odd_report_fails_its_own_trial_if_that_is_asked_for(odd: str, tmp_pa
     assert bench.driver.failure is None
 
 
-def test_whether_odd_reports_fail_their_trials_stays_as_it_was(tmp_path: Path) -> None:
-    """A replay has to come to the same."""
-    bench = Bench(tmp_path)
-    bench.options["on_odd_report"] = "fail"
-    with pytest.raises(Exception, match="on_odd_report was 'warn' and is 'fail'"):
-        bench.begin()
-
-
-# Names that are mistaken.
-
-
 def first_report(metrics: dict[str, Any], scheduler: Callable[[], Scheduler] = FIFO, **reading: Any) -> Simulation:
     def reports(config: Config) -> Iterator[tuple[float, dict[str, Any]]]:
         yield 1.0, metrics
@@ -353,20 +295,3 @@ def test_a_metric_that_some_report_had_may_be_missing_from_others_or_no_number(o
     simulation = simulate(lambda config: [(1.0, metrics) for metrics in others])
 
     assert simulation.experiment.counts[TrialStatus.COMPLETED] == 4
-
-
-def test_when_the_trainable_is_corrected_the_same_script_goes_on() -> None:
-    key = "los"
-    reports = Simulated(lambda config: [(1.0, {key: config["lr"]}), (9.0, {key: 0.0})], keep_journal=True)
-    simulation = Simulation(reports, limits=Limits(max_trials=3))
-    driver = simulation.driver()
-    while driver.failure is None:
-        driver.step(1.0)
-    driver.requeue_all("the driver failed")
-    while not driver.is_finished:
-        driver.step(1.0)
-    key = "loss"
-
-    simulation.run()
-
-    assert simulation.experiment.counts[TrialStatus.COMPLETED] == 3

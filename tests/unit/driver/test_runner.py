@@ -11,8 +11,7 @@ import pytest
 
 import mqtune
 from mqtune import Results
-from mqtune.core.errors import ExperimentFinished, TrialFailed, UserCodeFailed
-from mqtune.core.events import Requested
+from mqtune.core.errors import ExperimentFinished, UserCodeFailed
 from mqtune.core.trial import Decision, Report, Trial, TrialStatus
 
 
@@ -48,22 +47,6 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
     assert "`mqtune drive x` writes them" in caplog.text
 
 
-def test_the_progress_says_who_decides_and_counts_the_trials_that_a_request_has_set(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    backend = mqtune.Simulated(lambda config: ((1.0, each) for each in curve(config)), slots=2, keep_journal=True)
-    tuner = tuned(backend=backend, run=mqtune.RunOptions(progress=True))
-    tuner.step()
-    request = Requested(id="set", action="set", trial="", arguments={"max_trials": 5}, by="me", at=1.0)
-    backend.open("x", mqtune.Resources()).journal.request(request)
-
-    tuner.run()
-
-    said = capsys.readouterr().err
-    assert said.splitlines()[0].endswith(" · searcher random; no scheduler, each trial runs to its end")
-    assert "5/5 trials: 5 completed" in said
-
-
 def drive(tuner: mqtune.Tuner) -> None:
     while not tuner.is_finished:
         tuner.step()
@@ -85,23 +68,6 @@ def test_an_experiment_that_fails_in_a_loop_of_ones_own_is_ended_as_failed(mqtun
             tuner.finish("the loop is over")
 
         assert tuner.results().outcome == "failed"
-
-
-def test_an_experiment_that_has_failed_is_ended_as_failed_when_a_loop_of_ones_own_closes_it(mqtune_home: Path) -> None:
-    tuner = mqtune.Tuner(
-        curve,
-        {"x": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        name="x",
-        backend=mqtune.Simulated(lambda _: [(1.0, RuntimeError("it can't begin"))], slots=1),
-        failures=mqtune.Failures(fail_fast="raise"),
-        run=mqtune.RunOptions(progress=False),
-    )
-    with contextlib.closing(tuner), pytest.raises(TrialFailed):
-        drive(tuner)
-
-    assert Results.load("x").outcome == "failed"
 
 
 def test_a_run_that_is_over_can_still_be_looked_at(mqtune_home: Path) -> None:
