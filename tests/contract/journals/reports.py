@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from contract.journals.world import (
     THREE,
     TWO,
     InWorld,
-    World,
-    all_at_once,
     decided,
     ended,
     entries,
@@ -35,8 +32,6 @@ from mqtune.journal import FENCED, GAP, WAIT, Claim, Journal, Order, Segment
 
 class ReportContract(InWorld):
     """Each is journaled once, in order, from who holds the lease."""
-
-    # Reporting.
 
     def test_reports_are_journaled_as_one_entry_that_decodes_to_what_was_sent(
         self, worker: Journal, held: Claim
@@ -127,32 +122,6 @@ class ReportContract(InWorld):
         assert answers == [FENCED, "", FENCED, "pause"]
         assert reported(worker) == [[(TWO, 1, 1), (TWO, 1, 2), (THREE, 1, 1)]]
 
-    def test_a_large_batch_arrives_whole(self, driver: Journal, worker: Journal) -> None:
-        claims = [self.start(driver, worker, TrialId(f"{n:04d}")) for n in range(1, 101)]
-
-        answers = worker.report([segment(claim, 1, 200) for claim in claims])
-
-        assert answers == [""] * 100
-        assert [len(batch) for batch in reported(worker)] == [20_000]
-
-    def test_reports_of_eight_workers_at_once_keep_their_order_within_each_trial(
-        self, driver: Journal, world: World
-    ) -> None:
-        claims = [self.start(driver, driver, TrialId(f"{n:04d}")) for n in range(1, 9)]
-
-        def stream(claim: Claim) -> list[str]:
-            journal = world.journal()
-            return [answer for first in range(1, 41, 2) for answer in journal.report([segment(claim, first, 2)])]
-
-        answers = all_at_once([partial(stream, claim) for claim in claims])
-
-        assert answers == [[""] * 20] * 8
-        arrived = [report for batch in reported(driver) for report in batch]
-        for claim in claims:
-            assert [n for trial, _, n in arrived if trial == claim.trial] == list(range(1, 41))
-
-    # A journal that has as many bytes as it may have.
-
     @staticmethod
     def limit(driver: Journal, most_bytes: int) -> None:
         driver.most_bytes = most_bytes
@@ -217,17 +186,3 @@ class ReportContract(InWorld):
         driver.lock("driver-1", "process 1 on head", LONG_S)
         (answer,) = worker.report([segment(held, 1)])
         assert answer == (WAIT if is_limited else "")
-
-    def test_a_journal_that_was_put_back_has_as_many_bytes_as_before_and_an_erased_one_has_none(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
-        worker.report([segment(held, 1, 3)])
-        before, size = entries(driver), self.size_of(driver)
-        self.limit(driver, size)
-
-        driver.restore(lambda: before, [], [ended()], requests={}, definition=b"")
-        self.limit(driver, size)
-        assert driver.size == self.size_of(driver) == size + len(ended())
-        driver.erase([ONE])
-        self.limit(driver, size)
-        assert driver.size == 0

@@ -41,15 +41,6 @@ def test_every_command_of_a_script_is_allowed_to_who_runs_it(name: str):
         assert commands_of(text) <= allowed(role)
 
 
-def test_every_key_of_an_experiment_is_a_drivers():
-    keys = ExperimentKeys("*")
-    whole = " ".join(str(rule) for rule in rules_of("driver"))
-
-    for name, made in vars(keys).items():
-        key = made + "*" if name.startswith("_") else made
-        assert f"{key} " in f"{whole} ", name
-
-
 @pytest.mark.parametrize(
     ("role", "options"), [("worker", {}), ("driver", {"experiments": "team-a-*"}), ("operator", {}), ("monitor", {})]
 )
@@ -110,14 +101,6 @@ def test_a_monitor_only_reads_and_an_operator_reads_and_requests_and_does_nothin
     ]
     assert {channel for rule in more for channel in rule.channels} == {kept.metrics, control_channel("*")}
     assert not {command for rule in more for command in rule.commands.split()} & {"del", "xtrim", "xdel", "rename"}
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_an_account_for_a_database_uses_the_channels_of_that_one_alone(role: Role):
-    channels = {db: {each for rule in rules_of(role, db=db) for each in rule.channels} for db in (0, 1)}
-
-    assert channels[1]
-    assert not channels[0] & channels[1]
 
 
 def test_workers_for_some_experiments_take_messages_from_no_queue_of_others():
