@@ -534,6 +534,14 @@ class DriverMachine(RuleBasedStateMachine):
             assert report.sequence == sequences[report.trial, report.attempt]
         answered = Counter(event.id for event in bench.of(RequestAnswered))
         assert set(answered.values()) <= {1}
+        effects = Counter(request for event in bench.events() if (request := getattr(event, "request", "")))
+        assert set(effects.values()) <= {1}
+        actions = {event.id: event.action for event in bench.of(Requested)}
+        for answer in bench.of(RequestAnswered):
+            assert answer.done or (answer.reason and not effects[answer.id])
+            # What is added or told again changes nothing, and others leave no event of a trial.
+            again = actions[answer.id] in ("add", "tell", "save", "set")
+            assert not answer.done or again or effects[answer.id], answer
         # A trial that waited for a slot is left to a later driver.
         assert all(event.action == "add" for event in bench.of(Requested) if event.id not in answered)
         assert list(JournalFile(bench.folder / JOURNAL_FILE).read()) == bench.worker.read(START_ENTRY, count=10**6)

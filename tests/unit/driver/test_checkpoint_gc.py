@@ -163,29 +163,26 @@ def dropped(bench: Bench) -> list[str]:
     return [name for event in bench.of(CheckpointsDropped) for name in event.checkpoints]
 
 
-@pytest.mark.parametrize("delete", [False, True])
-def test_what_an_attempt_began_with_is_kept_until_it_has_ended(begin: Begin, delete: bool) -> None:
-    bench = begin(retention=Retention(keep_last=1, keep_best=0), max_failures=3, delete_checkpoints=delete)
+def test_what_an_attempt_began_with_is_kept_until_it_has_ended(begin: Begin) -> None:
+    bench = begin(retention=Retention(keep_last=1, keep_best=0), max_failures=3, delete_checkpoints=True)
     save(bench, ONE, 0.1)
     donor = save(bench, TWO, 3.0)
     bench.hand.add({}, source=TWO)
     bench.start(THREE)
     bench.backend.slots = 3
-    newer = save(bench, TWO, 2.0)
+    save(bench, TWO, 2.0)
     bench.hand.trial(TWO).stop()
     bench.end(TWO)
-    # Also where a trial that was stopped loses its own.
-    left = [] if delete else [newer]
 
-    assert list(bench.trial(TWO).checkpoints) == [donor, *left]
+    assert list(bench.trial(TWO).checkpoints) == [donor]
     assert bench.lose(THREE).trial(THREE).attempt.checkpoint == donor
     bench.start(THREE)
-    own = save(bench, THREE, 1.0)
-    assert list(bench.trial(TWO).checkpoints) == [donor, *left]
+    save(bench, THREE, 1.0)
+    assert list(bench.trial(TWO).checkpoints) == [donor]
     bench.hand.trial(THREE).complete()
     bench.end(THREE)
-    assert list(bench.trial(TWO).checkpoints) == left
-    assert list(bench.trial(THREE).checkpoints) == ([] if delete else [own])
+    assert list(bench.trial(TWO).checkpoints) == []
+    assert list(bench.trial(THREE).checkpoints) == []
 
 
 #: What is said of it -> whether a completed, a stopped, a released, an abandoned and the best trial keep theirs.
@@ -320,22 +317,16 @@ def test_a_store_that_is_slow_or_fails_holds_no_decision_up_and_that_it_failed_i
     assert (f"checkpoint {names[0]} could not be deleted: the disk is on fire" in caplog.text) is fails
 
 
-@pytest.mark.parametrize(
-    ("end", "exit_code"), [(AttemptEnd.FAILED, 74), (AttemptEnd.STOPPED, 0)], ids=["died", "was stopped"]
-)
 def test_what_a_trial_saved_and_did_not_come_to_report_is_deleted_at_the_end(
-    begin: Begin, store: DirectoryStore, end: AttemptEnd, exit_code: int
+    begin: Begin, store: DirectoryStore
 ) -> None:
     bench = begin()
     named = save(bench, ONE, 3.0)
-    unnamed = bench.new_checkpoint(ONE, in_memory=False)
     folder = store.staging()
     (folder / "weights").write_text("saved, and not reported")
-    store.save(unnamed, folder, {})
-    if end is AttemptEnd.STOPPED:
-        bench.hand.trial(ONE).stop()
+    store.save(bench.new_checkpoint(ONE, in_memory=False), folder, {})
 
-    bench.end(ONE, end, exit_code=exit_code)
+    bench.end(ONE, AttemptEnd.FAILED, exit_code=74)
     bench.driver.close()
 
     assert store.ids() == [named]

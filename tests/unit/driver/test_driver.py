@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +11,6 @@ from bench import NAME, SPACE, Bench, Slots
 from simulation import simulate
 
 from mqtune import ASHA, FIFO, RandomSearcher
-from mqtune.backends import Offer
 from mqtune.core.errors import (
     DriverFenced,
     MetricMissing,
@@ -22,8 +21,8 @@ from mqtune.core.errors import (
 from mqtune.core.events import TrialStaged
 from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, Config, TrialId, TrialStatus
-from mqtune.driver import GATHER_S, RoomWatch
-from mqtune.journal import MemoryJournal, Room, TrialState, UnderWay
+from mqtune.driver import RoomWatch
+from mqtune.journal import MemoryJournal, Room, TrialState
 from mqtune.schedulers import Scheduler
 
 TIMING: Final = Timing()
@@ -35,19 +34,11 @@ ONE, TWO, THREE = "0001", "0002", "0003"
 
 
 class Queue(Slots):
-    """A backend that knows what waits in its queue, and to which many attempts can be published at once."""
+    """A backend that knows what waits in its queue."""
 
     def __init__(self, slots: int) -> None:
         super().__init__(slots)
         self.waiting: list[tuple[TrialId, int]] = []
-        self.batches: list[list[str]] = []
-
-    def publish_all(self, offers: Sequence[Offer]) -> None:
-        if not offers:
-            return
-        self.batches.append([offer.trial for offer in offers])
-        for offer in offers:
-            self.publish(*offer)
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
         super().publish(trial, attempt, config)
@@ -63,29 +54,6 @@ def queueing(folder: Path, **options: Any) -> tuple[Bench, Queue]:
     bench.backend = queue = Queue(3)
     bench.begin()
     return bench, queue
-
-
-@pytest.mark.parametrize(
-    ("takes_s", "behind"),
-    [
-        (0.0, [["0002", "0003", "0004", "0005", "0006"]]),
-        # No staged attempt waits long for others.
-        (0.4 * GATHER_S, [["0002", "0003", "0004"], ["0005", "0006"]]),
-    ],
-)
-def test_what_a_filling_stages_behind_its_first_attempt_is_published_together(
-    tmp_path: Path, takes_s: float, behind: list[list[str]]
-) -> None:
-    class Slow(RandomSearcher):
-        def suggest(self, trial: TrialId) -> Any:
-            bench.clock.now += takes_s
-            return super().suggest(trial)
-
-    bench, queue = queueing(tmp_path, searcher=lambda: Slow(SPACE, 7))
-
-    bench.step()
-
-    assert queue.batches == [["0001"], *behind]
 
 
 def test_a_message_that_was_lost_is_published_again_and_one_that_waits_is_not(tmp_path: Path) -> None:
@@ -335,26 +303,6 @@ def test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs
     assert "noeviction" in first.error
     assert (second.number, second.end) == (2, None)
     assert bench.replayed().trials[bench.trial().id].status is bench.trial().status
-
-
-def test_of_many_attempts_a_part_is_checked_at_a_time_and_each_one_in_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = Bench(tmp_path, max_trials=1_000, slots=1_000).step()
-    checked: list[int] = []
-    look = bench.journal.look
-
-    def counted(attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
-        checked.append(len(attempts))
-        return look(attempts, lease_s)
-
-    monkeypatch.setattr(bench.journal, "look", counted)
-    assert len(bench.experiment.trials) >= 1_000
-
-    wait(bench, 2 * LOOK_AT_ATTEMPTS_S - LOOK_AT_LEASES_S)
-
-    assert sum(checked) == len(bench.experiment.trials)
-    assert max(checked) <= 300
 
 
 def test_one_that_waits_and_whose_key_is_gone_is_staged_again(tmp_path: Path) -> None:

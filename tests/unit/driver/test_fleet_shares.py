@@ -208,23 +208,6 @@ def test_a_standing_that_makes_no_sense_is_refused(changes: dict[str, object]):
     assert Standing("high").changed({"share": 3, "max_trials": 5}) == Standing("high", 3.0)
 
 
-def test_those_that_violate_an_outcome_constraint_are_paused_first_then_the_worst():
-    table = Table(q=4)
-    trials = {id_: running_trial(id_) for id_ in ("0001", "0002", "0003", "0004")}
-    for id_, value in (("0001", 3.0), ("0002", 1.0), ("0003", 5.0)):
-        trials[id_].best_value = value
-    experiment = SimpleNamespace(
-        busy=trials, running=4, live=4, mode="min", is_feasible=lambda trial: trial.id != "0002"
-    )
-    sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(preemptible=True), 1.0)  # type: ignore[arg-type]
-    list(sharing.look(None))
-    look(table.keeper("b"), hungry(0), priority="high")
-    list(sharing.look(None))
-    table.now += GRACE_S
-
-    assert [action.trial.id for action in sharing.look(None)] == ["0004", "0002", "0003", "0001"]
-
-
 def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
     table = Table(q=4)
     trials = {id_: waiting_trial(id_, reports=3 * (id_ == "0004")) for id_ in ("0001", "0002", "0003", "0004")}
@@ -246,19 +229,6 @@ def waiting_trial(id_: str, *, reports: int) -> Trial:
     trial = Trial(TrialId(id_), {}, TrialStatus.STAGED, reports=reports)
     trial.attempts.append(Attempt(1, staged_at=0.0))
     return trial
-
-
-def running_trial(id_: str) -> SimpleNamespace:
-    attempt = SimpleNamespace(end=None, is_open=True, queue="q")
-    return SimpleNamespace(
-        id=id_,
-        status=TrialStatus.RUNNING,
-        outside=False,
-        attempt=attempt,
-        checkpoint="c",
-        best_value=math.nan,
-        reports=3,
-    )
 
 
 def test_nobody_asks_for_more_than_a_cap_allows_and_why_says_which_and_by_whom_it_was_set(

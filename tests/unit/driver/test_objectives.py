@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -11,15 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 from book import Book
-from click.testing import CliRunner
 from optuna.samplers import RandomSampler
 from optuna.study._multi_objective import _fast_non_domination_rank
 from optuna.trial import TrialState
 
 import mqtune
 from mqtune import Results, Space
-from mqtune.cli import group
-from mqtune.core.errors import ConfigurationError, MetricMissing, NameTaken
+from mqtune.core.errors import ConfigurationError, MetricMissing
 from mqtune.core.experiment import Experiment
 from mqtune.core.objective import Objective, pareto_front
 from mqtune.core.trial import (
@@ -152,18 +149,6 @@ def test_no_one_trial_is_the_best_and_the_error_says_what_to_ask_for(book: Book)
     with pytest.raises(ConfigurationError, match="no checkpoint is the best by all; give 'newest'"):
         results.get_checkpoint("0001", "best")
     results.raise_if_failed()
-
-
-def test_one_metric_has_a_front_of_its_best_trial(tmp_path: Path) -> None:
-    book = Book(tmp_path / "one")
-    assert results_of(book).pareto_front == []
-    book.run("0001", 2.0)
-    book.run("0002", 1.0)
-
-    results = results_of(book)
-
-    assert front(results) == ["0002"]
-    assert results.best_by("loss").value == results.best.value == 1.0
 
 
 def test_a_trial_that_never_had_all_metrics_in_one_report_has_failed(book: Book) -> None:
@@ -339,28 +324,6 @@ def test_a_name_that_no_report_has_is_a_mistake_as_soon_as_a_trial_has_completed
     assert len(tuner_of(["loss", "latenzy <= 10"], failures=kept).run()) == 6
 
 
-def test_a_definition_has_them_where_there_are_some_and_they_can_not_change(home: Path) -> None:
-    limited = tuner_of(["loss", "latency<=10.50"], name="limited").run()
-    plain = tuner_of("loss", name="plain").run()
-
-    assert (limited.definition["metric"], limited.definition["outcome_constraints"]) == ("loss", ["latency <= 10.5"])
-    assert limited.summary()["outcome_constraints"] == ["latency <= 10.5"]
-    assert "outcome_constraints" not in {**plain.definition, **plain.summary()}
-    assert [str(each) for each in Results.load(home / "limited").experiment.objective.constraints] == [
-        "latency <= 10.5"
-    ]
-    backend = mqtune.Simulated(lambda each: [(1.0, {"loss": 1.0, "latency": 1.0})], keep_journal=True)
-    for metric in (LIMITED, "loss"):
-        tuner_of(metric, name="again", backend=backend, run=mqtune.RunOptions(progress=False, overwrite=True)).run()
-        for other in ("loss", ["loss", "latency <= 11"], LIMITED):
-            again = tuner_of(other, name="again", backend=backend)
-            if other == metric:
-                assert len(again.run()) == 6
-            else:
-                with pytest.raises(NameTaken, match=r"outcome_constraints was"):
-                    again.run()
-
-
 def test_the_best_trial_is_the_best_of_those_that_keep_to_the_constraints(tmp_path: Path) -> None:
     results = of(
         tmp_path / "limited",
@@ -388,34 +351,6 @@ def test_where_none_keeps_to_them_there_is_no_best_and_the_error_says_so(tmp_pat
         results.raise_if_failed()
     assert results.pareto_front == []
     assert [series.name for series in Plots(results).history().panels[0].series] == ["infeasible"]
-
-
-def test_the_front_has_the_trials_whose_last_report_keeps_to_them(tmp_path: Path) -> None:
-    several: dict[str, Any] = {"metric": ["loss", "speed", LIMIT], "mode": ["min", "max"]}
-    results = of(
-        tmp_path / "several", [(0.1, 30)], [(0.5, 50), (0.4, 9)], [(0.2, 5), (0.3, 50)], [(0.4, None)], **several
-    )
-    assert [each.id for each in results.pareto_front] == ["0002"]
-
-    book = Book(tmp_path / "open", **several)
-    book.stage("0001")
-    book.report("0001", {"loss": 1.0, "speed": 1.0, "latency": 3})
-    assert [each.id for each in Results.load(book.save()).pareto_front] == ["0001"]
-    book.report("0001", {"loss": 0.5, "speed": 1.0, "latency": 13})
-    assert Results.load(book.save()).pareto_front == []
-
-
-def test_tables_and_pictures_say_which_trials_violate_them(tmp_path: Path) -> None:
-    results = of(tmp_path / "shown", [(0.1, 30)], [(0.5, 5), (0.2, 20), (0.4, 9)], [(0.45, 1)])
-
-    results.to_csv(tmp_path / "trials.csv")
-    rows = list(csv.DictReader((tmp_path / "trials.csv").read_text().splitlines()))
-    assert [row["feasible"] for row in rows] == ["False", "True", "True"]
-    shown = CliRunner().invoke(group, ["show", str(results.folder)]).output
-    assert "feasible" in shown
-    (panel,) = Plots(results).history().panels
-    points = {series.name: series.y for series in panel.series}
-    assert points == {"infeasible": [0.1], "completed": [0.4, 0.45], "best so far": [0.4, 0.4]}
 
 
 def test_rules_and_checkpoints_go_by_what_keeps_to_them(tmp_path: Path) -> None:

@@ -13,26 +13,15 @@ from simulation import Simulation, simulate
 
 from mqtune import ASHA, FIFO, ExperimentPlateau, Simulated, TrialPlateau
 from mqtune.core.codec import pack_metrics, segment_bytes
-from mqtune.core.errors import MetricMissing, UserCodeFailed
+from mqtune.core.errors import MetricMissing
 from mqtune.core.events import DecisionTaken
-from mqtune.core.trial import CONTINUE, UNDRIVEN, AttemptEnd, Config, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import Config, TrialId, TrialStatus
 from mqtune.driver import Limits, Reading
 from mqtune.journal import Segment
 from mqtune.schedulers import MetricBounds, Scheduler, as_rule
 from mqtune.schedulers.stopping import MaximumIteration, StopRule
 
 ONE = "0001"
-
-
-class Choosy(FIFO):
-    """Fails at a certain report."""
-
-    fails_at = 2
-
-    def on_report(self, trial: Trial, report: Report) -> Decision:
-        if report.sequence == self.fails_at:
-            raise ValueError("no")
-        return CONTINUE
 
 
 def waiting(folder: Path) -> Bench:
@@ -45,67 +34,6 @@ def waiting(folder: Path) -> Bench:
 
 def ahead(bench: Bench, count: int = 9) -> list[tuple[str, int]]:
     return [(report.trial, report.sequence) for report in bench.driver.reports_ahead(count)]
-
-
-@pytest.mark.parametrize("fails_at", [2, 3, 4])
-def test_what_came_behind_a_report_that_failed_is_taken_in_so_that_the_experiment_can_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
-) -> None:
-    monkeypatch.setattr(Choosy, "fails_at", fails_at)
-    bench = Bench(tmp_path, scheduler=Choosy, max_trials=1).step().start(ONE)
-    bench.is_away = True
-    bench.report(ONE, 5.0, 4.0)
-    bench.report(ONE, 3.0, 2.0)
-    *_, first, second = (entry.id for entry in bench.worker.read("0-0", count=99))
-    bench.end(ONE)
-
-    with pytest.raises(UserCodeFailed, match=f"report {fails_at} of trial 0001"):
-        bench.driver.step(0)
-    stood_at = bench.driver.cursor
-    bench.driver.requeue_all("the driver failed")
-    bench.driver.step(0)
-
-    assert bench.driver.is_finished
-    assert bench.driver.cursor == stood_at, "the next driver decides on all of it"
-    assert stood_at == {2: (first, 1), 3: (first, 2), 4: (second, 1)}[fails_at]
-
-
-@pytest.mark.parametrize("hands_out", [False, True])
-def test_behind_an_error_of_who_only_listens_the_next_step_goes_on(tmp_path: Path, hands_out: bool) -> None:
-    bench = waiting(tmp_path)
-    heard = []
-
-    def listen(_: Trial, report: Report) -> None:
-        heard.append(report.sequence)
-        if report.sequence == 1:
-            raise ValueError("no")
-
-    bench.driver.listen_to_reports(listen)
-    bench.report(ONE, 3.0, 2.0, 1.0)
-    step: Callable[[float], object] = bench.driver.next_report if hands_out else bench.driver.step
-
-    with pytest.raises(ValueError, match="no"):
-        step(0)
-    for _ in range(3):
-        step(0)
-
-    assert heard == [1, 2, 3]
-    assert bench.trial().reports == 3
-
-
-def test_an_attempt_that_began_behind_a_report_that_nobody_acted_on_is_lost_with_its_worker(tmp_path: Path) -> None:
-    bench = waiting(tmp_path)
-    other = bench.hand.add({"lr": 2.0}).id
-    bench.report(ONE, 3.0)
-    bench.start(other)
-
-    bench.begin()
-    assert bench.trial(other).status is TrialStatus.STAGED
-    bench.driver.lose_all(error_type=UNDRIVEN)
-
-    assert bench.driver.next_report(0).sequence == 1
-    assert bench.driver.next_report(0) is None
-    assert [bench.trial(trial).attempts[0].end for trial in (ONE, other)] == [AttemptEnd.LOST] * 2
 
 
 @pytest.mark.parametrize("hands_out", [False, True])

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import NAME, SPACE, Bench
+from bench import NAME, SPACE, Bench, Obedient
 from simulation import tuner_on
 
 import mqtune
 from mqtune import ASHA, FIFO, PromotionASHA, RandomSearcher
 from mqtune.core.errors import ConfigurationError, InvalidTransition, SpaceError
 from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, Told, TrialStaged
-from mqtune.core.trial import ITERATION, NO_LABELS, TIME_TOTAL, Action, Decision, Labels, Report, Trial, TrialStatus
+from mqtune.core.trial import ITERATION, NO_LABELS, TIME_TOTAL, Action, Decision, Labels, Report, TrialStatus
 from mqtune.journal import MemoryJournal
-from mqtune.schedulers import START, Resume
+from mqtune.schedulers import Resume
 from mqtune.search import WAIT, Searcher, Suggestion
 
 ONE, TWO, THREE = "0001", "0002", "0003"
@@ -464,29 +464,14 @@ def test_a_trial_that_is_paused_and_promoted_runs_outside_again(tmp_path: Path) 
 
 
 def test_a_trial_that_is_to_go_on_with_another_config_is_stopped_as_nobody_outside_would_know(tmp_path: Path) -> None:
-    class Exploits(FIFO):
-        def on_report(self, trial: Any, report: Report) -> Decision:
-            return Decision(Action.PAUSE, "one of the worst")
-
-        paused: Trial | None = None
-
-        def on_trial_pause(self, trial: Trial) -> None:
-            self.paused = trial
-
-        def on_trial_end(self, trial: Trial) -> None:
-            self.paused = None
-
-        def choose(self, *, can_start: bool) -> Any:
-            if self.paused is None:
-                return START
-            return Resume(self.paused.id, "copies the best", {"lr": 0.5, "depth": 3})
-
-    bench = bench_of(tmp_path, slots=1, scheduler=Exploits)
+    bench = bench_of(tmp_path, slots=1, scheduler=Obedient)
     bench.backend.slots = 0
+    bench.scheduler.decisions[ONE, 1] = Decision(Action.PAUSE, "one of the worst")
+    bench.scheduler.choices.append(Resume(ONE, "copies the best", {"lr": 0.5, "depth": 3}))
     request(bench, "ask")
     tell(bench, ONE, 0.5, 1, ends=False)
     bench.backend.slots = 1
-    request(bench, "ask")
+    bench.step()
 
     assert bench.trial(ONE).status is TrialStatus.EARLY_STOPPED
     assert bench.trial(ONE).reason.startswith("copies the best; nobody outside evaluates another config")

@@ -8,24 +8,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bench import Bench, Slots
 
 import mqtune
 from mqtune import Space
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
-from mqtune.core.timing import Timing
 from mqtune.core.trial import Config, TrialId, TrialStatus
 from mqtune.driver import (
     ResourcesByConfig,
     check_gangs,
     slot_settings,
 )
-from mqtune.journal import Unclaimed
 from mqtune.worker import WorkerSettings
-
-TIMING = Timing()
-LOOK_AT_LEASES_S, UNCLAIMED_S = TIMING.look_at_leases_s, TIMING.unclaimed_s
 
 PAIR = Resources(machines=2)
 
@@ -168,16 +162,6 @@ def test_a_trial_that_no_slot_can_ever_take_fails_and_says_why_and_the_others_ru
     assert tuned.has_resources(SMALL)
 
 
-def test_an_experiment_none_of_whose_trials_fits_any_slot_is_refused_before_the_first(mqtune_home: Any) -> None:
-    tuned = tuner(
-        backend=mqtune.Simulated(play, offer=mqtune.Resources()),
-        run=mqtune.RunOptions(progress=False, queue_trials=False),
-    )
-
-    with pytest.raises(InsufficientResources, match="a slot with 1 GPU, 1 CPU or 2 GPUs, 1 CPU: 4 of 4"):
-        tuned.run()
-
-
 def _fails(config: Config) -> mqtune.Resources:
     return mqtune.Resources(gpus=config["depth"])
 
@@ -204,16 +188,6 @@ def test_a_function_that_makes_no_resources_is_refused_before_the_first_trial(
 def test_without_a_space_nothing_is_known_of_the_configs() -> None:
     with pytest.raises(ConfigurationError, match="by_width: without a space"):
         tuner(space=None)
-
-
-def test_a_function_that_changes_a_config_changes_only_its_own_copy(mqtune_home: Any) -> None:
-    def taking(config: Config) -> mqtune.Resources:
-        return LARGE if config.pop("width") > 512 else SMALL
-
-    tuned = tuner(resources=taking)
-    tuned.run()
-
-    assert asked(tuned) == ALL
 
 
 class Plain:
@@ -338,26 +312,6 @@ def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "slots", "number"),
-    [
-        (Resources(seats=3), None, 6),
-        (Resources(seats=20), None, 20),
-        (Resources(seats=3), 5, 5),
-        (Resources(cpus=2, seats=3), None, 3),
-        (Resources(gpus=1, seats=3), None, 4),
-        (Resources(gpu_memory_gb=2, seats=10), None, 12),
-    ],
-    ids=str,
-)
-def test_there_are_slots_for_all_seats_of_a_trial(
-    machine: Any, asked: Resources, slots: int | None, number: int
-) -> None:
-    machine(8, ("0", "1", "2", "3"), memory_mb=24_576)
-
-    assert offered(slot_settings(asked, slots))[1] == number
-
-
-@pytest.mark.parametrize(
     ("asked", "slots", "error"),
     [
         (Resources(seats=3), 2, r"Local\(slots=2\): a trial takes 3 slots; give at least so many"),
@@ -374,49 +328,3 @@ def test_a_machine_without_room_for_all_seats_of_a_trial_is_refused(
 
     with pytest.raises((ConfigurationError, InsufficientResources), match=error):
         slot_settings(asked, slots)
-
-
-class Seats(Slots):
-    """A backend that notes each seat that starts, and knows what waits in its queue."""
-
-    def __init__(self, slots: int) -> None:
-        super().__init__(slots)
-        self.begun: list[tuple[str, int, str]] = []
-        self.waiting: set[tuple[TrialId, int]] = set()
-
-    def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        self.begun.append((trial, attempt, queue))
-
-    def queued(self) -> set[tuple[TrialId, int]]:  # type: ignore[override]
-        return self.waiting
-
-
-def gang(folder: Path, **options: object) -> tuple[Bench, Seats]:
-    """A trial with two seats that is staged."""
-    bench = Bench(folder, max_trials=1, resources=Resources(seats=2), **options)  # type: ignore[arg-type]
-    bench.backend = backend = Seats(2)
-    bench.begin()
-    return bench.step(), backend
-
-
-@pytest.mark.parametrize(
-    ("held", "queued", "again"),
-    [
-        (set(), {"0001", "0001~1"}, 0),
-        ({"0001"}, {"0001~1"}, 0),
-        ({"0001"}, set(), 1),
-        (set(), {"0001"}, 1),
-        ({"0001", "0001~1"}, set(), 0),
-    ],
-)
-def test_a_gang_is_published_again_while_a_seat_of_it_is_with_nobody(
-    tmp_path: Path, held: set[str], queued: set[str], again: int
-) -> None:
-    bench, backend = gang(tmp_path)
-    bench.worker.hold([Unclaimed(TrialId(name), 1, "w") for name in held], 100 * UNCLAIMED_S)
-    backend.waiting = {(TrialId(name), 1) for name in queued}
-    backend.published.clear()
-    bench.clock.now += UNCLAIMED_S
-    bench.step()
-
-    assert backend.published == [("0001", 1)] * again

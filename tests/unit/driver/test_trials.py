@@ -30,12 +30,11 @@ from mqtune.core.codec import REPORTS_PREFIX, encode_value
 from mqtune.core.errors import (
     CheckpointGone,
     ConfigurationError,
-    DriverFenced,
     ImpossibleEvent,
     InvalidTransition,
     NothingResumes,
 )
-from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken, TrialStaged
+from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken
 from mqtune.core.trial import (
     Action,
     Attempt,
@@ -50,7 +49,7 @@ from mqtune.core.trial import (
     trial_of,
 )
 from mqtune.driver import AnswerQuestion, Requeue, Retention
-from mqtune.journal import JOURNAL_FILE, JournalFile, MemoryJournal, made_mark, output_path
+from mqtune.journal import JOURNAL_FILE, JournalFile, made_mark, output_path
 from mqtune.results import Fold, FolderSource, Followed, Snapshot
 from mqtune.schedulers import Fork, Resume, Wait
 
@@ -72,18 +71,6 @@ def assert_comes_back(bench: Bench) -> None:
     """The journal has all that the driver knows."""
     living, heir = as_known(bench)
     assert heir == living
-
-
-def test_a_trial_that_is_added_again_with_its_key_is_the_one_that_there_is(bench: Bench) -> None:
-    trial = bench.hand.add({"lr": 0.25}, key="theirs-7")
-
-    assert bench.hand.add({"lr": 0.5}, key="theirs-7", source="no such trial") is trial
-    assert (trial.id, trial.key, trial.config["lr"]) == (THREE, "theirs-7", 0.25)
-    assert bench.hand.add({"lr": 0.25}).id == "0004"
-    assert_comes_back(bench)
-    bench.begin()
-    assert bench.hand.add({"lr": 0.5}, key="theirs-7").id == THREE
-    assert len(bench.of(TrialStaged)) == 4
 
 
 @pytest.fixture
@@ -239,22 +226,6 @@ def test_what_a_trial_in_this_status_can_not_do_is_refused_and_does_nothing(
         getattr(bench.hand.trial(trial), call)()
 
     assert (as_known(bench), bench.backend.published, len(bench.events())) == (before, published, events)
-
-
-@pytest.mark.parametrize(("first", "then"), [("stop", "pause"), ("stop", "stop"), ("abandon", "stop")])
-def test_a_trial_that_is_told_to_end_is_told_once_and_one_that_is_to_pause_can_still_be(
-    bench: Bench, first: str, then: str
-) -> None:
-    bench.hand.trial(ONE).pause()
-    getattr(bench.hand.trial(ONE), first)("enough")
-
-    with pytest.raises(InvalidTransition, match=rf"told to {first} already \(enough\)"):
-        getattr(bench.hand.trial(ONE), then)("really")
-
-    assert (bench.told(ONE), bench.trial().reason) == (first, "enough")
-    bench.end(ONE)
-    assert bench.trial().status.is_terminal
-    assert_comes_back(bench)
 
 
 def test_a_driver_says_which_trial_pauses_before_it_runs_again_and_the_next_driver_waits_no_longer(
@@ -454,11 +425,6 @@ def test_no_file_but_the_attempts_output_is_read_whatever_its_journal_says(
     assert bench.hand.trial(ONE).stdout() == ["the end"]
 
 
-def test_the_entry_point_is_the_file_of_the_trainable(bench: Bench) -> None:
-    assert bench.hand.entry_point.name == "bench.py"
-    assert bench.hand.entry_point.is_file()
-
-
 class Doubler(Trainable):
     """Has a model that can be exported as text."""
 
@@ -544,29 +510,6 @@ def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anyth
         bench.hand.add({"lr": 0.1, "text": "x" * 2 * 2**20})
 
     assert (len(bench.events()), bench.experiment.trials) == (events, {})
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        lambda b: b.hand.add({}),
-        lambda b: b.hand.trial(ONE).stop(),
-        lambda b: b.hand.trial(TWO).abandon("no"),
-        lambda b: b.hand.trial(ONE).save(),
-        lambda b: b.driver.requeue_all("Ctrl-C"),
-        lambda b: b.driver.end("finished", ""),
-    ],
-)
-def test_a_driver_that_was_replaced_changes_nothing_any_more(bench: Bench, command: Callable[[Bench], Any]) -> None:
-    state = bench.server.experiments[NAME]
-    state.driver_until = 0.0
-    MemoryJournal(bench.server, NAME).lock("another", "", 60.0)
-    before, events = repr(bench.experiment.trials), len(bench.events())
-
-    with pytest.raises(DriverFenced):
-        command(bench)
-
-    assert (repr(bench.experiment.trials), len(bench.events())) == (before, events)
 
 
 def test_a_scheduler_resumes_from_the_checkpoint_that_it_names_while_that_is_there(bench: Bench) -> None:
