@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mqtune.driver.pace import Pace as Pace
     from mqtune.driver.plain import PlainReports as PlainReports
     from mqtune.driver.plan import Plan as Plan
+    from mqtune.driver.requests import AT_ONCE as AT_ONCE
     from mqtune.driver.requirements import differences as differences
     from mqtune.driver.retention import Retention as Retention
     from mqtune.driver.room import RoomWatch as RoomWatch
@@ -69,6 +70,7 @@ _NAMES = {
     "pace": ("Pace",),
     "plain": ("PlainReports",),
     "plan": ("Plan",),
+    "requests": ("AT_ONCE",),
     "requirements": ("differences",),
     "retention": ("Retention",),
     "room": ("RoomWatch",),

@@ -259,3 +259,41 @@ class GangContract(InWorld):
         assert entries(driver)[-1].data == result
         assert not driver.lose(ONE, 1, "expired", over("lost"))
         assert driver.expired() == []
+
+    def test_a_failure_counts_as_the_loss_of_a_seat_that_is_found_lost_after_it(
+        self, driver: Journal, worker: Journal, world: World, gang: list[Claim]
+    ) -> None:
+        worker.end(gang[0], over("connection reset"), by="failure")
+        worker.end(gang[2], ended(), by="itself")
+        worker.renew([gang[1]], SHORT_S)
+        world.let_pass(2 * SHORT_S)
+
+        assert driver.lose(ONE, 1, "expired", over("lost"))
+        assert entries(driver)[-1].data == over("lost")
+
+    @pytest.mark.parametrize("seat", [0, 1, 2])
+    def test_an_attempt_without_the_key_of_a_seat_is_not_under_way(
+        self, driver: Journal, worker: Journal, world: World, gang: list[Claim], seat: int
+    ) -> None:
+        assert driver.look([(ONE, 1)], LONG_S).under_way == [True]
+        assert not driver.lose(ONE, 1, "gone", ended())
+        world.forget(gang[seat].trial, "trial")
+
+        assert driver.look([(ONE, 1)], LONG_S).under_way == [False]
+        assert driver.lose(ONE, 1, "gone", ended())
+        assert worker.renew(gang, LONG_S) == [FENCED] * 3
+        assert driver.stage(ONE, 2, APART, staged(ONE, 2))
+        assert [take(worker, claim) for claim in seat_claims(ONE, 2)[:2]] == ["seated", "seated"]
+
+    def test_all_seats_are_fenced_when_a_journal_is_put_back_and_when_an_experiment_is_erased(
+        self, driver: Journal, worker: Journal, gang: list[Claim]
+    ) -> None:
+        held = entries(driver)
+        driver.restore(lambda: held, [LastAttempt(ONE, 1, 0.0)], [], requests={}, definition=b"d")
+        assert worker.renew(gang, LONG_S) == [FENCED] * 3
+
+        driver.stage(ONE, 2, APART, staged(ONE, 2))
+        again = seat_claims(ONE, 2)
+        assert [isinstance(take(worker, claim), Grant) for claim in again] == [False, False, True]
+        driver.erase([ONE])
+        assert worker.renew(again, LONG_S) == [FENCED] * 3

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +25,7 @@ from mqtune.core.events import TrialStaged
 from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, Config, TrialId, TrialStatus
 from mqtune.driver import RoomWatch
-from mqtune.journal import MemoryJournal, Room, TrialState
+from mqtune.journal import MemoryJournal, MemoryServer, Room, TrialState
 from mqtune.schedulers import Scheduler
 
 TIMING: Final = Timing()
@@ -354,3 +357,35 @@ def test_what_is_listed_and_is_no_trial_ends_no_driver(bench: Bench) -> None:
     wait(bench, UNCLAIMED_S + LOOK_AT_LEASES_S)
 
     assert ends(bench) == [None]
+
+
+def size_of(root: object) -> int:
+    """Return how many bytes all have that can be reached from *root*, but for code and the journal."""
+    seen: set[int] = set()
+    waiting, total = [root], 0
+    while waiting:
+        each: Any = waiting.pop()
+        if id(each) in seen or isinstance(each, type | types.ModuleType | MemoryServer | MemoryJournal):
+            continue
+        seen.add(id(each))
+        is_code = isinstance(each, types.FunctionType)
+        total += 0 if is_code else sys.getsizeof(each)
+        # What a function closes over is its own; its globals are its module's.
+        waiting += [cell.cell_contents for cell in each.__closure__ or ()] if is_code else gc.get_referents(each)
+    return total
+
+
+def test_what_a_driver_remembers_does_not_grow_with_the_reports(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=20, max_trials=20, scheduler=lambda: ASHA(max_t=10**6)).step()
+    for trial in list(bench.experiment.trials):
+        bench.start(trial)
+
+    def report(count: int) -> int:
+        for trial in bench.experiment.trials:
+            bench.report(trial, *(1.0 + number / count for number in range(count)))
+        return size_of(bench.driver)
+
+    before, after = report(10), report(250)
+
+    # Numbers become larger ones, and ASHA has more rungs; a reference to an empty object has 24 bytes for each report.
+    assert after - before < 20 * 1_500 < 20 * 250 * 24

@@ -16,6 +16,7 @@ from mqtune import ASHA, FIFO, PromotionASHA, RandomSearcher
 from mqtune.core.errors import ConfigurationError, InvalidTransition, SpaceError
 from mqtune.core.events import DecisionTaken, RequestAnswered, Requested, Told, TrialStaged
 from mqtune.core.trial import ITERATION, NO_LABELS, TIME_TOTAL, Action, Decision, Labels, Report, TrialStatus
+from mqtune.driver import AT_ONCE
 from mqtune.journal import MemoryJournal
 from mqtune.schedulers import Resume
 from mqtune.search import WAIT, Searcher, Suggestion
@@ -534,3 +535,29 @@ def test_an_experiment_without_a_space_takes_any_config_and_has_none_to_ask_for(
         assert tuner.tell(asked, {"loss": 0.25}).config == {"anything": [1, 2]}
         with pytest.raises(ConfigurationError, match="nothing is searched without a space; give one of your own"):
             tuner.ask()
+
+
+def test_a_flood_of_requests_is_carried_out_over_several_rounds_and_each_leaves_reports_their_turn(
+    driven: Bench,
+) -> None:
+    asked = [ask(driven, "label", ONE, tags=[f"t{number}"]) for number in range(2 * AT_ONCE + 1)]
+
+    driven.step()
+    assert answered(driven) == asked[:AT_ONCE]
+    driven.report(TWO, 0.5)
+    assert driven.trial(TWO).reports == 1
+    assert answered(driven) == asked[: 2 * AT_ONCE]
+    driven.step()
+    assert answered(driven) == asked
+
+
+def test_a_script_that_asks_for_more_trials_again_and_again_gets_them(tmp_path: Path) -> None:
+    driven = Bench(tmp_path, max_trials=1).step().start(ONE).end(ONE)
+
+    for wanted, trial in ((2, TWO), (3, THREE)):
+        driven.options["max_trials"] = wanted
+        driven.begin()
+        assert not driven.driver.is_finished
+        driven.step().start(trial).end(trial)
+
+    assert driven.driver.is_finished

@@ -182,3 +182,20 @@ def test_a_journal_that_another_driver_has_trimmed_is_trimmed_on_behind_that(
 
     assert everything(bench)[: len(before)] == before
     assert not bench.of(ExperimentEnded)
+
+
+def test_a_driver_that_died_between_a_file_and_its_removal_is_followed_by_one_that_makes_the_same_file(
+    bench: Bench, store: CheckpointStore
+) -> None:
+    before = fill(bench, 3 * SIZE)
+    look(bench)
+    eventually(lambda: len(store.ids()) == 2)
+    assert bench.journal.chapters() == []
+
+    bench.begin()
+    eventually(lambda: has_trimmed(bench, 2))
+
+    assert everything(bench)[: len(before)] == before
+    assert sorted(each.id for each in bench.journal.chapters()) == store.ids()
+    bench.driver.close()
+    assert len(store.ids()) == 2, "what no event names is no checkpoint to be collected"

@@ -417,3 +417,28 @@ def test_a_server_that_is_emptied_as_an_experiment_begins_does_not_get_the_earli
     assert created == bench.events()[0]
     assert [trial.attempt.number for trial in bench.experiment.trials.values()] == [1, 1]
     assert len(list(bench.folder.glob("journal-*"))) == 1, "the earlier one's copy is kept"
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_entry(
+    tmp_path: Path, has_ended: bool
+) -> None:
+    bench = Bench(tmp_path, lockstep=True, slots=2).step().start(ONE).start(TWO)
+    bench.report(ONE, 1.0)
+    bench.report(TWO, 1.0)
+    assert bench.told(ONE) == "go:1"
+    if has_ended:
+        bench.end(TWO)
+    # As one that was set back to the moment after the report.
+    bench.server.experiments[NAME].trials[TrialId(ONE)].orders.clear()
+    assert bench.told(ONE) == ""
+
+    bench.step()
+    assert bench.told(ONE) == ""
+    bench.journal.outages += 1
+    bench.step()
+
+    assert bench.told(ONE) == "go:1"
+    # It is said once for an outage.
+    bench.server.experiments[NAME].trials[TrialId(ONE)].orders.clear()
+    assert bench.step().told(ONE) == ""
