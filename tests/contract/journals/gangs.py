@@ -27,7 +27,7 @@ from contract.journals.world import (
 from mqtune.core.events import AttemptEnded, AttemptStarted, decode_event
 from mqtune.core.seats import seat_in, seat_names
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal import FENCED, Assignment, Claim, Grant, Journal, revocation
+from mqtune.journal import FENCED, Assignment, Claim, Grant, Journal, LastAttempt, revocation
 
 #: Three seats on three workers, and two on any.
 APART: Final = Assignment(*ASSIGNMENT[:3], gang="3:apart:1 CPU")
