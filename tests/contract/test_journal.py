@@ -366,13 +366,7 @@ class TestRedisJournal(JournalContract):
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            driver.restore(
-                dying,
-                [],
-                [],
-                requests={},
-                definition=b"",
-            )
+            driver.restore(dying, [], [], requests={}, definition=b"")
 
         assert [redis_client.ttl(key) > 0 for key in redis_client.keys("*")] == [True]
 

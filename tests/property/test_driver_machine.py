@@ -45,14 +45,7 @@ from mqtune.core.trial import (
     TrialId,
     TrialStatus,
 )
-from mqtune.journal import (
-    FENCED,
-    JOURNAL_FILE,
-    JournalFile,
-    MemoryJournal,
-    MemoryServer,
-    RedisJournal,
-)
+from mqtune.journal import FENCED, JOURNAL_FILE, JournalFile, MemoryJournal, MemoryServer, RedisJournal
 from mqtune.schedulers.base import START, Choice, Fork, Resume, Scheduler
 
 #: The driver's calls at which it may be killed, and around which workers act.

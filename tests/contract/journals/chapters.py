@@ -17,17 +17,7 @@ from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ChapterUnavailable, DriverFenced
 from mqtune.core.timing import Timing
-from mqtune.journal import (
-    JOURNAL_FILE,
-    WAIT,
-    Chapter,
-    Claim,
-    Entry,
-    Journal,
-    JournalFile,
-    cut_chapters,
-    keep_chapter,
-)
+from mqtune.journal import JOURNAL_FILE, WAIT, Chapter, Claim, Entry, Journal, JournalFile, cut_chapters, keep_chapter
 
 #: The bytes of a chapter: some entries of those that are written here.
 SIZE = 200
@@ -136,12 +126,7 @@ class ChapterContract(InWorld):
         assert entries(driver) == filled
 
     def test_a_journal_that_was_full_takes_reports_again(
-        self,
-        driver: Journal,
-        worker: Journal,
-        store: CheckpointStore,
-        tmp_path: Path,
-        held: Claim,
+        self, driver: Journal, worker: Journal, store: CheckpointStore, tmp_path: Path, held: Claim
     ) -> None:
         driver.record(closed(), definition=encode_value({"store": store.url}))
         driver.most_bytes = 1_000

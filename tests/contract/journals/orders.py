@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from contract.journals.world import (
-    LONG_S,
-    ONE,
-    InWorld,
-    decided,
-    ended,
-    entries,
-    segment,
-)
+from contract.journals.world import LONG_S, ONE, InWorld, decided, ended, entries, segment
 
 from mqtune.core.trial import Intent
 from mqtune.journal import FENCED, Claim, Journal, Order

@@ -60,11 +60,7 @@ class ReportContract(InWorld):
         assert worker.report([segment(unlike(held, token=OTHER), 5)]) == [FENCED]
         assert worker.report([]) == []
         assert entries(worker) == before, "a batch of which nothing is new makes no entry"
-        assert reported(worker) == [
-            [(ONE, 1, 1), (ONE, 1, 2)],
-            [(ONE, 1, 3), (ONE, 1, 4), (TWO, 1, 1)],
-            [(TWO, 1, 2)],
-        ]
+        assert reported(worker) == [[(ONE, 1, 1), (ONE, 1, 2)], [(ONE, 1, 3), (ONE, 1, 4), (TWO, 1, 1)], [(TWO, 1, 2)]]
 
     @pytest.mark.parametrize(("first", "count"), [(2, 1), (4, 1), (4, 3), (9, 1)])
     def test_reports_behind_a_gap_are_refused(self, worker: Journal, held: Claim, first: int, count: int) -> None:
@@ -85,8 +81,7 @@ class ReportContract(InWorld):
         assert reported(worker) == [[(ONE, 1, 1), (ONE, 1, 2), (ONE, 1, 3)]]
 
     @pytest.mark.parametrize(
-        "change",
-        [{"token": OTHER}, {"attempt": 2}, {"trial": THREE}, {"token": ""}, {"trial": TWO, "token": ""}],
+        "change", [{"token": OTHER}, {"attempt": 2}, {"trial": THREE}, {"token": ""}, {"trial": TWO, "token": ""}]
     )
     def test_reports_of_anyone_but_the_holder_are_refused(
         self, driver: Journal, worker: Journal, held: Claim, change: dict[str, Any]

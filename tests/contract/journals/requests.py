@@ -80,13 +80,7 @@ class RequestContract(InWorld):
         with pytest.raises(JournalGone):
             worker.request(requested())
 
-        begun.restore(
-            lambda: held,
-            [],
-            [],
-            requests={"r1": first},
-            definition=b"definition",
-        )
+        begun.restore(lambda: held, [], [], requests={"r1": first}, definition=b"definition")
 
         assert worker.request(requested()) == first
         assert entries(begun) == held

@@ -35,13 +35,7 @@ class RestoreContract(InWorld):
 
     @staticmethod
     def put_back(journal: Journal, held: list[Entry], *events: bytes, attempts: tuple[LastAttempt, ...] = ()) -> None:
-        journal.restore(
-            lambda: held,
-            attempts,
-            events,
-            requests={},
-            definition=b"definition",
-        )
+        journal.restore(lambda: held, attempts, events, requests={}, definition=b"definition")
 
     @pytest.mark.parametrize("how", ["emptied", "set back"])
     def test_a_driver_is_told_that_what_it_wrote_is_gone(self, world: World, how: str) -> None:

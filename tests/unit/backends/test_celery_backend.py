@@ -67,10 +67,7 @@ def test_each_attempt_goes_where_what_it_asks_for_by_its_config_is_offered(world
     assert backend.queued() == keys(1, 2, 3)
 
 
-@given(
-    slots=st.lists(st.integers(1, 4), min_size=1, max_size=4),
-    ends=st.lists(st.integers(0, 30), max_size=30),
-)
+@given(slots=st.lists(st.integers(1, 4), min_size=1, max_size=4), ends=st.lists(st.integers(0, 30), max_size=30))
 def test_no_slot_idles_while_attempts_are_published_for_all_of_them(slots: list[int], ends: list[int]) -> None:
     world = World()
     shapes = [Resources(cpus=2 * size) for size in range(1, len(slots) + 1)]

@@ -11,16 +11,7 @@ from mqtune.backends import STARTS_AT
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Reports
 from mqtune.core.resources import Resources
-from mqtune.core.trial import (
-    CONTINUE,
-    Action,
-    AttemptEnd,
-    Decision,
-    Report,
-    Trial,
-    TrialId,
-    TrialStatus,
-)
+from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver import Limits
 from mqtune.schedulers import Scheduler
 
@@ -251,10 +242,7 @@ def test_a_table_says_what_trials_report(table: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [
-        ("lr", "the table has no row for {'lr': 0."),
-        ("rate", "row 0 of the table lacks 'lr', which the config has"),
-    ],
+    [("lr", "the table has no row for {'lr': 0."), ("rate", "row 0 of the table lacks 'lr', which the config has")],
 )
 def test_a_config_that_the_table_does_not_have_fails_its_trial(name: str, text: str) -> None:
     trial = simulate([{name: 2.0, "seconds": 1, "loss": 1}], trials=1).experiment.trials[TrialId("0001")]

@@ -16,14 +16,7 @@ from mqtune.checkpoints import DirectoryStore, open_store
 from mqtune.core.errors import ConfigurationError, StoreUnavailable
 from mqtune.core.events import CheckpointsDropped
 from mqtune.core.objective import Mode
-from mqtune.core.trial import (
-    AttemptEnd,
-    CheckpointId,
-    SavedCheckpoint,
-    TrialStatus,
-    checkpoint_id,
-    is_in_memory,
-)
+from mqtune.core.trial import AttemptEnd, CheckpointId, SavedCheckpoint, TrialStatus, checkpoint_id, is_in_memory
 from mqtune.driver import LOOK_APART_S, Retention
 
 Checkpoints = dict[CheckpointId, SavedCheckpoint]

@@ -115,7 +115,7 @@ def many() -> dict[str, dict[str, Any]]:
         "working directory": {
             "process": mqtune.Process(
                 env={"HF_HOME": "/data/hf"}, working_dir="code", keep_working_dir="failed", code="strict"
-            ),
+            )
         },
         "process": {
             "process": mqtune.Process(start_method="spawn", pass_config="json"),

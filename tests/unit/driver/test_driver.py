@@ -14,13 +14,7 @@ from bench import NAME, SPACE, Bench, Slots
 from simulation import simulate
 
 from mqtune import ASHA, FIFO, RandomSearcher
-from mqtune.core.errors import (
-    DriverFenced,
-    MetricMissing,
-    NameTaken,
-    ReportInvalid,
-    TrainableNotFound,
-)
+from mqtune.core.errors import DriverFenced, MetricMissing, NameTaken, ReportInvalid, TrainableNotFound
 from mqtune.core.events import TrialStaged
 from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, Config, TrialId, TrialStatus

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import subprocess
 import sys
@@ -91,12 +90,6 @@ def test_a_mistake_before_there_is_a_tuner_ends_a_script_with_one_line(tmp_path:
     assert line.endswith("(tune.py, line 2)")
 
 
-def test_an_attribute_that_nobody_has_is_an_error_without_a_guess() -> None:
-    for owner in (mqtune, space_tuner(), space_tuner().results()):
-        with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
-            _ = owner.nothing
-
-
 def space_tuner(**options: Any) -> Any:
     given = {"metric": "loss", "mode": "min", "backend": Simulated(curve(1)), **options}
     return mqtune.Tuner(curve, {"x": mqtune.uniform(0, 1)}, **given)
@@ -137,14 +130,6 @@ def test_a_rule_without_a_constructor_takes_no_arguments() -> None:
     for given, options in (((3,), {}), ((), {"patience": 3})):
         with pytest.raises(TypeError, match=r"Bare\(\) takes no arguments"):
             Bare(*given, **options)
-
-
-@pytest.mark.parametrize("kind", [mqtune.Resources, mqtune.RunOptions, mqtune.ASHA, mqtune.TargetReached])
-def test_help_shows_the_arguments_of_a_class_that_refuses_others(kind: type) -> None:
-    parameters = inspect.signature(kind).parameters.values()
-
-    assert parameters
-    assert not any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters)
 
 
 def test_a_list_in_a_space_is_a_constant_and_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:

@@ -393,11 +393,7 @@ def test_the_best_checkpoint_is_the_best_that_keeps_to_them_and_is_kept(home: Pa
 
 def test_a_study_of_the_experiment_knows_by_how_much_trials_violate_them(tmp_path: Path) -> None:
     results = of(
-        tmp_path / "studied",
-        [(0.1, 30)],
-        [(0.5, 5), (0.2, 20), (0.4, 9)],
-        [(0.3, None)],
-        space=Space(SPACE).describe(),
+        tmp_path / "studied", [(0.1, 30)], [(0.5, 5), (0.2, 20), (0.4, 9)], [(0.3, None)], space=Space(SPACE).describe()
     )
     study = results.to_optuna_study()
 

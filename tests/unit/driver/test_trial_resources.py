@@ -14,11 +14,7 @@ from mqtune import Space
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Config, TrialId, TrialStatus
-from mqtune.driver import (
-    ResourcesByConfig,
-    check_gangs,
-    slot_settings,
-)
+from mqtune.driver import ResourcesByConfig, check_gangs, slot_settings
 from mqtune.worker import WorkerSettings
 
 PAIR = Resources(machines=2)

@@ -27,13 +27,7 @@ from mqtune import (
 )
 from mqtune.checkpoints import encode_dict, open_store
 from mqtune.core.codec import REPORTS_PREFIX, encode_value
-from mqtune.core.errors import (
-    CheckpointGone,
-    ConfigurationError,
-    ImpossibleEvent,
-    InvalidTransition,
-    NothingResumes,
-)
+from mqtune.core.errors import CheckpointGone, ConfigurationError, ImpossibleEvent, InvalidTransition, NothingResumes
 from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken
 from mqtune.core.trial import (
     Action,
@@ -51,7 +45,7 @@ from mqtune.core.trial import (
 from mqtune.driver import AnswerQuestion, Requeue, Retention
 from mqtune.journal import JOURNAL_FILE, JournalFile, made_mark, output_path
 from mqtune.results import Fold, FolderSource, Followed, Snapshot
-from mqtune.schedulers import Fork, Resume, Wait
+from mqtune.schedulers import Resume, Wait
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 
@@ -132,22 +126,6 @@ def test_a_trial_begins_with_the_checkpoint_that_is_chosen(stored: Bench, tmp_pa
         assert_comes_back(stored)
         if call != "add":
             stored.start(ONE)
-
-
-def test_a_folder_that_was_brought_goes_when_the_trial_has_its_own(stored: Bench, tmp_path: Path) -> None:
-    trial = stored.hand.add({"lr": 0.25}, checkpoint=str(model_folder(tmp_path / "model")))
-    brought = trial.checkpoint
-    stored.retention = Retention(keep_last=1, keep_best=0)
-    stored.begin()
-    stored.start(trial.id)
-    saved = saved_folders(stored, trial.id, 2.0, 1.0)
-    assert brought in stored.trial(trial.id).checkpoints, "the attempt that began with it may be run again"
-
-    stored.end(trial.id)
-    stored.driver.close()
-
-    assert list(stored.trial(trial.id).checkpoints) == saved[-1:]
-    assert open_store(stored.store.url).ids() == []
 
 
 def test_a_checkpoint_of_another_experiment_brings_its_counters(stored: Bench, tmp_path: Path) -> None:
@@ -528,17 +506,6 @@ def test_a_scheduler_resumes_from_the_checkpoint_that_it_names_while_that_is_the
     bench.scheduler.choices.append(Resume(ONE, "exploit 0002", None, TWO, gone))
     bench.end(ONE)
     assert (bench.trial().attempt.checkpoint, bench.trial().attempt.source) == (newest, TWO)
-
-
-def test_a_scheduler_forks_a_trial(bench: Bench) -> None:
-    donor = bench.save(TWO)
-    bench.scheduler.choices.append(Fork(TWO, {"lr": 0.5, "depth": 3}, "as good"))
-    bench.report(ONE, 1.0)
-    bench.end(ONE)
-
-    fork = bench.trial(THREE)
-    assert (fork.parent, fork.attempt.checkpoint, fork.config["lr"]) == (TWO, donor, 0.5)
-    assert bench.trial(TWO).status is TrialStatus.RUNNING
 
 
 def test_an_added_trial_goes_on_from_the_checkpoint_of_a_source_that_has_ended_meanwhile(tmp_path: Path) -> None:

@@ -95,10 +95,7 @@ def test_a_monitor_only_reads_and_an_operator_reads_and_requests_and_does_nothin
         str(rule)
         for rule in rules_of("operator", experiments="team-a-*")
         if QUOTAS in str(rule) or drain_key("") in str(rule)
-    ] == [
-        f"+hgetall +zcount %R~{DEMANDS} %R~{QUOTAS} %R~{quota_key('*')}",
-        f"+hexists %R~{QUOTAS}",
-    ]
+    ] == [f"+hgetall +zcount %R~{DEMANDS} %R~{QUOTAS} %R~{quota_key('*')}", f"+hexists %R~{QUOTAS}"]
     assert {channel for rule in more for channel in rule.channels} == {kept.metrics, control_channel("*")}
     assert not {command for rule in more for command in rule.commands.split()} & {"del", "xtrim", "xdel", "rename"}
 

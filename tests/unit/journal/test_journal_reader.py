@@ -109,9 +109,7 @@ def fill(path: Path, entries: list[Entry]) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [another_experiment, another_beginning, a_gap, no_journal, nothing],
-    ids=lambda s: s.__name__,
+    "spoil", [another_experiment, another_beginning, a_gap, no_journal, nothing], ids=lambda s: s.__name__
 )
 def test_a_copy_of_another_journal_is_put_aside_and_one_begun(
     path: Path, spoil, caplog: pytest.LogCaptureFixture

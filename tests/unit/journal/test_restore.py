@@ -16,26 +16,12 @@ from losing import set_back, snapshot
 from mqtune.core.callback import Callback
 from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.errors import JournalGone
-from mqtune.core.events import (
-    AttemptEnded,
-    CheckpointsDropped,
-    DriverStarted,
-    ExperimentCreated,
-    Requested,
-)
+from mqtune.core.events import AttemptEnded, CheckpointsDropped, DriverStarted, ExperimentCreated, Requested
 from mqtune.core.machine import DICTS
 from mqtune.core.timing import Timing
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver import AnswerQuestion
-from mqtune.journal import (
-    FENCED,
-    JOURNAL_FILE,
-    JournalFile,
-    JournalReader,
-    MemoryJournal,
-    Segment,
-    bring_back,
-)
+from mqtune.journal import FENCED, JOURNAL_FILE, JournalFile, JournalReader, MemoryJournal, Segment, bring_back
 
 #: Entries.
 MORE_THAN_ONE_READ = 100
