@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.journals.world import LONG_S, SHORT_S, InWorld, World, closed, entries, segment
+from contract.journals.world import LONG_S, InWorld, World, closed, entries
 from waiting import DEADLINE_S
 
 from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import ChapterUnavailable, DriverFenced
+from mqtune.core.errors import ChapterUnavailable
 from mqtune.core.timing import Timing
-from mqtune.journal import JOURNAL_FILE, WAIT, Chapter, Claim, Entry, Journal, JournalFile, cut_chapters, keep_chapter
+from mqtune.journal import JOURNAL_FILE, Chapter, Entry, Journal, JournalFile, cut_chapters, keep_chapter
 
 #: The bytes of a chapter: some entries of those that are written here.
 SIZE = 200
@@ -124,58 +124,6 @@ class ChapterContract(InWorld):
         driver.lock("driver-1", "", LONG_S)
         assert driver.size == before - found[0].chapter.size - found[1].chapter.size
         assert entries(driver) == filled
-
-    def test_a_journal_that_was_full_takes_reports_again(
-        self, driver: Journal, worker: Journal, store: CheckpointStore, tmp_path: Path, held: Claim
-    ) -> None:
-        driver.record(closed(), definition=encode_value({"store": store.url}))
-        driver.most_bytes = 1_000
-        driver.lock("driver-1", "", LONG_S)
-        first = 1
-        while worker.report([segment(held, first)]) != [WAIT]:
-            first += 1
-
-        for cut in cuts(driver, tmp_path)[:2]:
-            keep_chapter(store, cut)
-            chapters = driver.chapters()
-            driver.trim(cut.chapter, chapters[-1].last if chapters else "")
-
-        assert worker.report([segment(held, first + 1)]) == [""]
-
-    def test_a_driver_that_was_replaced_removes_nothing_and_reads_on_across_what_has_left(
-        self, driver: Journal, world: World, filled: list[Entry], store: CheckpointStore, tmp_path: Path
-    ) -> None:
-        later = world.journal()
-        later.lock("driver-2", "process 2 on head", LONG_S, dead="process 1 on head")
-        [cut, *_] = cuts(driver, tmp_path)
-        keep_chapter(store, cut)
-
-        with pytest.raises(DriverFenced):
-            driver.trim(cut.chapter, "")
-        assert driver.chapters() == []
-
-        assert later.trim(cut.chapter, "")
-        assert driver.read(filled[0].id, count=100, block_s=LONG_S) == filled[1:]
-
-    def test_who_waits_for_an_entry_gets_it_from_behind_the_chapters(
-        self, driver: Journal, world: World, filled: list[Entry], trim: Callable[[int], list[Chapter]]
-    ) -> None:
-        trim(3)
-        reader, found, reading = world.journal(), list[Entry](), threading.Event()
-        assert reader.read(filled[-1].id, count=5, block_s=SHORT_S) == []
-
-        def read() -> None:
-            reading.set()
-            while not found:
-                found.extend(reader.read(filled[-1].id, count=5, block_s=DEADLINE_S))
-
-        thread = threading.Thread(target=read, daemon=True)
-        thread.start()
-        assert reading.wait(DEADLINE_S)
-        driver.record(closed("news"))
-        thread.join(DEADLINE_S)
-
-        assert [entry.data for entry in found] == [closed("news")]
 
     def test_what_is_put_back_goes_on_behind_the_chapters(
         self, driver: Journal, world: World, filled: list[Entry], trim: Callable[[int], list[Chapter]]

@@ -16,7 +16,6 @@ from contract.journals.world import (
     TWO,
     InWorld,
     World,
-    decided,
     dropped,
     ended,
     entries,
@@ -26,7 +25,6 @@ from contract.journals.world import (
     unlike,
 )
 
-from mqtune.core.trial import Intent
 from mqtune.journal import FENCED, Claim, Journal
 
 #: The most that a checkpoint in memory may have.
@@ -88,18 +86,6 @@ class CheckpointContract(InWorld):
 
         assert worker.checkpoint(HELD) is None
         assert entries(worker) == before
-
-    def test_an_attempt_that_is_told_to_pause_can_still_save_and_hears_its_intent(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
-        driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended())
-
-        assert worker.put_checkpoint(held, HELD, b"data") == "pause"
-        assert worker.saved(held, {HELD: saved(HELD)}) == "pause"
-        assert worker.saved(held, {HELD: saved(HELD)}) == "pause"
-
-        assert worker.checkpoint(HELD) == b"data"
-        assert kinds(worker)[-1] == "CheckpointSaved"
 
     def test_what_is_dropped_is_gone_and_the_rest_stays(self, driver: Journal, worker: Journal, held: Claim) -> None:
         worker.put_checkpoint(held, HELD, b"one")

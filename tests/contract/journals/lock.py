@@ -138,17 +138,6 @@ class LockContract(InWorld):
         with pytest.raises(NameTaken, match="process 2 on head"):
             world.journal().lock("driver-3", "", LONG_S, dead="process 1 on head")
 
-    def test_experiments_are_apart(self, driver: Journal, world: World) -> None:
-        other = world.journal("y")
-        other.lock("driver-2", "", LONG_S)
-        driver.stage(ONE, 1, ASSIGNMENT, staged())
-        claim = Claim(ONE, 1, "t")
-
-        assert other.definition() is None
-        assert entries(other) == []
-        assert other.claim(claim, "w", LONG_S, started(claim)) == "unknown"
-        assert other.unclaimed() == []
-
     def test_the_newest_definition_counts_until_an_event_brings_another(self, driver: Journal, world: World) -> None:
         created = ExperimentCreated(name="x", definition={"a": 1}, at=1.0).encode()
         driver.record(closed())

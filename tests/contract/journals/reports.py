@@ -170,14 +170,3 @@ class ReportContract(InWorld):
         assert self.asked(worker, unlike(held, token="another")) == FENCED
 
         assert entries(driver) == before
-
-    @pytest.mark.parametrize("without", ["a limit", "a driver that knows it"])
-    def test_without_a_limit_no_attempt_waits_and_a_driver_that_knows_none_leaves_it(
-        self, driver: Journal, worker: Journal, held: Claim, without: str
-    ) -> None:
-        is_limited = without != "a limit"
-        self.limit(driver, 1)
-        driver.most_bytes = None if is_limited else 0
-        driver.lock("driver-1", "process 1 on head", LONG_S)
-        (answer,) = worker.report([segment(held, 1)])
-        assert answer == (WAIT if is_limited else "")

@@ -114,24 +114,6 @@ def test_attempts_that_wait_are_found_in_every_queue(world: World) -> None:
     backend.lost(TrialId("0001"), Attempt(number=1, staged_at=0.0, worker="gpu@a"))
 
 
-def test_an_attempt_goes_to_another_shape_when_its_workers_are_gone(world: World) -> None:
-    small = world.join(SMALL, 1)
-    backend = backend_of(Resources())
-    publish(backend, 1)
-    world.workers.remove(small)
-    world.join(LARGE, 1)
-    backend.refresh()
-
-    assert backend.queued() == set(), "nobody takes it where it is"
-    publish(backend, 1)
-
-    assert world.waiting(LARGE) == names(1)
-    assert backend.queued() == keys(1)
-    backend.ended(TrialId("0001"), 1)
-    publish(backend, 2)
-    assert world.waiting(LARGE) == names(1, 2)
-
-
 def test_a_fleet_is_described_by_its_shapes_largest_first(world: World) -> None:
     backend = backend_of(SMALL)
     assert (backend.resource_string(), backend.has_gpus()) == ("no worker", None)
@@ -269,16 +251,6 @@ def test_where_trials_share_gpus_by_memory_there_are_as_many_slots_as_their_memo
     backend.expect(Resources(gpu_memory_gb=10))
     assert backend.slots == 16, "as many as the smallest may have"
     assert backend.has_gpus()
-
-
-def test_a_worker_is_told_how_much_memory_an_attempt_asks_for_by_its_config(world: World) -> None:
-    world.join(PACKED, 8, devices=["0"] * 8)
-    backend = backend_of(Resources(gpu_memory_gb=30))
-    backend.asks(TrialId("0002"), 1, Resources(gpu_memory_gb=2.5))
-
-    publish(backend, 1, 2)
-
-    assert [sent["args"] for sent in world.sent] == [("x", "0001", 1, "d"), ("x", "0002", 1, "d", 2_500_000_000)]
 
 
 def test_without_a_worker_that_shares_its_gpus_by_memory_it_is_said_how_one_does(world: World) -> None:

@@ -6,7 +6,7 @@ import pytest
 from attempts import own_metrics
 from simulation import NAME, Simulation, curve, simulate
 
-from mqtune import ASHA, GridSearcher, Simulated, Space, grid_search
+from mqtune import GridSearcher, Simulated, Space, grid_search
 from mqtune.backends import STARTS_AT
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Reports
@@ -93,18 +93,6 @@ def test_a_slot_is_free_when_the_process_is_gone() -> None:
         curve(3), trials=2, slots=1, stop_delay_s=7.0, scheduler=lambda: Scripted({("0001", 1, 1): Action.STOP})
     )
     assert [at(event) for event in events_of(simulation, AttemptStarted)] == [0, 8]
-
-
-def test_drawn_delays_come_from_the_seed() -> None:
-    def run(seed: int) -> list[Any]:
-        draw = lambda rng: rng.expovariate(1.0)  # noqa: E731
-        return simulate(
-            curve(6), trials=8, seed=seed, start_delay_s=draw, report_delay_s=draw, decision_delay_s=draw, stop_delay_s=draw,
-            scheduler=lambda: ASHA(max_t=6),
-        ).copy.entries  # fmt: skip
-
-    assert run(1) == run(1)
-    assert run(1) != run(2)
 
 
 def test_in_lockstep_a_trial_waits_for_the_decision() -> None:

@@ -100,12 +100,6 @@ def test_a_monitor_only_reads_and_an_operator_reads_and_requests_and_does_nothin
     assert not {command for rule in more for command in rule.commands.split()} & {"del", "xtrim", "xdel", "rename"}
 
 
-def test_workers_for_some_experiments_take_messages_from_no_queue_of_others():
-    (queues,) = (rule.keys for rule in rules_of("worker", experiments="team-a-*") if "brpop" in rule.commands)
-
-    assert queues == ("mqtune-*@team-a-*", "mqtune-*@team-a-*??[369]")
-
-
 def test_a_line_carries_a_hash_and_no_password():
     line = account("gpu", password_hash("secret"), rules_of("worker"))
 

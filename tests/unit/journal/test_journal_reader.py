@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import START, ExperimentCreated, ExperimentEnded
 from mqtune.core.machine import DICTS
 from mqtune.journal import Entry, JournalFile, JournalReader, MemoryJournal, MemoryServer
@@ -189,23 +188,6 @@ def test_a_driver_begins_on_a_full_disk_with_what_the_copy_had_and_the_rest_come
     assert reader.complete()
     assert list(copy.read()) == writer.entries
     copy.close()
-
-
-def test_a_server_that_is_away_is_no_fault_of_the_copy(path: Path) -> None:
-    class Away(MemoryJournal):
-        def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-            raise BrokerUnavailable("away")
-
-    writer = Writer(5)
-    fill(path, writer.entries)
-    copy = JournalFile(path)
-    reader = JournalReader(Away(writer.server, "x"), copy)
-
-    with pytest.raises(BrokerUnavailable):
-        reader.catch_up()
-
-    copy.close()
-    assert list(copy.read()) == writer.entries
 
 
 @pytest.mark.parametrize("how", ["write", "keep", "read", "close"])
