@@ -365,6 +365,14 @@ def test_a_result_that_is_told_again_counts_once(bench: Bench) -> None:
     assert len(bench.of(Told)) == 4
 
 
+def test_a_last_step_that_was_told_as_one_on_the_way_completes_the_trial(bench: Bench) -> None:
+    asked = request(bench, "ask")
+    tell(bench, asked.trial, 0.5, 3, ends=False)
+
+    assert tell(bench, asked.trial, 0.5, 3).done
+    assert (bench.trial(ONE).status, bench.trial(ONE).reports) == (TrialStatus.COMPLETED, 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
