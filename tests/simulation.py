@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -164,17 +163,6 @@ def curve(length: int, *, seconds: float = 1.0) -> Callable[[Config], Iterable[t
     def reports(config: Config) -> Iterable[tuple[float, dict[str, Any]]]:
         for step in range(1, length + 1):
             yield seconds, {"loss": config["lr"] / step, "training_iteration": step}
-
-    return reports
-
-
-def noisy_curve(length: int, seed: int) -> Callable[[Config], Iterable[tuple[float, dict[str, Any]]]]:
-    """Return a function with losses and times that are drawn anew for each config, and alike each time."""
-
-    def reports(config: Config) -> Iterable[tuple[float, dict[str, Any]]]:
-        rng = random.Random(f"{seed}:{config!r}")
-        for step in range(1, length + 1):
-            yield rng.expovariate(1.0), {"loss": rng.random() / step, "training_iteration": step}
 
     return reports
 

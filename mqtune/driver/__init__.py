@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING
 from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
-    from mqtune.driver.actions import (
-        AnswerQuestion as AnswerQuestion,
-        AnswerRequest as AnswerRequest,
-        Requeue as Requeue,
-    )
+    from mqtune.driver.actions import AnswerQuestion as AnswerQuestion, Requeue as Requeue
     from mqtune.driver.attach import attached as attached
     from mqtune.driver.bundling import (
         BundleFolder as BundleFolder,
@@ -22,7 +18,6 @@ if TYPE_CHECKING:
     from mqtune.driver.by_config import ResourcesByConfig as ResourcesByConfig
     from mqtune.driver.checkpoints import (
         LOOK_APART_S as LOOK_APART_S,
-        MOST_GATHERED as MOST_GATHERED,
         CheckpointGC as CheckpointGC,
         Deletes as Deletes,
     )
@@ -35,14 +30,12 @@ if TYPE_CHECKING:
     from mqtune.driver.pace import Pace as Pace
     from mqtune.driver.plain import PlainReports as PlainReports
     from mqtune.driver.plan import Plan as Plan
-    from mqtune.driver.publishing import GATHER_S as GATHER_S, Publisher as Publisher
     from mqtune.driver.requests import AT_ONCE as AT_ONCE
     from mqtune.driver.requirements import differences as differences
     from mqtune.driver.retention import Retention as Retention
     from mqtune.driver.room import RoomWatch as RoomWatch
     from mqtune.driver.screening import Reading as Reading
     from mqtune.driver.settings import (
-        MAY_CHANGE as MAY_CHANGE,
         Checkpoints as Checkpoints,
         Failures as Failures,
         KnownTrainable as KnownTrainable,
@@ -63,11 +56,11 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "actions": ("AnswerQuestion", "AnswerRequest", "Requeue"),
+    "actions": ("AnswerQuestion", "Requeue"),
     "attach": ("attached",),
     "bundling": ("BundleFolder", "Project", "bring", "packed"),
     "by_config": ("ResourcesByConfig",),
-    "checkpoints": ("CheckpointGC", "Deletes", "LOOK_APART_S", "MOST_GATHERED"),
+    "checkpoints": ("CheckpointGC", "Deletes", "LOOK_APART_S"),
     "connect": ("BrokerDeployment",),
     "definition": ("DefinitionWriter",),
     "garbage": ("garbage_on",),
@@ -77,7 +70,6 @@ _NAMES = {
     "pace": ("Pace",),
     "plain": ("PlainReports",),
     "plan": ("Plan",),
-    "publishing": ("GATHER_S", "Publisher"),
     "requests": ("AT_ONCE",),
     "requirements": ("differences",),
     "retention": ("Retention",),
@@ -88,7 +80,6 @@ _NAMES = {
         "Failures",
         "KnownTrainable",
         "Limits",
-        "MAY_CHANGE",
         "Process",
         "RunOptions",
         "Settings",

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     )
     from mqtune.journal.chapters import (
         chapter_bytes as chapter_bytes,
-        checkpoints_in as checkpoints_in,
         cut_chapters as cut_chapters,
         keep_chapter as keep_chapter,
     )
@@ -130,7 +129,7 @@ _NAMES = {
         "entry_time",
         "revocation",
     ),
-    "chapters": ("chapter_bytes", "checkpoints_in", "cut_chapters", "keep_chapter"),
+    "chapters": ("chapter_bytes", "cut_chapters", "keep_chapter"),
     "clock": ("ServerClock",),
     "connection": (
         "CONNECT_TIMEOUT_S",

@@ -14,8 +14,6 @@ import redis
 from contract.journals import JournalContract, World
 from contract.journals.world import (
     ASSIGNMENT,
-    HELD,
-    HELD_TOO,
     INFO,
     LONG_S,
     ONE,
@@ -26,26 +24,23 @@ from contract.journals.world import (
     RedisWorld,
     closed,
     decided,
-    dropped,
     ended,
     entries,
     kinds,
-    saved,
     segment,
     staged,
     started,
-    trial_closed,
 )
 from servers import EACH_SERVER, started_on
 from waiting import DEADLINE_S, eventually
 
 from mqtune.backends import EmbeddedServer
-from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, MessageVersionError, NameTaken
 from mqtune.core.events import VERSION
 from mqtune.core.keys import WORKERS, ExperimentKeys, control_channel, worker_key
 from mqtune.core.timing import Timing
-from mqtune.core.trial import Intent, TrialId
+from mqtune.core.trial import Intent
 from mqtune.journal import (
     GAP,
     Claim,
@@ -95,8 +90,6 @@ class TestRedisJournal(JournalContract):
         journal = RedisJournal(line, "x")
         journal.lock("driver-1", "process 1 on head", LONG_S)
         return journal
-
-    # Memory.
 
     def test_what_is_kept_of_a_trial_expires_when_its_attempt_has_ended_and_not_while_one_is_under_way(
         self, redis_client: Any, driver: Journal, worker: Journal
@@ -192,52 +185,9 @@ class TestRedisJournal(JournalContract):
         assert driver.lose(ONE, 1, "gone", ended(), timestamp=1.0, read=entries(driver)[-1].id) is True
         assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
 
-    # Observers.
-
-    def test_every_entry_is_published_with_its_id_and_the_one_before_it(
-        self, redis_client: redis.Redis, driver: Journal, worker: Journal
-    ) -> None:
-        with contextlib.closing(redis_client.pubsub(ignore_subscribe_messages=True)) as subscription:
-            subscription.subscribe(ExperimentKeys("x").metrics)
-            eventually(
-                lambda: subscription.subscribed and redis_client.pubsub_numsub(ExperimentKeys("x").metrics)[0][1]
-            )
-            driver.record(closed())
-            claim = self.start(driver, worker, lease_s=0.0)
-            worker.report([segment(claim, 1, 2, raw=b"a b\n")])
-            worker.report([segment(claim, 1, 2, raw=b"a b\n")])
-            driver.intend(ONE, 1, Intent.STOP, decided(), ended())
-            eventually(driver.expired)
-            driver.lose(ONE, 1, "expired", ended())
-            driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
-            driver.intend(TWO, 1, Intent.STOP, decided(TWO), ended(TWO))
-            self.start(driver, worker, TWO, attempt=2)
-            worker.saved(Claim(TWO, 2, "token-0002-2"), {HELD: saved(HELD, TWO, 2)})
-            worker.end(Claim(TWO, 2, "token-0002-2"), ended(TWO, 2))
-            driver.close_trial(TWO, 2, trial_closed(TWO))
-            driver.drop_checkpoints([HELD], dropped(HELD))
-
-            found: list[bytes] = []
-
-            def all_came() -> bool:
-                message = subscription.get_message()
-                if message is not None:
-                    found.append(message["data"])
-                return len(found) == len(entries(driver))
-
-            eventually(all_came)
-            assert subscription.get_message() is None
-
-        before = "0-0"
-        for data, entry in zip(found, entries(driver), strict=True):
-            id_, link, event = data.split(b" ", 2)
-            assert (id_.decode(), link.decode(), event) == (entry.id, before, entry.data)
-            before = entry.id
-
     def test_a_worker_gets_no_hint_for_a_worker_of_its_name_in_another_database(
         self, redis_client: redis.Redis, redis_server: EmbeddedServer, driver: Journal, worker: Journal
     ) -> None:
-        """A server has keys in each database, and one set of channels."""
         hints = ControlChannel(redis_client, "w")
         assert hints.next(0.001) is None
         self.start(driver, worker, TWO)
@@ -257,43 +207,6 @@ class TestRedisJournal(JournalContract):
                 assert (listening.next(0.05), hints.next(0.05)) == (None, None)
             finally:
                 other.flushdb()
-
-    def test_each_worker_gets_one_message_of_hints_for_all_orders_to_its_trials(
-        self, redis_client: redis.Redis, driver: Journal, worker: Journal
-    ) -> None:
-        claims = [Claim(TrialId(f"{number:04d}"), 1, "t") for number in range(1, 7)]
-        for number, claim in enumerate(claims):
-            driver.stage(claim.trial, 1, ASSIGNMENT, staged(claim.trial))
-            worker.claim(claim, f"w{number % 2}", LONG_S, started(claim))
-        hints = [ControlChannel(redis_client, "w0"), ControlChannel(redis_client, "w1")]
-        assert [each.next(0.001) for each in hints] == [None, None]
-        with contextlib.closing(redis_client.pubsub(ignore_subscribe_messages=True)) as channel:
-            channel.subscribe(control_channel("w0"))
-            assert channel.get_message(timeout=DEADLINE_S) is None
-
-            driver.order([Order.go(claim.trial, 1, 7) for claim in claims])
-            # A hint that was lost comes again when the driver repeats itself.
-            driver.order([Order.go(claims[0].trial, 1, 7)])
-
-            messages = [eventually(lambda: channel.get_message(timeout=0.1)) for _ in range(2)]
-
-        assert [len(decode_value(message["data"])) for message in messages] == [3, 1]
-        for number, each in enumerate(hints):
-            found = [eventually(lambda each=each: each.next(0.1)) for _ in range(3)]
-            assert found == [["x", claim.trial, 1, "go:7"] for claim in claims[number::2]]
-
-    def test_a_renewal_reads_each_attempt_once_and_sets_all_leases_by_one_command(
-        self, redis_client: redis.Redis, driver: Journal, worker: Journal
-    ) -> None:
-        claims = [self.start(driver, worker, TrialId(f"{number:04d}")) for number in range(20)]
-        commands: Any = redis_client
-        commands.config_resetstat()
-
-        assert worker.renew(claims, LONG_S) == [""] * 20
-
-        calls = {name: found["calls"] for name, found in commands.info("commandstats").items()}
-        assert calls["cmdstat_zadd"] == 1
-        assert calls["cmdstat_hmget"] == 1 + 20
 
     def test_leases_of_several_experiments_are_renewed_in_one_step_and_broken_keys_of_one_cost_no_other_its_leases(
         self, redis_client: redis.Redis
@@ -316,123 +229,20 @@ class TestRedisJournal(JournalContract):
         with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
             journals[1].renew([claims[1]], LONG_S)
 
-    def test_orders_that_are_missing_or_no_text_cost_no_other_experiment_its_leases(
-        self, redis_client: redis.Redis
-    ) -> None:
-        claims, journals = [], [RedisJournal(redis_client, name) for name in ("missing", "no-text", "sound")]
-        for journal in journals:
-            journal.lock("driver", "", LONG_S)
-            claims.append(self.start(journal, journal))
-            redis_client.zadd(ExperimentKeys(journal.experiment).leases, {ONE: 0})
-        missing, no_text, _ = journals
-        redis_client.hdel(ExperimentKeys("missing").trial(ONE), "orders")
-        redis_client.hset(ExperimentKeys("no-text").trial(ONE), "orders", b"go:\xff")
-
-        answers = renew_all([(each, [claim]) for each, claim in zip(journals, claims, strict=True)], LONG_S)
-
-        assert answers == [[""], ["go:\ufffd"], [""]]
-        assert [journal.expired() for journal in journals] == [[], [], []]
-        assert missing.report([segment(claims[0], 1)]) == [""]
-        assert no_text.report([segment(claims[1], 1)]) == ["go:\ufffd"]
-
-    # Failures of the connection.
-
     def test_the_server_may_forget_the_scripts_at_any_time(
         self, redis_client: redis.Redis, driver: Journal, worker: Journal
     ) -> None:
         calls: list[Callable[[], object]] = [
             lambda: driver.lock("driver-1", "", LONG_S),
-            lambda: driver.record(closed()),
             lambda: driver.stage(ONE, 1, ASSIGNMENT, staged()),
             lambda: worker.claim(Claim(ONE, 1, "t"), "w", LONG_S, started(Claim(ONE, 1, "t"))),
             lambda: worker.report([segment(Claim(ONE, 1, "t"), 1)]),
-            lambda: worker.renew([Claim(ONE, 1, "t")], 0.0),
-            lambda: worker.renew([Claim(ONE, 1, "t")], 0.0),
-            lambda: worker.put_checkpoint(Claim(ONE, 1, "t"), HELD, b"data"),
-            lambda: worker.saved(Claim(ONE, 1, "t"), {HELD: saved(HELD)}),
-            lambda: driver.order([Order.save(ONE, 1, 1)]),
-            lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()),
-            lambda: eventually(lambda: driver.lose(ONE, 1, "expired", ended(), timestamp=101.0)),
-            lambda: worker.end(Claim(ONE, 1, "t"), ended()),
-            lambda: driver.close_trial(ONE, 1, trial_closed()),
-            lambda: driver.drop_checkpoints([HELD], dropped(HELD)),
         ]
         for call in calls:
             redis_client.script_flush()
             call()
 
-        assert kinds(driver) == [
-            "ExperimentEnded",
-            "TrialStaged",
-            "AttemptStarted",
-            "Reports",
-            "CheckpointSaved",
-            "DecisionTaken",
-            "AttemptEnded",
-            "TrialClosed",
-            "CheckpointsDropped",
-        ]
-
-    WRITES: tuple[tuple[str, int], ...] = (
-        ("lock", 0),
-        ("record", 1),
-        ("stage", 1),
-        ("claim", 1),
-        ("report", 1),
-        ("renew", 0),
-        ("intend", 1),
-        ("intend unclaimed", 2),
-        ("end", 1),
-        ("reap", 1),
-        ("close trial", 1),
-        ("order", 0),
-        ("put checkpoint", 0),
-        ("saved", 1),
-        ("checkpoint", 0),
-        ("drop", 1),
-    )
-
-    @pytest.mark.parametrize(("what", "new"), WRITES)
-    def test_a_write_whose_answer_was_lost_is_done_once(
-        self, line: Any, cut_driver: Journal, what: str, new: int
-    ) -> None:
-        driver, worker = cut_driver, RedisJournal(line, "x")
-        for trial in (TrialId(f"{n:04d}") for n in range(2, 7)):
-            driver.stage(trial, 1, ASSIGNMENT, staged(trial))
-        run, report, over, reap, done = (Claim(TrialId(f"{n:04d}"), 1, f"token-{n}") for n in range(2, 7))
-        for claim in (report, over, reap, done):
-            worker.claim(claim, "w", 0.0 if claim is reap else LONG_S, started(claim))
-        eventually(lambda: driver.expired() == [reap.trial])
-        driver.stage(ONE, 1, ASSIGNMENT, staged())
-        worker.put_checkpoint(done, HELD_TOO, b"data")
-        worker.end(done, ended(done.trial))
-        before = entries(driver)
-        calls: dict[str, tuple[Callable[[], object], object]] = {
-            "lock": (lambda: driver.lock("driver-1", "", LONG_S), None),
-            "record": (lambda: driver.record(closed()), None),
-            "stage": (lambda: driver.stage(TrialId("0009"), 1, ASSIGNMENT, staged(TrialId("0009"))), None),
-            "claim": (lambda: worker.claim(run, "w", LONG_S, started(run)), Grant(ASSIGNMENT, 0.0)),
-            "report": (lambda: worker.report([segment(report, 1, 3)]), [""]),
-            "renew": (lambda: worker.renew([report], LONG_S), [""]),
-            "intend": (lambda: driver.intend(report.trial, 1, Intent.STOP, decided(), ended()), "running"),
-            "intend unclaimed": (lambda: driver.intend(ONE, 1, Intent.STOP, decided(), ended()), "unclaimed"),
-            "end": (lambda: worker.end(over, ended()), True),
-            "reap": (lambda: driver.lose(reap.trial, 1, "expired", ended()), True),
-            "close trial": (lambda: driver.close_trial(done.trial, 1, trial_closed(done.trial)), True),
-            "order": (lambda: driver.order([Order.go(report.trial, 1, 3)]), [True]),
-            "put checkpoint": (lambda: worker.put_checkpoint(report, HELD, b"data"), ""),
-            "saved": (lambda: worker.saved(report, {HELD: saved(HELD)}), ""),
-            "checkpoint": (lambda: worker.checkpoint(HELD_TOO), b"data"),
-            "drop": (lambda: driver.drop_checkpoints([HELD_TOO], dropped(HELD_TOO)), None),
-        }
-
-        call, answer = calls[what]
-        line.cut("answer")
-        found = call()
-        assert line.faults == 1
-        # A staging that is repeated says that it was staged already, and so with a trial's end; the driver doesn't ask.
-        assert what in {"stage", "close trial"} or found == answer
-        assert len(entries(driver)) == len(before) + new
+        assert kinds(driver) == ["TrialStaged", "AttemptStarted", "Reports"]
 
     @pytest.mark.parametrize(
         "error",
@@ -531,13 +341,7 @@ class TestRedisJournal(JournalContract):
             raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            driver.restore(
-                dying,
-                [],
-                [],
-                requests={},
-                definition=b"",
-            )
+            driver.restore(dying, [], [], requests={}, definition=b"")
 
         assert [redis_client.ttl(key) > 0 for key in redis_client.keys("*")] == [True]
 
@@ -569,8 +373,6 @@ class TestRedisJournal(JournalContract):
 
         assert driver.outages == before + 1
 
-    # The fleet.
-
     @pytest.mark.parametrize("news", ["join", "leave"])
     def test_a_blocking_read_wakes_when_a_worker_joins_or_leaves(
         self, redis_client: redis.Redis, driver: Journal, world: World, news: str
@@ -592,27 +394,6 @@ class TestRedisJournal(JournalContract):
 
         assert done.wait(DEADLINE_S)
         thread.join()
-
-    def test_each_change_of_the_fleet_since_the_lock_was_taken_wakes_once_and_a_heartbeat_wakes_nobody(
-        self, redis_client: redis.Redis, driver: Journal
-    ) -> None:
-        fleet = Fleet(redis_client, patience_s=1.0)
-        driver.record(closed())
-        assert not driver.fleet_changed
-
-        def woken() -> bool:
-            driver.fleet_changed = False
-            assert driver.read(entries(driver)[-1].id, count=10, block_s=0.001) == []
-            return driver.fleet_changed
-
-        fleet.join(INFO, LONG_S)
-        fleet.join(replace(INFO, name="v"), LONG_S)
-        assert woken(), "also before the first read"
-        # It may take one read for each.
-        woken()
-        assert not woken()
-        fleet.keep(INFO, LONG_S)
-        assert not woken()
 
 
 class TestFleet:

@@ -24,17 +24,7 @@ from mqtune.core.errors import BrokerFull
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Reports
 from mqtune.core.timing import Timing
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, CheckpointId, Intent, TrialId
-from mqtune.journal import (
-    Answer,
-    Claim,
-    EndedBy,
-    Grant,
-    MemoryJournal,
-    MemoryServer,
-    Refusal,
-    Seated,
-    Segment,
-)
+from mqtune.journal import Answer, Claim, EndedBy, Grant, MemoryJournal, MemoryServer, Refusal, Seated, Segment
 from mqtune.worker import revoke
 
 #: A trainable that carries out orders from a socket, and answers after each.

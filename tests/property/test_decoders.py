@@ -27,10 +27,10 @@ from mqtune.core.errors import (
     MessageVersionError,
     TrainableNotFound,
 )
-from mqtune.core.events import START, AttemptEnded, AttemptStarted, Reports, TrialStaged, WorkerInfo, decode_event
+from mqtune.core.events import START, AttemptStarted, Reports, TrialStaged, WorkerInfo, decode_event
 from mqtune.core.experiment import Experiment
-from mqtune.core.trial import AttemptEnd, CheckpointId, TrialId
-from mqtune.journal import Assignment, Claim, Fleet, JournalFile
+from mqtune.core.trial import CheckpointId, TrialId
+from mqtune.journal import Assignment, Claim, Fleet
 from mqtune.trainable import FRAME, Channel, Session, TrainableSpec
 from mqtune.worker import Stream, Uplink
 
@@ -196,25 +196,6 @@ def test_any_fields_name_a_trainable_of_texts_or_none(values_: dict[str, Any]):
         spec.locate(Path("/nowhere"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    data=anything
-    | st.lists(st.tuples(texts, st.binary(max_size=20)), max_size=3).map(
-        lambda entries: b"".join(encode_value(list(entry)) for entry in entries)
-    )
-)
-def test_a_file_of_any_bytes_is_a_journal_or_none(tmp_path: Path, data: bytes):
-    (tmp_path / "journal.msgpack").write_bytes(data)
-
-    with contextlib.suppress(MessageVersionError):
-        for entry in JournalFile(tmp_path / "journal.msgpack").read():
-            assert isinstance(entry.id, str)
-            assert isinstance(entry.data, bytes)
-
-
-# The fold, over events that are what they should be, but come when and for what they should not.
-
-
 def an_experiment() -> Experiment:
     experiment = Experiment("e", metric="loss", mode="min")
     experiment.apply(TrialStaged(trial=TRIAL, attempt=1, config={}, at=1.0, cursor=START))
@@ -247,23 +228,6 @@ def assume_a_list(data: bytes) -> list[Any]:
     assume(isinstance(value, list) and len(value) == 3)
     found: list[Any] = value
     return found
-
-
-@pytest.mark.parametrize("attempt", [0, 2])
-def test_an_end_of_an_attempt_that_there_is_not_ends_no_other(attempt: int):
-    experiment = an_experiment()
-    ended = AttemptEnded(trial=TRIAL, attempt=1, end=AttemptEnd.COMPLETED, at=3.0)
-    version, kind, body = decode_value(ended.encode())
-    # Nobody of this mqtune writes one that is below 1.
-    packed = encode_value([version, kind, {**body, "attempt": attempt}])
-
-    with pytest.raises((InvalidTransition, MessageVersionError), match=r"attempt"):
-        experiment.apply(decode_event(packed))  # type: ignore[arg-type]
-
-    assert experiment.trials[TRIAL].attempt.end is None
-
-
-# Bounds: a few bytes that claim to be much.
 
 
 #: Longer than this, nobody would wait; a byte that is read and found wrong takes no measurable time.
@@ -305,24 +269,10 @@ def test_what_claims_to_be_much_takes_neither_time_nor_memory(name: str, claim: 
             decode(data)
 
 
-@pytest.mark.parametrize("claim", CLAIMS)
-def test_a_journal_file_that_claims_to_be_much_takes_no_memory(tmp_path: Path, claim: str):
-    (tmp_path / "journal.msgpack").write_bytes(encode_value(["1-0", b"e"]) + CLAIMS[claim])
-    entries = JournalFile(tmp_path / "journal.msgpack").read()
-
-    with little_memory():
-        assert next(entries).id == "1-0"
-        with contextlib.suppress(MessageVersionError):
-            assert list(entries) == [], "it was cut off"
-
-
 def test_a_checkpoint_whose_checksum_is_right_and_whose_content_is_not_is_broken():
     for body in (b"\xc1", encode_value([1, 2, 3]), encode_value([[], {}]), encode_value({})):
         with pytest.raises(CheckpointBroken):
             decode_dict(encode_value([1, zlib.crc32(body), body]))
-
-
-# What a trial's process sends to its worker.
 
 
 class Ear:
@@ -425,9 +375,6 @@ def test_any_bytes_on_a_pipe_are_frames_or_end_the_stream(data: bytes, at: int):
         stream.close()
 
 
-# What a worker and its zygotes say to each other.
-
-
 @given(data=anything)
 def test_any_bytes_on_a_channel_are_a_message_or_its_end(data: bytes):
     ours, other = socket.socketpair()
@@ -441,15 +388,3 @@ def test_any_bytes_on_a_channel_are_a_message_or_its_end(data: bytes):
         theirs.close()
 
     assert received is None or isinstance(received[0], dict)
-
-
-def test_a_message_on_a_channel_that_claims_to_have_4_gb_is_its_end():
-    ours, other = socket.socketpair()
-    theirs = Channel(other)
-    try:
-        ours.sendall(b"\xff\xff\xff\xff")
-        with little_memory():
-            assert theirs.receive() is None, "without waiting for the rest"
-    finally:
-        ours.close()
-        theirs.close()

@@ -33,15 +33,19 @@ from mqtune.core.events import (
 from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
-from mqtune.core.trial import CONTINUE, ITERATION, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.journal import (
-    FENCED,
-    JOURNAL_FILE,
-    JournalFile,
-    MemoryJournal,
-    MemoryServer,
-    RedisJournal,
+from mqtune.core.trial import (
+    CONTINUE,
+    ITERATION,
+    Action,
+    AttemptEnd,
+    CheckpointId,
+    Decision,
+    Report,
+    Trial,
+    TrialId,
+    TrialStatus,
 )
+from mqtune.journal import FENCED, JOURNAL_FILE, JournalFile, MemoryJournal, MemoryServer, RedisJournal
 from mqtune.schedulers.base import START, Choice, Fork, Resume, Scheduler
 
 #: The driver's calls at which it may be killed, and around which workers act.
@@ -232,6 +236,7 @@ class DriverMachine(RuleBasedStateMachine):
         bench.driver.end("finished", "")
         self.check()
         self.check_history()
+        self.check_what_is_kept()
 
     # Actions around the driver's writes.
 
@@ -292,6 +297,8 @@ class DriverMachine(RuleBasedStateMachine):
 
     def start(self, name: str) -> None:
         self.bench.start(name)
+        begins_with = self.bench.grant.assignment.checkpoint
+        assert not begins_with or self.bench.worker.checkpoint(begins_with), "what an attempt begins with is deleted"
 
     def report(self, name: str, values: list[float], *, saves: bool) -> None:
         bench, claim = self.bench, self.bench.claims[name]
@@ -477,8 +484,19 @@ class DriverMachine(RuleBasedStateMachine):
         assert counted == self.accepted, "a result is lost or doubled"
         told = len(self.bench.of(Told))
         assert sum(t.reports + t.late_reports for t in trials) == counted.total() + told
+        assert self.named() <= self.bench.worker.checkpoints(), "a checkpoint is deleted that is not dropped"
         if self.bench.lockstep and not self.bench.driver.failure:
             self.check_that_nobody_waits()
+
+    def named(self) -> set[CheckpointId]:
+        return {name for trial in self.bench.experiment.trials.values() for name in trial.checkpoints}
+
+    def check_what_is_kept(self) -> None:
+        """Check that only trials on the front keep dicts in the end, and that the server has no others."""
+        experiment = self.bench.experiment
+        spared = () if self.bench.delete_checkpoints == "all" else experiment.ahead
+        assert all(trial.id in spared for trial in experiment.trials.values() if trial.checkpoints)
+        assert self.bench.worker.checkpoints() == self.named()
 
     def check_that_nobody_waits(self) -> None:
         for name in self.running():
@@ -509,6 +527,14 @@ class DriverMachine(RuleBasedStateMachine):
             assert report.sequence == sequences[report.trial, report.attempt]
         answered = Counter(event.id for event in bench.of(RequestAnswered))
         assert set(answered.values()) <= {1}
+        effects = Counter(request for event in bench.events() if (request := getattr(event, "request", "")))
+        assert set(effects.values()) <= {1}
+        actions = {event.id: event.action for event in bench.of(Requested)}
+        for answer in bench.of(RequestAnswered):
+            assert answer.done or (answer.reason and not effects[answer.id])
+            # What is added or told again changes nothing, and others leave no event of a trial.
+            again = actions[answer.id] in ("add", "tell", "save", "set")
+            assert not answer.done or again or effects[answer.id], answer
         # A trial that waited for a slot is left to a later driver.
         assert all(event.action == "add" for event in bench.of(Requested) if event.id not in answered)
         assert list(JournalFile(bench.folder / JOURNAL_FILE).read()) == bench.worker.read(START_ENTRY, count=10**6)

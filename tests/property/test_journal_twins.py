@@ -638,11 +638,7 @@ class LossyMachine(JournalMachine):
         self.ids, self.twin_ids, self.entries = map(list, seen)
 
     @precondition(lambda self: self.copy)
-    @rule(
-        which=st.sampled_from(["first", "second"]),
-        events=st.integers(0, 2),
-        twice=st.booleans(),
-    )
+    @rule(which=st.sampled_from(["first", "second"]), events=st.integers(0, 2), twice=st.booleans())
     def restore(self, which: str, events: int, twice: bool) -> None:
         seat = self.seats[which]
         if not seat.epoch:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from waiting import DEADLINE_S, eventually
+from waiting import eventually
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, InvalidTransition
@@ -56,20 +55,6 @@ def test_its_trials_run_while_nobody_calls_and_their_reports_can_be_had(opened: 
     assert tuner.do(lambda tuner: len(tuner.get_trials())) == 2
 
 
-def test_who_sees_a_trial_ended_sees_all_its_reports_also_in_the_middle_of_a_step(opened: Open) -> None:
-    tuner = opened()
-    numbers = []
-
-    def add(tuner_: mqtune.Tuner) -> None:
-        trial = tuner_.add({"steps": 50})
-        tuner_.listen(lambda report: numbers.append((report.sequence, len(tuner.reports(trial)))))
-
-    tuner.do(add)
-
-    eventually(lambda: len(numbers) == 50)
-    assert all(sequence == known for sequence, known in numbers)
-
-
 def test_the_next_one_has_the_reports_of_the_one_before_also_when_that_was_finished(opened: Open) -> None:
     first = opened()
     trial = first.do(lambda tuner: tuner.add({}, key="mine"))
@@ -94,28 +79,14 @@ def test_what_can_not_be_opened_raises_why() -> None:
 
 
 def test_an_error_of_the_tuner_ends_the_thread_and_is_everybodys(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    tuner = opened()
-    has_begun, is_queued = threading.Event(), threading.Event()
-    errors = []
-
     def fail(*_: object) -> None:
-        has_begun.set()
-        is_queued.wait(DEADLINE_S)
         raise ConfigurationError("the disk is gone")
 
-    def ask() -> None:
-        with pytest.raises(ConfigurationError) as raised:
-            tuner.do(lambda tuner: tuner.name)
-        errors.append(raised.value)
-
+    tuner = opened()
     monkeypatch.setattr(mqtune.Tuner, "step", fail)
-    assert has_begun.wait(DEADLINE_S)
-    waiting = threading.Thread(target=ask)
-    waiting.start()
-    eventually(lambda: not tuner._calls.empty())
-    is_queued.set()
-    waiting.join()
-    ask()
+    eventually(lambda: tuner.problem)
 
-    assert errors == [tuner.problem] * 2
-    assert str(tuner.problem) == "the disk is gone"
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="the disk is gone") as raised:
+            tuner.do(lambda tuner: tuner.name)
+        assert raised.value is tuner.problem

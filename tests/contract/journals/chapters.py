@@ -10,24 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from contract.journals.world import LONG_S, SHORT_S, InWorld, World, closed, entries, segment
+from contract.journals.world import LONG_S, InWorld, World, closed, entries
 from waiting import DEADLINE_S
 
 from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import ChapterUnavailable, DriverFenced, JournalGone
+from mqtune.core.errors import ChapterUnavailable
 from mqtune.core.timing import Timing
-from mqtune.journal import (
-    JOURNAL_FILE,
-    WAIT,
-    Chapter,
-    Claim,
-    Entry,
-    Journal,
-    JournalFile,
-    cut_chapters,
-    keep_chapter,
-)
+from mqtune.journal import JOURNAL_FILE, Chapter, Entry, Journal, JournalFile, cut_chapters, keep_chapter
 
 #: The bytes of a chapter: some entries of those that are written here.
 SIZE = 200
@@ -104,35 +94,6 @@ class ChapterContract(InWorld):
 
         assert entries(driver) == filled
 
-    def test_readers_meet_each_entry_once_and_in_order_wherever_it_is(
-        self, world: World, driver: Journal, filled: list[Entry], trim: Callable[[int], list[Chapter]]
-    ) -> None:
-        readers = [driver, world.journal()]
-        for _ in range(4):
-            chapters = trim(1)
-            ids = [entry.id for entry in filled]
-            assert [each.entries for each in chapters] == [ids.index(c.last) + 1 - ids.index(c.first) for c in chapters]
-            for reader in readers:
-                assert entries(reader) == filled
-                assert reader.first() == filled[0]
-                assert all(reader.holds(entry.id) for entry in filled)
-                for at, entry in enumerate(filled):
-                    assert reader.read(entry.id, count=7) == filled[at + 1 : at + 8]
-        assert sum(chapter.entries for chapter in chapters) > 10
-
-    def test_a_page_that_is_not_full_is_the_last_one_whatever_leaves_meanwhile(
-        self, world: World, filled: list[Entry], trim: Callable[[int], list[Chapter]]
-    ) -> None:
-        reader, found = world.journal(), [filled[0]]
-        trim(1)
-        while page := reader.read(found[-1].id, count=3):
-            found += page
-            if len(page) < 3:
-                break
-            trim(len(found) % 2)
-
-        assert found == filled
-
     def test_what_was_not_written_is_not_there_although_the_entries_around_it_are_in_a_chapter(
         self, driver: Journal, filled: list[Entry], trim: Callable[[int], list[Chapter]]
     ) -> None:
@@ -164,112 +125,6 @@ class ChapterContract(InWorld):
         assert driver.size == before - found[0].chapter.size - found[1].chapter.size
         assert entries(driver) == filled
 
-    def test_the_newest_entry_never_leaves(self, driver: Journal, filled: list[Entry]) -> None:
-        everything = Chapter(cuts_id(), filled[0].id, filled[-1].id, len(filled), 1)
-
-        assert driver.trim(everything, "") is False
-        assert driver.chapters() == []
-        assert entries(driver) == filled
-
-    def test_a_journal_that_was_full_takes_reports_again(
-        self,
-        driver: Journal,
-        worker: Journal,
-        store: CheckpointStore,
-        tmp_path: Path,
-        held: Claim,
-    ) -> None:
-        driver.record(closed(), definition=encode_value({"store": store.url}))
-        driver.most_bytes = 1_000
-        driver.lock("driver-1", "", LONG_S)
-        first = 1
-        while worker.report([segment(held, first)]) != [WAIT]:
-            first += 1
-
-        for cut in cuts(driver, tmp_path)[:2]:
-            keep_chapter(store, cut)
-            chapters = driver.chapters()
-            driver.trim(cut.chapter, chapters[-1].last if chapters else "")
-
-        assert worker.report([segment(held, first + 1)]) == [""]
-
-    def test_a_driver_that_was_replaced_removes_nothing_and_reads_on_across_what_has_left(
-        self, driver: Journal, world: World, filled: list[Entry], store: CheckpointStore, tmp_path: Path
-    ) -> None:
-        later = world.journal()
-        later.lock("driver-2", "process 2 on head", LONG_S, dead="process 1 on head")
-        [cut, *_] = cuts(driver, tmp_path)
-        keep_chapter(store, cut)
-
-        with pytest.raises(DriverFenced):
-            driver.trim(cut.chapter, "")
-        assert driver.chapters() == []
-
-        assert later.trim(cut.chapter, "")
-        assert driver.read(filled[0].id, count=100, block_s=LONG_S) == filled[1:]
-
-    def test_who_waits_for_an_entry_gets_it_from_behind_the_chapters(
-        self, driver: Journal, world: World, filled: list[Entry], trim: Callable[[int], list[Chapter]]
-    ) -> None:
-        trim(3)
-        reader, found, reading = world.journal(), list[Entry](), threading.Event()
-        assert reader.read(filled[-1].id, count=5, block_s=SHORT_S) == []
-
-        def read() -> None:
-            reading.set()
-            while not found:
-                found.extend(reader.read(filled[-1].id, count=5, block_s=DEADLINE_S))
-
-        thread = threading.Thread(target=read, daemon=True)
-        thread.start()
-        assert reading.wait(DEADLINE_S)
-        driver.record(closed("news"))
-        thread.join(DEADLINE_S)
-
-        assert [entry.data for entry in found] == [closed("news")]
-
-    # A server that has lost something.
-
-    def test_a_server_that_is_set_back_to_before_an_entry_left_has_it_once(
-        self, driver: Journal, world: World, filled: list[Entry], trim: Callable[[int], list[Chapter]]
-    ) -> None:
-        trim(1)
-        before = world.snapshot()
-        chapters = trim(2)
-
-        world.set_back(before)
-
-        assert entries(driver) == filled
-        assert driver.chapters() == chapters[:1]
-        assert driver.trim(chapters[2], chapters[1].last) is False
-        assert driver.trim(chapters[1], chapters[0].last) is True
-        assert entries(driver) == filled
-
-    def test_what_a_server_has_lost_leaves_it_in_no_chapter(
-        self, driver: Journal, world: World, filled: list[Entry], store: CheckpointStore, tmp_path: Path
-    ) -> None:
-        before = world.snapshot()
-        for number in range(20):
-            driver.record(closed(f"lost {number}"))
-        cut = cuts(driver, tmp_path)[-1]
-        world.set_back(before)
-        for number in range(2):
-            driver.record(closed(f"later {number}"))
-        found = entries(driver)
-
-        everything = Chapter(cut.chapter.id, filled[0].id, cut.chapter.last, cut.chapter.entries, cut.chapter.size)
-        assert driver.trim(everything, "") is False
-        assert (driver.chapters(), entries(driver)) == ([], found)
-
-    def test_who_lost_the_journal_removes_nothing(
-        self, driver: Journal, world: World, filled: list[Entry], tmp_path: Path
-    ) -> None:
-        [cut, *_] = cuts(driver, tmp_path)
-        world.set_back(None)
-
-        with pytest.raises(JournalGone):
-            driver.trim(cut.chapter, "")
-
     def test_what_is_put_back_goes_on_behind_the_chapters(
         self, driver: Journal, world: World, filled: list[Entry], trim: Callable[[int], list[Chapter]]
     ) -> None:
@@ -290,31 +145,6 @@ class ChapterContract(InWorld):
             assert all(reader.holds(entry.id) for entry in found)
         driver.lock("driver-1", "", LONG_S)
         assert driver.size == sum(len(entry.data) for entry in (*behind, found[-1]))
-
-    def test_what_is_put_back_without_chapters_has_none(
-        self, driver: Journal, world: World, filled: list[Entry], trim: Callable[[int], list[Chapter]]
-    ) -> None:
-        trim(2)
-        definition = driver.definition()
-        assert definition is not None
-
-        driver.restore(lambda: filled, [], [], requests={}, definition=definition)
-
-        assert driver.chapters() == []
-        assert entries(world.journal()) == filled
-
-    def test_an_experiment_that_is_erased_has_no_chapters_and_neither_has_the_next_one(
-        self, driver: Journal, world: World, trim: Callable[[int], list[Chapter]]
-    ) -> None:
-        trim(2)
-
-        driver.erase([])
-
-        assert (driver.chapters(), driver.first(), entries(driver)) == ([], None, [])
-        driver.record(closed("anew"))
-        assert [entry.data for entry in entries(world.journal())] == [closed("anew")]
-
-    # A store that has lost something.
 
     @pytest.mark.parametrize("how", ["lost", "damaged", "another's", "not there"])
     def test_a_chapter_that_can_not_be_read_is_named_and_what_is_behind_it_can_be_read(

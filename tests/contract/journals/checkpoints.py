@@ -16,7 +16,6 @@ from contract.journals.world import (
     TWO,
     InWorld,
     World,
-    decided,
     dropped,
     ended,
     entries,
@@ -26,7 +25,6 @@ from contract.journals.world import (
     unlike,
 )
 
-from mqtune.core.trial import Intent, checkpoint_id
 from mqtune.journal import FENCED, Claim, Journal
 
 #: The most that a checkpoint in memory may have.
@@ -35,8 +33,6 @@ MAX_DATA: Final = 1_000_000
 
 class CheckpointContract(InWorld):
     """What is held is held until it is dropped; each checkpoint is journaled once."""
-
-    # Those that are held here.
 
     @pytest.mark.parametrize("data", [b"", b"\x00\xff \r\n", bytes(range(256)) * (MAX_DATA // 256)], ids=len)
     def test_a_checkpoint_can_be_had_as_it_was_put_first_by_anybody_of_its_experiment(
@@ -61,22 +57,6 @@ class CheckpointContract(InWorld):
             driver.bring_checkpoint(checkpoint, b"brought")
 
         assert (driver.checkpoint(HELD), driver.checkpoint(HELD_TOO)) == (b"as it was", b"brought")
-
-    # Those that come without a report.
-
-    def test_several_checkpoints_without_a_report_are_journaled_at_once_in_their_order(
-        self, worker: Journal, held: Claim
-    ) -> None:
-        ids = [checkpoint_id(ONE, 1, number, in_memory=number % 2 == 0) for number in range(1, 6)]
-        events = {checkpoint: saved(checkpoint) for checkpoint in ids}
-        before = entries(worker)
-
-        assert worker.saved(held, events) == ""
-        assert worker.saved(held, events) == ""
-
-        assert [entry.data for entry in entries(worker)[len(before) :]] == list(events.values())
-
-    # Who may.
 
     @pytest.mark.parametrize("change", [{"token": OTHER}, {"attempt": 2}, {"trial": TWO}, {"token": ""}])
     def test_checkpoints_of_anyone_but_the_holder_are_refused(
@@ -107,34 +87,6 @@ class CheckpointContract(InWorld):
         assert worker.checkpoint(HELD) is None
         assert entries(worker) == before
 
-    def test_an_attempt_that_is_told_to_pause_can_still_save_and_hears_its_intent(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
-        driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended())
-
-        assert worker.put_checkpoint(held, HELD, b"data") == "pause"
-        assert worker.saved(held, {HELD: saved(HELD)}) == "pause"
-        assert worker.saved(held, {HELD: saved(HELD)}) == "pause"
-
-        assert worker.checkpoint(HELD) == b"data"
-        assert kinds(worker)[-1] == "CheckpointSaved"
-
-    def test_a_checkpoint_outlives_its_attempt_and_the_next_one_saves_what_it_likes(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
-        worker.put_checkpoint(held, HELD, b"data")
-        worker.saved(held, {HELD: saved(HELD)})
-        worker.end(held, ended())
-        assert worker.checkpoint(HELD) == b"data"
-        second = self.start(driver, worker, attempt=2)
-
-        # Ids are unique, but a journal must not rely on what it kept of an earlier attempt.
-        worker.saved(second, {HELD: saved(HELD, ONE, 2)})
-
-        assert entries(worker)[-1].data == saved(HELD, ONE, 2)
-
-    # Dropping.
-
     def test_what_is_dropped_is_gone_and_the_rest_stays(self, driver: Journal, worker: Journal, held: Claim) -> None:
         worker.put_checkpoint(held, HELD, b"one")
         worker.put_checkpoint(held, HELD_TOO, b"two")
@@ -161,13 +113,3 @@ class CheckpointContract(InWorld):
         heir.drop_checkpoints([HELD, STORED], dropped(HELD, STORED))
         heir.drop_checkpoints([HELD_TOO], dropped(HELD_TOO))
         assert [entry.data for entry in entries(driver)] == [dropped(HELD, STORED), dropped(HELD_TOO)]
-
-    def test_ten_thousand_can_be_dropped_at_once(self, driver: Journal, worker: Journal, held: Claim) -> None:
-        ids = [checkpoint_id(ONE, 1, number, in_memory=True) for number in range(1, 10_001)]
-        worker.put_checkpoint(held, ids[0], b"first")
-        worker.put_checkpoint(held, ids[-1], b"last")
-
-        driver.drop_checkpoints(ids, dropped(*ids))
-
-        assert worker.checkpoint(ids[0]) is worker.checkpoint(ids[-1]) is None
-        assert entries(driver)[-1].data == dropped(*ids)

@@ -68,8 +68,6 @@ class GangContract(InWorld):
             take(worker, claim)
         return claims
 
-    # The begin.
-
     def test_an_attempt_starts_with_the_claim_of_its_last_seat_and_all_starts_come_at_once(
         self, driver: Journal, worker: Journal
     ) -> None:
@@ -90,13 +88,6 @@ class GangContract(InWorld):
         ]
         assert worker.renew([first, second, third], LONG_S) == ["", "", ""]
         assert driver.unclaimed() == []
-
-    def test_a_seat_that_is_held_is_no_other_workers(self, driver: Journal, worker: Journal) -> None:
-        driver.stage(ONE, 1, APART, staged())
-        first = seat_claims()[0]
-        take(worker, first)
-
-        assert take(worker, unlike(first, token=OTHER), "another") == "taken"
 
     def test_a_seat_is_held_until_its_claim_is_not_repeated_any_more(
         self, driver: Journal, worker: Journal, world: World
@@ -172,12 +163,6 @@ class GangContract(InWorld):
         assert take(worker, later[1], "w1") == "seated"
         assert isinstance(take(worker, later[2], "w2"), Grant)
 
-    def test_each_seat_waits_for_a_worker_by_itself(self, driver: Journal, worker: Journal) -> None:
-        driver.stage(ONE, 1, APART, staged())
-        assert {each.trial for each in driver.unclaimed()} == {claim.trial for claim in seat_claims()}
-
-    # The end.
-
     def test_an_attempt_has_ended_with_its_last_seat_as_seat_0_did(
         self, driver: Journal, worker: Journal, gang: list[Claim]
     ) -> None:
@@ -246,17 +231,6 @@ class GangContract(InWorld):
         worker.end(third, over("stopped"))
         assert entries(driver)[-1].data == over("paused")
 
-    def test_a_gang_whose_seats_are_held_is_withdrawn_at_once(self, driver: Journal, worker: Journal) -> None:
-        driver.stage(ONE, 1, APART, staged())
-        first = seat_claims()[0]
-        take(worker, first)
-
-        assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "unclaimed"
-        assert [take(worker, claim) for claim in seat_claims()] == ["ended"] * 3
-        assert driver.unclaimed() == []
-
-    # Its loss.
-
     def test_a_seat_whose_lease_runs_out_costs_the_attempt_and_fences_the_others(
         self, driver: Journal, worker: Journal, world: World, gang: list[Claim]
     ) -> None:
@@ -310,20 +284,6 @@ class GangContract(InWorld):
         assert worker.renew(gang, LONG_S) == [FENCED] * 3
         assert driver.stage(ONE, 2, APART, staged(ONE, 2))
         assert [take(worker, claim) for claim in seat_claims(ONE, 2)[:2]] == ["seated", "seated"]
-
-    def test_a_lease_or_a_place_of_a_seat_that_is_lost_alone_is_put_back(
-        self, driver: Journal, worker: Journal, world: World, gang: list[Claim]
-    ) -> None:
-        world.forget(gang[2].trial, "lease")
-        driver.stage(TWO, 1, ANY, staged(TWO))
-        waiting = seat_claims(TWO, seats=2)
-        world.forget(waiting[1].trial, "staged")
-
-        assert driver.look([(ONE, 1), (TWO, 1)], SHORT_S).under_way == [True, True]
-        world.let_pass(2 * SHORT_S)
-
-        assert driver.expired() == [gang[2].trial]
-        assert {each.trial for each in driver.unclaimed()} == {claim.trial for claim in waiting}
 
     def test_all_seats_are_fenced_when_a_journal_is_put_back_and_when_an_experiment_is_erased(
         self, driver: Journal, worker: Journal, gang: list[Claim]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from contract.journals.world import (
     ASSIGNMENT,
@@ -12,8 +10,6 @@ from contract.journals.world import (
     THREE,
     TWO,
     InWorld,
-    World,
-    all_at_once,
     decided,
     ended,
     entries,
@@ -26,13 +22,11 @@ from contract.journals.world import (
 from waiting import eventually
 
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal import FENCED, Claim, Grant, Journal
+from mqtune.journal import Claim, Journal
 
 
 class IntentContract(InWorld):
     """A decision is journaled once, and heard until its attempt ends."""
-
-    # Intents.
 
     @pytest.mark.parametrize("intent", [intent for intent in Intent if intent is not Intent.RUN])
     def test_a_running_attempt_hears_its_intent_with_every_answer_until_it_ends(
@@ -80,7 +74,6 @@ class IntentContract(InWorld):
     def test_a_decision_about_an_attempt_that_the_server_has_forgotten_is_journaled_once(
         self, driver: Journal, worker: Journal
     ) -> None:
-        """Its hash was deleted or evicted; the driver will find it and journal the end."""
         assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "ended"
         assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "ended"
 
@@ -124,30 +117,6 @@ class IntentContract(InWorld):
         assert worker.renew([second], LONG_S) == [""]
         assert driver.intend(ONE, 2, Intent.STOP, decided(ONE, 2), ended(ONE, 2)) == "running"
         assert kinds(driver).count("DecisionTaken") == 3
-
-    def test_a_claim_and_a_decision_at_once_leave_the_attempt_either_running_and_told_or_ended(
-        self, driver: Journal, world: World
-    ) -> None:
-        for number in range(1, 21):
-            trial = TrialId(f"{number:04d}")
-            driver.stage(trial, 1, ASSIGNMENT, staged(trial))
-            claim, worker = Claim(trial, 1, "t"), world.journal()
-
-            granted, intended = all_at_once(
-                [
-                    partial(worker.claim, claim, "w", LONG_S, started(claim)),
-                    partial(driver.intend, trial, 1, Intent.STOP, decided(trial), ended(trial)),
-                ]
-            )
-
-            if intended == "running":
-                assert isinstance(granted, Grant)
-                assert worker.renew([claim], LONG_S) == ["stop"]
-            else:
-                assert (granted, intended) == ("ended", "unclaimed")
-                assert worker.renew([claim], LONG_S) == [FENCED]
-
-    # Trials that have no attempt under way.
 
     def test_a_trial_whose_attempt_has_ended_or_was_forgotten_is_closed_once(
         self, driver: Journal, worker: Journal

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from contract.journals.world import (
     TWO,
     InWorld,
     World,
-    all_at_once,
     decided,
     ended,
     entries,
@@ -31,7 +28,6 @@ from contract.journals.world import (
 )
 from waiting import eventually
 
-from mqtune.core.errors import DriverFenced
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
 from mqtune.journal import FENCED, Claim, Grant, Journal, LastAttempt, Order, Unclaimed
 
@@ -41,8 +37,6 @@ UNREAD = 100
 
 class LeaseContract(InWorld):
     """A lease is renewed, runs out, or ends with its attempt; each end is journaled once."""
-
-    # How attempts fare.
 
     def test_a_worker_learns_when_attempts_have_last_fared_well_or_badly_on_others_and_how_many_run(
         self, driver: Journal, worker: Journal, world: World
@@ -73,8 +67,6 @@ class LeaseContract(InWorld):
         found = worker.compare("well", "w", "0")
         assert not found.broken
         assert found.failed < LONG_S, "a second device that is said to be broken is a failure there"
-
-    # What the server has lost of single attempts.
 
     def test_an_attempt_that_the_server_has_lost_is_ended_by_the_driver_once(
         self, driver: Journal, worker: Journal, world: World
@@ -128,30 +120,6 @@ class LeaseContract(InWorld):
         assert driver.expired() == [ONE]
         assert driver.lose(ONE, 1, "expired", ended(ONE, 1, AttemptEnd.LOST)) is True
 
-    def test_an_attempt_that_waits_and_is_not_listed_is_listed_again(self, driver: Journal, world: World) -> None:
-        driver.stage(ONE, 1, ASSIGNMENT, staged())
-        world.forget(ONE, "staged")
-        assert driver.unclaimed(older_than_s=-LONG_S) == []
-
-        assert driver.look([(ONE, 1)], LONG_S).under_way == [True]
-
-        assert driver.unclaimed(older_than_s=-LONG_S) == [Unclaimed(ONE, 1)]
-
-    def test_a_driver_that_was_replaced_looks_at_nothing_and_ends_nothing(
-        self, driver: Journal, held: Claim, world: World
-    ) -> None:
-        world.forget(ONE, "trial")
-        later = world.journal()
-        driver.unlock("driver-1")
-        later.lock("driver-2", "process 2 on head", LONG_S)
-
-        with pytest.raises(DriverFenced):
-            driver.look([(ONE, 1)], LONG_S)
-        with pytest.raises(DriverFenced):
-            driver.lose(ONE, 1, "gone", ended())
-
-    # Leases.
-
     def test_a_lease_runs_out_unless_it_is_renewed(self, driver: Journal, worker: Journal, world: World) -> None:
         self.start(driver, worker, ONE, lease_s=SHORT_S)
         kept = self.start(driver, worker, TWO, lease_s=SHORT_S)
@@ -174,15 +142,6 @@ class LeaseContract(InWorld):
         assert driver.expired() == []
         assert driver.lose(ONE, 1, "expired", ended()) is False
         assert kinds(driver) == ["TrialStaged", "AttemptStarted", "Reports"]
-
-    def test_renewing_answers_for_each_attempt_in_its_place(self, driver: Journal, worker: Journal) -> None:
-        claims = [self.start(driver, worker, trial) for trial in (ONE, TWO, THREE)]
-        worker.end(claims[0], ended(ONE))
-        driver.intend(THREE, 1, Intent.HAND_BACK, decided(THREE), ended(THREE))
-        stranger = Claim(TrialId("0009"), 1, "t")
-
-        assert worker.renew([*claims, stranger], LONG_S) == [FENCED, "", "hand_back", FENCED]
-        assert worker.renew([], LONG_S) == []
 
     @pytest.mark.parametrize("what", ["stop", "order", "reap", "void", "end", "restore", "stage"])
     def test_a_renewal_that_is_repeated_says_what_has_changed_since(
@@ -219,22 +178,6 @@ class LeaseContract(InWorld):
         still = [claim.trial for claim, answer in zip(claims, answers, strict=True) if answer != FENCED]
         eventually(lambda: sorted(driver.expired()) == still)
         assert worker.renew([two], LONG_S) == answers[1:]
-
-    def test_renewals_of_several_workers_do_not_hide_from_any_what_has_changed(
-        self, driver: Journal, world: World
-    ) -> None:
-        workers = [world.journal() for _ in range(2)]
-        claims = [Claim(trial, 1, f"token-{trial}") for trial in (ONE, TWO)]
-        for number, (claim, journal) in enumerate(zip(claims, workers, strict=True)):
-            driver.stage(claim.trial, 1, ASSIGNMENT, staged(claim.trial))
-            journal.claim(claim, f"w{number}", LONG_S, started(claim))
-        for _ in range(3):
-            # Somebody else renews them all, too.
-            assert [journal.renew(claims, LONG_S) for journal in workers] == [["", ""], ["", ""]]
-
-        driver.intend(TWO, 1, Intent.PAUSE, decided(TWO, intent=Intent.PAUSE), ended(TWO))
-
-        assert [journal.renew(claims, LONG_S) for journal in workers] == [["", "pause"], ["", "pause"]]
 
     def test_losing_ends_an_attempt_and_fences_its_worker(self, driver: Journal, worker: Journal) -> None:
         claim = self.start(driver, worker, lease_s=0.0)
@@ -297,44 +240,6 @@ class LeaseContract(InWorld):
         assert worker.renew([one], LONG_S) == [FENCED]
         assert driver.expired() == []
 
-    def test_only_an_attempt_whose_lease_ran_out_can_be_ended_as_lost(self, driver: Journal, worker: Journal) -> None:
-        self.start(driver, worker, ONE)
-        driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
-        over = self.start(driver, worker, THREE, lease_s=0.0)
-        worker.end(over, ended(THREE))
-        stopped, expired = TrialId("0004"), TrialId("0005")
-        driver.stage(stopped, 1, ASSIGNMENT, staged(stopped))
-        driver.intend(stopped, 1, Intent.STOP, decided(stopped), ended(stopped))
-        self.start(driver, worker, expired, attempt=2, lease_s=0.0)
-        eventually(driver.expired)
-        before = entries(driver)
-
-        for trial, attempt in (
-            *((ONE, 1), (ONE, 2), (TWO, 1), (THREE, 1), (stopped, 1)),
-            *((expired, 1), (expired, 3), (TrialId("0009"), 1)),
-        ):
-            assert driver.lose(trial, attempt, "expired", ended(trial, attempt)) is False
-
-        assert entries(driver) == before
-        assert driver.expired() == [expired]
-
-    def test_a_renewal_and_a_loss_at_once_leave_the_attempt_either_held_or_ended(
-        self, driver: Journal, world: World
-    ) -> None:
-        for number in range(1, 21):
-            trial = TrialId(f"{number:04d}")
-            claim, worker = self.start(driver, driver, trial, lease_s=0.0), world.journal()
-            eventually(driver.expired)
-
-            renewed, ended_as_lost = all_at_once(
-                [
-                    partial(worker.renew, [claim], LONG_S),
-                    partial(driver.lose, trial, 1, "expired", ended(trial, 1, AttemptEnd.LOST)),
-                ]
-            )
-
-            assert (renewed, ended_as_lost) in (([""], False), ([FENCED], True))
-
     def test_attempts_are_unclaimed_from_staging_to_the_claim(
         self, driver: Journal, worker: Journal, world: World
     ) -> None:
@@ -369,41 +274,6 @@ class LeaseContract(InWorld):
         claim = Claim(ONE, 1, "t")
         assert isinstance(worker.claim(claim, "another", LONG_S, started(claim)), Grant), "anybody may claim it"
         assert ONE not in {each.trial for each in driver.unclaimed()}
-
-    @pytest.mark.parametrize("attempt", [1, 3])
-    def test_only_the_attempt_that_is_staged_can_be_held(self, driver: Journal, worker: Journal, attempt: int) -> None:
-        driver.stage(ONE, 1, ASSIGNMENT, staged(ONE))
-        worker.hold([Unclaimed(ONE, 1, "w1")], LONG_S)
-        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
-
-        worker.hold([Unclaimed(ONE, attempt, "w1"), Unclaimed(TWO, 1, "w1")], LONG_S)
-
-        assert driver.unclaimed() == [Unclaimed(ONE, 2)]
-        claim = Claim(TWO, 1, "t")
-        assert worker.claim(claim, "w", LONG_S, started(claim)) == "unknown"
-
-    @pytest.mark.parametrize("was_claimed", [True, False])
-    def test_a_new_attempt_is_unclaimed_from_its_own_staging(
-        self, driver: Journal, worker: Journal, world: World, was_claimed: bool
-    ) -> None:
-        if was_claimed:
-            worker.end(self.start(driver, worker), ended())
-        else:
-            driver.stage(ONE, 1, ASSIGNMENT, staged())
-        world.let_pass(SHORT_S)
-
-        attempts = itertools.count(2)
-
-        def is_new_when_staged() -> bool:
-            attempt = next(attempts)
-            driver.stage(ONE, attempt, ASSIGNMENT, staged(ONE, attempt))
-            return driver.unclaimed(older_than_s=SHORT_S) == []
-
-        # On a busy machine more time may pass between the two steps than makes it old again.
-        eventually(is_new_when_staged)
-        assert [each.trial for each in driver.unclaimed()] == [ONE]
-
-    # Ending.
 
     def test_an_end_is_journaled_once_and_gives_up_the_lease(
         self, driver: Journal, worker: Journal, world: World

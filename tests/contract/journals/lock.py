@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 import pytest
@@ -17,7 +16,6 @@ from contract.journals.world import (
     TWO,
     InWorld,
     World,
-    all_at_once,
     closed,
     decided,
     dropped,
@@ -37,8 +35,6 @@ from mqtune.journal import Assignment, Claim, Grant, Journal, Order
 
 class LockContract(InWorld):
     """One driver at a time, and what concerns the whole experiment."""
-
-    # The driver's lock.
 
     DRIVER_WRITES: Final[dict[str, Callable[[Journal], object]]] = {
         "record": lambda journal: journal.record(closed()),
@@ -141,29 +137,6 @@ class LockContract(InWorld):
             driver.record(closed())
         with pytest.raises(NameTaken, match="process 2 on head"):
             world.journal().lock("driver-3", "", LONG_S, dead="process 1 on head")
-
-    def test_experiments_are_apart(self, driver: Journal, world: World) -> None:
-        other = world.journal("y")
-        other.lock("driver-2", "", LONG_S)
-        driver.stage(ONE, 1, ASSIGNMENT, staged())
-        claim = Claim(ONE, 1, "t")
-
-        assert other.definition() is None
-        assert entries(other) == []
-        assert other.claim(claim, "w", LONG_S, started(claim)) == "unknown"
-        assert other.unclaimed() == []
-
-    def test_of_eight_drivers_that_come_at_once_one_gets_the_lock(self, world: World) -> None:
-        journals = [world.journal() for _ in range(8)]
-
-        results = all_at_once(
-            [partial(journal.lock, f"driver-{number}", "", LONG_S) for number, journal in enumerate(journals)]
-        )
-
-        assert sorted(type(result).__name__ for result in results) == ["NameTaken"] * 7 + ["NoneType"]
-        journals[results.index(None)].record(closed())
-
-    # What concerns the whole experiment.
 
     def test_the_newest_definition_counts_until_an_event_brings_another(self, driver: Journal, world: World) -> None:
         created = ExperimentCreated(name="x", definition={"a": 1}, at=1.0).encode()

@@ -87,20 +87,6 @@ class LossContract(InWorld):
         assert worker.renew([held], LONG_S) == [""]
         assert not isinstance(self.claim_other(worker), str)
 
-    @pytest.mark.parametrize("policy", ["finish", "stop"])
-    def test_a_driver_that_keeps_its_lock_is_not_lost(self, world: World, policy: Any) -> None:
-        driver, worker = world.journal(), world.journal()
-        driver.on_loss = OnLoss(policy)
-        driver.lock("driver-1", "process 1 on head", LONG_S)
-        held = self.start(driver, worker)
-        driver.lock("driver-1", "", SHORT_S)
-        world.let_pass(SHORT_S)
-        driver.lock("driver-1", "", LONG_S)
-        driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
-
-        assert worker.renew([held], LONG_S) == [""]
-        assert not isinstance(self.claim_other(worker), str)
-
     def test_when_a_driver_comes_all_goes_on_by_what_that_one_says(self, world: World) -> None:
         worker, held = self.lose(world, "stop")
         heir = world.journal()

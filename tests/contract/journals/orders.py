@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from contract.journals.world import (
-    ASSIGNMENT,
-    LONG_S,
-    ONE,
-    THREE,
-    TWO,
-    InWorld,
-    decided,
-    ended,
-    entries,
-    segment,
-    staged,
-    started,
-)
+from contract.journals.world import LONG_S, ONE, InWorld, decided, ended, entries, segment
 
-from mqtune.core.trial import Intent, TrialId
+from mqtune.core.trial import Intent
 from mqtune.journal import FENCED, Claim, Journal, Order
 
 
@@ -50,21 +37,6 @@ class OrderContract(InWorld):
 
         driver.order([Order.go(ONE, 1, 19)])
         assert worker.renew([held], LONG_S) == ["save:2 go:19"]
-
-    def test_only_an_attempt_that_runs_gets_orders(self, driver: Journal, worker: Journal, held: Claim) -> None:
-        driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
-        worker.end(self.start(driver, worker, THREE), ended(THREE))
-
-        orders = [
-            Order.go(trial, attempt, 5) for trial, attempt in ((ONE, 2), (TWO, 1), (THREE, 1), (TrialId("0009"), 1))
-        ]
-        assert driver.order([*orders, Order.save(ONE, 1, 1)]) == [False, False, False, False, True]
-        assert driver.order([]) == []
-
-        two = Claim(TWO, 1, "t")
-        worker.claim(two, "w", LONG_S, started(two))
-        three = self.start(driver, worker, THREE, attempt=2)
-        assert worker.renew([held, two, three], LONG_S) == ["save:1", "", ""]
 
     @pytest.mark.parametrize("first", ["order", "intent"])
     def test_an_intent_goes_before_all_orders(self, driver: Journal, worker: Journal, held: Claim, first: str) -> None:

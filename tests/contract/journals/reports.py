@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from contract.journals.world import (
     THREE,
     TWO,
     InWorld,
-    World,
-    all_at_once,
     decided,
     ended,
     entries,
@@ -35,8 +32,6 @@ from mqtune.journal import FENCED, GAP, WAIT, Claim, Journal, Order, Segment
 
 class ReportContract(InWorld):
     """Each is journaled once, in order, from who holds the lease."""
-
-    # Reporting.
 
     def test_reports_are_journaled_as_one_entry_that_decodes_to_what_was_sent(
         self, worker: Journal, held: Claim
@@ -65,11 +60,7 @@ class ReportContract(InWorld):
         assert worker.report([segment(unlike(held, token=OTHER), 5)]) == [FENCED]
         assert worker.report([]) == []
         assert entries(worker) == before, "a batch of which nothing is new makes no entry"
-        assert reported(worker) == [
-            [(ONE, 1, 1), (ONE, 1, 2)],
-            [(ONE, 1, 3), (ONE, 1, 4), (TWO, 1, 1)],
-            [(TWO, 1, 2)],
-        ]
+        assert reported(worker) == [[(ONE, 1, 1), (ONE, 1, 2)], [(ONE, 1, 3), (ONE, 1, 4), (TWO, 1, 1)], [(TWO, 1, 2)]]
 
     @pytest.mark.parametrize(("first", "count"), [(2, 1), (4, 1), (4, 3), (9, 1)])
     def test_reports_behind_a_gap_are_refused(self, worker: Journal, held: Claim, first: int, count: int) -> None:
@@ -90,8 +81,7 @@ class ReportContract(InWorld):
         assert reported(worker) == [[(ONE, 1, 1), (ONE, 1, 2), (ONE, 1, 3)]]
 
     @pytest.mark.parametrize(
-        "change",
-        [{"token": OTHER}, {"attempt": 2}, {"trial": THREE}, {"token": ""}, {"trial": TWO, "token": ""}],
+        "change", [{"token": OTHER}, {"attempt": 2}, {"trial": THREE}, {"token": ""}, {"trial": TWO, "token": ""}]
     )
     def test_reports_of_anyone_but_the_holder_are_refused(
         self, driver: Journal, worker: Journal, held: Claim, change: dict[str, Any]
@@ -126,32 +116,6 @@ class ReportContract(InWorld):
 
         assert answers == [FENCED, "", FENCED, "pause"]
         assert reported(worker) == [[(TWO, 1, 1), (TWO, 1, 2), (THREE, 1, 1)]]
-
-    def test_a_large_batch_arrives_whole(self, driver: Journal, worker: Journal) -> None:
-        claims = [self.start(driver, worker, TrialId(f"{n:04d}")) for n in range(1, 101)]
-
-        answers = worker.report([segment(claim, 1, 200) for claim in claims])
-
-        assert answers == [""] * 100
-        assert [len(batch) for batch in reported(worker)] == [20_000]
-
-    def test_reports_of_eight_workers_at_once_keep_their_order_within_each_trial(
-        self, driver: Journal, world: World
-    ) -> None:
-        claims = [self.start(driver, driver, TrialId(f"{n:04d}")) for n in range(1, 9)]
-
-        def stream(claim: Claim) -> list[str]:
-            journal = world.journal()
-            return [answer for first in range(1, 41, 2) for answer in journal.report([segment(claim, first, 2)])]
-
-        answers = all_at_once([partial(stream, claim) for claim in claims])
-
-        assert answers == [[""] * 20] * 8
-        arrived = [report for batch in reported(driver) for report in batch]
-        for claim in claims:
-            assert [n for trial, _, n in arrived if trial == claim.trial] == list(range(1, 41))
-
-    # A journal that has as many bytes as it may have.
 
     @staticmethod
     def limit(driver: Journal, most_bytes: int) -> None:
@@ -206,28 +170,3 @@ class ReportContract(InWorld):
         assert self.asked(worker, unlike(held, token="another")) == FENCED
 
         assert entries(driver) == before
-
-    @pytest.mark.parametrize("without", ["a limit", "a driver that knows it"])
-    def test_without_a_limit_no_attempt_waits_and_a_driver_that_knows_none_leaves_it(
-        self, driver: Journal, worker: Journal, held: Claim, without: str
-    ) -> None:
-        is_limited = without != "a limit"
-        self.limit(driver, 1)
-        driver.most_bytes = None if is_limited else 0
-        driver.lock("driver-1", "process 1 on head", LONG_S)
-        (answer,) = worker.report([segment(held, 1)])
-        assert answer == (WAIT if is_limited else "")
-
-    def test_a_journal_that_was_put_back_has_as_many_bytes_as_before_and_an_erased_one_has_none(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
-        worker.report([segment(held, 1, 3)])
-        before, size = entries(driver), self.size_of(driver)
-        self.limit(driver, size)
-
-        driver.restore(lambda: before, [], [ended()], requests={}, definition=b"")
-        self.limit(driver, size)
-        assert driver.size == self.size_of(driver) == size + len(ended())
-        driver.erase([ONE])
-        self.limit(driver, size)
-        assert driver.size == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 from contract.journals.world import (
     ASSIGNMENT,
@@ -12,7 +10,6 @@ from contract.journals.world import (
     TWO,
     InWorld,
     World,
-    all_at_once,
     closed,
     entries,
     kinds,
@@ -55,14 +52,6 @@ class RequestContract(InWorld):
             (third, requested("needs no driver")),
         ]
 
-    def test_of_eight_that_make_one_request_at_once_all_get_its_one_entry(self, begun: Journal, world: World) -> None:
-        journals = [world.journal() for _ in range(8)]
-
-        answers = all_at_once([partial(journal.request, requested()) for journal in journals])
-
-        assert set(answers) == {entries(begun)[-1].id}
-        assert kinds(begun) == ["ExperimentEnded", "Requested"]
-
     def test_an_attempt_whose_revocation_is_requested_while_it_waits_does_not_begin_whether_anybody_drives_or_not(
         self, begun: Journal, worker: Journal
     ) -> None:
@@ -81,17 +70,6 @@ class RequestContract(InWorld):
         begun.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
         assert isinstance(worker.claim(later, "w", LONG_S, started(later)), Grant), "it is another attempt"
 
-    def test_an_experiment_that_was_erased_knows_no_earlier_request(self, begun: Journal, worker: Journal) -> None:
-        worker.request(requested())
-
-        begun.erase([])
-        with pytest.raises(JournalGone, match="no experiment 'x'"):
-            worker.request(requested())
-        begun.record(closed(), definition=b"another")
-        worker.request(requested())
-
-        assert kinds(begun) == ["ExperimentEnded", "Requested"]
-
     def test_requests_that_were_put_back_are_not_written_again(
         self, begun: Journal, worker: Journal, world: World
     ) -> None:
@@ -102,13 +80,7 @@ class RequestContract(InWorld):
         with pytest.raises(JournalGone):
             worker.request(requested())
 
-        begun.restore(
-            lambda: held,
-            [],
-            [],
-            requests={"r1": first},
-            definition=b"definition",
-        )
+        begun.restore(lambda: held, [], [], requests={"r1": first}, definition=b"definition")
 
         assert worker.request(requested()) == first
         assert entries(begun) == held

@@ -25,7 +25,7 @@ from contract.journals.world import (
     trial_closed,
 )
 
-from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
+from mqtune.core.errors import JournalGone, NameTaken
 from mqtune.core.trial import AttemptEnd, Intent
 from mqtune.journal import FENCED, Claim, Entry, Grant, Journal, LastAttempt, Order
 
@@ -35,13 +35,7 @@ class RestoreContract(InWorld):
 
     @staticmethod
     def put_back(journal: Journal, held: list[Entry], *events: bytes, attempts: tuple[LastAttempt, ...] = ()) -> None:
-        journal.restore(
-            lambda: held,
-            attempts,
-            events,
-            requests={},
-            definition=b"definition",
-        )
+        journal.restore(lambda: held, attempts, events, requests={}, definition=b"definition")
 
     @pytest.mark.parametrize("how", ["emptied", "set back"])
     def test_a_driver_is_told_that_what_it_wrote_is_gone(self, world: World, how: str) -> None:
@@ -131,23 +125,6 @@ class RestoreContract(InWorld):
         assert isinstance(grant, Grant)
         assert grant.timestamp == 102.0
         assert worker.report([segment(again, 1)]) == [""]
-
-    @pytest.mark.parametrize("is_anew", [False, True])
-    def test_a_driver_that_was_replaced_puts_nothing_back(
-        self, driver: Journal, world: World, *, is_anew: bool
-    ) -> None:
-        driver.record(closed())
-        held = entries(driver)
-        if is_anew:
-            world.set_back(None)
-        later = world.journal()
-        later.lock("driver-2", "process 2 on head", LONG_S, dead="process 1 on head")
-        before = entries(later)
-        for write in (lambda: driver.record(closed()), lambda: self.put_back(driver, held)):
-            with pytest.raises(DriverFenced):
-                write()
-        assert entries(later) == before == ([] if is_anew else held)
-        later.record(closed())
 
     def test_checkpoints_that_are_still_there_stay(self, driver: Journal, worker: Journal, world: World) -> None:
         claim = self.start(driver, worker, THREE)

@@ -23,7 +23,6 @@ from contract.journals.world import (
     started,
     unlike,
 )
-from waiting import eventually
 
 from mqtune.core.trial import Intent, TrialId
 from mqtune.journal import FENCED, Assignment, Claim, Grant, Journal
@@ -31,8 +30,6 @@ from mqtune.journal import FENCED, Assignment, Claim, Grant, Journal
 
 class StagingContract(InWorld):
     """An attempt is staged once, and claimed at most once."""
-
-    # Staging.
 
     def test_a_staged_attempt_can_be_claimed_and_its_config_arrives_as_it_was(
         self, driver: Journal, worker: Journal
@@ -68,18 +65,6 @@ class StagingContract(InWorld):
         assert driver.lose(ONE, 1, "expired", ended()) is False
         assert entries(driver) == before
         assert [each.trial for each in driver.unclaimed()] == [ONE]
-
-    def test_the_lease_of_a_superseded_attempt_does_not_run_out_for_the_next_one(
-        self, driver: Journal, worker: Journal
-    ) -> None:
-        self.start(driver, worker, lease_s=0.0)
-        eventually(driver.expired)
-
-        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
-
-        assert driver.expired() == []
-
-    # Claiming.
 
     def test_a_claim_can_be_repeated_with_its_token_is_journaled_once_and_renews_its_lease(
         self, driver: Journal, worker: Journal, world: World

@@ -29,17 +29,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, TrialId, checkpoint_id
-from mqtune.journal import (
-    Assignment,
-    Claim,
-    Entry,
-    Grant,
-    Journal,
-    MemoryJournal,
-    MemoryServer,
-    RedisJournal,
-    Segment,
-)
+from mqtune.journal import Assignment, Claim, Entry, Grant, Journal, MemoryJournal, MemoryServer, RedisJournal, Segment
 
 #: A lease or lock that runs out while a test waits for it, and one that doesn't.
 SHORT_S: Final = 0.03

@@ -9,30 +9,14 @@ from typing import Final
 
 import pytest
 from brokers import LARGE, SMALL, World, backend_of, keys, names, publish
-from fleets import impairment
 from hypothesis import given, strategies as st
 
 from mqtune.backends import CeleryBackend, Offer, celery as module, queues
 from mqtune.core.events import busy_as
-from mqtune.core.impairment import Impairment
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.core.version import __version__
 from mqtune.trainable import ACCEPTS_TAG
-
-# Where an attempt goes.
-
-
-def test_attempts_that_are_published_together_go_where_they_would_go_one_by_one(world: World) -> None:
-    world.join(LARGE, 3)
-    world.join(SMALL, 2)
-    backend = backend_of(Resources())
-    assert backend.slots == 5
-
-    backend.publish_all([Offer(TrialId(name), 1, {"lr": 0.1}) for name in names(1, 2, 3, 4, 5)])
-
-    assert world.waiting(SMALL) == names(1, 2)
-    assert world.waiting(LARGE) == names(3, 4, 5)
 
 
 def test_of_attempts_whose_publication_fails_none_counts(world: World) -> None:
@@ -83,100 +67,7 @@ def test_each_attempt_goes_where_what_it_asks_for_by_its_config_is_offered(world
     assert backend.queued() == keys(1, 2, 3)
 
 
-def test_what_an_attempt_alone_asks_for_waits_in_a_queue_of_its_own_until_a_worker_offers_it(world: World) -> None:
-    large = Resources(gpus=2, cpus=2)
-    world.join(Resources(gpus=1), 2)
-    backend = backend_of(Resources(gpus=1))
-    backend.asks(TrialId("0001"), 1, large)
-    publish(backend, 1)
-    assert (backend.slots, list(world.queues)) == (2, [queue_name(large)])
-    assert backend.queued() == set()
-
-    offer = Resources(gpus=2, cpus=8)
-    world.join(offer, 1)
-    backend.refresh()
-    assert backend.slots == 3
-    publish(backend, 1)
-
-    assert world.waiting(offer) == names(1)
-
-
-def test_slots_for_brought_code_take_it_whatever_an_attempt_asks_for(world: World) -> None:
-    accepts = Resources(gpus=2, tags=[ACCEPTS_TAG])
-    world.join(Resources(gpus=2), 1)
-    world.join(accepts, 1)
-    backend = backend_of(Resources(gpus=1), takes_code=True)
-    backend.asks(TrialId("0001"), 1, Resources(gpus=2))
-
-    publish(backend, 1)
-
-    assert (backend.slots, world.waiting(accepts), world.waiting(Resources(gpus=2))) == (1, names(1), [])
-
-
-def test_attempts_that_must_wait_are_spread_by_how_many_slots_there_are(world: World) -> None:
-    world.join(SMALL, 1)
-    world.join(LARGE, 4)
-    backend = backend_of(Resources())
-
-    publish(backend, *range(1, 11))
-
-    assert (len(world.waiting(SMALL)), len(world.waiting(LARGE))) == (2, 8)
-
-
-def test_only_slots_that_fit_get_attempts_and_without_one_they_wait_in_the_queue_of_their_own_shape(
-    world: World,
-) -> None:
-    world.join(SMALL, 9)
-    world.join(Resources(gpus=1, cpus=8), 9)
-    backend = backend_of(Resources(cpus=8, tags=["fast"]))
-    publish(backend, 1)
-    assert (backend.slots, list(world.queues)) == (0, [queue_name(Resources(cpus=8, tags=["fast"]))])
-    world.queues.clear()
-    world.join(replace(LARGE, cpus=16, tags=["fast"]), 1)
-    backend.refresh()
-
-    publish(backend, 2, 3)
-
-    assert backend.slots == 1
-    assert list(world.queues) == [queue_name(replace(LARGE, cpus=16, tags=["fast"]))]
-
-
-def test_what_is_published_names_the_attempt_shows_its_config_and_has_the_priority_of_its_experiment(
-    world: World,
-) -> None:
-    world.join(SMALL, 2)
-    backend = backend_of(SMALL)
-    publish(backend, 1)
-    backend.priority = "high"
-    publish(backend, 2)
-
-    sent, urgent = world.sent
-    assert (sent["task_id"], sent["args"]) == ("x/0001/1", ("x", "0001", 1, "d"))
-    assert (sent["kwargsrepr"], sent["shadow"]) == ("lr=0.1", "x/f")
-    assert (sent["priority"], urgent["priority"]) == (0, 3)
-
-
-def test_an_attempt_is_counted_where_it_started_and_its_end_once(world: World) -> None:
-    world.join(SMALL, 1)
-    world.join(LARGE, 1)
-    backend = backend_of(Resources())
-    # An earlier driver's.
-    backend.started(TrialId("0007"), 2, queue_name(SMALL))
-    publish(backend, 1)
-    assert world.waiting(LARGE) == names(1)
-
-    for _ in range(3):
-        backend.ended(TrialId("0007"), 2)
-        backend.ended(TrialId("0099"), 1)
-    publish(backend, 2, 3, 4)
-
-    assert (len(world.waiting(SMALL)), len(world.waiting(LARGE))) == (2, 2), "one of them still runs"
-
-
-@given(
-    slots=st.lists(st.integers(1, 4), min_size=1, max_size=4),
-    ends=st.lists(st.integers(0, 30), max_size=30),
-)
+@given(slots=st.lists(st.integers(1, 4), min_size=1, max_size=4), ends=st.lists(st.integers(0, 30), max_size=30))
 def test_no_slot_idles_while_attempts_are_published_for_all_of_them(slots: list[int], ends: list[int]) -> None:
     world = World()
     shapes = [Resources(cpus=2 * size) for size in range(1, len(slots) + 1)]
@@ -207,9 +98,6 @@ def test_no_slot_idles_while_attempts_are_published_for_all_of_them(slots: list[
         assert [sum(at == shape for at in running.values()) for shape in shapes] == slots
 
 
-# Attempts that wait.
-
-
 def test_attempts_that_wait_are_found_in_every_queue(world: World) -> None:
     world.join(SMALL, 1)
     world.join(LARGE, 1)
@@ -226,70 +114,6 @@ def test_attempts_that_wait_are_found_in_every_queue(world: World) -> None:
     backend.lost(TrialId("0001"), Attempt(number=1, staged_at=0.0, worker="gpu@a"))
 
 
-def test_an_attempt_goes_to_another_shape_when_its_workers_are_gone(world: World) -> None:
-    small = world.join(SMALL, 1)
-    backend = backend_of(Resources())
-    publish(backend, 1)
-    world.workers.remove(small)
-    world.join(LARGE, 1)
-    backend.refresh()
-
-    assert backend.queued() == set(), "nobody takes it where it is"
-    publish(backend, 1)
-
-    assert world.waiting(LARGE) == names(1)
-    assert backend.queued() == keys(1)
-    backend.ended(TrialId("0001"), 1)
-    publish(backend, 2)
-    assert world.waiting(LARGE) == names(1, 2)
-
-
-def test_an_attempt_that_waits_while_another_shape_has_room_goes_there_too_and_only_once(world: World) -> None:
-    world.join(SMALL, 1)
-    world.join(LARGE, 1)
-    backend = backend_of(Resources())
-    publish(backend, 1)
-
-    assert backend.queued() == set(), "the small slot may be another experiment's"
-    publish(backend, 1)
-    assert (world.waiting(SMALL), world.waiting(LARGE)) == (names(1), names(1))
-
-    for _ in range(3):
-        assert backend.queued() == keys(1)
-        publish(backend, 1)
-    assert (world.waiting(SMALL), world.waiting(LARGE)) == (names(1), names(1))
-
-
-def test_of_many_that_wait_only_as_many_move_as_there_is_room_for(world: World) -> None:
-    world.join(SMALL, 1)
-    backend = backend_of(Resources())
-    publish(backend, 1, 2, 3, 4)
-    world.join(LARGE, 2)
-    backend.refresh()
-
-    assert backend.queued() == set()
-    publish(backend, 1, 2, 3, 4)
-
-    assert world.waiting(LARGE) == names(1, 2)
-    assert backend.queued() == keys(1, 2, 3, 4)
-
-
-def test_a_lost_attempt_is_published_again_to_the_slot_that_was_its_own(world: World) -> None:
-    world.join(SMALL, 1)
-    world.join(LARGE, 1)
-    backend = backend_of(Resources())
-    publish(backend, 1)
-    world.take(SMALL)
-
-    assert backend.queued() == set()
-    publish(backend, 1)
-
-    assert (world.waiting(SMALL), world.waiting(LARGE)) == (names(1), [])
-
-
-# What there is.
-
-
 def test_a_fleet_is_described_by_its_shapes_largest_first(world: World) -> None:
     backend = backend_of(SMALL)
     assert (backend.resource_string(), backend.has_gpus()) == ("no worker", None)
@@ -304,24 +128,6 @@ def test_a_fleet_is_described_by_its_shapes_largest_first(world: World) -> None:
 
     assert backend.resource_string() == "3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs"
     assert backend.has_gpus() is True
-
-
-def test_slots_that_offer_something_are_counted_and_those_of_them_that_are_free(world: World) -> None:
-    world.join(Resources(gpus=1, cpus=4, gpu_memory_gb=24, tags=["nvlink"]), 2)
-    backend = backend_of(Resources(gpus=1))
-    asked = Resources(gpus=1, gpu_memory_gb=20, tags=["nvlink"])
-    assert (backend.offered(asked), backend.free(asked)) == (2, 2)
-
-    publish(backend, 1)
-    assert (backend.offered(asked), backend.free(asked)) == (2, 1)
-    publish(backend, 2, 3)
-
-    assert (backend.offered(asked), backend.free(asked)) == (2, 0)
-    backend.ended(TrialId("0001"), 1)
-    backend.ended(TrialId("0002"), 1)
-    assert backend.free(asked) == 1
-    for other in (Resources(gpus=1, gpu_memory_gb=40), Resources(gpus=1, tags=["a100"]), Resources()):
-        assert (backend.offered(other), backend.free(other)) == (0, 0)
 
 
 def test_a_slot_that_another_experiment_has_is_not_free(world: World) -> None:
@@ -363,33 +169,6 @@ def test_a_worker_whose_description_makes_no_sense_is_left_out(world: World, cap
     assert backend.slots == 1
     assert "worker odd@h is ignored" in caplog.text
     assert "'A 100'" in caplog.text
-
-
-def test_why_a_worker_takes_fewer_trials_is_logged_when_it_says_so_and_not_again(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    def say(slots: int, *impairments: Impairment) -> list[str]:
-        """What is logged when the second worker says this, at two looks."""
-        world.workers[1] = replace(world.workers[1], impairments=[*impairments], slots=slots)
-        caplog.clear()
-        backend.refresh()
-        backend.refresh()
-        return caplog.messages
-
-    world.join(SMALL, 2, name="one@h")
-    world.join(SMALL, 2, name="two@h")
-    backend = backend_of(SMALL)
-    assert backend.slots == 4
-
-    one, other = impairment(), impairment(device="1")
-    of_one, of_other = (f"device {device} is quarantined, it is full" for device in "01")
-
-    assert say(1, one) == [f"worker two@h: {of_one}"]
-    assert backend.slots == 3
-    assert say(0, one, other) == [f"worker two@h: {of_one}; {of_other}"]
-    assert backend.slots == 2
-    assert say(2) == []
-    assert say(1, one) == [f"worker two@h: {of_one}"]
 
 
 @pytest.fixture
@@ -454,8 +233,6 @@ def test_a_pool_has_the_slots_of_all_workers(world: World) -> None:
     assert pool.slots == {queue_name(SMALL): 2, queue_name(LARGE): 4, queue_name(Resources(cpus=1), "team-a-*"): 8}
 
 
-# GPUs that trials share by memory.
-
 PACKED: Final = Resources(gpu_memory_gb=80)
 
 
@@ -474,16 +251,6 @@ def test_where_trials_share_gpus_by_memory_there_are_as_many_slots_as_their_memo
     backend.expect(Resources(gpu_memory_gb=10))
     assert backend.slots == 16, "as many as the smallest may have"
     assert backend.has_gpus()
-
-
-def test_a_worker_is_told_how_much_memory_an_attempt_asks_for_by_its_config(world: World) -> None:
-    world.join(PACKED, 8, devices=["0"] * 8)
-    backend = backend_of(Resources(gpu_memory_gb=30))
-    backend.asks(TrialId("0002"), 1, Resources(gpu_memory_gb=2.5))
-
-    publish(backend, 1, 2)
-
-    assert [sent["args"] for sent in world.sent] == [("x", "0001", 1, "d"), ("x", "0002", 1, "d", 2_500_000_000)]
 
 
 def test_without_a_worker_that_shares_its_gpus_by_memory_it_is_said_how_one_does(world: World) -> None:

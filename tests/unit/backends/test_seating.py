@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from itertools import combinations
 from typing import Final
@@ -11,7 +10,7 @@ import pytest
 from brokers import LARGE, SMALL, World, backend_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from mqtune.backends import CeleryBackend, Offer
+from mqtune.backends import Offer
 from mqtune.core.resources import Resources
 from mqtune.core.seats import seat_names
 from mqtune.core.trial import TrialId
@@ -20,8 +19,8 @@ ONE: Final = TrialId("0001")
 PAIR: Final = Resources(machines=2)
 
 
-def gang(trial: str = "0001", seats: int = 2) -> list[str]:
-    return [str(name) for name in seat_names(TrialId(trial), seats)]
+def gang(seats: int = 2) -> list[str]:
+    return [str(name) for name in seat_names(ONE, seats)]
 
 
 @cache
@@ -48,83 +47,12 @@ def test_as_many_gangs_count_as_can_be_seated(world: World, slots: list[int], se
     assert backend_of(Resources(seats=seats)).slots == sum(slots) // seats
 
 
-def test_a_fleet_of_several_shapes_seats_gangs_across_them(world: World) -> None:
-    world.join(SMALL, 3)
-    world.join(LARGE, 2)
-    world.join(LARGE, 1)
-
-    assert (backend_of(Resources(seats=4)).slots, backend_of(PAIR).slots) == (1, 3)
-    alone = backend_of(Resources())
-    assert [alone.offered(each) for each in (PAIR, Resources(cpus=8, machines=2), Resources(machines=4))] == [3, 1, 0]
-
-
-def test_gangs_on_parts_of_gpus_count_each_workers_memory(world: World) -> None:
-    gpu = Resources(gpu_memory_gb=80)
-    for _ in range(2):
-        world.join(gpu, 8, devices=["0"] * 8)
-
-    # Of 30 GB each GPU has room for two.
-    backend = backend_of(Resources(gpu_memory_gb=30, machines=2))
-
-    assert backend.slots == 2
-    assert backend_of(Resources(gpu_memory_gb=30, seats=3)).slots == 1
-
-
-def test_of_what_trials_ask_for_by_their_configs_none_is_seated_by_slots_that_fit_another(world: World) -> None:
-    small, large = Resources(gpus=1, seats=2), Resources(gpus=2, seats=2)
-    world.join(Resources(gpus=1), 1)
-    world.join(Resources(gpus=2), 1)
-    backend = backend_of(small)
-    backend.expect(large)
-
-    assert backend.slots == 0
-    world.join(Resources(gpus=2), 1)
-    backend.refresh()
-    assert backend.slots == 1
-
-
-def test_a_gang_leaves_as_few_free_as_its_seats_take(world: World) -> None:
-    world.join(SMALL, 4)
-    world.join(SMALL, 2)
-    backend = backend_of(PAIR)
-
-    free = [backend.free(PAIR)]
-    for trial in ("0001", "0002"):
-        backend.publish(TrialId(trial), 1, {})
-        free.append(backend.free(PAIR))
-    backend.started(TrialId("0001~1"), 1, "elsewhere")
-    backend.ended(ONE, 1)
-    free.append(backend.free(PAIR))
-
-    assert free == [2, 2, 1, 2]
-
-
-def test_a_share_of_a_fleet_is_asked_for_as_far_as_gangs_can_use_it(world: World) -> None:
-    world.join(SMALL, 8)
-    world.join(SMALL, 1)
-
-    assert (backend_of(PAIR).pool().most, backend_of(Resources(seats=4)).pool().most) == (2, 8)
-    assert backend_of(Resources()).pool().most is None
-
-
-# Publishing.
-
-
-def publish_one(backend: CeleryBackend) -> None:
-    backend.publish(ONE, 1, {})
-
-
-def publish_many(backend: CeleryBackend) -> None:
-    backend.publish_all([Offer(ONE, 1, {})])
-
-
-@pytest.mark.parametrize("publish", [publish_one, publish_many])
-def test_each_seat_has_a_task_of_its_own(world: World, publish: Callable[[CeleryBackend], None]) -> None:
+def test_each_seat_has_a_task_of_its_own(world: World) -> None:
     world.join(SMALL, 2)
     world.join(LARGE, 1)
     backend = backend_of(Resources(seats=3))
 
-    publish(backend)
+    backend.publish_all([Offer(ONE, 1, {})])
 
     assert [sent["task_id"] for sent in world.sent] == [f"x/{name}/1" for name in gang(seats=3)]
     assert [sent["args"] for sent in world.sent] == [("x", name, 1, "d") for name in gang(seats=3)]
@@ -133,7 +61,6 @@ def test_each_seat_has_a_task_of_its_own(world: World, publish: Callable[[Celery
 
 
 def test_seats_on_different_workers_go_to_queues_with_workers_for_them(world: World) -> None:
-    """The smallest slots come first, but one worker takes one seat of a gang only."""
     world.join(SMALL, 8)
     world.join(LARGE, 8)
 
@@ -161,9 +88,6 @@ def test_a_message_that_names_no_seat_disturbs_nobody(world: World) -> None:
     world.queues[next(iter(world.queues))].extend(["x/0001~x/1", "x/~/1", "x/0001~01/1"])
 
     assert backend.queued() == {(TrialId(name), 1) for name in gang()}
-
-
-# What is missing.
 
 
 @pytest.mark.parametrize(

@@ -1,58 +1,30 @@
 from __future__ import annotations
 
-import itertools
-from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
 from attempts import own_metrics
-from simulation import NAME, SPACE, Simulation, curve, simulate
+from simulation import NAME, Simulation, curve, simulate
 
-from mqtune import ASHA, GridSearcher, PointsFirst, Simulated, Space, grid_search
-from mqtune.backends import STARTS_AT, SimulatedJournal
+from mqtune import GridSearcher, Simulated, Space, grid_search
+from mqtune.backends import STARTS_AT
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Reports
 from mqtune.core.resources import Resources
-from mqtune.core.trial import (
-    CONTINUE,
-    LONGEST_RETRY_PAUSE_S,
-    RETRY_PAUSE_FACTOR,
-    RETRY_PAUSE_S,
-    Action,
-    AttemptEnd,
-    Decision,
-    Report,
-    Trial,
-    TrialId,
-    TrialStatus,
-)
+from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver import Limits
-from mqtune.schedulers import START, Choice, Scheduler
+from mqtune.schedulers import Scheduler
 
 
 class Scripted(Scheduler):
-    """Decides by a table of (trial, attempt, sequence), and chooses by a list; starts what there is otherwise."""
+    """Decides by a table of (trial, attempt, sequence)."""
 
-    def __init__(self, decisions: dict[tuple[str, int, int], Action], choices: list[Choice] | None = None) -> None:
+    def __init__(self, decisions: dict[tuple[str, int, int], Action]) -> None:
         self.decisions = decisions
-        self.choices = choices or []
-        self.paused: list[str] = []
-        self.shown: list[Report] = []
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
-        self.shown.append(report)
         action = self.decisions.get((report.trial, report.attempt, report.sequence))
         return CONTINUE if action is None else Decision(action, "scripted")
-
-    def on_trial_pause(self, trial: Trial) -> None:
-        self.paused.append(trial.id)
-
-    def on_stage(self, trial: Trial) -> None:
-        if self.choices and (len(trial.attempts) > 1 or trial.parent is not None):
-            self.choices.pop(0)
-
-    def choose(self, *, can_start: bool) -> Choice:
-        return self.choices[0] if self.paused and self.choices else START
 
     def describe(self) -> dict[str, Any]:
         return {"scheduler": "scripted"}
@@ -77,9 +49,6 @@ def at(event: Any) -> float:
     return event.at - STARTS_AT
 
 
-# Time.
-
-
 def test_reports_come_when_their_seconds_have_passed() -> None:
     simulation = simulate(lambda config: [(2.0, {"loss": 3}), (0.5, {"loss": 2}), (0, {"loss": 1})], trials=1)
     assert times_of(simulation, "0001") == [2.0, 2.5, 2.5]
@@ -87,81 +56,15 @@ def test_reports_come_when_their_seconds_have_passed() -> None:
     assert simulation.experiment.trials[TrialId("0001")].status is TrialStatus.COMPLETED
 
 
-def test_a_slot_takes_the_next_attempt_when_its_trial_has_ended() -> None:
-    simulation = simulate(curve(3), trials=5, slots=2)
-    assert [at(event) for event in events_of(simulation, AttemptStarted)] == [0, 0, 3, 3, 6]
-    assert [event.worker for event in events_of(simulation, AttemptStarted)] == [
-        f"simulated-{number}" for number in (1, 2, 1, 2, 1)
-    ]
-    assert simulation.seconds == 9
-
-
-def test_a_report_is_decided_on_before_anything_later_happens() -> None:
-    begun: dict[float, int] = defaultdict(int)
-
-    class Watching(Scripted):
-        def on_report(self, trial: Trial, report: Report) -> Decision:
-            super().on_report(trial, report)
-            shown = Counter(report.trial for report in self.shown)
-            # Each trial works on the report behind its last one that was shown, and on none further on.
-            assert all(
-                begun[trial.config["lr"]] <= shown[trial.id] + 1 for trial in simulation.experiment.trials.values()
-            )
-            return CONTINUE
-
-    def reports(config: dict[str, Any]) -> Any:
-        for step in range(5):
-            begun[config["lr"]] += 1
-            yield 1.0 + config["lr"], {"loss": step}
-
-    simulation = Simulation(Simulated(reports), scheduler=lambda: Watching({}), limits=Limits(max_trials=3))
-    simulation.run()
-    shown = simulation.used_scheduler.shown  # type: ignore[attr-defined]
-    assert len(shown) == 15
-    assert [report.timestamp for report in shown] == sorted(report.timestamp for report in shown)
-
-
 def test_reports_of_one_instant_stand_in_one_entry() -> None:
     simulation = simulate(curve(2), trials=3, slots=3)
     assert [len(list(event)) for event in events_of(simulation, Reports)] == [3, 3]
-
-
-def test_reports_that_take_no_time_leave_the_driver_its_turn() -> None:
-    def endless(config: dict[str, Any]) -> Any:
-        while True:
-            yield 0.0, {"loss": 1.0}
-
-    simulation = simulate(
-        endless, trials=2, scheduler=lambda: Scripted({("0001", 1, 5): Action.STOP, ("0002", 1, 7): Action.STOP})
-    )
-    assert simulation.seconds == 0
-    assert {id_: (trial.reports, trial.late_reports) for id_, trial in simulation.experiment.trials.items()} == {
-        "0001": (5, 0),
-        "0002": (7, 0),
-    }
-
-
-# Delays.
 
 
 def test_a_start_takes_its_time() -> None:
     simulation = simulate(curve(2), trials=1, start_delay_s=10.0)
     assert [at(event) for event in events_of(simulation, AttemptStarted)] == [0]
     assert times_of(simulation, "0001") == [11, 12]
-
-
-def test_reports_are_on_their_way_and_none_overtakes_another() -> None:
-    delays = iter([5.0, 0.0, 0.0, 9.0])
-    simulation = simulate(curve(4), trials=1, report_delay_s=lambda rng: next(delays))
-    assert times_of(simulation, "0001") == [1, 2, 3, 4]
-    sequences = [report.sequence for event in events_of(simulation, Reports) for report in event]
-    assert sequences == [1, 2, 3, 4]
-    # Its end is known behind its last report.
-    assert simulation.seconds == 13
-    assert [type(event) for event in simulation.events() if isinstance(event, Reports | AttemptEnded)][-2:] == [
-        Reports,
-        AttemptEnded,
-    ]
 
 
 def test_until_it_hears_the_decision_a_trial_goes_on_and_its_reports_are_late() -> None:
@@ -192,18 +95,6 @@ def test_a_slot_is_free_when_the_process_is_gone() -> None:
     assert [at(event) for event in events_of(simulation, AttemptStarted)] == [0, 8]
 
 
-def test_drawn_delays_come_from_the_seed() -> None:
-    def run(seed: int) -> list[Any]:
-        draw = lambda rng: rng.expovariate(1.0)  # noqa: E731
-        return simulate(
-            curve(6), trials=8, seed=seed, start_delay_s=draw, report_delay_s=draw, decision_delay_s=draw, stop_delay_s=draw,
-            scheduler=lambda: ASHA(max_t=6),
-        ).copy.entries  # fmt: skip
-
-    assert run(1) == run(1)
-    assert run(1) != run(2)
-
-
 def test_in_lockstep_a_trial_waits_for_the_decision() -> None:
     simulation = simulate(
         curve(9),
@@ -215,12 +106,6 @@ def test_in_lockstep_a_trial_waits_for_the_decision() -> None:
     assert times_of(simulation, "0001") == [1, 4, 7]
     assert simulation.experiment.trials[TrialId("0001")].late_reports == 0
     assert simulation.seconds == 9
-
-
-# Checkpoints.
-
-
-# Failures.
 
 
 def raising() -> Any:
@@ -251,24 +136,6 @@ def test_what_a_function_gives_wrongly_fails_its_trial_with_the_reason(items: An
     assert simulation.seconds == 3.5 or "memory" not in text
 
 
-def test_a_trial_that_comes_no_further_runs_again_ever_more_seldom_and_holds_up_no_other() -> None:
-    def reports(config: dict[str, Any]) -> Any:
-        return [(0.0, OSError("no data"))] if config["lr"] < 0.5 else curve(100)(config)
-
-    points = [{"lr": 0.1}, {"lr": 0.9}, {"lr": 0.8}]
-    simulation = simulate(
-        reports, trials=3, slots=1, searcher=lambda: PointsFirst(points, space=SPACE), max_failures=14
-    )
-
-    first, *others = simulation.experiment.trials.values()
-    assert (first.status, first.failures) == (TrialStatus.FAILED, 15)
-    assert [other.attempt.started_at - STARTS_AT for other in others] == pytest.approx([0, 100], abs=0.1)
-    pairs = itertools.pairwise(first.attempts)
-    doubled = [RETRY_PAUSE_S * RETRY_PAUSE_FACTOR**number for number in range(10)]
-    pauses = [0.0, *doubled, *[LONGEST_RETRY_PAUSE_S] * 3]
-    assert [again.staged_at - before.ended_at for before, again in pairs] == pytest.approx(pauses, abs=0.01)
-
-
 def test_a_dead_worker_loses_its_attempt_which_goes_on_elsewhere() -> None:
     lives = iter([2.5])
     simulation = simulate(curve(4), trials=1, slots=2, life_s=lambda rng: next(lives, 1e6), away_s=1000.0)
@@ -289,9 +156,6 @@ def test_a_simulation_that_stands_still_says_so() -> None:
         list(steps)
 
 
-# Two drivers, one fleet.
-
-
 def test_a_simulated_fleet_works_for_one_experiment() -> None:
     simulated = Simulated(curve(4))
     simulated.open(NAME)
@@ -304,24 +168,6 @@ def test_nobody_goes_on_with_a_journal_that_was_not_kept() -> None:
     simulation = simulate(curve(2))
     with pytest.raises(ConfigurationError, match="keep_journal=True to go on"):
         simulation.run()
-
-
-# The backend's face.
-
-
-def test_the_backend_says_what_there_is() -> None:
-    backend = Simulated(curve(1), slots=3, offer=Resources(gpus=1, cpus=4)).open(NAME, Resources(gpus=1))
-    assert backend.slots == 0
-    backend.refresh()
-    assert backend.slots == 3
-    assert (backend.offered(Resources(gpus=1, cpus=4)), backend.free(Resources(gpus=1, cpus=4))) == (3, 3)
-    assert (backend.offered(Resources(gpus=2)), backend.free(Resources(gpus=2))) == (0, 0)
-    assert backend.has_gpus() is True
-    assert backend.resource_string() == "3 of 3 simulated workers: each 1 GPU, 4 CPUs"
-    assert backend.queued() == set()
-    by_default = Simulated(curve(1), slots=2).open(NAME, Resources(gpus=8))
-    by_default.refresh()
-    assert (by_default.slots, by_default.has_gpus()) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -365,8 +211,6 @@ def test_a_drawn_delay_that_is_no_time_is_refused_when_it_is_drawn() -> None:
         )
 
 
-# Tables.
-
 ROWS = [
     {"lr": 0.1, "layers": [4, 4], "seconds": 1.0, "loss": 0.9},
     {"lr": 0.2, "layers": [4, 4], "seconds": 5.0, "loss": 0.8},
@@ -386,25 +230,21 @@ def test_a_table_says_what_trials_report(table: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [
-        ("lr", "the table has no row for {'lr': 0."),
-        ("rate", "row 0 of the table lacks 'lr', which the config has"),
-    ],
+    [("lr", "the table has no row for {'lr': 0."), ("rate", "row 0 of the table lacks 'lr', which the config has")],
 )
 def test_a_config_that_the_table_does_not_have_fails_its_trial(name: str, text: str) -> None:
     trial = simulate([{name: 2.0, "seconds": 1, "loss": 1}], trials=1).experiment.trials[TrialId("0001")]
     assert text in trial.attempt.error
 
 
-@pytest.mark.parametrize("lockstep", [False, True])
 @pytest.mark.parametrize(
     ("asked", "status"),
     [(("set", {"journal_mb": 1}), TrialStatus.COMPLETED), (("end", {"now": True}), TrialStatus.EARLY_STOPPED)],
 )
 def test_trials_wait_with_their_reports_while_the_journal_is_full_until_it_has_room_or_they_are_stopped(
-    asked: tuple[str, dict[str, Any]], status: TrialStatus, *, lockstep: bool
+    asked: tuple[str, dict[str, Any]], status: TrialStatus
 ) -> None:
-    simulation = Simulation(Simulated(curve(30)), limits=Limits(max_trials=4, journal_mb=0.001), lockstep=lockstep)
+    simulation = Simulation(Simulated(curve(30)), limits=Limits(max_trials=4, journal_mb=0.001))
     driver = simulation.driver()
     while "journal is full" not in driver.waiting_for:
         driver.step(1.0)
@@ -419,18 +259,3 @@ def test_trials_wait_with_their_reports_while_the_journal_is_full_until_it_has_r
 
     assert simulation.experiment.counts[status] == 4
     assert status is TrialStatus.EARLY_STOPPED or simulation.experiment.reports == 4 * 30, "none is lost"
-
-
-def test_the_driver_has_little_to_do_beside_reports_that_take_hours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replay of long trainings would else take longer than its reports."""
-    kept: list[object] = []
-    keep = SimulatedJournal.lock
-    monkeypatch.setattr(SimulatedJournal, "lock", lambda *a, **k: kept.append(keep(*a, **k)))
-
-    simulation = Simulation(Simulated(curve(10, seconds=3_600.0), slots=2), limits=Limits(max_trials=2))
-    driver = simulation.driver()
-    while not driver.is_finished:
-        driver.step(3_600.0)
-
-    assert simulation.experiment.reports == 20
-    assert 1 <= len(kept) <= 2 * 20

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +18,7 @@ from mqtune.core.errors import ConfigurationError, MessageVersionError, NameTake
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import TrialId
 from mqtune.core.version import install_command
-from mqtune.driver import MAY_CHANGE, BrokerDeployment, DefinitionWriter, Plan, attached
+from mqtune.driver import BrokerDeployment, DefinitionWriter, Plan, attached
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile, RedisJournal
 
 RECORDED: Final = Path(__file__).parents[2] / "definitions" / "definitions.v1.json"
@@ -117,7 +115,7 @@ def many() -> dict[str, dict[str, Any]]:
         "working directory": {
             "process": mqtune.Process(
                 env={"HF_HOME": "/data/hf"}, working_dir="code", keep_working_dir="failed", code="strict"
-            ),
+            )
         },
         "process": {
             "process": mqtune.Process(start_method="spawn", pass_config="json"),
@@ -217,16 +215,6 @@ def test_an_experiment_that_began_before_trials_had_arguments_and_variables_cont
     assert again.definition(kept["x"]) == {**old, "arguments": [], "env": None}
 
 
-def test_a_space_with_nan_is_the_same_space_when_the_script_runs_again(kept: dict[str, bytes]) -> None:
-    def of_nan(max_trials: int) -> DefinitionWriter:
-        odd = {"missing": mqtune.choice([math.nan, 0.0]), "fill": float("nan"), **SPACE}
-        return tuned(space=odd, seed=1, max_trials=max_trials)
-
-    began = encode_value(of_nan(3).definition(None))
-
-    assert of_nan(9).definition(began)["max_trials"] == 9
-
-
 def test_an_experiment_whose_store_has_moved_continues_with_the_store_where_it_is_now(kept: dict[str, bytes]) -> None:
     def at(store: str) -> DefinitionWriter:
         writer = tuned(seed=1)
@@ -296,47 +284,6 @@ def test_a_definition_that_can_not_be_read_is_a_clear_error(monkeypatch: pytest.
         attach()
 
 
-def test_every_option_is_kept_or_is_no_matter_of_the_experiment() -> None:
-    of_this_run = {"overwrite", "callbacks", "progress", "tags", "notes", "timing"}
-    # Its hash is kept, where there is one.
-    of_this_run.add("bundle")
-    elsewhere = {
-        "keep_last": "retention",
-        "keep_best": "retention",
-        "score": "retention",
-        "delete": "delete_checkpoints",
-    }
-    definition = tuned().definition(None)
-
-    assert set(MAY_CHANGE) - {"bundle", "bundle_root", "bundle_is_cwd"} <= definition.keys()
-    for group in (mqtune.Failures, mqtune.Checkpoints, mqtune.Process, mqtune.RunOptions):
-        names = {each.name for each in dataclasses.fields(group)} - of_this_run
-        assert {name for name in names if elsewhere.get(name, name) not in definition} == set()
-
-
-def test_a_script_that_changes_how_far_it_goes_changes_the_definition_and_the_place_is_as_it_was(
-    kept: dict[str, bytes],
-) -> None:
-    script = tuned(max_trials=3, seed=1, run=mqtune.RunOptions(queue_trials=False))
-    script.store = "file:///data/x"
-    kept["x"] = encode_value(script.definition(None))
-    changed = tuned(
-        max_trials=9,
-        failures=mqtune.Failures(on_driver_loss="finish"),
-        stop={"loss": 0.5},
-        run=mqtune.RunOptions(queue_trials=False),
-    )
-    changed.store = script.store
-    kept["x"] = encode_value(changed.definition(kept["x"]))
-
-    again, place = attach()
-
-    assert (again.plan.limits.max_trials, again.plan.on_loss.policy, again.plan.settings.seed) == (9, "finish", 1)
-    assert again.plan.limits.rule is not None
-    assert (place.store, place.local_slots) == ("file:///data/x", None)
-    assert not again.plan.settings.run.queue_trials
-
-
 def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) -> None:
     kept["x"] = encode_value(tuned(scheduler=MyScheduler(9), stop=lambda trial, report: False).definition(None))
     scheduler, rule = MyScheduler(9), mqtune.TimeLimit(5)
@@ -391,9 +338,6 @@ def test_a_space_with_a_constraint_is_given_again(kept: dict[str, bytes]) -> Non
         tuned(space=SPACE, seed=2).definition(kept["x"])
 
 
-# No such experiment.
-
-
 def test_an_unknown_name_on_a_broker_is_an_error_that_says_what_there_is(kept: dict[str, bytes]) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no experiment 'x' on .*; there are none"):
         attach()
@@ -408,18 +352,6 @@ def save_copy(home: Path, name: str, definition: dict[str, Any]) -> None:
     copy = JournalFile(home / name / JOURNAL_FILE)
     copy.begin([Entry("1-0", ExperimentCreated(name=name, definition=definition, at=1.0).encode())])
     copy.close()
-
-
-def test_what_a_broker_has_lost_is_gone_on_with_from_the_copy(
-    monkeypatch: pytest.MonkeyPatch, mqtune_home: Path
-) -> None:
-    have_a_server(monkeypatch, None)
-    definition = tuned(max_trials=5).definition(None)
-    save_copy(mqtune_home, "x", definition)
-
-    again, _ = attach()
-
-    assert again.plan.limits.max_trials == 5
 
 
 @pytest.fixture
@@ -542,14 +474,6 @@ def test_with_max_t_bad_trials_are_stopped_early() -> None:
 
     assert definition["scheduler"] == described(scheduler=mqtune.ASHA(9))["scheduler"]
     assert "max_t" not in definition
-
-
-def test_with_max_t_and_several_metrics_the_scheduler_goes_by_all() -> None:
-    several = {"metric": ["loss", "size"], "max_t": 9}
-
-    assert (
-        described(**several)["scheduler"] == described(metric=["loss", "size"], scheduler=mqtune.MOASHA(9))["scheduler"]
-    )
 
 
 def test_max_t_is_not_given_beside_a_scheduler() -> None:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Final
 
 import pytest
-from shared_fleet import SharedFleetInTime, alike, fairness, many
+from shared_fleet import SharedFleetInTime, fairness, many
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.shares import Cap, Demand, Pool, Priority, Share, Table as Shared, divide, held_to
@@ -20,7 +20,6 @@ from mqtune.driver import STARVED_S, Held, SharedFleet, ShareKeeper, Sharing, St
 
 TIMING: Final = Timing()
 GRACE_S: Final = TIMING.share_grace_s
-LOOK_S: Final = TIMING.look_at_shares_s
 TURN_S: Final = TIMING.share_turn_s
 
 QUEUE = ["q"]
@@ -79,10 +78,6 @@ class Seat:
 
 def hungry(running: int, live: int | None = None) -> Held:
     return Held(running, running if live is None else live, is_hungry=True)
-
-
-def sated(running: int) -> Held:
-    return Held(running, running, is_hungry=False)
 
 
 def look(keeper: ShareKeeper, held: Held, most: int | None = None, **standing: object) -> float:
@@ -153,27 +148,6 @@ def test_for_how_long_an_experiment_has_had_no_slot_is_said_and_after_long_a_war
     assert first.why == ""
 
 
-def test_what_one_does_not_use_the_others_have_and_it_gets_it_back_once_it_wants_more():
-    table = Table(q=4)
-    first, second = table.keeper("a"), table.keeper("b")
-    look(first, sated(1))
-
-    assert look(second, hungry(0)) == 3
-    # Only where it may start something can it find out that it wants to.
-    assert look(first, sated(1)) == 2
-    look(first, hungry(2))
-    assert look(second, hungry(3)) == 2
-
-
-def test_slots_of_trials_that_nobody_drives_are_nobodys_to_give():
-    table = Table(q=6)
-    table.busy = {"gone": {"q": 2}, "b": {"q": 1}}
-    first, second = table.keeper("a"), table.keeper("b")
-    look(first, hungry(0))
-
-    assert look(second, hungry(1)) == 2
-
-
 def test_those_who_want_other_slots_are_no_rivals():
     table = Table(p=2, q=4)
     first, second, third = table.keeper("a"), table.keeper("b", ["p"]), table.keeper("c", ["p", "q"])
@@ -214,47 +188,6 @@ def test_a_quota_holds_for_all_under_it_and_for_who_is_alone():
     assert first.why == ""
 
 
-def test_a_quota_larger_than_the_fleet_holds_nobody():
-    table = Table(q=6, others=2)
-    table.quotas = {"*": 9}
-    keeper = table.keeper("a")
-
-    assert look(keeper, hungry(6)) == math.inf
-    assert not keeper.must_give
-    table.slots["others"] = 4
-    assert look(keeper, hungry(6)) == 6
-
-
-def test_what_it_runs_beyond_its_share_is_to_be_paused_after_a_while_if_others_wait():
-    table = Table(q=4)
-    first, second = table.keeper("a"), table.keeper("b")
-    look(first, hungry(4))
-    table.now += 30
-    look(first, hungry(4))
-    look(second, hungry(0), share=0.6)
-
-    assert look(first, hungry(4)) == 2
-    table.now += GRACE_S - 1
-    look(first, hungry(4))
-    assert first.to_pause == 0
-    table.now += 1
-    # The share is 2.5: the half is another one's only in turn.
-    look(first, hungry(4))
-    assert first.to_pause == 1
-    look(first, hungry(3))
-    assert first.to_pause == 0
-    table.now += TURN_S - GRACE_S - 1
-    look(first, hungry(3))
-    assert first.to_pause == 0
-    table.now += 1
-    look(first, hungry(3))
-    assert first.to_pause == 1
-    # What the other does not use it may keep.
-    look(second, sated(1), share=0.6)
-    look(first, hungry(3))
-    assert (first.to_pause, first.limit) == (0, 3)
-
-
 def test_all_that_it_runs_beyond_its_share_stays_to_be_paused_until_it_is():
     table = Table(q=6)
     first, second = table.keeper("a"), table.keeper("b")
@@ -268,39 +201,6 @@ def test_all_that_it_runs_beyond_its_share_stays_to_be_paused_until_it_is():
         assert (first.to_pause, first.limit) == (3, 3)
 
 
-def test_the_time_until_trials_are_paused_begins_when_it_has_more_than_its_share():
-    table = Table(q=6)
-    first, second = table.keeper("a"), table.keeper("b")
-    for _ in range(2):
-        look(first, hungry(3))
-        look(second, hungry(3))
-    table.now += TURN_S
-    assert look(first, hungry(3)) == 3
-    third = table.keeper("c")
-    look(third, hungry(0))
-
-    assert look(first, hungry(3)) == 2
-    assert first.to_pause == 0
-    table.now += GRACE_S
-    look(first, hungry(3))
-    assert first.to_pause == 1
-
-
-def test_a_slot_that_can_not_be_divided_goes_round():
-    table = Table(q=1)
-    keepers = {name: table.keeper(name) for name in "abc"}
-    has = ""
-    had: Counter[str] = Counter()
-    for _ in range(600):
-        table.now += LOOK_S
-        limits = {name: look(each, hungry(int(name == has))) for name, each in keepers.items()}
-        # A trial has just ended.
-        has = max(limits, key=lambda name: limits[name])
-        had[has] += 1
-
-    assert set(had.values()) <= set(range(190, 211))
-
-
 @pytest.mark.parametrize("changes", [{"priority": "urgent"}, {"share": 0}, {"share": "2"}])
 def test_a_standing_that_makes_no_sense_is_refused(changes: dict[str, object]):
     with pytest.raises(ConfigurationError, match=next(iter(changes))):
@@ -308,44 +208,7 @@ def test_a_standing_that_makes_no_sense_is_refused(changes: dict[str, object]):
     assert Standing("high").changed({"share": 3, "max_trials": 5}) == Standing("high", 3.0)
 
 
-def test_trials_that_gave_way_are_wanted_again_although_nothing_else_was_to_be_started():
-    table = Table(q=2)
-    trials = {id_: running_trial(id_) for id_ in ("0001", "0002")}
-    experiment = SimpleNamespace(busy=trials, running=2, live=2, mode="min")
-    sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(preemptible=True), 1.0)  # type: ignore[arg-type]
-    other = table.keeper("b")
-    sharing.is_sated = True
-    list(sharing.look(None))
-    look(other, hungry(0), priority="high")
-    list(sharing.look(None))
-    table.now += GRACE_S
-
-    assert [action.trial.id for action in sharing.look(None)] == ["0001", "0002"]
-    experiment.running = experiment.live = 0
-    list(sharing.look(None))
-    assert table.demands["a"].wanted == 2
-    assert look(other, hungry(2), priority="high") == 2
-
-
-def test_those_that_violate_an_outcome_constraint_are_paused_first_then_the_worst():
-    table = Table(q=4)
-    trials = {id_: running_trial(id_) for id_ in ("0001", "0002", "0003", "0004")}
-    for id_, value in (("0001", 3.0), ("0002", 1.0), ("0003", 5.0)):
-        trials[id_].best_value = value
-    experiment = SimpleNamespace(
-        busy=trials, running=4, live=4, mode="min", is_feasible=lambda trial: trial.id != "0002"
-    )
-    sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(preemptible=True), 1.0)  # type: ignore[arg-type]
-    list(sharing.look(None))
-    look(table.keeper("b"), hungry(0), priority="high")
-    list(sharing.look(None))
-    table.now += GRACE_S
-
-    assert [action.trial.id for action in sharing.look(None)] == ["0004", "0002", "0003", "0001"]
-
-
 def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
-    """First those that never ran, from the last one on; then those that have come somewhere."""
     table = Table(q=4)
     trials = {id_: waiting_trial(id_, reports=3 * (id_ == "0004")) for id_ in ("0001", "0002", "0003", "0004")}
     experiment = SimpleNamespace(busy=trials, running=0, live=4, mode="min")
@@ -366,19 +229,6 @@ def waiting_trial(id_: str, *, reports: int) -> Trial:
     trial = Trial(TrialId(id_), {}, TrialStatus.STAGED, reports=reports)
     trial.attempts.append(Attempt(1, staged_at=0.0))
     return trial
-
-
-def running_trial(id_: str) -> SimpleNamespace:
-    attempt = SimpleNamespace(end=None, is_open=True, queue="q")
-    return SimpleNamespace(
-        id=id_,
-        status=TrialStatus.RUNNING,
-        outside=False,
-        attempt=attempt,
-        checkpoint="c",
-        best_value=math.nan,
-        reports=3,
-    )
 
 
 def test_nobody_asks_for_more_than_a_cap_allows_and_why_says_which_and_by_whom_it_was_set(
@@ -419,73 +269,6 @@ def test_a_journal_is_no_larger_than_a_cap_allows_and_why_says_by_whom_it_was_se
     assert "5 MB is the most for experiments whose names fit a*, as set by olaf" in keeper.capped
 
 
-# Trials that take several slots at once.
-
-
-def test_trials_of_several_seats_count_as_trials_and_their_slots_as_slots():
-    table = Table(q=9)
-    gang, other = table.keeper("g", seats=4), table.keeper("s")
-
-    assert look(gang, hungry(8)) == math.inf
-    assert (table.demands["g"].wanted, table.demands["g"].unit) == (8, 4)
-    assert look(other, hungry(0)) == 5
-    assert look(gang, hungry(8)) == 1
-    assert gang.why.startswith("its share is used up: 4 of 9 slots, of which a trial takes 4, as 1 other")
-    assert look(gang, hungry(0), most=1) == 1
-    assert table.demands["g"].wanted == 4
-
-
-def test_no_more_slots_are_asked_for_than_whole_trials_can_use():
-    table = Table(q=9)
-    keeper = table.keeper("g", seats=2, most=2)
-
-    look(keeper, hungry(0))
-
-    assert table.demands["g"].wanted == 2
-
-
-def test_who_has_all_that_it_wants_may_find_out_that_it_wants_another_trial():
-    table = Table(q=8)
-    gang, other = table.keeper("g", seats=4), table.keeper("s")
-    look(other, hungry(4, 8))
-
-    assert look(gang, sated(4)) == 2
-    assert look(gang, sated(8)) == 1
-
-
-def test_of_trials_of_several_seats_as_many_are_paused_as_give_back_the_share_of_others():
-    table = Table(q=8)
-    gang, other = table.keeper("g", seats=4), table.keeper("s")
-    look(gang, hungry(8))
-    paused = []
-    for now in (0.0, GRACE_S - 1, GRACE_S):
-        table.now = now
-        look(other, hungry(0))
-        look(gang, hungry(8))
-        paused.append(gang.to_pause)
-
-    assert (gang.limit, paused) == (1, [0, 0, 1])
-
-
-def test_trials_of_several_seats_have_their_turn_in_time():
-    """Next to an experiment that could use all slots: neither starves, and both have about as much."""
-    table = Table(q=8)
-    gang, other = table.keeper("g", seats=8), table.keeper("s")
-    had = Counter[str]()
-    running = {"g": 0, "s": 0}
-    for _ in range(800):
-        for token, keeper, unit in (("g", gang, 8), ("s", other, 1)):
-            limit = look(keeper, hungry(running[token]))
-            # Trials end at once where the share is smaller, and begin where there is room.
-            may = min(int(limit) * unit if limit < math.inf else 8, 8)
-            rival = running["s" if token == "g" else "g"]
-            running[token] = may if may < running[token] or may + rival <= 8 else running[token]
-            had[token] += running[token]
-        table.now += 60.0
-
-    assert 0.8 < had["g"] / had["s"] < 1.25
-
-
 def test_each_class_of_many_experiments_shares_fairly_within_minutes_and_nobody_starves():
     fleet = SharedFleetInTime(60, many(10, 60))
     fleet.run(60)
@@ -502,11 +285,3 @@ def test_each_class_of_many_experiments_shares_fairly_within_minutes_and_nobody_
     assert sum(each.slot_s for each in fleet.sharers) / 600 == pytest.approx(60, rel=0.01)
     # Those of low priority had all slots, and keep what nobody else wants.
     assert 0 < sum(each.pauses for each in fleet.sharers) <= 60
-
-
-def test_trials_that_are_never_paused_are_shared_out_as_they_end():
-    fleet = SharedFleetInTime(40, alike(8, preemptible=False), longest_s=120.0)
-    fleet.run(600)
-
-    assert fairness(fleet.sharers) > 0.95
-    assert not any(each.pauses for each in fleet.sharers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import subprocess
 import sys
@@ -55,23 +54,6 @@ def test_a_script_ends_with_the_place_of_the_mistake_and_one_line(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("make", "mistake", "meant"),
-    [
-        (mqtune.Tuner, "num_samples", "max_trials"),
-        (mqtune.Tuner, "max_trails", "max_trials"),
-        (mqtune.RunOptions, "max_concurent", "max_concurrent"),
-    ],
-)
-def test_a_mistake_in_an_argument_is_named_with_what_may_be_meant(
-    make: Callable[..., Any], mistake: str, meant: str
-) -> None:
-    given = (curve, {}) if make is mqtune.Tuner else ()
-
-    with pytest.raises(ConfigurationError, match=f"^{make.__name__} has no argument '{mistake}'; do you mean {meant}="):
-        make(*given, **{mistake: 3})
-
-
-@pytest.mark.parametrize(
     ("find", "meant"),
     [
         (lambda: mqtune.ASHAScheduler, "mqtune.ASHA(max_t=…)"),
@@ -106,12 +88,6 @@ def test_a_mistake_before_there_is_a_tuner_ends_a_script_with_one_line(tmp_path:
     (line,) = done.stderr.splitlines()
     assert line.startswith(said)
     assert line.endswith("(tune.py, line 2)")
-
-
-def test_an_attribute_that_nobody_has_is_an_error_without_a_guess() -> None:
-    for owner in (mqtune, space_tuner(), space_tuner().results()):
-        with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
-            _ = owner.nothing
 
 
 def space_tuner(**options: Any) -> Any:
@@ -154,14 +130,6 @@ def test_a_rule_without_a_constructor_takes_no_arguments() -> None:
     for given, options in (((3,), {}), ((), {"patience": 3})):
         with pytest.raises(TypeError, match=r"Bare\(\) takes no arguments"):
             Bare(*given, **options)
-
-
-@pytest.mark.parametrize("kind", [mqtune.Resources, mqtune.RunOptions, mqtune.ASHA, mqtune.TargetReached])
-def test_help_shows_the_arguments_of_a_class_that_refuses_others(kind: type) -> None:
-    parameters = inspect.signature(kind).parameters.values()
-
-    assert parameters
-    assert not any(each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in parameters)
 
 
 def test_a_list_in_a_space_is_a_constant_and_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:

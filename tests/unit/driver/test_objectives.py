@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import csv
 import math
 import random
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from attempts import AttemptHere
 from book import Book
-from click.testing import CliRunner
 from optuna.samplers import RandomSampler
 from optuna.study._multi_objective import _fast_non_domination_rank
 from optuna.trial import TrialState
 
 import mqtune
-from mqtune import RandomSearcher, Results, Space
-from mqtune.cli import group
-from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, NameTaken
+from mqtune import Results, Space
+from mqtune.core.errors import ConfigurationError, MetricMissing
 from mqtune.core.experiment import Experiment
 from mqtune.core.objective import Objective, pareto_front
 from mqtune.core.trial import (
@@ -38,36 +32,14 @@ from mqtune.core.trial import (
     TrialId,
     TrialStatus,
 )
-from mqtune.driver import DefinitionWriter, Plan, Retention, Settings
+from mqtune.driver import Plan, Retention, Settings
 from mqtune.integrations import OptunaSearcher
-from mqtune.results import Plots, Replay, checkpoint_of
+from mqtune.results import Plots, checkpoint_of
 from mqtune.schedulers.stopping import StopRule
-from mqtune.search import Searcher
-from mqtune.testing.worlds import happened
 
 BOTH: dict[str, Any] = {"metric": ["loss", "speed"], "mode": ["min", "max"]}
 
 ONE_NUMBER = {"x": mqtune.uniform(0, 1)}
-
-
-# What is optimised.
-
-
-@pytest.mark.parametrize(
-    ("metric", "mode", "metrics", "modes"),
-    [
-        ("loss", "min", ("loss",), ("min",)),
-        (["loss"], ["max"], ("loss",), ("max",)),
-        (("loss", "speed"), ["min", "max"], ("loss", "speed"), ("min", "max")),
-        (["loss", "speed"], "max", ("loss", "speed"), ("max", "max")),
-    ],
-)
-def test_metrics_and_modes_are_spelled_as_one_or_as_lists(
-    metric: Any, mode: Any, metrics: tuple[str, ...], modes: tuple[str, ...]
-) -> None:
-    objective = Objective.of(metric, mode)
-    assert (objective.metrics, objective.modes) == (metrics, modes)
-    assert Objective.of(objective.metric, objective.mode) == objective
 
 
 @pytest.mark.parametrize(
@@ -92,9 +64,6 @@ def train_both(config: Config) -> None:
         mqtune.report({"loss": (1 + config["x"]) / step, "speed": config["x"] * 10})
 
 
-# The Pareto front.
-
-
 class At(NamedTuple):
     point: Point
 
@@ -109,9 +78,6 @@ def test_the_front_is_the_first_one_of_a_non_dominated_sort(size: int) -> None:
         ranks = _fast_non_domination_rank(np.array(points))
         first = sorted(point for point, rank in zip(points, ranks, strict=True) if rank == 0)
         assert [each.point for each in pareto_front(map(At, points))] == first
-
-
-# What counts.
 
 
 @pytest.fixture
@@ -168,18 +134,6 @@ def test_a_trial_counts_with_its_last_report_that_has_all_metrics(book: Book) ->
     assert list(results.array("loss")) == [4, 5]
 
 
-def test_what_is_given_up_takes_its_place_on_the_front_with_it(book: Book) -> None:
-    run_trial(book, "0001", both(1, 9), end=None)
-    run_trial(book, "0002", both(2, 8))
-    run_trial(book, "0003", both(3, 7))
-    assert front(results_of(book)) == ["0001"]
-
-    book.decide("0001", "abandon", "by hand")
-    assert front(results_of(book)) == ["0002"]
-    book.end("0001", AttemptEnd.STOPPED)
-    assert front(results_of(book)) == ["0002"]
-
-
 def test_no_one_trial_is_the_best_and_the_error_says_what_to_ask_for(book: Book) -> None:
     run_trial(book, "0001", both(1, 5))
     results = results_of(book)
@@ -195,18 +149,6 @@ def test_no_one_trial_is_the_best_and_the_error_says_what_to_ask_for(book: Book)
     with pytest.raises(ConfigurationError, match="no checkpoint is the best by all; give 'newest'"):
         results.get_checkpoint("0001", "best")
     results.raise_if_failed()
-
-
-def test_one_metric_has_a_front_of_its_best_trial(tmp_path: Path) -> None:
-    book = Book(tmp_path / "one")
-    assert results_of(book).pareto_front == []
-    book.run("0001", 2.0)
-    book.run("0002", 1.0)
-
-    results = results_of(book)
-
-    assert front(results) == ["0002"]
-    assert results.best_by("loss").value == results.best.value == 1.0
 
 
 def test_a_trial_that_never_had_all_metrics_in_one_report_has_failed(book: Book) -> None:
@@ -225,47 +167,6 @@ def test_a_trial_that_never_had_all_metrics_in_one_report_has_failed(book: Book)
         results.raise_if_failed()
 
 
-# Where it is shown.
-
-
-def test_the_front_is_saved_and_shown(mqtune_home: Path) -> None:
-    book = Book(mqtune_home / "mine", **BOTH)
-    run_trial(book, "0001", both(2, 5))
-    run_trial(book, "0002", both(2.5, 4))
-    run_trial(book, "0003", both(3, 9))
-    results = results_of(book)
-
-    summary = results.summary()
-    assert (summary["metric"], summary["mode"], summary["best"]) == (["loss", "speed"], ["min", "max"], None)
-    assert summary["pareto_front"] == [
-        {"trial": "0001", "status": "completed", "config": {"x": 1}, "metrics": both(2, 5)},
-        {"trial": "0003", "status": "completed", "config": {"x": 3}, "metrics": both(3, 9)},
-    ]
-    rows = list(csv.DictReader(results.csv().splitlines()))
-    assert [(row["trial"], row["on_front"], row["metrics.speed"]) for row in rows] == [
-        ("0001", "True", "5"),
-        ("0002", "False", "4"),
-        ("0003", "True", "9"),
-    ]
-    assert "best" not in rows[0]
-
-    shown = CliRunner().invoke(group, ["show", "mine"]).output
-    assert "Pareto front: 2 trials, loss 2 to 3, speed 5 to 9" in shown
-    table = [line.split() for line in shown.splitlines() if line.startswith(("trial", "0"))]
-    assert table[0][:6] == ["trial", "status", "iteration", "loss", "speed", "front"]
-    assert [(row[0], row[3], row[4], row[5] == "yes") for row in table[1:]] == [
-        ("0001", "2", "5", True),
-        ("0003", "3", "9", True),
-        ("0002", "2.5", "4", False),
-    ]
-    one = CliRunner().invoke(group, ["show", "mine", "1"]).output
-    assert "1 report · loss=2, speed=5" in one
-    assert "Pareto front: 2" in CliRunner().invoke(group, ["list"]).output
-
-
-# Who goes by several.
-
-
 def plan(**given: Any) -> Plan:
     usual: dict[str, Any] = {
         "trainable": train_both,
@@ -282,30 +183,6 @@ def plan(**given: Any) -> Plan:
         "run": mqtune.RunOptions(),
     }
     return Plan(Settings.of(**{**others, **usual, **BOTH, **given}))
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {},
-        {"searcher": "random"},
-        {"searcher": mqtune.PointsFirst([{"x": 0.5}])},
-        {"scheduler": mqtune.FIFO()},
-        {"stop": {"loss": 0.1, "epoch": 3}},
-        {
-            "stop": mqtune.schedulers.stopping.MaximumIteration(3)
-            | mqtune.TimeLimit(3)
-            | mqtune.schedulers.stopping.TrialsEnded(3)
-            | mqtune.schedulers.stopping.ReportsReceived(9)
-        },
-        {"stop": mqtune.TrialPlateau("loss") & mqtune.schedulers.stopping.MaximumIteration(3)},
-        {"stop": mqtune.ExperimentPlateau("speed")},
-        {"stop": mqtune.ExperimentPlateau("accuracy", mode="max")},
-        {"stop": lambda trial, report: False},
-    ],
-)
-def test_what_names_its_metric_or_does_without_goes_with_several(given: dict[str, Any]) -> None:
-    assert plan(**given).objective.metrics == ("loss", "speed")
 
 
 class Own(StopRule):
@@ -341,16 +218,6 @@ def test_what_goes_by_one_metric_is_refused_when_the_tuner_is_made(given: dict[s
         plan(**given)
 
 
-def test_a_bound_is_reached_by_the_mode_of_its_metric() -> None:
-    found = simulated(stop={"loss": 0.55, "speed": 7}, max_trials=20)
-    for each in found:
-        by_loss, by_speed = each.metrics["loss"] <= 0.55, each.metrics["speed"] >= 7
-        assert (each.reason != "") is (by_loss or by_speed)
-
-
-# Runs.
-
-
 def curve(config: Config) -> Iterator[tuple[float, Metrics]]:
     for step in range(1, 4):
         yield 1.0, both((1 + config["x"]) / step, config["x"] * 10)
@@ -363,24 +230,6 @@ def simulated(reports: Callable[[Config], Any] = curve, **given: Any) -> Results
         return tuner.run()
     finally:
         tuner.close()
-
-
-def test_a_function_can_not_return_one_number_for_several_metrics(tmp_path: Path) -> None:
-    def half(config: Config) -> float:
-        return 0.5
-
-    with contextlib.closing(AttemptHere(tmp_path, options={"metric": ["loss", "speed"]})) as attempt:
-        ending = attempt.run(half)
-
-    assert "half returned 0.5, which is float; give a dict of the metrics ['loss', 'speed']" in ending.error
-
-
-def test_another_experiment_of_the_name_differs_in_its_metrics() -> None:
-    first = DefinitionWriter(plan(name="mine", seed=1))
-    kept = mqtune.core.codec.encode_value(first.definition(None))
-    assert DefinitionWriter(plan(name="mine")).definition(kept)["metric"] == ["loss", "speed"]
-    with pytest.raises(MqtuneError, match=r"mode was \['min', 'max'\] and is \['min', 'min'\]"):
-        DefinitionWriter(plan(name="mine", mode="min")).definition(kept)
 
 
 LIMIT = "latency <= 10"
@@ -428,9 +277,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-# How they are said.
-
-
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -456,23 +302,6 @@ def test_a_constraint_alone_is_nothing_to_optimise(alone: Any) -> None:
         tuner_of(alone)
 
 
-def test_modes_are_those_of_what_is_optimised(home: Path) -> None:
-    assert Objective.of(["loss", LIMIT, "speed"], ["min", "max"]).modes == ("min", "max")
-    with pytest.raises(ConfigurationError, match="give one mode for each metric"):
-        tuner_of(["loss", LIMIT], mode=["min", "min"])
-
-
-@pytest.mark.parametrize("name", ["outcome_constraints", "constraints_func"])
-def test_who_gives_them_elsewhere_is_told_where_they_belong(name: str) -> None:
-    where = r'metric=\["loss", "latency <= 10"\]'
-    with pytest.raises(
-        ConfigurationError, match=rf"OptunaSearcher has no argument '{name}'; do you mean Tuner\({where}\)"
-    ):
-        OptunaSearcher(**{name: [LIMIT]})
-    with pytest.raises(ConfigurationError, match=f"Tuner has no argument '{name}'; do you mean {where}"):
-        tuner_of("loss", **{name: [LIMIT]})
-
-
 def test_where_all_but_the_metric_is_unknown_constraints_are_refused() -> None:
     with pytest.raises(
         ConfigurationError, match=r"Repeater: OptunaSearcher learns of the mean .* latency <= 10; leave"
@@ -493,65 +322,6 @@ def test_a_name_that_no_report_has_is_a_mistake_as_soon_as_a_trial_has_completed
         ).run()
     kept = mqtune.Failures(accept_no_report=True)
     assert len(tuner_of(["loss", "latenzy <= 10"], failures=kept).run()) == 6
-
-
-# What an experiment is.
-
-
-def test_a_definition_has_them_where_there_are_some_and_they_can_not_change(home: Path) -> None:
-    limited = tuner_of(["loss", "latency<=10.50"], name="limited").run()
-    plain = tuner_of("loss", name="plain").run()
-
-    assert (limited.definition["metric"], limited.definition["outcome_constraints"]) == ("loss", ["latency <= 10.5"])
-    assert limited.summary()["outcome_constraints"] == ["latency <= 10.5"]
-    assert "outcome_constraints" not in {**plain.definition, **plain.summary()}
-    assert [str(each) for each in Results.load(home / "limited").experiment.objective.constraints] == [
-        "latency <= 10.5"
-    ]
-    backend = mqtune.Simulated(lambda each: [(1.0, {"loss": 1.0, "latency": 1.0})], keep_journal=True)
-    for metric in (LIMITED, "loss"):
-        tuner_of(metric, name="again", backend=backend, run=mqtune.RunOptions(progress=False, overwrite=True)).run()
-        for other in ("loss", ["loss", "latency <= 11"], LIMITED):
-            again = tuner_of(other, name="again", backend=backend)
-            if other == metric:
-                assert len(again.run()) == 6
-            else:
-                with pytest.raises(NameTaken, match=r"outcome_constraints was"):
-                    again.run()
-
-
-def test_a_driver_that_resumes_asks_and_decides_as_the_one_before(home: Path) -> None:
-    def decisions(name: str, *cuts: int) -> list[str]:
-        backend = mqtune.Simulated(
-            lambda each: [(1.0, {"loss": each["x"] / step, "latency": 20 * each["y"]}) for step in (1, 2, 3)],
-            slots=2,
-            keep_journal=True,
-        )
-
-        def new() -> mqtune.Tuner:
-            return tuner_of(
-                name=name, backend=backend, searcher="tpe", scheduler=mqtune.ASHA(3, reduction_factor=2), max_trials=16
-            )
-
-        for steps in cuts:
-            with closing(new()) as cut:
-                for _ in range(steps):
-                    cut.step()
-        return happened(new().run())
-
-    assert decisions("cut", 5, 12) == decisions("uncut")
-
-
-def test_a_replay_under_another_scheduler_keeps_to_them(home: Path) -> None:
-    results = tuner_of(max_trials=20).run()
-    replayed = Replay(results).run(mqtune.ASHA(2, reduction_factor=2))
-
-    assert replayed.original.trial == results.best.id
-    assert replayed.course.value is not None
-    assert results.experiment.trials[TrialId(replayed.course.trial)].last_metrics["latency"] <= 10
-
-
-# Which trials keep to them.
 
 
 def test_the_best_trial_is_the_best_of_those_that_keep_to_the_constraints(tmp_path: Path) -> None:
@@ -581,34 +351,6 @@ def test_where_none_keeps_to_them_there_is_no_best_and_the_error_says_so(tmp_pat
         results.raise_if_failed()
     assert results.pareto_front == []
     assert [series.name for series in Plots(results).history().panels[0].series] == ["infeasible"]
-
-
-def test_the_front_has_the_trials_whose_last_report_keeps_to_them(tmp_path: Path) -> None:
-    several: dict[str, Any] = {"metric": ["loss", "speed", LIMIT], "mode": ["min", "max"]}
-    results = of(
-        tmp_path / "several", [(0.1, 30)], [(0.5, 50), (0.4, 9)], [(0.2, 5), (0.3, 50)], [(0.4, None)], **several
-    )
-    assert [each.id for each in results.pareto_front] == ["0002"]
-
-    book = Book(tmp_path / "open", **several)
-    book.stage("0001")
-    book.report("0001", {"loss": 1.0, "speed": 1.0, "latency": 3})
-    assert [each.id for each in Results.load(book.save()).pareto_front] == ["0001"]
-    book.report("0001", {"loss": 0.5, "speed": 1.0, "latency": 13})
-    assert Results.load(book.save()).pareto_front == []
-
-
-def test_tables_and_pictures_say_which_trials_violate_them(tmp_path: Path) -> None:
-    results = of(tmp_path / "shown", [(0.1, 30)], [(0.5, 5), (0.2, 20), (0.4, 9)], [(0.45, 1)])
-
-    results.to_csv(tmp_path / "trials.csv")
-    rows = list(csv.DictReader((tmp_path / "trials.csv").read_text().splitlines()))
-    assert [row["feasible"] for row in rows] == ["False", "True", "True"]
-    shown = CliRunner().invoke(group, ["show", str(results.folder)]).output
-    assert "feasible" in shown
-    (panel,) = Plots(results).history().panels
-    points = {series.name: series.y for series in panel.series}
-    assert points == {"infeasible": [0.1], "completed": [0.4, 0.45], "best so far": [0.4, 0.4]}
 
 
 def test_rules_and_checkpoints_go_by_what_keeps_to_them(tmp_path: Path) -> None:
@@ -649,37 +391,14 @@ def test_the_best_checkpoint_is_the_best_that_keeps_to_them_and_is_kept(home: Pa
     assert checkpoint_of(strict, trial, "best") == "0001-1-3"
 
 
-def test_configs_with_a_repetition_that_violates_them_come_behind_the_others(home: Path) -> None:
-    space = {"x": mqtune.grid_search([0.1, 0.2, 0.3]), "y": mqtune.grid_search([0.1, 0.4])}
-    backend = mqtune.Simulated(lambda each: [(1.0, {"loss": each["x"], "latency": 2 * each["y"] / each["x"]})])
-    results = mqtune.Tuner(
-        stand_in,
-        space,
-        metric=["loss", "latency <= 5"],
-        mode="min",
-        searcher=mqtune.Repeater("y"),
-        backend=backend,
-        run=mqtune.RunOptions(progress=False),
-    ).run()
-
-    assert [each.config["x"] for each in results.repeated()] == [0.2, 0.3, 0.1]
-
-
 def test_a_study_of_the_experiment_knows_by_how_much_trials_violate_them(tmp_path: Path) -> None:
     results = of(
-        tmp_path / "studied",
-        [(0.1, 30)],
-        [(0.5, 5), (0.2, 20), (0.4, 9)],
-        [(0.3, None)],
-        space=Space(SPACE).describe(),
+        tmp_path / "studied", [(0.1, 30)], [(0.5, 5), (0.2, 20), (0.4, 9)], [(0.3, None)], space=Space(SPACE).describe()
     )
     study = results.to_optuna_study()
 
     assert [each.system_attrs["constraints"] for each in study.trials] == [[20], [-1], [math.inf]]
     assert study.best_trial.number == 1
-
-
-# What searchers learn.
 
 
 def test_samplers_know_by_how_much_a_trial_violates_them() -> None:
@@ -708,34 +427,3 @@ def test_samplers_know_by_how_much_a_trial_violates_them() -> None:
     # What nobody knows to keep to them must not pass for one that does.
     states = [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.FAIL, TrialState.COMPLETE]
     assert [each.state for each in seen] == states
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_tpe_proposes_more_that_keeps_to_a_constraint_than_chance(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, several: bool
-) -> None:
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path))
-
-    def run(name: str, searcher: Searcher) -> Results:
-        return mqtune.Tuner(
-            stand_in,
-            SPACE,
-            metric=["loss", *(["other"] if several else []), "sum >= 1.6"],
-            mode="min",
-            searcher=searcher,
-            max_trials=60,
-            seed=1,
-            name=name,
-            backend=mqtune.Simulated(
-                lambda each: [(1.0, {"loss": each["x"], "other": each["y"], "sum": each["x"] + each["y"]})]
-            ),
-            run=mqtune.RunOptions(progress=False),
-        ).run()
-
-    by_model = run("model", OptunaSearcher())
-    by_chance = run("chance", RandomSearcher(Space(SPACE), seed=1))
-    late = [sum(each.is_feasible for each in list(found)[30:]) for found in (by_model, by_chance)]
-    assert late[0] > late[1] + 8
-    assert all(each.metrics["sum"] >= 1.6 for each in by_model.pareto_front)
-    again = Results.load(by_model.folder)
-    assert [each.id for each in again.pareto_front] == [each.id for each in by_model.pareto_front]

@@ -3,17 +3,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from waiting import eventually
 
 import mqtune
 from mqtune import Results
-from mqtune.core.errors import ExperimentFinished, TrialFailed, UserCodeFailed
-from mqtune.core.events import Requested
-from mqtune.core.trial import Decision, Report, Trial, TrialStatus
+from mqtune.core.errors import UserCodeFailed
+from mqtune.core.trial import Decision, Report, Trial
 
 
 def curve(config: dict[str, Any]) -> list[dict[str, float]]:
@@ -48,22 +50,6 @@ def test_results_that_can_not_be_saved_are_returned_all_the_same(
     assert "`mqtune drive x` writes them" in caplog.text
 
 
-def test_the_progress_says_who_decides_and_counts_the_trials_that_a_request_has_set(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    backend = mqtune.Simulated(lambda config: ((1.0, each) for each in curve(config)), slots=2, keep_journal=True)
-    tuner = tuned(backend=backend, run=mqtune.RunOptions(progress=True))
-    tuner.step()
-    request = Requested(id="set", action="set", trial="", arguments={"max_trials": 5}, by="me", at=1.0)
-    backend.open("x", mqtune.Resources()).journal.request(request)
-
-    tuner.run()
-
-    said = capsys.readouterr().err
-    assert said.splitlines()[0].endswith(" · searcher random; no scheduler, each trial runs to its end")
-    assert "5/5 trials: 5 completed" in said
-
-
 def drive(tuner: mqtune.Tuner) -> None:
     while not tuner.is_finished:
         tuner.step()
@@ -87,23 +73,6 @@ def test_an_experiment_that_fails_in_a_loop_of_ones_own_is_ended_as_failed(mqtun
         assert tuner.results().outcome == "failed"
 
 
-def test_an_experiment_that_has_failed_is_ended_as_failed_when_a_loop_of_ones_own_closes_it(mqtune_home: Path) -> None:
-    tuner = mqtune.Tuner(
-        curve,
-        {"x": mqtune.uniform(0, 1)},
-        metric="loss",
-        mode="min",
-        name="x",
-        backend=mqtune.Simulated(lambda _: [(1.0, RuntimeError("it can't begin"))], slots=1),
-        failures=mqtune.Failures(fail_fast="raise"),
-        run=mqtune.RunOptions(progress=False),
-    )
-    with contextlib.closing(tuner), pytest.raises(TrialFailed):
-        drive(tuner)
-
-    assert Results.load("x").outcome == "failed"
-
-
 def test_a_run_that_is_over_can_still_be_looked_at(mqtune_home: Path) -> None:
     tuner = tuned()
     tuner.run()
@@ -114,21 +83,6 @@ def test_a_run_that_is_over_can_still_be_looked_at(mqtune_home: Path) -> None:
     assert "3 COMPLETED" in tuner.debug_string()
     assert "best loss=" in tuner.debug_string()
     assert {path.name for path in tuner.folder.iterdir()} >= {"journal.msgpack", "trials.csv", "results.json"}
-
-
-def test_a_finished_experiment_is_not_stepped_and_goes_on_with_a_trial_that_is_added(mqtune_home: Path) -> None:
-    tuner = tuned()
-    while not tuner.is_finished:
-        tuner.step()
-    with pytest.raises(ExperimentFinished, match="nothing left to step"):
-        tuner.step()
-
-    added = tuner.add({"x": 0.5})
-    while not tuner.is_finished:
-        tuner.step()
-
-    assert added.status is TrialStatus.COMPLETED
-    tuner.close()
 
 
 def interrupted(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, float]]]:
@@ -166,3 +120,114 @@ def test_who_interrupts_before_the_experiment_is_opened_is_not_told_of_a_folder(
 
     said = "Interrupted before experiment x was opened: nothing of it has changed; run the same script again."
     assert said in capsys.readouterr().err
+
+
+#: A searcher, say, that is in the middle of C code, where no Python handler can run.
+BUSY = """
+import hashlib, sys, threading
+from mqtune.driver.interrupts import Interrupts
+
+begins = threading.Event()
+threading.Thread(target=lambda: begins.wait() and print("busy", flush=True), daemon=True).start()
+# The other thread gets its turn when the main thread is in C code, and not before.
+sys.setswitchinterval(3600)
+with Interrupts().handled(lambda: "kept in /somewhere"):
+    begins.set()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+"""
+
+
+WAITS = """
+import time
+from mqtune.driver import interrupts
+
+interrupts.ORDERLY_S = 0.2
+with interrupts.Interrupts().handled(lambda: "kept in /somewhere"):
+    print("busy", flush=True)
+    while True:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print("ended at once", flush=True)
+            break
+"""
+
+
+#: More files than select() takes: a script's own, as with a large data set.
+HOLDS_MANY_FILES = """
+import os, resource
+limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limit), limit))
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+"""
+
+
+@pytest.mark.parametrize("before", ["", HOLDS_MANY_FILES], ids=["", "with many files"])
+def test_an_end_in_good_order_that_takes_too_long_is_cut_short(before: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", before + WAITS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as waits:
+        try:
+            assert waits.stdout is not None
+            assert waits.stdout.readline() == "busy\n"
+            waits.send_signal(signal.SIGINT)
+            said, errors = waits.communicate(timeout=20)
+        finally:
+            waits.kill()
+    assert said == "ended at once\n"
+    assert "takes too long" in errors
+    assert waits.returncode == 0
+
+
+#: Its standard error is closed, or a pipe that nobody reads and that is full.
+MUTE = """
+import os, signal
+from mqtune.driver.interrupts import Interrupts
+
+if {is_closed}:
+    os.close(2)
+else:
+    os.dup2(os.pipe()[1], 2)
+    os.set_blocking(2, False)
+    try:
+        while True:
+            os.write(2, b" " * 4096)
+    except BlockingIOError:
+        os.set_blocking(2, True)
+interrupts = Interrupts()
+with interrupts.handled():
+    signal.raise_signal(signal.SIGTERM)
+    print("signals:", interrupts.count, flush=True)
+"""
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "stuck"])
+def test_a_signal_counts_although_nobody_can_be_told(is_closed: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", MUTE.format(is_closed=is_closed)], stdout=subprocess.PIPE, timeout=20, check=True
+    )
+
+    assert done.stdout == b"signals: 1\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_second_signal_ends_a_process_whose_main_thread_is_busy_in_c_code(
+    number: signal.Signals, code: int
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as busy:
+        try:
+            assert busy.stdout is not None
+            assert busy.stdout.readline() == "busy\n"
+            busy.send_signal(number)
+            # Two of them that wait are one.
+            status = Path(f"/proc/{busy.pid}/status")
+            eventually(lambda: "ShdPnd:\t0000000000000000" in status.read_text())
+            busy.send_signal(number)
+            busy.wait(10)
+        finally:
+            busy.kill()
+        assert busy.stderr is not None
+        assert busy.returncode == code
+        assert "kept in /somewhere" in busy.stderr.read()

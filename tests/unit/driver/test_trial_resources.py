@@ -7,32 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
 import pytest
-from bench import Bench, Slots
-from simulation import Killed, Simulation, curve
-from waiting import eventually
 
 import mqtune
-from mqtune import PointsFirst, Simulated, Space
-from mqtune.backends import WorkerProcess
-from mqtune.cli.worker import command
-from mqtune.core.callback import Callback
+from mqtune import Space
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
-from mqtune.core.timing import Timing
-from mqtune.core.trial import AttemptEnd, Config, Trial, TrialId, TrialStatus
-from mqtune.driver import (
-    Limits,
-    ResourcesByConfig,
-    check_gangs,
-    slot_settings,
-)
-from mqtune.journal import Unclaimed
+from mqtune.core.trial import Config, TrialId, TrialStatus
+from mqtune.driver import ResourcesByConfig, check_gangs, slot_settings
 from mqtune.worker import WorkerSettings
-
-TIMING = Timing()
-LOOK_AT_LEASES_S, UNCLAIMED_S = TIMING.look_at_leases_s, TIMING.unclaimed_s
 
 PAIR = Resources(machines=2)
 
@@ -62,27 +45,6 @@ def test_a_gang_is_lost_with_any_of_its_workers_and_runs_again_as_a_whole(mqtune
     first = results.experiment.trials[TrialId("0001")]
     assert [attempt.end.value for attempt in first.attempts if attempt.end] == ["lost", "completed"]
     assert all(result.status is TrialStatus.COMPLETED for result in results)
-
-
-def test_too_few_simulated_workers_for_a_gang_are_no_slots(mqtune_home: Path) -> None:
-    run = mqtune.RunOptions(progress=False, queue_trials=False)
-    refused = mqtune.Tuner(
-        trainable,
-        {"a": 1},
-        metric="loss",
-        mode="min",
-        resources=Resources(seats=3),
-        backend=mqtune.Simulated(play_once, slots=2),
-        run=run,
-    )
-
-    with pytest.raises(
-        InsufficientResources, match=r"no fleet offers 3 slots with 1 CPU each: 2 of 2 simulated workers"
-    ):
-        refused.run()
-
-
-# Refusals.
 
 
 class OneSlotEach:
@@ -183,87 +145,6 @@ def test_each_trial_gets_what_its_config_asks_for(mqtune_home: Any) -> None:
     assert {each.status for each in results} == {TrialStatus.COMPLETED}
 
 
-def test_another_driver_takes_it_from_the_journal_and_calls_the_function_for_new_trials_alone(mqtune_home: Any) -> None:
-    backend = mqtune.Simulated(play, slots=1, keep_journal=True)
-    first = tuner(backend=backend)
-    while len(first.get_trials()) < 2:
-        first.step()
-    first.close()
-    begun = asked(first)
-    assert 2 <= len(begun) < len(ALL)
-    huge = mqtune.Resources(gpus=8)
-
-    def by_other_width(config: Config) -> mqtune.Resources:
-        return huge
-
-    by_other_width.__name__ = by_width.__name__
-    second = tuner(backend=backend, resources=by_other_width)
-    second.run()
-
-    assert asked(second) == {width: begun.get(width, huge) for width in ALL}
-
-
-@pytest.mark.parametrize("call", range(1, 24))
-def test_whoever_comes_after_a_driver_that_was_killed_asks_for_the_same(call: int) -> None:
-    def by_rate(config: Config) -> mqtune.Resources:
-        return LARGE if config["lr"] > 0.5 else SMALL
-
-    def simulation() -> Simulation:
-        limits = Limits(max_trials=6, asks=ResourcesByConfig(by_rate, Space({"lr": mqtune.uniform(0, 1)})))
-        return Simulation(Simulated(curve(2), slots=2, keep_journal=True), limits=limits)
-
-    cut = simulation()
-    with pytest.raises(Killed):
-        cut.run(kill_at=call)
-    cut.run()
-
-    whole = simulation().run()
-    found = [[each.attempts[0].resources for each in one.experiment.trials.values()] for one in (cut, whole)]
-    assert found[0] == found[1]
-    assert {SMALL, LARGE} == set(found[0])
-    trials = cut.experiment.trials.values()
-    assert all(each.attempts[0].resources == by_rate(each.config) for each in trials)
-
-
-def test_a_trial_that_is_run_again_asks_for_the_same_and_one_with_another_config_for_its_own() -> None:
-    calls: list[float] = []
-
-    def by_rate(config: Config) -> mqtune.Resources:
-        calls.append(config["lr"])
-        return LARGE if config["lr"] > 0.5 else SMALL
-
-    by_config = ResourcesByConfig(by_rate, Space({"lr": mqtune.uniform(0, 1)}))
-    calls.clear()
-    points: list[Config] = [{"lr": 0.1}]
-    simulation = Simulation(
-        Simulated(curve(50), slots=1),
-        searcher=lambda: _bound(points),
-        limits=Limits(max_trials=1, asks=by_config),
-    )
-    driver = simulation.driver()
-    while not simulation.experiment.trials or simulation.experiment.trials["0001"].reports < 3:
-        driver.step(10)
-    for config in (None, {"lr": 0.9}):
-        driver.steer("pause", "0001", {})
-        while simulation.experiment.trials["0001"].status is not TrialStatus.PAUSED:
-            driver.step(10)
-        driver.steer("resume", "0001", {} if config is None else {"config": config})
-        driver.step(10)
-
-    attempts = simulation.experiment.trials["0001"].attempts
-    assert [each.resources for each in attempts] == [SMALL, SMALL, LARGE]
-    assert calls == [0.1, 0.9]
-
-
-def _bound(points: list[Config]) -> PointsFirst:
-    searcher = PointsFirst(points)
-    searcher.bind(Space({"lr": mqtune.uniform(0, 1)}), 0, metric="loss", mode="min")
-    return searcher
-
-
-# What nobody offers.
-
-
 def test_a_trial_that_no_slot_can_ever_take_fails_and_says_why_and_the_others_run(mqtune_home: Any) -> None:
     tuned = tuner(backend=mqtune.Simulated(play, slots=2, offer=SMALL))
 
@@ -275,19 +156,6 @@ def test_a_trial_that_no_slot_can_ever_take_fails_and_says_why_and_the_others_ru
     assert ended == {256: (TrialStatus.COMPLETED, ""), 1024: refused, 512: (TrialStatus.COMPLETED, ""), 2048: refused}
     # They were never offered to the slots.
     assert tuned.has_resources(SMALL)
-
-
-def test_an_experiment_none_of_whose_trials_fits_any_slot_is_refused_before_the_first(mqtune_home: Any) -> None:
-    tuned = tuner(
-        backend=mqtune.Simulated(play, offer=mqtune.Resources()),
-        run=mqtune.RunOptions(progress=False, queue_trials=False),
-    )
-
-    with pytest.raises(InsufficientResources, match="a slot with 1 GPU, 1 CPU or 2 GPUs, 1 CPU: 4 of 4"):
-        tuned.run()
-
-
-# What is refused at once.
 
 
 def _fails(config: Config) -> mqtune.Resources:
@@ -318,16 +186,6 @@ def test_without_a_space_nothing_is_known_of_the_configs() -> None:
         tuner(space=None)
 
 
-def test_a_function_that_changes_a_config_changes_only_its_own_copy(mqtune_home: Any) -> None:
-    def taking(config: Config) -> mqtune.Resources:
-        return LARGE if config.pop("width") > 512 else SMALL
-
-    tuned = tuner(resources=taking)
-    tuned.run()
-
-    assert asked(tuned) == ALL
-
-
 class Plain:
     """Its sessions know what all trials ask for."""
 
@@ -338,19 +196,6 @@ class Plain:
 def test_a_backend_whose_trials_all_get_the_same_refuses_the_experiment(mqtune_home: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"SimpleNamespace, all get the same: give mqtune.Resources"):
         tuner(backend=Plain()).run()
-
-
-# On this machine alone.
-
-
-def test_slots_of_this_machine_suit_all_trials() -> None:
-    def by_size(config: Config) -> mqtune.Resources:
-        tags = ["fast"] if config["width"] > 512 else []
-        return mqtune.Resources(cpus=2 if config["width"] > 512 else 1, tags=tags)
-
-    most = ResourcesByConfig(by_size, Space(WIDTHS)).most
-
-    assert most == mqtune.Resources(cpus=2, tags=["fast"])
 
 
 def test_slots_of_this_machine_can_not_have_different_numbers_of_gpus() -> None:
@@ -445,15 +290,6 @@ def test_memory_that_nobody_knows_is_not_promised(machine: Any) -> None:
         slot_settings(Resources(gpu_memory_gb=8), None)
 
 
-def test_where_trials_ask_for_different_amounts_of_memory_there_are_slots_for_as_many_of_the_smallest(
-    machine: Any,
-) -> None:
-    machine(64, ("0", "1"), 80_000)
-
-    assert offered(slot_settings(Resources(gpu_memory_gb=40), None, 5_000_000_000))[1] == 2 * 16
-    assert offered(slot_settings(Resources(gpu_memory_gb=40), None))[1] == 2 * 2
-
-
 @pytest.mark.parametrize("slots", [0, 3, 50])
 def test_slots_that_do_not_go_with_the_memory_of_the_gpus_are_refused(machine: Any, slots: int) -> None:
     machine(8, ("0", "1"), 24_000)
@@ -469,43 +305,6 @@ def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
 
     with pytest.raises(ConfigurationError, match=r"give a multiple of 2, and RunOptions\(max_concurrent=3"):
         slot_settings(Resources(gpus=0.5), 3)
-
-
-def test_a_setting_for_an_operators_workers_is_not_passed_on_to_a_local_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = [each for each in command.params if isinstance(each, click.Option) and each.allow_from_autoenv]
-    of_workers = {
-        str(each.envvar) if isinstance(each.envvar, str) else f"MQTUNE_{each.name}".upper() for each in settings
-    }
-    elsewhere = {"MQTUNE_BROKER", "MQTUNE_CODE_ROOT", "MQTUNE_LOG_ROOT", "MQTUNE_OWNER_FD"}
-
-    for name in of_workers - elsewhere:
-        monkeypatch.setenv(name, "1")
-    worker = WorkerProcess(tmp_path / "log", ["-c", "import os; print(*os.environ)"])
-    eventually(lambda: "PATH" in (tmp_path / "log").read_text().split())
-    worker.kill()
-    assert (of_workers - elsewhere).isdisjoint((tmp_path / "log").read_text().split())
-
-
-@pytest.mark.parametrize(
-    ("asked", "slots", "number"),
-    [
-        (Resources(seats=3), None, 6),
-        (Resources(seats=20), None, 20),
-        (Resources(seats=3), 5, 5),
-        (Resources(cpus=2, seats=3), None, 3),
-        (Resources(gpus=1, seats=3), None, 4),
-        (Resources(gpu_memory_gb=2, seats=10), None, 12),
-    ],
-    ids=str,
-)
-def test_there_are_slots_for_all_seats_of_a_trial(
-    machine: Any, asked: Resources, slots: int | None, number: int
-) -> None:
-    machine(8, ("0", "1", "2", "3"), memory_mb=24_576)
-
-    assert offered(slot_settings(asked, slots))[1] == number
 
 
 @pytest.mark.parametrize(
@@ -525,80 +324,3 @@ def test_a_machine_without_room_for_all_seats_of_a_trial_is_refused(
 
     with pytest.raises((ConfigurationError, InsufficientResources), match=error):
         slot_settings(asked, slots)
-
-
-# Gangs whose workers the test plays.
-
-
-class Seats(Slots):
-    """A backend that notes each seat that starts, and knows what waits in its queue."""
-
-    def __init__(self, slots: int) -> None:
-        super().__init__(slots)
-        self.begun: list[tuple[str, int, str]] = []
-        self.waiting: set[tuple[TrialId, int]] = set()
-
-    def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        self.begun.append((trial, attempt, queue))
-
-    def queued(self) -> set[tuple[TrialId, int]]:  # type: ignore[override]
-        return self.waiting
-
-
-def gang(folder: Path, **options: object) -> tuple[Bench, Seats]:
-    """A trial with two seats that is staged."""
-    bench = Bench(folder, max_trials=1, resources=Resources(seats=2), **options)  # type: ignore[arg-type]
-    bench.backend = backend = Seats(2)
-    bench.begin()
-    return bench.step(), backend
-
-
-def test_a_gang_of_which_a_lease_has_run_out_is_lost_once(tmp_path: Path) -> None:
-    bench, _ = gang(tmp_path)
-    bench.start()
-    bench.worker.renew([bench.claims["0001~1"]], 0.0)
-    for _ in range(20):
-        bench.clock.now += LOOK_AT_LEASES_S
-        bench.step()
-
-    assert [attempt.end for attempt in bench.trial().attempts] == [AttemptEnd.LOST, None]
-
-
-@pytest.mark.parametrize(
-    ("held", "queued", "again"),
-    [
-        (set(), {"0001", "0001~1"}, 0),
-        ({"0001"}, {"0001~1"}, 0),
-        ({"0001"}, set(), 1),
-        (set(), {"0001"}, 1),
-        ({"0001", "0001~1"}, set(), 0),
-    ],
-)
-def test_a_gang_is_published_again_while_a_seat_of_it_is_with_nobody(
-    tmp_path: Path, held: set[str], queued: set[str], again: int
-) -> None:
-    bench, backend = gang(tmp_path)
-    bench.worker.hold([Unclaimed(TrialId(name), 1, "w") for name in held], 100 * UNCLAIMED_S)
-    backend.waiting = {(TrialId(name), 1) for name in queued}
-    backend.published.clear()
-    bench.clock.now += UNCLAIMED_S
-    bench.step()
-
-    assert backend.published == [("0001", 1)] * again
-
-
-def test_a_backend_hears_of_each_seat_that_starts_and_callbacks_of_the_trial_once(tmp_path: Path) -> None:
-    heard: list[str] = []
-
-    class Told(Callback):
-        in_loop = True
-
-        def on_trial_start(self, trial: Trial) -> None:
-            heard.append(trial.id)
-
-    bench, backend = gang(tmp_path, callbacks=[Told()])
-    bench.start()
-
-    assert bench.grant.assignment.gang == "2:any:1 CPU"
-    assert backend.begun == [("0001", 1, "mqtune.cpu"), ("0001~1", 1, "mqtune.cpu")]
-    assert heard == ["0001"]

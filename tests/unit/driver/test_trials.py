@@ -11,16 +11,41 @@ from typing import Any
 import pytest
 from bench import NAME, Bench
 
-from mqtune import Checkpoint, RandomSearcher, Results, Space, Trainable, randint, uniform
+from mqtune import (
+    FIFO,
+    Checkpoint,
+    GridSearcher,
+    PointsFirst,
+    RandomSearcher,
+    Results,
+    Space,
+    Trainable,
+    choice,
+    grid_search,
+    randint,
+    uniform,
+)
 from mqtune.checkpoints import encode_dict, open_store
 from mqtune.core.codec import REPORTS_PREFIX, encode_value
 from mqtune.core.errors import CheckpointGone, ConfigurationError, ImpossibleEvent, InvalidTransition, NothingResumes
-from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken, TrialClosed, TrialStaged
-from mqtune.core.trial import AttemptEnd, CheckpointId, Intent, Trial, TrialId, TrialStatus, trial_of
-from mqtune.driver import Requeue, Retention
+from mqtune.core.events import AttemptEnded, AttemptStarted, DecisionTaken
+from mqtune.core.trial import (
+    Action,
+    Attempt,
+    AttemptEnd,
+    CheckpointId,
+    Config,
+    Decision,
+    Intent,
+    Trial,
+    TrialId,
+    TrialStatus,
+    trial_of,
+)
+from mqtune.driver import AnswerQuestion, Requeue, Retention
 from mqtune.journal import JOURNAL_FILE, JournalFile, made_mark, output_path
 from mqtune.results import Fold, FolderSource, Followed, Snapshot
-from mqtune.schedulers import Wait
+from mqtune.schedulers import Resume, Wait
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 
@@ -40,43 +65,6 @@ def assert_comes_back(bench: Bench) -> None:
     """The journal has all that the driver knows."""
     living, heir = as_known(bench)
     assert heir == living
-
-
-# Starting.
-
-
-def request(bench: Bench, config: dict[str, Any], **arguments: Any) -> None:
-    """Request a trial, as another process does."""
-    bench.driver.steer("add", "", {"config": config, **arguments})
-
-
-def test_requested_configs_are_tried_before_the_searchers_in_their_order_and_are_not_counted_as_its_own(
-    tmp_path: Path,
-) -> None:
-    bench = Bench(tmp_path, slots=1, max_trials=3)
-    for lr in (0.125, 0.25):
-        request(bench, {"lr": lr})
-    bench.step()
-
-    for number in range(1, 5):
-        bench.start(f"{number:04d}").end(f"{number:04d}")
-
-    staged = bench.of(TrialStaged)
-    assert [event.suggested for event in staged] == [True, False, False, True, True]
-    assert [event.config["lr"] for event in staged][1:3] == [0.125, 0.25]
-    assert_comes_back(bench)
-
-
-def test_a_trial_that_is_added_again_with_its_key_is_the_one_that_there_is(bench: Bench) -> None:
-    trial = bench.hand.add({"lr": 0.25}, key="theirs-7")
-
-    assert bench.hand.add({"lr": 0.5}, key="theirs-7", source="no such trial") is trial
-    assert (trial.id, trial.key, trial.config["lr"]) == (THREE, "theirs-7", 0.25)
-    assert bench.hand.add({"lr": 0.25}).id == "0004"
-    assert_comes_back(bench)
-    bench.begin()
-    assert bench.hand.add({"lr": 0.5}, key="theirs-7").id == THREE
-    assert len(bench.of(TrialStaged)) == 4
 
 
 @pytest.fixture
@@ -140,38 +128,7 @@ def test_a_trial_begins_with_the_checkpoint_that_is_chosen(stored: Bench, tmp_pa
             stored.start(ONE)
 
 
-def test_a_new_trial_begins_with_the_best_or_newest_checkpoint_of_another(stored: Bench) -> None:
-    _, best, newest = saved_folders(stored, ONE, 3.0, 1.0, 2.0)
-    (other,) = saved_folders(stored, TWO, 0.5)
-    for source, which, name in (
-        (ONE, "best", best),
-        (ONE, "newest", newest),
-        (TWO, "best", other),
-        ("", "best", other),
-    ):
-        trial = stored.hand.add({"lr": 0.25}, source=source, checkpoint=which)
-
-        assert (trial.attempt.checkpoint, trial.attempt.source) == (name, trial_of(name))
-
-
-def test_a_folder_that_was_brought_goes_when_the_trial_has_its_own(stored: Bench, tmp_path: Path) -> None:
-    trial = stored.hand.add({"lr": 0.25}, checkpoint=str(model_folder(tmp_path / "model")))
-    brought = trial.checkpoint
-    stored.retention = Retention(keep_last=1, keep_best=0)
-    stored.begin()
-    stored.start(trial.id)
-    saved = saved_folders(stored, trial.id, 2.0, 1.0)
-    assert brought in stored.trial(trial.id).checkpoints, "the attempt that began with it may be run again"
-
-    stored.end(trial.id)
-    stored.driver.close()
-
-    assert list(stored.trial(trial.id).checkpoints) == saved[-1:]
-    assert open_store(stored.store.url).ids() == []
-
-
 def test_a_checkpoint_of_another_experiment_brings_its_counters(stored: Bench, tmp_path: Path) -> None:
-    """As it lies in that one's store, and as its results gave it."""
     other = open_store(str(tmp_path / "other"))
     other.create()
     other.save(CheckpointId("p-0007-1-3"), model_folder(tmp_path / "model"), {"training_iteration": 12})
@@ -219,29 +176,6 @@ def test_a_trial_that_can_not_be_restarted_brings_nothing_into_the_store(stored:
         Bench(tmp_path / "none").hand.add({}, checkpoint=tmp_path / "model")
 
 
-# Ending.
-
-
-@pytest.mark.parametrize(
-    ("call", "status"),
-    [
-        ("stop", TrialStatus.EARLY_STOPPED),
-        ("fail", TrialStatus.FAILED),
-        ("abandon", TrialStatus.ABANDONED),
-    ],
-)
-def test_a_paused_trial_ends_where_it_is(bench: Bench, call: str, status: TrialStatus) -> None:
-    bench.hand.trial(ONE).pause()
-    bench.end(ONE)
-
-    getattr(bench.hand.trial(ONE), call)("no more")
-
-    assert (bench.trial().status, bench.trial().reason) == (status, "no more")
-    (closed,) = bench.of(TrialClosed)
-    assert (closed.trial, closed.by) == (ONE, "user")
-    assert_comes_back(bench)
-
-
 CALLS = ["stop", "complete", "fail", "abandon", "pause", "resume", "restart", "save"]
 
 REFUSED = [
@@ -272,52 +206,6 @@ def test_what_a_trial_in_this_status_can_not_do_is_refused_and_does_nothing(
     assert (as_known(bench), bench.backend.published, len(bench.events())) == (before, published, events)
 
 
-@pytest.mark.parametrize(("first", "then"), [("stop", "pause"), ("stop", "stop"), ("abandon", "stop")])
-def test_a_trial_that_is_told_to_end_is_told_once_and_one_that_is_to_pause_can_still_be(
-    bench: Bench, first: str, then: str
-) -> None:
-    bench.hand.trial(ONE).pause()
-    getattr(bench.hand.trial(ONE), first)("enough")
-
-    with pytest.raises(InvalidTransition, match=rf"told to {first} already \(enough\)"):
-        getattr(bench.hand.trial(ONE), then)("really")
-
-    assert (bench.told(ONE), bench.trial().reason) == (first, "enough")
-    bench.end(ONE)
-    assert bench.trial().status.is_terminal
-    assert_comes_back(bench)
-
-
-@pytest.mark.parametrize("runs", [True, False])
-@pytest.mark.parametrize(("call", "status"), [("complete", TrialStatus.COMPLETED), ("fail", TrialStatus.FAILED)])
-def test_a_trial_that_is_completed_or_fails_by_hand_is_not_tried_again(
-    tmp_path: Path, runs: bool, call: str, status: TrialStatus
-) -> None:
-    """Also one that has not reported: whoever completes it wants no other attempt."""
-    bench = Bench(tmp_path, max_failures=-1).step()
-    if runs:
-        bench.start(ONE)
-
-    getattr(bench.hand.trial(ONE), call)("by hand")
-    if runs:
-        bench.end(ONE)
-
-    trial = bench.trial()
-    assert (trial.status, trial.reason, len(trial.attempts)) == (status, "by hand", 1)
-    assert bench.driver.failure is None
-    assert_comes_back(bench)
-
-
-@pytest.fixture
-def failed(tmp_path: Path) -> Bench:
-    """A trial that waits for another try, and for a slot."""
-    bench = Bench(tmp_path, slots=1, max_failures=1, max_trials=1).step().start(ONE)
-    bench.backend.slots = 0
-    bench.fail(ONE)
-    assert list(bench.experiment.to_retry) == [ONE]
-    return bench
-
-
 def test_a_driver_says_which_trial_pauses_before_it_runs_again_and_the_next_driver_waits_no_longer(
     tmp_path: Path,
 ) -> None:
@@ -344,32 +232,6 @@ def test_a_driver_says_which_trial_pauses_before_it_runs_again_and_the_next_driv
     assert bench.driver.waiting_for == ""
 
 
-@pytest.mark.parametrize("ahead_s", [-1e9, 1e9])
-def test_no_worker_makes_a_trial_wait_by_an_odd_time_of_its_end(tmp_path: Path, ahead_s: float) -> None:
-    bench = Bench(tmp_path, slots=1, max_failures=-1, max_trials=1).step().start(ONE).fail(ONE).start(ONE)
-    now, bench.clock.now = bench.clock.now, bench.clock.now + ahead_s
-    claim = bench.claims[ONE]
-    ended = AttemptEnded(trial=claim.trial, attempt=claim.attempt, end=AttemptEnd.FAILED, at=bench.clock.now)
-    bench.clock.now = now
-    assert bench.worker.end(claim, ended.encode())
-
-    bench.step()
-
-    assert bench.trial().attempt.number == 3
-
-
-def test_a_trial_that_was_to_give_way_waits_for_no_pause(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, slots=1, max_failures=-1, max_trials=1).step()
-    bench.start(ONE).fail(ONE).start(ONE).fail(ONE)
-    bench.clock.now += 0.1
-    bench.step().start(ONE)
-
-    bench.driver.carry_out(Requeue(bench.trial(), "its share"))
-    bench.end(ONE)
-
-    assert bench.trial().attempt.number == 4
-
-
 # Pausing and going on.
 NESTED = Space({"model": {"width": randint(1, 1000), "body": {"depth": randint(1, 1000)}}, "lr": uniform(0, 1)})
 
@@ -388,59 +250,6 @@ def test_a_part_of_a_nested_config_changes_that_part_alone(tmp_path: Path, call:
         "lr": before["lr"],
     }
     assert_comes_back(bench)
-
-
-@pytest.mark.parametrize("has_failed", [False, True])
-def test_a_trial_that_waits_is_restarted_with_what_it_should_have_now(
-    tmp_path: Path, request: pytest.FixtureRequest, has_failed: bool
-) -> None:
-    bench: Bench = request.getfixturevalue("failed") if has_failed else Bench(tmp_path).step()
-
-    bench.hand.trial(ONE).restart({"lr": 0.5})
-    bench.backend.slots = 2
-    bench.step()
-
-    trial = bench.trial()
-    assert (trial.status, trial.attempt.number, trial.config["lr"]) == (TrialStatus.STAGED, 2, 0.5)
-    assert_comes_back(bench)
-
-
-def test_a_trial_that_runs_is_asked_to_save_once_until_it_has_reported_or_saved_something(bench: Bench) -> None:
-    for _ in range(2):
-        bench.hand.trial(ONE).save()
-        assert bench.told(ONE) == "save:1"
-
-    saved = bench.save(ONE)
-    bench.hand.trial(ONE).save()
-    assert bench.told(ONE) == "save:2"
-    bench.report(ONE, 1.0)
-    bench.hand.trial(ONE).save()
-    assert bench.told(ONE) == "save:3"
-
-    assert bench.trial().checkpoint == saved
-    assert bench.trial().status is TrialStatus.RUNNING
-
-
-# All of them.
-
-
-def test_stopping_all_leaves_what_has_ended_or_completes_and_leaves_nothing_paused(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, slots=3, max_trials=3).step().start(ONE).start(TWO).start(THREE)
-    bench.report(ONE, 1.0)
-    bench.end(ONE)
-    bench.hand.trial(TWO).complete("it has enough")
-    bench.hand.trial(THREE).pause()
-
-    bench.hand.stop_all("enough")
-    bench.end(TWO)
-    bench.end(THREE)
-
-    assert bench.driver.is_finished
-    assert [(trial.status, trial.reason) for trial in bench.hand.get_trials()] == [
-        (TrialStatus.COMPLETED, ""),
-        (TrialStatus.COMPLETED, "it has enough"),
-        (TrialStatus.EARLY_STOPPED, "enough"),
-    ]
 
 
 def test_a_trial_that_gives_way_is_told_once_to_hurry_when_its_driver_goes_and_not_the_other_way(bench: Bench) -> None:
@@ -472,20 +281,6 @@ def test_a_scheduler_that_wants_nothing_while_nothing_runs_is_an_error_that_name
 
     with pytest.raises(NothingResumes, match=says):
         (bench.end(TWO) if paused else bench).step()
-
-
-# Looking.
-
-
-def test_trials_are_found_by_status_in_the_order_in_which_they_were_staged(bench: Bench) -> None:
-    bench.report(ONE, 1.0)
-    bench.end(ONE)
-
-    assert [trial.id for trial in bench.hand.get_trials()] == [ONE, TWO]
-    assert [trial.id for trial in bench.hand.get_trials(TrialStatus.RUNNING)] == [TWO]
-    assert bench.hand.running_trials == [bench.trial(TWO)]
-    assert bench.hand.get_trials(TrialStatus.RUNNING, TrialStatus.COMPLETED) == bench.hand.get_trials()
-    assert bench.hand.trial(TWO).record is bench.trial(TWO)
 
 
 def test_each_failed_trial_is_told_once(bench: Bench) -> None:
@@ -536,25 +331,6 @@ def test_what_a_trial_prints_on_another_machine_is_asked_of_its_worker(
     assert "only the end is known: worker w@a is not connected" in caplog.text
 
 
-def test_a_log_in_a_folder_that_is_shared_is_read_where_it_is_and_one_of_the_same_path_is_not(
-    bench: Bench, tmp_path: Path
-) -> None:
-    root = tmp_path / "logs"
-    (root / "x" / ONE).mkdir(parents=True)
-    path = root / "x" / ONE / "1.stdout"
-    path.write_text("in the folder")
-    attempt = bench.trial().attempt
-    attempt.host, attempt.stdout_path = "another machine", str(path)
-    bench.backend.printed = b"over there"
-
-    attempt.log_mark = made_mark(root)
-    assert bench.hand.trial(ONE).stdout() == ["in the folder"]
-
-    # A machine that has the same name, as containers and clones may.
-    attempt.host, attempt.log_mark = socket.gethostname(), "another folder's"
-    assert bench.hand.trial(ONE).stdout() == ["over there"]
-
-
 def begun_again(bench: Bench) -> bytes:
     return next(event.encode() for event in bench.of(AttemptStarted) if event.trial == ONE)
 
@@ -571,7 +347,6 @@ def reports_of_no_trial(_: Bench) -> bytes:
 def test_an_event_that_can_not_be_there_is_named_with_its_entry_and_the_way_out(
     bench: Bench, forge: Callable[[Bench], bytes]
 ) -> None:
-    """An account that may append to the journal can append any event."""
     bench.journal.record(forge(bench))
     entry = bench.journal.read("0-0", count=1000)[-1].id
     reads: list[Callable[[], object]] = [
@@ -609,7 +384,6 @@ def test_an_event_that_can_not_be_there_is_named_with_its_entry_and_the_way_out(
 def test_no_file_but_the_attempts_output_is_read_whatever_its_journal_says(
     bench: Bench, tmp_path: Path, path: str, *, is_marked: bool
 ) -> None:
-    """An account that may append to the journal chooses the path, the host and the mark there."""
     files = [
         *("private/id_rsa", "private/1.stdout", "1.stdout"),
         *(f"logs/{each}" for each in ("x/0001/2.stdout", "x/0001/1.stderr", "x/0002/1.stdout", "other/0001/1.stdout")),
@@ -627,14 +401,6 @@ def test_no_file_but_the_attempts_output_is_read_whatever_its_journal_says(
     attempt.log_mark = mark if is_marked else ""
 
     assert bench.hand.trial(ONE).stdout() == ["the end"]
-
-
-def test_the_entry_point_is_the_file_of_the_trainable(bench: Bench) -> None:
-    assert bench.hand.entry_point.name == "bench.py"
-    assert bench.hand.entry_point.is_file()
-
-
-# Getting a trial's state back.
 
 
 class Doubler(Trainable):
@@ -708,3 +474,92 @@ def test_a_model_is_exported_from_the_newest_checkpoint_by_its_class(tmp_path: P
         bench.hand.trial(ONE).export_model("onnx", tmp_path / "out")
     with pytest.raises(ConfigurationError, match=r"is not a class; only a subclass of mqtune\.Trainable can"):
         Bench(tmp_path / "function").step().hand.trial(ONE).export_model("text", tmp_path / "out")
+
+
+def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anything_is_journaled(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, space=None, scheduler=FIFO, max_trials=None)
+    events = len(bench.events())
+
+    with pytest.raises(
+        ConfigurationError, match=r"trial 0001 has 2,\d{3},\d{3} bytes .* most is 1,048,576; .* is 'text' with 2,"
+    ):
+        bench.hand.add({"lr": 0.1, "text": "x" * 2 * 2**20})
+
+    assert (len(bench.events()), bench.experiment.trials) == (events, {})
+
+
+def test_a_scheduler_resumes_from_the_checkpoint_that_it_names_while_that_is_there(bench: Bench) -> None:
+    donor = bench.save(TWO)
+    bench.report(ONE, 1.0)
+    bench.scheduler.decisions[ONE, 2] = Decision(Action.PAUSE, "exploit 0002", TWO)
+    bench.report(ONE, 1.0)
+    newest = bench.save(TWO)
+    bench.scheduler.choices.append(Resume(ONE, "exploit 0002", None, TWO, donor))
+    bench.end(ONE)
+    assert (bench.trial().attempt.checkpoint, bench.trial().attempt.source) == (donor, TWO)
+
+    bench.start(ONE)
+    bench.hand.trial(ONE).pause()
+    gone = CheckpointId("m-0002-1-99")
+    bench.scheduler.choices.append(Resume(ONE, "exploit 0002", None, TWO, gone))
+    bench.end(ONE)
+    assert (bench.trial().attempt.checkpoint, bench.trial().attempt.source) == (newest, TWO)
+
+
+def test_an_added_trial_goes_on_from_the_checkpoint_of_a_source_that_has_ended_meanwhile(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, max_trials=3).step().start(ONE).start(TWO)
+    bench.report(ONE, 0.1)
+    saved = bench.save(TWO)
+    bench.report(TWO, 1.0)
+    bench.driver.steer("add", "", {"config": {"lr": 0.5}, "source": TWO})
+    bench.step()
+
+    # It is not the best one, and so its dicts would go with it.
+    bench.end(TWO)
+
+    assert bench.step().trial(THREE).attempt.checkpoint == saved
+
+
+def test_in_lockstep_an_answer_to_a_report_stays_when_that_is_decided_on(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lockstep=True).step().start(ONE)
+    bench.driver.listen_to_reports(lambda _, report: bench.driver.carry_out(AnswerQuestion(report, "yes")))
+
+    bench.report(ONE, 1.0)
+
+    assert bench.told(ONE).startswith("go:1:")
+
+
+FINITE = Space({"depth": choice([1, 2, 3])})
+
+GRID = Space({"depth": grid_search([1, 2, 3])})
+
+
+def suggested_trial(id_: str, config: Config | None = None) -> Trial:
+    trial = Trial(TrialId(id_), config or {})
+    trial.attempts.append(Attempt(1, 0.0, config or {}))
+    return trial
+
+
+@pytest.mark.parametrize("space", [FINITE, GRID])
+def test_random_search_that_starts_over_suggests_no_abandoned_config_and_ends_without_others(space: Space) -> None:
+    searcher = RandomSearcher(space, 3)
+    first = searcher.suggest(ONE)
+    assert first is not None
+
+    searcher.on_abandon(suggested_trial(ONE, first))
+
+    suggested = [searcher.suggest(ONE) for _ in range(20)]
+    assert {config["depth"] for config in suggested if config} == {1, 2, 3} - {first["depth"]}
+    for depth in (1, 2, 3):
+        searcher.on_abandon(suggested_trial(ONE, {"depth": depth}))
+    assert searcher.suggest(ONE) is None
+
+
+def test_points_and_grid_search_pass_over_what_was_abandoned_or_is_tried_anyway() -> None:
+    searcher = PointsFirst([{"depth": 1}, {"depth": 1}], GridSearcher(GRID), space=GRID)
+    searcher.avoid({"depth": 2})
+    searcher.on_abandon(suggested_trial(ONE, searcher.suggest(ONE)))
+
+    assert [searcher.suggest(ONE), searcher.suggest(ONE)] == [{"depth": 3}, None]

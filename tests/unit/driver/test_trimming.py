@@ -108,37 +108,6 @@ def test_a_full_server_keeps_less_of_a_journal_than_any_other(
     assert everything(bench) == before
 
 
-def test_without_a_store_that_others_reach_all_stays_on_the_server(
-    tmp_path: Path, store: CheckpointStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench = Bench(tmp_path, store=store, journal_mb=JOURNAL_MB).step().start(ONE)
-    fill(bench, 3 * SIZE)
-
-    look(bench)
-    # What its thread has begun is over then.
-    bench.driver.close()
-
-    assert (bench.journal.chapters(), store.ids()) == ([], [])
-    assert "stay in Redis" not in caplog.text
-
-
-def test_a_driver_that_died_between_a_file_and_its_removal_is_followed_by_one_that_makes_the_same_file(
-    bench: Bench, store: CheckpointStore
-) -> None:
-    before = fill(bench, 3 * SIZE)
-    look(bench)
-    eventually(lambda: len(store.ids()) == 2)
-    assert bench.journal.chapters() == []
-
-    bench.begin()
-    eventually(lambda: has_trimmed(bench, 2))
-
-    assert everything(bench)[: len(before)] == before
-    assert sorted(each.id for each in bench.journal.chapters()) == store.ids()
-    bench.driver.close()
-    assert len(store.ids()) == 2, "what no event names is no checkpoint to be collected"
-
-
 def test_a_store_that_is_away_holds_nothing_up_is_said_once_and_tried_again(
     bench: Bench, store: CheckpointStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -157,44 +126,6 @@ def test_a_store_that_is_away_holds_nothing_up_is_said_once_and_tried_again(
     eventually(lambda: has_trimmed(bench, 1))
 
     assert caplog.text.count("stay in Redis for now") == caplog.text.count("leave Redis again") == 1
-
-
-def test_what_the_copy_does_not_have_stays_on_the_server(
-    bench: Bench, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("bench.Copy.append", full)
-    fill(bench, 3 * SIZE)
-    look(bench)
-    # What its thread has begun is over then.
-    bench.driver.close()
-
-    assert (bench.journal.chapters(), store.ids()) == ([], [])
-
-
-@pytest.mark.parametrize("how", ["emptied", "set back", "before the trim"])
-def test_what_a_server_has_lost_is_put_back_behind_the_chapters(bench: Bench, store: CheckpointStore, how: str) -> None:
-    fill(bench, 4 * SIZE)
-    full = snapshot(bench.server)
-    eventually(lambda: has_trimmed(bench, 2))
-    trimmed = snapshot(bench.server)
-    before = fill(bench, SIZE // 2)
-    set_back(bench.server, {"emptied": None, "set back": trimmed, "before the trim": full}[how])
-    ids = store.ids()
-
-    bench.journal.outages += 1
-    bench.step(2)
-
-    assert everything(bench)[: len(before)] == before
-    assert on_server(bench) < 3 * SIZE
-    assert store.ids() == ids, "the same files"
-    assert state_of(bench.replayed()) == state_of(bench.experiment)
-    bench.start(ONE)
-    more = fill(bench, 3 * SIZE)
-    eventually(lambda: has_trimmed(bench, len(ids) + 1))
-    assert everything(bench) == more
 
 
 @pytest.mark.parametrize("how", ["emptied", "set back"])
@@ -251,3 +182,20 @@ def test_a_journal_that_another_driver_has_trimmed_is_trimmed_on_behind_that(
 
     assert everything(bench)[: len(before)] == before
     assert not bench.of(ExperimentEnded)
+
+
+def test_a_driver_that_died_between_a_file_and_its_removal_is_followed_by_one_that_makes_the_same_file(
+    bench: Bench, store: CheckpointStore
+) -> None:
+    before = fill(bench, 3 * SIZE)
+    look(bench)
+    eventually(lambda: len(store.ids()) == 2)
+    assert bench.journal.chapters() == []
+
+    bench.begin()
+    eventually(lambda: has_trimmed(bench, 2))
+
+    assert everything(bench)[: len(before)] == before
+    assert sorted(each.id for each in bench.journal.chapters()) == store.ids()
+    bench.driver.close()
+    assert len(store.ids()) == 2, "what no event names is no checkpoint to be collected"

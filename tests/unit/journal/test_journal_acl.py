@@ -41,15 +41,6 @@ def test_every_command_of_a_script_is_allowed_to_who_runs_it(name: str):
         assert commands_of(text) <= allowed(role)
 
 
-def test_every_key_of_an_experiment_is_a_drivers():
-    keys = ExperimentKeys("*")
-    whole = " ".join(str(rule) for rule in rules_of("driver"))
-
-    for name, made in vars(keys).items():
-        key = made + "*" if name.startswith("_") else made
-        assert f"{key} " in f"{whole} ", name
-
-
 @pytest.mark.parametrize(
     ("role", "options"), [("worker", {}), ("driver", {"experiments": "team-a-*"}), ("operator", {}), ("monitor", {})]
 )
@@ -104,26 +95,9 @@ def test_a_monitor_only_reads_and_an_operator_reads_and_requests_and_does_nothin
         str(rule)
         for rule in rules_of("operator", experiments="team-a-*")
         if QUOTAS in str(rule) or drain_key("") in str(rule)
-    ] == [
-        f"+hgetall +zcount %R~{DEMANDS} %R~{QUOTAS} %R~{quota_key('*')}",
-        f"+hexists %R~{QUOTAS}",
-    ]
+    ] == [f"+hgetall +zcount %R~{DEMANDS} %R~{QUOTAS} %R~{quota_key('*')}", f"+hexists %R~{QUOTAS}"]
     assert {channel for rule in more for channel in rule.channels} == {kept.metrics, control_channel("*")}
     assert not {command for rule in more for command in rule.commands.split()} & {"del", "xtrim", "xdel", "rename"}
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_an_account_for_a_database_uses_the_channels_of_that_one_alone(role: Role):
-    channels = {db: {each for rule in rules_of(role, db=db) for each in rule.channels} for db in (0, 1)}
-
-    assert channels[1]
-    assert not channels[0] & channels[1]
-
-
-def test_workers_for_some_experiments_take_messages_from_no_queue_of_others():
-    (queues,) = (rule.keys for rule in rules_of("worker", experiments="team-a-*") if "brpop" in rule.commands)
-
-    assert queues == ("mqtune-*@team-a-*", "mqtune-*@team-a-*??[369]")
 
 
 def test_a_line_carries_a_hash_and_no_password():

@@ -117,7 +117,6 @@ def test_a_file_on_a_full_disk_has_whole_entries_and_says_that_it_lacks_some_unt
 
 
 def test_a_file_that_another_driver_still_has_is_not_gone_on_with(file: JournalFile) -> None:
-    """It may be frozen, and write when it thaws; begun anew, the file is another one, which it does not see."""
     file.begin(ENTRIES[:2])
     heir = JournalFile(file.path)
     assert list(heir.go_on()) == []

@@ -7,22 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mqtune.core.errors import BrokerUnavailable, JournalGone
-from mqtune.core.events import START, ExperimentCreated, ExperimentEnded, TrialStaged
+from mqtune.core.events import START, ExperimentCreated, ExperimentEnded
 from mqtune.core.machine import DICTS
-from mqtune.core.trial import TrialId
 from mqtune.journal import Entry, JournalFile, JournalReader, MemoryJournal, MemoryServer
-
-
-class WatchedJournal(MemoryJournal):
-    """Counts the entries that are read."""
-
-    delivered = 0
-
-    def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-        found = super().read(after, count=count, block_s=block_s)
-        self.delivered += len(found)
-        return found
 
 
 class FullDisk(JournalFile):
@@ -48,7 +35,7 @@ class Writer:
 
     def __init__(self, events: int, name: str = "x") -> None:
         self.server = MemoryServer()
-        self.journal = WatchedJournal(self.server, name)
+        self.journal = MemoryJournal(self.server, name)
         self.journal.lock("driver", "", 600)
         self.journal.record(ExperimentCreated(name=name, definition={}, at=1.0).encode())
         self.write(events - 1)
@@ -94,27 +81,6 @@ def test_what_there_was_is_read_twice_and_is_in_the_copy(path: Path, size: int) 
     assert list(copy.read()) == writer.entries
 
 
-@pytest.mark.parametrize("kept", [1, 2, 300])
-def test_what_the_copy_has_already_is_not_read_from_the_server_again(path: Path, kept: int) -> None:
-    writer, before = Writer(kept), JournalFile(path)
-    JournalReader(writer.journal, before).catch_up()
-    before.close()
-    node = path.stat().st_ino
-    writer.write(7)
-    writer.journal.delivered = 0
-    copy = JournalFile(path)
-    reader = JournalReader(writer.journal, copy)
-
-    pending = reader.catch_up()
-
-    assert len(pending[START]) == kept + 6
-    assert list(reader.read()) == writer.entries
-    copy.close()
-    assert list(copy.read()) == writer.entries
-    assert path.stat().st_ino == node
-    assert writer.journal.delivered == 7 + 1, "the new ones, and one to compare"
-
-
 def another_experiment(path: Path) -> None:
     fill(path, Writer(5, name="y").entries)
 
@@ -142,9 +108,7 @@ def fill(path: Path, entries: list[Entry]) -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil",
-    [another_experiment, another_beginning, a_gap, no_journal, nothing],
-    ids=lambda s: s.__name__,
+    "spoil", [another_experiment, another_beginning, a_gap, no_journal, nothing], ids=lambda s: s.__name__
 )
 def test_a_copy_of_another_journal_is_put_aside_and_one_begun(
     path: Path, spoil, caplog: pytest.LogCaptureFixture
@@ -174,37 +138,6 @@ def test_a_copy_of_another_journal_is_put_aside_and_one_begun(
         kept = path.parent / aside[0].name.replace("journal", DICTS).removesuffix(".msgpack") / dict_file.name
         assert kept.read_bytes() == b"the state of its trial"
         assert not dict_file.exists()
-
-
-def test_a_copy_that_has_more_than_the_journal_is_left_as_it_is(path: Path) -> None:
-    """It is all that is left of what the server has lost."""
-    fill(path, Writer(50).entries)
-    copy = JournalFile(path)
-
-    with pytest.raises(JournalGone, match="lost the end"):
-        JournalReader(Writer(10).journal, copy).catch_up()
-
-    copy.close()
-    assert len(list(copy.read())) == 50
-
-
-def test_a_journal_that_forgets_what_was_read_is_begun_anew_whatever_the_copy_has(path: Path) -> None:
-    fill(path, Writer(50).entries)
-    server = MemoryServer(forgets=True)
-    journal = MemoryJournal(server, "x")
-    journal.lock("driver", "", 600)
-    staged = TrialStaged(trial=TrialId("0001"), attempt=1, config={}, at=1.0, cursor=START)
-    journal.record(staged.encode())
-    copy = JournalFile(path)
-    reader = JournalReader(journal, copy)
-
-    assert reader.catch_up() == {START: [staged]}
-
-    assert [entry.id for entry in reader.read()] == ["1-0"]
-    copy.close()
-
-
-# A copy that can't be written.
 
 
 def test_a_disk_that_is_full_is_said_once_and_the_reading_goes_on(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -257,53 +190,6 @@ def test_a_driver_begins_on_a_full_disk_with_what_the_copy_had_and_the_rest_come
     copy.close()
 
 
-def test_where_nothing_else_has_what_was_read_a_full_disk_is_an_error(path: Path) -> None:
-    server = MemoryServer(forgets=True)
-    journal = MemoryJournal(server, "x")
-    journal.lock("driver", "", 600)
-    copy = FullDisk(path)
-    reader = JournalReader(journal, copy)
-    reader.catch_up()
-    copy.is_full = True
-    journal.record(ExperimentEnded(outcome="finished", reason="", at=2.0, cursor=START).encode())
-
-    with pytest.raises(OSError, match="No space"):
-        read_new(reader, journal)
-    copy.close()
-
-
-def test_a_server_that_is_away_is_no_fault_of_the_copy(path: Path) -> None:
-    class Away(MemoryJournal):
-        def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-            raise BrokerUnavailable("away")
-
-    writer = Writer(5)
-    fill(path, writer.entries)
-    copy = JournalFile(path)
-    reader = JournalReader(Away(writer.server, "x"), copy)
-
-    with pytest.raises(BrokerUnavailable):
-        reader.catch_up()
-
-    copy.close()
-    assert list(copy.read()) == writer.entries
-
-
-def test_news_is_read_in_parts_of_some_megabytes(path: Path) -> None:
-    writer = Writer(2)
-    copy = JournalFile(path)
-    reader = JournalReader(writer.journal, copy)
-    reader.catch_up()
-
-    counts = [reader.count]
-    for size in (10, 10, 10, 10, 10, 1_000_000, 50_000_000, 10):
-        reader.keep([Entry(f"9-{len(counts)}", b"x" * size)])
-        counts.append(reader.count)
-
-    copy.close()
-    assert counts == [64, 256, 1000, 1000, 1000, 1000, 8, 1, 4]
-
-
 @pytest.mark.parametrize("how", ["write", "keep", "read", "close"])
 def test_what_is_gathered_is_in_the_copy_once_it_is_written_or_read_or_more_is_kept(path: Path, how: str) -> None:
     writer, copy = Writer(3), JournalFile(path)
@@ -324,20 +210,4 @@ def test_what_is_gathered_is_in_the_copy_once_it_is_written_or_read_or_more_is_k
             getattr(reader, how)()
 
     assert list(copy.read()) == writer.entries[: 6 if how == "keep" else 5]
-    copy.close()
-
-
-def test_what_is_gathered_is_kept_for_a_copy_that_is_full_and_of_a_journal_that_forgets(path: Path) -> None:
-    writer, copy = Writer(3), FullDisk(path)
-    reader = JournalReader(writer.journal, copy)
-    reader.catch_up()
-    writer.journal.keeps = False
-    writer.write(1)
-    reader.gather(writer.entries[3:])
-    copy.is_full = True
-    with pytest.raises(OSError, match="No space left"):
-        reader.write()
-    copy.is_full = False
-    reader.write()
-    assert list(copy.read()) == writer.entries
     copy.close()

@@ -17,7 +17,7 @@ IMPORTED: Final = {
     "": "|client|tuner",
     "backends": "|celery|queues",
     "checkpoints": "",
-    "cli": "|doctor|machine_use|worker",
+    "cli": "|doctor|machine_use",
     "cli.ui": "trials|views",
     "core": (
         "callback|calls|checks|codec|crews|entry_points|errors|events|experiment|impairment|json_lines|keys|"
