@@ -95,6 +95,15 @@ def test_folders_as_checkpoints_need_a_store_that_workers_reach(tune: Tune):
     assert sum(trial.reports for trial in tuner.get_trials()) == 0
 
 
+def test_a_folder_that_can_not_be_made_is_refused_with_the_way_out(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "file" / "home"))
+    with pytest.raises(ConfigurationError, match=r"file/home/ascii can't be used.*set MQTUNE_HOME to a folder"):
+        tune("steady", name="ascii").run()
+
+
 def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp_path: Path, mqtune_home: Path):
     store = tmp_path / "store"
 

@@ -95,7 +95,11 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
 REFUSED: Final = [
     (["-c", "7"], {}, ("--concurrency 7: this worker has 2 slots", "MQTUNE_SLOTS")),
     (["--pool", "prefork"], {}, ("--pool can't be used", "leave the option out")),
-    (["CELERY_RESULT_BACKEND=redis://:hush@other"], {}, ("result_backend is 'redis://:***@other'", "trials need None")),
+    (
+        [],
+        {"CELERY_RESULT_BACKEND": "redis://:hush@other"},
+        ("result_backend is 'redis://:***@other'", "trials need None"),
+    ),
     ([], {"MQTUNE_BROKER": "not"}, ("refuses the login", "put the right password into the URL")),
     ([], {"MQTUNE_LOG_ROOT": "/dev/null/logs"}, ("nothing can be written to the log root /dev/null/logs",)),
 ]

@@ -159,6 +159,10 @@ def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
     with contextlib.closing(tune(counts, space, name=name, max_trials=1, checkpoints=places)) as tuner:
         eventually(lambda: tuner.step(0.1) or (tuner.get_trials() and tuner.get_trials()[0].checkpoints), 60)
 
+    assert "trials that run end when it is archived: mqtune drive in-files, or archive it with" in archived(
+        name, code=1
+    )
+    assert "1 of them run, without a driver, and end" in run(name, "--dry-run")
     assert "to go on with it: mqtune drive" in archived(name, "--yes")
     monkeypatch.delenv("MQTUNE_BROKER")
     with pytest.raises(ConfigurationError, match=f"is archived .*`mqtune drive {name} --broker URL`"):
@@ -174,6 +178,8 @@ def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
     assert second.reports < 200
     assert not (mqtune_home / name / "archived").exists()
 
+    shutil.copytree(mqtune_home / name, tmp_path / "moved")
+    assert "delete it by hand" in run(str(tmp_path / "moved"), "--here", "--yes", code=1)
     archived(name, "--broker", fleet)
     assert (tmp_path / "store" / name).exists()
     assert f"delete  {mqtune_home / name}\n{name} is deleted" in run(name, "--yes")

@@ -54,7 +54,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broker: str) -> N
 
 
 def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker(
-    tune: Tune, broker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tune: Tune, broker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, mqtune_home: Path
 ):
     done = tune("steady", name="done-there", max_trials=3).run()
     driven = tune("slow", name="driven-there", max_trials=1)
@@ -80,3 +80,11 @@ def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker
     assert len(run("export", "done-there", "--format", "jsonl", "--rows", "reports").splitlines()) == 27
     assert run("show", "--broker", broker, "done-there", "1").startswith("trial 0001 of done-there · COMPLETED")
     assert not (tmp_path / "elsewhere").exists()
+    # On its driver's machine, whose full disk has cost the copy its end: half an entry, and the mark of that.
+    monkeypatch.setenv("MQTUNE_HOME", str(mqtune_home))
+    with (mqtune_home / "done-there" / "journal.msgpack").open("ab") as copy:
+        copy.write(b"\x92\xa9\xc1\xc1")
+    assert run("show", "done-there") == shown
+    monkeypatch.delenv("MQTUNE_BROKER")
+    assert "lacks the end of experiment 'done-there'" in run("show", "done-there", code=1)
+    assert run("show", "done-there", "--broker", broker) == shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -54,8 +55,10 @@ def drain(broker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was(own_broker: str, start: Start, tune: Tune):
-    going = start("going")
+def test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was(
+    own_broker: str, start: Start, tune: Tune, tmp_path: Path
+):
+    going = start("going", "--log-format", "json")
     tuner = tune(saving.Counts, counting())
     drive(tuner, lambda: any(trial.attempt.reports >= 3 for trial in tuner.get_trials()))
     (trial,) = tuner.get_trials()
@@ -73,6 +76,10 @@ def test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was(own
     drive(tuner, lambda: trial.attempt.number == 2 and trial.attempt.reports)
     first, second = trial.attempts
     assert second.worker.startswith("staying@")
+    # As root Celery warns, by Python's own means, before it logs anything.
+    lines = [json.loads(line) for line in (tmp_path / "going.log").read_text().splitlines() if line.startswith("{")]
+    assert {line["worker"].partition("@")[0] for line in lines} == {"going"}
+    assert {line["attempt"] for line in lines if "Task" in line["message"]} == {1}
     assert (first.end, first.error, trial.failures) == (AttemptEnd.HANDED_BACK, "its worker was drained", 0)
     assert rows(tuner, trial, 2)[0]["step"] == rows(tuner, trial, 1)[-1]["step"] + 1
 

@@ -16,7 +16,8 @@ from optuna.storages.journal import JournalFileBackend
 from started import started
 from waiting import eventually
 
-from mqtune.core.errors import TrialFailed
+import mqtune
+from mqtune.core.errors import ConfigurationError, TrialFailed
 from mqtune.core.trial import TrialStatus
 from mqtune.integrations.optuna_optimize import EXPERIMENT, MARK, optuna_optimize
 from mqtune.integrations.optuna_private import storage_of
@@ -36,6 +37,9 @@ def states(study: optuna.Study) -> list[Any]:
 
 
 def test_the_parameters_are_those_that_optuna_alone_gives(fleet: str) -> None:
+    for refused, words in (({"n_jobs": 0}, "n_jobs"), ({"process": mqtune.Process(reuse=True)}, "reuse=True is for a")):
+        with pytest.raises(ConfigurationError, match=words):
+            optuna_optimize(optuna.create_study(), objectives.by_run, n_trials=1, backend=fleet, **refused)
     here, there = (
         optuna.create_study(sampler=optuna.samplers.TPESampler(seed=3, n_startup_trials=4)) for _ in range(2)
     )

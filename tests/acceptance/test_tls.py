@@ -100,15 +100,17 @@ def warnings_of(caplog: pytest.LogCaptureFixture, url: str, role: str) -> list[s
 
 
 def test_a_redis_without_a_password_is_warned_of_unless_only_this_machine_reaches_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    proxy: TlsProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
+    unchecked = proxy.url(ssl_cert_reqs="none", ssl_check_hostname="false").replace("@localhost", "@127.1")
+    assert "is not checked" in warnings_of(caplog, unchecked, "worker")[0]
     with (
         EmbeddedServer.start(tmp_path, binary=find_binary()) as server,
-        contextlib.closing(FaultyProxy(server.url)) as proxy,
+        contextlib.closing(FaultyProxy(server.url)) as plain,
         contextlib.closing(connect(server.url)) as admin,
     ):
         admin.execute_command("ACL", "SETUSER", "default", "nopass")
-        port = proxy.url.rpartition(":")[2]
+        port = plain.url.rpartition(":")[2]
         # It is this machine, by a name that doesn't say so.
         far, near = f"redis://127.1:{port}", f"redis://127.0.0.1:{port}"
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import compileall
-import dataclasses
 import json
 import os
 import secrets
@@ -61,7 +60,7 @@ def main() -> int:
         own_times = _has_own_times(given.seed, given.times)
         how = {"own_times": own_times, "kinds": kinds, "requests": given.requests, "which": given.gangs}
         outcome = run_one(given.seed, given.folder, **how)
-        print(json.dumps(dataclasses.asdict(outcome)))
+        print(json.dumps(vars(outcome)))
         return 1 if outcome.violations else 0
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="mqtune-chaos-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
