@@ -166,6 +166,9 @@ def test_a_worker_with_another_copy_of_the_code_is_told_of_and_refused_where_tha
     broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     project, copy = Project(tmp_path / "project", 1), Project(tmp_path / "copy", 7)
+    for each in (project, copy):
+        main = "import brought.helper\n\ndef train(config):\n    return {'loss': brought.helper.VERSION}\n"
+        (each.root / "brought_main.py").write_text(main)
     options = {"backend": broker, "resources": mqtune.Resources(tags=["copies"]), "max_trials": 2}
     worker = ["--gpus", "0", "--slots", "1", "--tags", "copies"]
     with running_worker(broker, tmp_path / "worker.log", *worker, name="stale", code_root=copy.root):
