@@ -53,3 +53,13 @@ def odd(trial: optuna.Trial) -> object:
     if what == 6:
         raise KeyError("caught")
     raise LookupError("not caught")
+
+
+def stoppable(trial: optuna.Trial) -> float:
+    """The first ends soon; any other goes on for ever, unless it is stopped."""
+    x = trial.suggest_float("x", 0, 1)
+    step = 0
+    while trial.number or step < 20:
+        trial.report(x, step := step + 1)
+        time.sleep(0.05)
+    return x

@@ -146,3 +146,16 @@ def test_a_call_that_was_killed_goes_on_and_counts_right(fleet: str, tmp_path: P
 
 def has_reported(trial: optuna.trial.FrozenTrial) -> bool:
     return bool(trial.intermediate_values) and not trial.state.is_finished()
+
+
+def test_a_trial_that_somebody_ends_in_the_study_is_stopped(fleet: str) -> None:
+    study = optuna.create_study()
+
+    def end(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> None:
+        for other in study.get_trials(deepcopy=False):
+            if not other.state.is_finished():
+                study.tell(other.number, state=FAIL)
+
+    optuna_optimize(study, objectives.stoppable, n_trials=2, callbacks=[end], backend=fleet)
+
+    assert sorted(states(study)) == [COMPLETE, FAIL]

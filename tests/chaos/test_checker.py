@@ -222,14 +222,6 @@ def tell(driver: int, call: int, *what: Any) -> Callable[[Run], None]:
     return broken
 
 
-def tell_all(call: int, *what: Any) -> Callable[[Run], None]:
-    return lambda run: [tell(driver, call, *what)(run) for driver in (1, 2)] and None
-
-
-def tell_more(*what: Any) -> Callable[[Run], None]:
-    return lambda run: run.told.append([20.0, *what])
-
-
 def hold(**keys: Any) -> Callable[[Run], None]:
     return lambda run: run.observed.keys.update(keys)
 
@@ -237,8 +229,6 @@ def hold(**keys: Any) -> Callable[[Run], None]:
 def spoil(name: str, text: str) -> Callable[[Run], None]:
     return lambda run: (run.observed.store / SAVED / name).write_text(text) and None  # type: ignore[operator]
 
-
-LATE_END = ended("0001", 1, "completed")
 
 BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
     "an attempt is claimed twice": (put(5, "started", started("0001", 1, "w2")), "1", "second time"),
