@@ -19,9 +19,11 @@ from mqtune.core.errors import (
     StoreMissing,
     StoreUnavailable,
     TrainableNotFound,
+    UserCodeFailed,
 )
 from mqtune.core.trial import TrialStatus
 from mqtune.results.results import Results
+from mqtune.schedulers.background import BackgroundDecisions
 from mqtune.worker import usable_cpus
 
 Tune = Callable[..., mqtune.Tuner]
@@ -32,7 +34,6 @@ SPACE = {"x": mqtune.uniform(0, 1)}
     ("given", "names"),
     [
         (lambda: {"metric": ""}, "metric"),
-        (lambda: {"mode": "best"}, "mode"),
         (lambda: {"max_trials": 0}, "max_trials=0"),
         (lambda: {"failures": {"max_failures": 2}}, r"failures=.*give mqtune\.Failures\(…\)"),
         (lambda: {"checkpoints": "/a/folder"}, r"checkpoints=.*give mqtune\.Checkpoints\(…\)"),
@@ -42,7 +43,6 @@ SPACE = {"x": mqtune.uniform(0, 1)}
             lambda: {"searcher": "tep"},
             r"searcher='tep' is not a Searcher; give one, its name \(random, tpe, auto, ax\)",
         ),
-        (lambda: {"name": "a b"}, "name='a b'"),
         (lambda: {"process": mqtune.Process(start_method="thread")}, "start_method='thread'"),
         (lambda: {"searcher": mqtune.PointsFirst([{"y": 1}])}, r"points\[0\]"),
         (lambda: {"backend": mqtune.Local(slots=0)}, "slots=0"),
@@ -102,6 +102,22 @@ def test_a_folder_that_can_not_be_made_is_refused_with_the_way_out(
     monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "file" / "home"))
     with pytest.raises(ConfigurationError, match=r"file/home/ascii can't be used.*set MQTUNE_HOME to a folder"):
         tune("steady", name="ascii").run()
+
+
+class Weighs(mqtune.FIFO):
+    """A scheduler whose decisions fail, in a thread of their own."""
+
+    def decide_in_background(self):
+        self.background = BackgroundDecisions(lambda: 1 // 0)
+
+    def on_report(self, trial, report):
+        self.background.tell(lambda: None)
+        return super().on_report(trial, report)
+
+
+def test_a_scheduler_that_fails_in_the_background_ends_the_run_and_is_named(tune: Tune):
+    with pytest.raises(UserCodeFailed, match=r"Weighs.on_report raised ZeroDivisionError: .*in the background"):
+        tune("slow", scheduler=Weighs(), max_trials=1).run()
 
 
 def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp_path: Path, mqtune_home: Path):

@@ -192,10 +192,6 @@ def change(number: int, **fields: Any) -> Callable[[Run], None]:
     return lambda run: run.body(number).update(fields)
 
 
-def change_metrics(number: int, **metrics: Any) -> Callable[[Run], None]:
-    return lambda run: run.body(number)[0][3][0][1].update(metrics)
-
-
 def observe(**fields: Any) -> Callable[[Run], None]:
     return lambda run: [setattr(run.observed, name, value) for name, value in fields.items()] and None
 
@@ -236,9 +232,7 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
     "a worker ends what it never claimed": (put(3, "ended", ended("0001", 1, "completed")), "1", "never claimed"),
     "two attempts of a trial run at once": (alive(("0001", 1, 101), 4.1, 17.5), "1", "ran on"),
     "a report is lost": (drop(7), "3", "not ('report', '0002', 1, 2)"),
-    "a report is another's": (change_metrics(7, trial="0002"), "2", "says"),
     "a scheduler is not shown a report": (lambda run: run.told.pop(3) and None, "3", "call 2"),
-    "an accepted report is never shown": (change(13, cursor=["6000-0", 2]), "3", "never shown"),
     "a decision is on a report that was not the last": (change(9, cursor=["7000-0", 1]), "3", "not the last shown"),
     "a process outlives its journaled end": (alive(("0001", 2, 103), 16.1, 20.5), "4", "after its journaled end"),
     "an attempt is stopped by nobody": (drop(19), "5", "nobody had journaled"),
@@ -253,13 +247,11 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
         "for want of a driver",
     ),
     "a driver writes ahead of what it has read": (change(19, cursor=["21000-0", 0]), "6", "not behind it"),
-    "an entry is there twice": (lambda run: run.entries.insert(5, run.entries[4]) and None, "2", "is not later"),
     "the last replay ends early": (lambda run: run.told.pop() and None, "6", "last replay ends"),
     "an attempt is lost though no worker was touched": (observe(may_lose=False), "6", "no worker or trial was touched"),
     "a trial goes on from an older checkpoint": (change(14, checkpoint=""), "7", "not 'm-0001-1-1'"),
     "a process is left": (observe(left=["process 4711"]), "7", "left behind"),
     "a trial goes on from what was given up": (change(15, checkpoint="p-0002-1-1"), "9", "was given up"),
-    "what a trial would go on from is given up": (change(10, checkpoints=[SAVED]), "9", "would go on from it"),
     "a checkpoint is not in Redis": (hold(checkpoints={}), "9", "not in Redis"),
     "a checkpoint has two contents": (
         put(18, "reports", [report("0002", 2, 2, began=2, checkpoint=SAVED)]),
@@ -271,9 +263,6 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
         "9",
         "a second time",
     ),
-    "a checkpoint's file is another": (spoil("files/state.json", "{}"), "9", "not what was saved"),
-    "a trial never ends": (drop(21), "terminal", "in the end"),
-    "results count otherwise": (lambda run: run.observed.results["0001"].update(reports=4), "results", "reports is 4"),  # type: ignore[index]
     "a lease is left": (hold(leases=[b"0001"]), "keys", "leases"),
 }
 
@@ -309,7 +298,6 @@ def ask(run: Run) -> None:
 #: By entry: 19 is the request, 20 the decision, 21 the answer.
 BROKEN_REQUESTS: dict[str, tuple[Callable[[Run], None], str]] = {
     "made twice": (put(20, "requested", ASKED), "made twice"),
-    "never answered": (drop(21), "no answer"),
     "done, and refused": (change(21, done=False), "whose answer is False"),
     "not done, and said to be": (change(20, request=""), "has the effects []"),
     "an answer that the journal doesn't have": (observe(said=[{"id": "r3", "done": False}]), "no answer"),
@@ -369,7 +357,6 @@ def without(id_: str) -> Callable[[Run], None]:
 
 #: The starts of trial 0001 are 4000-0 and 4000-1.
 BROKEN_GANGS: dict[str, tuple[Callable[[Run], None], str, str]] = {
-    "a seat does not start": (without("4000-1"), "gang", "where trial 0001 attempt 1 seat 1 must start"),
     "the last start lacks a seat": (
         lambda run: write(run, "22100-0", "started", started("0002", 2, "w1")),
         "gang",
@@ -379,11 +366,6 @@ BROKEN_GANGS: dict[str, tuple[Callable[[Run], None], str, str]] = {
         lambda run: entry(run, "4000-1").update(worker="w1@here"),
         "gang",
         "has two seats on worker w1",
-    ),
-    "a further seat reports": (
-        lambda run: entry(run, "6000-0")[0].__setitem__(0, "0001~1"),
-        "1",
-        "of trial 0001~1",
     ),
     "a seat outlives the loss of its gang": (alive(("0001~1", 1, 201), 4.1, 23.5), "gang", "after its end"),
     "a seat stays in Redis": (hold(lasting=["0002~1"]), "keys", "trial 0002~1 stays in Redis for ever"),
