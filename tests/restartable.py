@@ -106,18 +106,10 @@ class RestartableRedis(KeptServer):
         with contextlib.suppress(psutil.NoSuchProcess):
             self._process.send_signal(signal.SIGCONT)
 
-    def keep_data(self) -> None:
-        """Put a copy of its data aside; it is down meanwhile."""
-        self.kill()
-        shutil.copytree(self._data, self._folder / "kept")
-        self.start()
-
-    def lose_data(self, *, to_kept: bool = False) -> None:
-        """Kill it and start it again, empty or with the copy that was put aside."""
+    def lose_data(self) -> None:
+        """Kill it and start it again, empty."""
         self.kill()
         shutil.rmtree(self._data)
-        if to_kept:
-            (self._folder / "kept").rename(self._data)
         self.start()
 
     def __enter__(self) -> Self:

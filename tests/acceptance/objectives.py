@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 
 import optuna
 
@@ -45,17 +44,6 @@ def slow(trial: optuna.Trial) -> float:
     return x + y
 
 
-def marked(trial: optuna.Trial) -> float:
-    """Sets an attribute twice, and is pruned where its study's name says so."""
-    x = trial.suggest_float("x", 0, 1)
-    for seen in range(2):
-        trial.set_user_attr("seen", seen)
-    trial.report(x, 1)
-    if trial.study.study_name == "pruned":
-        raise optuna.TrialPruned("at 1")
-    return x
-
-
 def odd(trial: optuna.Trial) -> object:
     """What the study says of odd endings, by the trial's number."""
     what = trial.suggest_int("what", 0, 9)
@@ -67,19 +55,6 @@ def odd(trial: optuna.Trial) -> object:
     raise LookupError("not caught")
 
 
-def two(trial: optuna.Trial) -> tuple[float, float]:
-    x = trial.suggest_float("x", 0, 5)
-    for call in (trial.should_prune, lambda: trial.report(1.0, 1)):
-        try:
-            call()
-        except NotImplementedError:
-            continue
-        raise AssertionError
-    if trial.number == 3:
-        trial.study.stop()
-    return 4 * x**2, (x - 5) ** 2
-
-
 def stoppable(trial: optuna.Trial) -> float:
     """The first ends soon; any other goes on for ever, unless it is stopped."""
     x = trial.suggest_float("x", 0, 1)
@@ -88,21 +63,3 @@ def stoppable(trial: optuna.Trial) -> float:
         trial.report(x, step := step + 1)
         time.sleep(0.05)
     return x
-
-
-class ShiftError(Exception):
-    """An error of this module's own type."""
-
-
-def shifted(shifts: Sequence[float], trial: optuna.Trial) -> float:
-    if trial.number == 1:
-        raise ShiftError("the second trial")
-    return trial.suggest_float("x", 0, 1) + float(sum(shifts))
-
-
-class Shifted:
-    def __init__(self, shifts: Sequence[float]) -> None:
-        self.shifts = shifts
-
-    def __call__(self, trial: optuna.Trial) -> float:
-        return shifted(self.shifts, trial)

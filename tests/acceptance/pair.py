@@ -10,11 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from running import running_worker
-
 import mqtune
 from mqtune.core.errors import MqtuneError
-from mqtune.core.trial import Trial, TrialStatus
+from mqtune.core.trial import Trial
 from mqtune.testing.backends.world import Nothing, drive
 
 #: A shape that no other test's worker has.
@@ -26,15 +24,6 @@ SPACE = {"lr": mqtune.uniform(0, 10), "steps": mqtune.randint(0, ENDLESS + 1), "
 Tune = Callable[..., mqtune.Tuner]
 
 _names = itertools.count(1)
-
-
-@contextlib.contextmanager
-def two_workers(broker: str, folder: Path) -> Iterator[None]:
-    with (
-        running_worker(broker, folder / "one.log", *OPTIONS, name="one"),
-        running_worker(broker, folder / "two.log", *OPTIONS, name="two"),
-    ):
-        yield
 
 
 def counting(steps: int = ENDLESS, *, lr: float = 1.0, step_s: float = 0.01) -> dict[str, Any]:
@@ -80,13 +69,6 @@ def both_run(tuner: mqtune.Tuner, reports: int = 3) -> tuple[Trial, Trial]:
     drive(tuner, lambda: sum(trial.attempt.reports >= reports for trial in tuner.get_trials()) == 2)
     first, second = tuner.get_trials()
     return first, second
-
-
-def paused(tuner: mqtune.Tuner, trial: Trial) -> Trial:
-    """Pause a trial, and return it when its process is gone."""
-    tuner.trial(trial).pause()
-    drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
-    return trial
 
 
 def finished(tuner: mqtune.Tuner) -> list[Trial]:

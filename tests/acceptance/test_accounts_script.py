@@ -72,25 +72,6 @@ def test_teams_and_added_accounts_outlive_an_upgrade_and_are_dropped_by_name_alo
     assert folder.accounts.keys() == (first.keys() | {"c-driver", "own-driver"}) - {"team-a-driver"}
 
 
-def test_a_team_whose_password_would_be_that_of_a_role_is_refused(folder: Folder) -> None:
-    refused = folder.write("admin")
-
-    assert refused.returncode == 2
-    assert "the team admin would share a password with an account of that name" in refused.stderr
-
-
-def test_who_prepares_servers_names_the_teams_once(folder: Folder) -> None:
-    hosts = ("redis-1", "redis-2", "redis-3")
-    done = folder.write(*hosts, "--", "team-a", script="sentinel/prepare.sh")
-    assert done.returncode == 0, done.stderr
-    assert "@redis-1,redis-2,redis-3/tuning/0" in done.stdout
-
-    assert folder.write(*hosts, script="sentinel/prepare.sh").returncode == 0
-
-    assert "user team-a-driver " in (folder.path / "redis-3" / "users.acl").read_text()
-    assert folder.write("redis-1", "redis-2", "--", "team-a", script="sentinel/prepare.sh").returncode == 2
-
-
 class Deployed(KeptServer):
     """A server that reads the accounts of a folder, from a file of its own."""
 
@@ -119,23 +100,6 @@ class Deployed(KeptServer):
 def deployed(folder: Folder, tmp_path: Path) -> Iterator[Deployed]:
     with contextlib.closing(Deployed(folder, tmp_path)) as deployed:
         yield deployed
-
-
-def test_a_person_may_administer_redis_and_no_program(deployed: Deployed) -> None:
-    passwords = deployed.folder.passwords
-    admin = deployed.logs_in("admin", passwords["ADMIN"])
-    operator = deployed.logs_in("mqtune-operator", passwords["OPERATOR"])
-    with contextlib.closing(admin), contextlib.closing(operator):
-        for command in (
-            ("CONFIG", "SET", "maxmemory", "0"),
-            ("ACL", "LOG"),
-            ("ACL", "LIST"),
-            ("CLIENT", "KILL", "USER", "team-a-driver"),
-            ("LASTSAVE",),
-        ):
-            admin.execute_command(*command)
-            with pytest.raises(redis.exceptions.NoPermissionError):
-                operator.execute_command(*command)
 
 
 def hash_of(password: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -25,12 +24,6 @@ def bound(tune: Tune) -> Tune:
     return lambda trainable, space=None, **options: tune(
         getattr(trainables_bounds, trainable), space, **{"max_trials": 1, **options}
     )
-
-
-def test_a_burst_of_100_000_reports_arrives_in_order(bound: Tune):
-    results = bound("reports_in_a_burst", {"reports": 100_000}).run()
-
-    assert [report.metrics["number"] for report in results.reports()] == list(range(100_000))
 
 
 class FillsTheDisk(mqtune.Callback):
@@ -74,11 +67,3 @@ def test_a_redis_whose_disk_is_full_is_waited_for_and_nothing_is_lost(
     assert said.index("Redis takes no writes, or is busy (MISCONF Errors writing to the AOF file") < said.index(
         "Redis is back after"
     )
-
-
-def test_an_error_that_names_thousands_of_metrics_names_some(bound: Tune):
-    with pytest.raises(mqtune.core.errors.MetricMissing) as caught:
-        bound("reports_thousands", metric="accuracy", failures=mqtune.Failures(metric_from="later")).run()
-
-    assert re.search(r"and 4,9\d\d more", str(caught.value))
-    assert len(str(caught.value)) < 4_000

@@ -37,12 +37,6 @@ def of_model():
     return lambda config: model.step()
 
 
-def of_generator():
-    numbers = (number for number in range(100))
-    next(numbers)
-    return lambda config: next(numbers)
-
-
 def of_lock():
     lock, count = threading.Lock(), [0]
 
@@ -54,18 +48,6 @@ def of_lock():
     return train
 
 
-def of_local_class():
-    class Counter:
-        def __init__(self):
-            self.count = 0
-
-        def __call__(self, config):
-            self.count += 1
-            return {"loss": self.count, "pid": os.getpid()}
-
-    return Counter()
-
-
 def of_trainable():
     counts = []
 
@@ -75,12 +57,6 @@ def of_trainable():
             return {"loss": len(counts), "pid": os.getpid(), "done": True}
 
     return Counter
-
-
-def of_exec():
-    names = {}
-    exec("count = 0\\ndef train(config):\\n    global count\\n    count += 1\\n    return count", names)
-    return names["train"]
 
 
 def of_exec_in_the_script():
@@ -111,17 +87,14 @@ if __name__ == "__main__":
         assert os.path.isdir(TAKEN.name)
         print(json.dumps([kind, [trial.metrics for trial in results]]), flush=True)
 """
-KINDS = ["model", "generator", "lock", "local_class", "trainable", "exec", "exec_in_the_script"]
+KINDS = ["model", "lock", "trainable", "exec_in_the_script"]
 
 
-def run(
-    folder: Path, *kinds: str, program: str = PROGRAM, stdin: bool = False
-) -> tuple[dict[str, list[dict[str, Any]]], str]:
+def run(folder: Path, *kinds: str, program: str = PROGRAM) -> tuple[dict[str, list[dict[str, Any]]], str]:
     """Run the program for some kinds, and return the metrics of their trials, and its errors."""
     (folder / "program.py").write_text(program)
     done = subprocess.run(
-        [sys.executable, "-" if stdin else "program.py", *kinds],
-        input=program if stdin else None,
+        [sys.executable, "program.py", *kinds],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -148,12 +121,6 @@ def test_each_trial_has_the_programs_own_object_to_itself(tmp_path: Path) -> Non
     said = [line for line in errors.splitlines() if "a fleet needs more" in line]
     assert len(said) == len(KINDS)
     assert "lock, a lock, no plain value. Load it inside the function" in said[KINDS.index("lock")]
-
-
-def test_a_program_of_standard_input_is_carried(tmp_path: Path) -> None:
-    found, errors = run(tmp_path, "lock", stdin=True)
-    assert "lock" in found, errors
-    check(found["lock"])
 
 
 #: The second of ten trials kills the process that all others would be forked from, or the driver. Some have begun by then.
@@ -191,49 +158,38 @@ if __name__ == "__main__":
 )
 
 
-def test_a_run_whose_importer_is_killed_ends_with_a_clear_error_and_can_be_continued(tmp_path: Path) -> None:
-    found, errors = run(tmp_path, "importer", program=KILLED)
+@pytest.mark.parametrize("victim", ["importer", "driver"])
+def test_a_run_whose_importer_or_driver_is_killed_is_continued_by_the_same_program_alone(
+    tmp_path: Path, victim: str
+) -> None:
+    found, errors = run(tmp_path, victim, program=KILLED)
     assert not found
-    last = errors.strip().splitlines()[-1]
-    assert "trainable 'report' was only in the memory of a fork of its program, and that process has ended" in last
-    assert "Run the same program again with name='killer' to continue" in last
-    found, errors = run(tmp_path, "importer", program=KILLED)
-    check(found["killer"])
-
-
-def test_a_run_whose_driver_is_killed_is_continued_by_the_same_program_alone(tmp_path: Path) -> None:
-    found, _ = run(tmp_path, "driver", program=KILLED)
-    assert not found
-    drive = subprocess.run(
-        [sys.executable, "-m", "mqtune", "drive", "killer"], cwd=tmp_path, capture_output=True, text=True, timeout=100
-    )
-    assert drive.returncode != 0
-    assert "was in the memory of the program that began the experiment, and in no file" in drive.stderr
-    assert "run that program again with name='killer'" in drive.stderr
-    found, _ = run(tmp_path, "driver", program=KILLED)
+    drive = [sys.executable, "-m", "mqtune", "drive", "killer"]
+    refused = subprocess.run(drive, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    if victim == "importer":
+        last = errors.strip().splitlines()[-1]
+        assert "trainable 'report' was only in the memory of a fork of its program, and that process has ended" in last
+        assert "Run the same program again with name='killer' to continue" in last
+    assert refused.returncode != 0
+    assert "was in the memory of the program that began the experiment, and in no file" in refused.stderr
+    assert "run that program again with name='killer'" in refused.stderr
+    found, _ = run(tmp_path, victim, program=KILLED)
     check(found["killer"])
 
 
 @pytest.mark.parametrize(
-    ("at_top", "backend", "options", "why"),
+    ("at_top", "backend", "why"),
     [
-        (
-            "threading.Thread(target=threading.Event().wait, daemon=True).start()",
-            "mqtune.Local()",
-            "",
-            "can't be forked",
-        ),
-        ("DATA = open('program.py')", "mqtune.Local()", "", "can't be forked, as it has opened"),
-        ("", "mqtune.Local()", "start_method='spawn'", ""),
-        ("", "'redis://localhost:1/0'", "", ""),
+        ("DATA = open('program.py')", "mqtune.Local()", "can't be forked, as it has opened"),
+        ("", "'redis://localhost:1/0'", ""),
     ],
 )
 def test_without_a_fork_it_is_refused_before_anything_begins(
-    tmp_path: Path, at_top: str, backend: str, options: str, why: str
+    tmp_path: Path, at_top: str, backend: str, why: str
 ) -> None:
     (tmp_path / "program.py").write_text(
         PROGRAM.partition("if __name__")[0].replace("mqtune.Local(slots=2)", backend)
-        + f"{at_top}\nif __name__ == '__main__':\n    run('lock', {options})\n"
+        + f"{at_top}\nif __name__ == '__main__':\n    run('lock')\n"
     )
     done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     last = done.stderr.strip().splitlines()[-1]

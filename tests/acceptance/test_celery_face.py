@@ -10,8 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +23,6 @@ from terminal import terminal
 from waiting import all_gone, eventually, family_of
 
 import mqtune
-from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.core.text import in_words
 from mqtune.core.trial import AttemptEnd, TrialStatus
 from mqtune.journal import celery_url
@@ -93,65 +91,39 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
         assert trial.reason == "terminated by an operator through Celery"
 
 
-#: What is asked for, and words of the one line that is the answer.
-REFUSED = {
-    "-c 7": ("--concurrency 7: this worker has 2 slots", "MQTUNE_SLOTS"),
-    "--pool prefork": ("--pool can't be used", "leave the option out"),
-    "CELERY_RESULT_BACKEND=redis://:hush@other": ("result_backend is 'redis://:***@other'", "trials need None"),
-    "MQTUNE_BROKER=wrong password": ("refuses the login", "put the right password into the URL"),
-    "MQTUNE_LOG_ROOT=/dev/null/logs": ("nothing can be written to the log root /dev/null/logs", "MQTUNE_LOG_ROOT"),
-}
+#: Options and variables that a worker refuses, and words of the one line that it ends with.
+REFUSED: Final = [
+    (["-c", "7"], {}, ("--concurrency 7: this worker has 2 slots", "MQTUNE_SLOTS")),
+    (["--pool", "prefork"], {}, ("--pool can't be used", "leave the option out")),
+    (
+        [],
+        {"CELERY_RESULT_BACKEND": "redis://:hush@other"},
+        ("result_backend is 'redis://:***@other'", "trials need None"),
+    ),
+    ([], {"MQTUNE_BROKER": "not"}, ("refuses the login", "put the right password into the URL")),
+    ([], {"MQTUNE_LOG_ROOT": "/dev/null/logs"}, ("nothing can be written to the log root /dev/null/logs",)),
+]
 
 
-@pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[int, str]]]:
-    """The exit code and words of a worker for each of these, started all at once."""
-    folder = tmp_path_factory.mktemp("refused")
-    with EmbeddedServer.start(folder, binary=find_binary()) as server, contextlib.ExitStack() as stack:
-        processes = {}
-        for asked in REFUSED:
-            name, is_variable, value = asked.partition("=")
-            environment = settings(server.url, folder)
-            if is_variable and name.isupper():
-                if value == "wrong password":
-                    value = server.url.replace("unix://:", "unix://:not")
-                environment[name] = value
-            options = [] if is_variable and name.isupper() else asked.split()
-            processes[asked] = stack.enter_context(
-                subprocess.Popen(
-                    celery("worker", *options),
-                    env={**os.environ, **environment},
-                    cwd=ROOT,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    text=True,
+def test_settings_that_can_not_work_are_refused_in_one_line_with_the_way_out(own_broker: str, tmp_path: Path):
+    with contextlib.ExitStack() as stack:
+        started = []
+        for options, variables, _ in REFUSED:
+            given = {**os.environ, **settings(own_broker, tmp_path), **variables}
+            given["MQTUNE_BROKER"] = own_broker.replace("unix://:", f"unix://:{variables.get('MQTUNE_BROKER', '')}")
+            command = celery("worker", *options)
+            started.append(
+                stack.enter_context(
+                    subprocess.Popen(command, env=given, cwd=ROOT, stdout=-3, stderr=subprocess.PIPE, text=True)
                 )
             )
-            stack.callback(processes[asked].kill)
-        found = {}
-        for asked, process in processes.items():
-            _, words = process.communicate(timeout=60)
-            found[asked] = process.returncode, words
-        yield found
-
-
-@pytest.mark.parametrize("asked", REFUSED)
-def test_what_can_not_work_is_refused_in_one_line_with_the_way_out(answers: dict[str, tuple[int, str]], asked: str):
-    code, words = answers[asked]
-
-    assert code == 1
-    (line,) = words.splitlines()
-    assert line.startswith("mqtune: ")
-    assert "hush" not in line
-    for part in REFUSED[asked]:
-        assert part in line
-
-
-def test_inspecting_a_fleet_needs_nothing_but_the_broker(own_broker: str):
-    found = run(own_broker, "inspect", "ping")
-
-    assert found.returncode == 69
-    assert found.stderr.splitlines() == ["Error: No nodes replied within time constraint"]
+            stack.callback(started[-1].kill)
+        for process, (_, _, words) in zip(started, REFUSED, strict=True):
+            (line,) = process.communicate(timeout=60)[1].splitlines()
+            assert process.returncode == 1
+            assert line.startswith("mqtune: ")
+            assert "hush" not in line
+            assert [word for word in words if word not in line] == []
 
 
 def test_ctrl_c_hands_the_trials_back_and_another_worker_takes_them(
@@ -182,92 +154,6 @@ def test_ctrl_c_hands_the_trials_back_and_another_worker_takes_them(
                 assert trial.failures == 0
             tuner.stop_all("the test is over")
             eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
-
-
-def test_ctrl_c_twice_ends_a_worker_at_once_and_leaves_no_process(
-    own_broker: str, tmp_path: Path, tune_here: Tune, monkeypatch: pytest.MonkeyPatch
-):
-    for name, value in settings(own_broker, tmp_path).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(ROOT)
-    with terminal(celery("worker")) as person, contextlib.closing(tune_here("stubborn")) as tuner:
-        eventually(lambda: reports_come(tuner), 30)
-        family = family_of(person.process.pid)
-        person.press(b"\x03")
-        person.wait_for("press Ctrl-C again to end at once", 10)
-        assert person.process.poll() is None, "the trial takes no notice of being told, so the worker still waits"
-        began = time.monotonic()
-        person.press(b"\x03")
-        assert person.wait(10) == 1
-        assert time.monotonic() - began < 8, "it waited for the trial"
-        eventually(lambda: all_gone(family), 15)
-
-
-def test_a_shutdown_by_remote_control_hands_the_trials_back(own_broker: str, tmp_path: Path, tune_here: Tune):
-    with (
-        running(celery("worker"), settings(own_broker, tmp_path), tmp_path / "w.log") as worker,
-        contextlib.closing(tune_here("slow")) as tuner,
-    ):
-        eventually(lambda: reports_come(tuner), 30)
-        run(own_broker, "control", "shutdown")
-        assert worker.wait(timeout=20) == 0
-        (trial,) = tuner.get_trials()
-        eventually(lambda: tuner.step(0.1) or trial.attempts[0].end, 10)
-        assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
-
-
-WORKER: Final = [sys.executable, "-m", "mqtune", "worker", "--name", "here"]
-
-
-def ready_lines(log: Path) -> int:
-    """How often a worker has begun."""
-    return log.read_text().count(" ready")
-
-
-@pytest.fixture
-def at_a_terminal() -> Iterator[None]:
-    """Let processes be hung up, also where nohup has started the tests."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.mark.usefixtures("at_a_terminal")
-def test_a_terminal_that_closes_drains_its_worker(own_broker: str, tmp_path: Path, tune_here: Tune):
-    log = tmp_path / "w.log"
-    with (
-        running(WORKER, settings(own_broker, tmp_path), log) as worker,
-        contextlib.closing(tune_here("slow")) as tuner,
-    ):
-        eventually(lambda: reports_come(tuner), 30)
-        family = family_of(worker.pid)
-        worker.send_signal(signal.SIGHUP)
-        # A restart keeps the number of the process, which does not exit then.
-        assert worker.wait(timeout=20) == 0
-        assert ready_lines(log) == 1
-        eventually(lambda: all_gone(family), 15)
-        (trial,) = tuner.get_trials()
-        eventually(lambda: tuner.step(0.1) or trial.attempts[0].end, 10)
-        assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
-
-
-def test_a_worker_under_nohup_runs_on_when_its_terminal_closes(own_broker: str, tmp_path: Path, tune_here: Tune):
-    log = tmp_path / "w.log"
-    with (
-        running(["nohup", *WORKER], settings(own_broker, tmp_path), log) as worker,
-        contextlib.closing(tune_here("slow")) as tuner,
-    ):
-        eventually(lambda: reports_come(tuner), 30)
-        worker.send_signal(signal.SIGHUP)
-        # Later than the signal, from the broker to the trial and back.
-        tuner.stop_all("the test is over")
-        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
-        with contextlib.closing(tune_here("steady", name="later")) as later:
-            eventually(lambda: later.step(0.1) or later.is_finished, 30)
-            assert [attempt.end for attempt in later.get_trials()[0].attempts] == [AttemptEnd.COMPLETED]
-        assert [attempt.end for attempt in tuner.get_trials()[0].attempts] == [AttemptEnd.STOPPED]
-        assert worker.poll() is None
-        assert ready_lines(log) == 1
 
 
 def test_what_comes_while_a_worker_leaves_is_run_by_another_at_once(

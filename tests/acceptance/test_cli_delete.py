@@ -80,16 +80,6 @@ def test_an_experiment_goes_with_its_keys_checkpoints_and_folder_and_no_other_do
     assert open_store(str(store / "doomed-not")).tenants() == [Tenant("another", "doomed-not")]
 
 
-def test_an_experiment_goes_whose_journal_somebody_has_spoilt(tune: Tune, fleet: str):
-    tune("steady", name="doomed", max_trials=2).run()
-    with contextlib.closing(connect(fleet)) as client:
-        client.xadd("mqtune:x:{doomed}:journal", {"z": "1"}, id=f"{2**64 - 1}-{2**64 - 1}")
-
-    assert run("doomed", "--yes").endswith("doomed is deleted\n")
-
-    assert keys_of(fleet, "doomed") == []
-
-
 def test_an_experiment_that_is_driven_is_refused_whole(tune: Tune, fleet: str, mqtune_home: Path):
     tuner = tune("steady", name="alive", max_trials=2)
     tuner.step(0)
@@ -135,42 +125,8 @@ def test_messages_that_wait_go_with_their_experiment_and_no_others_do(tune: Tune
     assert len(Results.load("gone-not")) == 4
 
 
-def test_what_is_on_no_broker_goes_with_its_folder_and_is_not_made_known_there(
-    tune: Tune, fleet: str, mqtune_home: Path
-):
-    tune("steady", name="imported", max_trials=1).run()
-    shutil.copytree(mqtune_home / "imported", mqtune_home / "imported-2")
-
-    assert run("imported-2", "--dry-run") == f"would delete  {mqtune_home / 'imported-2'}\n"
-    assert keys_of(fleet, "imported-2") == []
-    assert run("imported-2", "--yes").endswith("imported-2 is deleted\n")
-    assert keys_of(fleet, "imported-2") == []
-    assert not (mqtune_home / "imported-2").exists()
-    assert keys_of(fleet, "imported")
-
-
 def archived(*arguments: str, code: int = 0) -> str:
     return run("--archive", *arguments, code=code)
-
-
-def test_an_archived_experiment_is_in_its_folder_and_no_longer_on_its_broker(tune: Tune, fleet: str, mqtune_home: Path):
-    results = tune("learns", name="old", max_trials=2).run()
-    before = results.csv()
-    # On another machine there is no folder yet, and a dict is in Redis alone.
-    with contextlib.closing(connect(fleet)) as client:
-        held = client.hgetall("mqtune:x:{old}:checkpoints")
-        client.hset("mqtune:x:{old}:checkpoints", "m-0001-1-9", b"a dict")
-    shutil.rmtree(mqtune_home / "old")
-
-    said = archived("old")
-
-    assert said.startswith(f"old is archived: 2 trials are in {mqtune_home / 'old'}, and none on its broker\n")
-    assert keys_of(fleet, "old") == []
-    assert Results.load("old").csv() == before
-    assert Results.load("old").outcome == "finished"
-    kept = {each.name.encode(): each.read_bytes() for each in (mqtune_home / "old" / "dict-checkpoints").iterdir()}
-    assert kept == {**held, b"m-0001-1-9": b"a dict"}
-    assert "there is no experiment 'old'" in archived("old", code=1)
 
 
 def test_an_archive_keeps_the_earlier_one_of_that_name(
@@ -195,50 +151,18 @@ def test_an_archive_keeps_the_earlier_one_of_that_name(
     assert Results.load(earlier).csv() == before
 
 
-def test_a_copy_of_an_experiment_is_all_of_it_and_its_server_keeps_it(tune: Tune, fleet: str, tmp_path: Path):
-    results = tune("learns", name="copied-whole", max_trials=2).run()
-    before = keys_of(fleet, "copied-whole")
-    copy = tmp_path / "copy"
-
-    copied = CliRunner().invoke(
-        group, ["export", "copied-whole", "--format", "mqtune", "-o", str(copy), "--broker", fleet]
-    )
-    again = CliRunner().invoke(
-        group, ["export", "copied-whole", "--format", "mqtune", "-o", str(copy), "--broker", fleet]
-    )
-
-    assert copied.output == f"{copy}: 2 trials of copied-whole; to read them: mqtune show {copy}\n"
-    assert isinstance(again.exception, ConfigurationError)
-    assert "has something in it" in str(again.exception)
-    assert Results.load(copy).csv() == results.csv()
-    assert keys_of(fleet, "copied-whole") == before != []
-
-
-def test_an_experiment_that_may_go_on_is_archived_only_if_that_is_wanted(tune: Tune, fleet: str):
-    with contextlib.closing(tune("slow", name="half", max_trials=2)) as tuner:
-        eventually(lambda: tuner.step(0.1) or tuner.get_trials(mqtune.TrialStatus.RUNNING), 60)
-        driven = archived("half", code=1)
-    undriven = archived("half", code=1)
-    assert keys_of(fleet, "half")
-    done = archived("half", "--yes")
-
-    assert "end it first: mqtune stop half --experiment --now" in driven
-    assert "trials that run end when it is archived: mqtune drive half, or archive it with --yes" in undriven
-    assert done.startswith("half is archived: ")
-    assert keys_of(fleet, "half") == []
-
-
-@pytest.mark.parametrize("kind", ["in_dicts", "in_files"])
 def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
-    kind: str, tune: Tune, fleet: str, tmp_path: Path, mqtune_home: Path, monkeypatch: pytest.MonkeyPatch
+    tune: Tune, fleet: str, tmp_path: Path, mqtune_home: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    places = mqtune.Checkpoints(tmp_path / "store" if kind == "in_files" else None)
-    space = {"lr": 1.0, "steps": mqtune.choice([200]), "step_s": 0.02}
-    name = kind.replace("_", "-")
-    counts = getattr(trainables_saving, kind)
+    space, name = {"lr": 1.0, "steps": mqtune.choice([200]), "step_s": 0.02}, "in-files"
+    places, counts = mqtune.Checkpoints(tmp_path / "store"), trainables_saving.in_files
     with contextlib.closing(tune(counts, space, name=name, max_trials=1, checkpoints=places)) as tuner:
         eventually(lambda: tuner.step(0.1) or (tuner.get_trials() and tuner.get_trials()[0].checkpoints), 60)
 
+    assert "trials that run end when it is archived: mqtune drive in-files, or archive it with" in archived(
+        name, code=1
+    )
+    assert "1 of them run, without a driver, and end" in run(name, "--dry-run")
     assert "to go on with it: mqtune drive" in archived(name, "--yes")
     monkeypatch.delenv("MQTUNE_BROKER")
     with pytest.raises(ConfigurationError, match=f"is archived .*`mqtune drive {name} --broker URL`"):
@@ -254,23 +178,10 @@ def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
     assert second.reports < 200
     assert not (mqtune_home / name / "archived").exists()
 
+    shutil.copytree(mqtune_home / name, tmp_path / "moved")
+    assert "delete it by hand" in run(str(tmp_path / "moved"), "--here", "--yes", code=1)
     archived(name, "--broker", fleet)
-    there = (tmp_path / "store" / name).exists()
+    assert (tmp_path / "store" / name).exists()
     assert f"delete  {mqtune_home / name}\n{name} is deleted" in run(name, "--yes")
     assert not (mqtune_home / name).exists()
-    assert (there, (tmp_path / "store" / name).exists()) == (kind == "in_files", False)
-
-
-def test_an_experiment_with_a_server_of_its_own_goes_with_its_folder(tune: Tune, mqtune_home: Path):
-    tune("steady", name="own", max_trials=1, backend=mqtune.Local(slots=1)).run()
-
-    assert run("own", "--yes").endswith("own is deleted\n")
-    assert not (mqtune_home / "own").exists()
-
-
-def test_a_folder_elsewhere_is_not_deleted(tune: Tune, tmp_path: Path, mqtune_home: Path):
-    tune("steady", name="moved", max_trials=1).run()
-    shutil.move(mqtune_home / "moved", tmp_path / "moved")
-
-    assert "delete it by hand" in run(str(tmp_path / "moved"), "--here", "--yes", code=1)
-    assert (tmp_path / "moved").is_dir()
+    assert not (tmp_path / "store" / name).exists()

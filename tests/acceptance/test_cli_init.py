@@ -62,25 +62,6 @@ def test_a_starter_project_runs_and_its_workers_and_containers_are_told_the_same
     assert services["driver"]["command"] == ["python", "tune.py"]
 
 
-def test_trials_of_a_starter_project_go_on_from_their_checkpoints(tmp_path: Path, mqtune_home: Path):
-    folder = tmp_path / "project"
-    init(folder)
-    script = folder / "tune.py"
-    # A scheduler that pauses each trial at each rung, and trials that wait for its word.
-    pausing = 'process=mqtune.Process(sync="lockstep"), scheduler=mqtune.PromotionASHA('
-    script.write_text(script.read_text().replace("scheduler=mqtune.ASHA(", pausing))
-
-    environment = {name: value for name, value in os.environ.items() if name != "MQTUNE_BROKER"}
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    results = Results.load("project")
-    resumed = [result for result in results if len(result.attempts) > 1]
-    assert resumed
-    assert not [attempt.error for result in resumed for attempt in result.attempts if attempt.error]
-    # No epoch was trained twice.
-    assert all(result.trial.last_metrics["epoch"] == result.trial.reports for result in resumed)
-
-
 def test_a_project_replaces_no_file(tmp_path: Path):
     (tmp_path / ".gitignore").write_text("*.pyc\n")
 

@@ -9,18 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import trainables
-from book import Book
 from click.testing import CliRunner
-from running import running_worker, tuner_on
 from waiting import eventually
 
 import mqtune
-from mqtune.cli import COMMANDS, group
+from mqtune.cli import group
 from mqtune.core.errors import MqtuneError
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId, TrialStatus
@@ -117,81 +113,6 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
     assert run("stop", "steered-by", "--experiment") == (1, "", "experiment 'steered-by-hand' has finished already")
 
 
-def test_an_experiment_with_a_server_of_its_own_is_steered_with_its_driver_and_without(mqtune_home: Path):
-    def tuner() -> mqtune.Tuner:
-        space = {"x": mqtune.uniform(0, 1)}
-        return tuner_on(mqtune.Local(slots=1), trainables.slow, space, name="at-home", max_trials=1)
-
-    with driven(tuner(), leave=True):
-        eventually(lambda: status("at-home", "0001") is TrialStatus.RUNNING, 60)
-        assert run("set", "at-home", "max_trials=2").code == 0
-
-    said = run("stop", "at-home", "--experiment", "--now")
-    assert said.code == 3
-    assert said.out.endswith("no driver runs experiment 'at-home' now; the next one will carry the request out\n")
-    assert "mqtune drive at-home" in said.err
-    with contextlib.closing(tuner()) as again:
-        again.run()
-    assert all(each.status.is_terminal for each in Results.load("at-home"))
-
-
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [("redis://127.0.0.1:1", "no Redis answers at redis://127.0.0.1:1"), ("", "give its broker: --broker URL")],
-)
-def test_without_its_server_a_request_says_what_is_missing(
-    tune: Tune, monkeypatch: pytest.MonkeyPatch, address: str, reason: str
-):
-    tune("steady", name="out-of-reach", max_trials=1).run()
-    monkeypatch.setenv("MQTUNE_BROKER", address)
-
-    said = run("stop", "out-of-reach", "1")
-
-    assert said.code == 1
-    assert reason in said.err
-
-
-def test_the_shell_completes_experiments_and_trials(mqtune_home: Path, monkeypatch: pytest.MonkeyPatch):
-    book = Book(mqtune_home / "completed-by-tab")
-    for trial in ("0001", "0002"):
-        book.run(trial, 0.5)
-    book.save()
-
-    def completed(*words: str) -> list[str]:
-        monkeypatch.setenv("COMP_WORDS", " ".join(("mqtune", *words)))
-        monkeypatch.setenv("COMP_CWORD", str(len(words)))
-        shown = CliRunner().invoke(group, [], prog_name="mqtune", env={"_MQTUNE_COMPLETE": "bash_complete"})
-        return [line.partition(",")[2] for line in shown.output.splitlines()]
-
-    assert "completed-by-tab" in completed("stop", "compl")
-    assert completed("show", "completed-by-tab", "00") == ["0001", "0002"]
-    assert set(COMMANDS) >= set(completed("re")) == {"replay", "resume"}
-
-
-def test_the_fleet_is_shown_with_what_runs_where(tune: Tune, fleet: str):
-    with driven(tune("slow", name="seen-from-above", max_trials=2)):
-        eventually(lambda: Results.load("seen-from-above").experiment.counts[TrialStatus.RUNNING] == 2, 60)
-        eventually(lambda: json.loads(run("fleet", "--only", "workers", "--json").out)["workers"][0]["busy"] == 2, 60)
-        shown = run("fleet").out
-        found = json.loads(run("fleet", "--json").out)
-        assert set(json.loads(run("fleet", "--json", "--only", "runs").out)) == {"runs"}
-        assert run("stop", "seen-from-above", "--experiment", "--now").code == 0
-        eventually(lambda: all(each.status.is_terminal for each in Results.load("seen-from-above")), 60)
-
-    workers, queues, runs = found["workers"], found["queues"], found["runs"]
-    assert shown.startswith("1 worker · 2 of 2 slots busy\n")
-    rows = [row.split() for row in shown.splitlines() if row.startswith(f"{workers[0]['name']} ")]
-    assert rows[0][1:3] == ["2", "2"]
-    assert len(rows) == 3, "the worker, and a row for each trial on it"
-    assert [(each["worker"], each["experiment"], each["trial"]) for each in runs] == [
-        (workers[0]["name"], "seen-from-above", id_) for id_ in ("0001", "0002")
-    ]
-    assert [(each["queue"], each["workers"], each["slots"], each["waiting"]) for each in queues] == [
-        (workers[0]["queue"], 1, 2, 0)
-    ]
-    assert f"\n{queues[0]['queue']} " in shown
-
-
 def why(*arguments: str) -> tuple[str, str]:
     """Return the cause, and the sentence."""
     found = json.loads(run("why", *arguments, "--json").out)
@@ -226,55 +147,3 @@ def test_why_says_what_a_trial_waits_for_while_others_have_the_slots(tune: Tune)
     assert paused.out == "trial 0001 is paused by hand: lunch\nresume it: mqtune resume asked 0001\n"
     assert stopped == ("ended", "trial 0001 is EARLY_STOPPED by hand: the test is over")
     assert why("asked") == ("ended", "asked has ended: finished: the test is over")
-
-
-def test_why_names_a_worker_that_is_missing_and_a_driver_that_is_dead(tune: Tune):
-    with driven(tune("slow", name="alone", max_trials=1), leave=True):
-        pass
-    with contextlib.closing(tune("slow", name="greedy", resources=mqtune.Resources(cpus=1000))) as tuner:
-        tuner.step(0)
-
-        greedy = why("greedy")
-    cause, text = why("alone")
-    shown = run("why", "alone").out
-    # Its trial would have a slot of the tests that follow.
-    with driven(tune("slow", name="alone", max_trials=1)):
-        pass
-
-    assert greedy[0] == "no worker"
-    # Others of the fleet may be leaving.
-    assert re.match(r"nothing runs: no worker offers a slot with 1000 CPUs; connected: (.*, )?w1@", greedy[1])
-    assert cause == "no driver"
-    assert text.startswith("nobody drives alone, so nothing new starts: its last event was ")
-    assert shown.endswith("go on with it: mqtune drive alone\n")
-
-
-def test_why_names_what_a_trial_asks_for_by_its_config_and_nobody_offers(tune: Tune):
-    def by_x(config: dict[str, float]) -> mqtune.Resources:
-        return mqtune.Resources(cpus=1000 if config["x"] > 0.5 else 1)
-
-    points = mqtune.PointsFirst([{"x": 0.1}, {"x": 0.9}])
-    with driven(tune("slow", name="mixed", max_trials=2, searcher=points, resources=by_x)):
-        eventually(lambda: status("mixed", "0001") is TrialStatus.RUNNING, 60)
-        eventually(lambda: status("mixed", "0002") is TrialStatus.STAGED, 60)
-        experiment, trial, other = why("mixed"), why("mixed", "2"), why("mixed", "1")
-        shown = run("show", "mixed", "2").out
-
-    assert (experiment[0], trial[0], other[0]) == ("no worker", "no worker", "running")
-    assert experiment[1].startswith("1 trial runs; no worker offers a slot with 1000 CPUs; connected: ")
-    assert re.match(r"trial 0002 has waited for .*: no worker offers a slot with 1000 CPUs; connected: ", trial[1])
-    assert "asks for 1000 CPUs\n" in shown
-
-
-def test_output_and_departures_are_printed_as_json(tune: Tune, broker: str, tmp_path: Path):
-    tune("prints_binary", name="talks", max_trials=1).run()
-    with running_worker(broker, tmp_path / "worker.log", "--gpus", "0", "--slots", "1", name="brief"):
-        gone = json.loads(run("drain", "brief", "--json").out)
-
-    printed = json.loads(run("logs", "talks", "1", "--json").out)
-    lines = [json.loads(line) for line in run("logs", "talks", "1", "--json", "--follow").out.splitlines()]
-    assert (printed["experiment"], printed["trial"], printed["stream"]) == ("talks", "0001", "stdout")
-    assert printed["text"]
-    assert "".join(line["text"] for line in lines) == printed["text"]
-    assert [each["worker"].partition("@")[0] for each in gone] == ["brief"]
-    assert gone[0]["shut_down_after_s"] >= 0

@@ -54,32 +54,14 @@ def machines(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         ("right", "7", {}),
     ]
     with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
+        slot = ("--gpus", "0", "--slots", "1", "--cpus")
         joining = [
-            (
-                running_worker(
-                    broker,
-                    folder / f"{name}.log",
-                    *("--gpus", "0", "--slots", "1", "--cpus", cpus),
-                    name=name,
-                    environment=environment,
-                )
-            )
+            running_worker(broker, folder / f"{name}.log", *slot, cpus, name=name, environment=environment)
             for name, cpus, environment in workers
         ]
         for _ in pool.map(stack.enter_context, joining):
             pass
         yield broker
-
-
-def tuner(broker: str, name: str, trainable: Any, **options: Any) -> mqtune.Tuner:
-    settings: dict[str, Any] = {
-        "metric": "loss",
-        "mode": "min",
-        "backend": broker,
-        "run": mqtune.RunOptions(progress=False),
-        "process": mqtune.Process(sync="lockstep"),
-    }
-    return mqtune.Tuner(trainable, {"lr": mqtune.uniform(0, 1)}, name=name, **{**settings, **options})
 
 
 def what_was_decided(results: Results) -> list[Any]:
@@ -95,10 +77,13 @@ def what_was_decided(results: Results) -> list[Any]:
 
 def run(broker: str, name: str, resources: mqtune.Resources) -> Results:
     """Tune one trial after the other, so that what is decided does not depend on which is faster."""
-    one = tuner(
-        broker,
-        name,
+    return mqtune.Tuner(
         trainables.tells_time,
+        {"lr": mqtune.uniform(0, 1)},
+        metric="loss",
+        mode="min",
+        backend=broker,
+        name=name,
         scheduler=mqtune.ASHA(9, grace_period=1, reduction_factor=3),
         seed=5,
         stop=mqtune.TimeLimit(HOUR_S) | mqtune.TimeLimit(HOUR_S, "driver") | mqtune.TimeLimit(HOUR_S, "trials"),
@@ -106,8 +91,7 @@ def run(broker: str, name: str, resources: mqtune.Resources) -> Results:
         run=mqtune.RunOptions(max_concurrent=1, progress=False),
         process=mqtune.Process(ttl_s=HOUR_S, sync="lockstep"),
         resources=resources,
-    )
-    return one.run()
+    ).run()
 
 
 def test_clocks_that_are_hours_off_change_no_decision_and_no_time(machines: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import logging
 import sys
@@ -11,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cells import run_cells
 from click.testing import CliRunner
 from running import running_worker
 
 import mqtune
-from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.cli import group
 from mqtune.core.errors import CodeDiffers, CodeRefused, ConfigurationError
-from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import TrialStatus
-from mqtune.journal import connect
 
 KEY = "the key of this test's workers"
 MODULES = ("brought", "brought.helper", "brought_main")
@@ -126,12 +121,6 @@ def test_a_worker_without_the_code_runs_what_the_driver_brings_and_it_comes_back
         assert given.exit_code == 0, given.output
         assert (tmp_path / place / "brought_main.py").read_text() == TRAIN
         assert not (tmp_path / place / ".env").exists()
-    listed = CliRunner().invoke(group, ["export", "brings", "--code"]).output
-    assert set(bundles(results)) == {listed.split()[1]}
-    assert "brought/helper.py" in listed
-    assert "1 takes code that drivers bring" in CliRunner().invoke(group, ["doctor", "--broker", takes_code]).output
-    refused = CliRunner().invoke(group, ["export", "brings", "--code", "-o", str(tmp_path / "here")])
-    assert "give a new folder, or an empty one" in str(refused.exception)
 
 
 def test_an_experiment_goes_on_with_changed_code_and_without_its_script_with_what_was_brought(
@@ -173,40 +162,19 @@ def test_code_that_is_signed_with_another_key_is_refused_and_without_one_nothing
         project.tuner("no-key", backend=takes_code).run()
 
 
-def test_a_server_that_was_emptied_gets_the_code_again(tmp_path: Path):
-    with EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server, contextlib.ExitStack() as stack:
-        tuner = Project(tmp_path / "project", 1).tuner("emptied", backend=server.url)
-        stack.callback(tuner.close)
-        client = stack.enter_context(contextlib.closing(connect(server.url, role="driver")))
-        tuner.step(0.01)
-        assert "mqtune worker --accept-code --broker" in tuner.debug_string()
-        before = client.hgetall(ExperimentKeys("emptied").code)
-        client.flushall()
-        tuner.annotate(notes="this write finds that nothing is left")
-        assert client.hgetall(ExperimentKeys("emptied").code) == before != {}
-
-
-def test_a_trainable_of_a_cell_runs_on_another_machines_worker_and_an_edited_cell_is_told_of(
-    takes_code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_worker_with_another_copy_of_the_code_is_told_of_and_refused_where_that_is_strict(
+    broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    monkeypatch.chdir(tmp_path)
-
-    def tuned(number: int, trials: int) -> mqtune.Results:
-        main = run_cells(monkeypatch, f"VALUE = {number}", "def train(config): return VALUE")
-        space, tags = {"x": mqtune.uniform(0, 1)}, mqtune.Resources(tags=[TAG])
-        options = {"metric": "loss", "mode": "min", "name": "cell", "backend": takes_code, "resources": tags}
-        return mqtune.Tuner(
-            main.train, space, max_trials=trials, run=mqtune.RunOptions(progress=False), **options
-        ).run()
-
-    assert losses(tuned(1, 1)) == [1]
-    with caplog.at_level(logging.WARNING):
-        assert losses(tuned(2, 2)) == [1, 2]
-    assert "has changed since its first 1 trials (train_cell.py)" in caplog.text
-    given = CliRunner().invoke(group, ["export", "cell", "1", "--code", "-o", str(tmp_path / "ran")])
-    assert given.exit_code == 0
-    assert "VALUE = 1" in (tmp_path / "ran" / "train_cell.py").read_text()
-
-    monkeypatch.delenv("MQTUNE_CODE_KEY")
-    with pytest.raises(ConfigurationError, match=r"trainable 'train', which travels as source, needs MQTUNE_CODE_KEY"):
-        tuned(2, 3)
+    project, copy = Project(tmp_path / "project", 1), Project(tmp_path / "copy", 7)
+    for each in (project, copy):
+        main = "import brought.helper\n\ndef train(config):\n    return {'loss': brought.helper.VERSION}\n"
+        (each.root / "brought_main.py").write_text(main)
+    options = {"backend": broker, "resources": mqtune.Resources(tags=["copies"]), "max_trials": 2}
+    worker = ["--gpus", "0", "--slots", "1", "--tags", "copies"]
+    with running_worker(broker, tmp_path / "worker.log", *worker, name="stale", code_root=copy.root):
+        with caplog.at_level(logging.WARNING):
+            results = project.tuner("copied", process=mqtune.Process(), **options).run()
+        assert losses(results) == [7, 7]
+        assert caplog.text.count("runs other code than this experiment's: brought/helper.py there") == 1
+        with pytest.raises(CodeDiffers, match=r"worker stale@.*brought/helper.py there is not as it was"):
+            project.tuner("copied-strictly", process=mqtune.Process(code="strict"), **options).run()

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from terminal import processes_in, terminal
 from waiting import eventually
 
-from mqtune.cli import group
-from mqtune.core.errors import MqtuneError
 from mqtune.core.trial import TrialStatus
-from mqtune.core.version import install_command
 from mqtune.results.results import Results
 
 MQTUNE = (sys.executable, "-m", "mqtune")
@@ -67,18 +62,3 @@ def test_the_demo_tunes_on_real_workers_goes_on_where_it_was_and_says_what_it_br
     assert [result.config for result in results][: len(halfway)] == [result.config for result in halfway]
     assert {result.status for result in results} == {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
     assert all(result.attempts[-1].worker.startswith("local-") for result in results)
-
-    (command,) = re.findall(r"mqtune (show \S+)", text)
-    again = subprocess.run([*MQTUNE, *command.split()], capture_output=True, text=True, check=True)
-    assert "shown · finished" in again.stdout
-    assert f"{TRIALS} trials" in again.stdout
-
-
-def test_without_its_libraries_the_demo_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "sklearn" else object())
-    monkeypatch.delitem(sys.modules, "mqtune.cli.demo", raising=False)
-
-    outcome = CliRunner().invoke(group, ["demo"])
-
-    assert isinstance(outcome.exception, MqtuneError)
-    assert f"needs scikit-learn: {install_command('demo')}" in str(outcome.exception)

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +34,6 @@ pytestmark = [
 HOSTS: Final = ("redis-1", "redis-2", "redis-3")
 #: How long servers may take to be up and to agree, on a machine that runs other tests.
 UP_S: Final = 60.0
-STEPS: Final = 60
 #: What KEDA's scaler for Redis asks, for lists and for sorted sets.
 KEDA_ASKS: Final = """
 local kind = redis.call('type', KEYS[1]).ok
@@ -99,108 +97,11 @@ class Server:
         self._kept.close()
 
 
-class Fleet:
-    """The servers and Sentinels of all hosts, with their files as they are but for names, ports and folders."""
-
-    def __init__(self, server: str, secrets: Path, passwords: dict[str, str], folder: Path) -> None:
-        self._program, self._secrets, self._folder = server, secrets, folder
-        self.servers: list[Server] = []
-        self.sentinels: list[Server] = []
-        self._undo = contextlib.ExitStack()
-        ports = {each: KeptPort() for each in HOSTS}
-        with self._undo:
-            for host in HOSTS:
-                login = ("sentinel", passwords["SENTINEL"])
-                self.servers.append(self._begin(host, "redis.conf", ports[host], ports, login))
-            for host in HOSTS:
-                login = ("default", passwords["SENTINELS"])
-                self.sentinels.append(self._begin(host, "sentinel.conf", KeptPort(), ports, login))
-            eventually(self.is_whole, UP_S)
-            self._undo = self._undo.pop_all()
-        where = ",".join(f"localhost:{each.port}" for each in self.sentinels)
-        options = f"sentinel_password={passwords['SENTINELS']}&ssl_ca_certs={secrets / 'ca.crt'}"
-        self.url = {
-            role: f"rediss+sentinel://mqtune-{role}:{passwords[role.upper()]}@{where}/tuning/0?{options}"
-            for role in ("driver", "worker")
-        }
-
-    def _begin(
-        self, host: str, file: str, port: KeptPort, ports: dict[str, KeptPort], login: tuple[str, str]
-    ) -> Server:
-        folder = self._folder / f"{host}-{file}"
-        folder.mkdir()
-        text = (self._secrets / host / file).read_text()
-        for other, its in ports.items():
-            text = text.replace(f"{other} 6379", f"localhost {its.number}").replace(other, "localhost")
-        text = text.replace("/etc/redis", str(self._secrets / host)).replace("/var/lib/redis", str(folder))
-        text = re.sub(r"tls-port \d+", f"tls-port {port.number}\nbind 127.0.0.1 -::1", text)
-        # A failover takes these 5 s. With much less, Sentinels that connect anew by TLS take a new master for gone at once.
-        text = text.replace("milliseconds tuning 5000", "milliseconds tuning 2000")
-        (folder / file).write_text(f"{text}repl-diskless-sync-delay 0\n" if file == "redis.conf" else text)
-        mode = ["--sentinel"] if file == "sentinel.conf" else []
-        command = [self._program, str(folder / file), *mode]
-        server = Server(command, self._secrets / "ca.crt", port, *login)
-        self._undo.callback(server.close)
-        return server
-
-    def is_whole(self) -> bool:
-        """Whether each Sentinel knows all servers and Sentinels, and both replicas follow."""
-        states = [each.client.sentinel_master("tuning") for each in self.sentinels]
-        others = len(HOSTS) - 1
-        known = all((each["num-slaves"], each["num-other-sentinels"]) == (others, others) for each in states)
-        return known and self.servers[0].client.info("replication").get("min_slaves_good_slaves") == others
-
-    @property
-    def master(self) -> Server:
-        _, port = self.sentinels[0].client.sentinel_get_master_addr_by_name("tuning")
-        return next(each for each in self.servers if each.port == port)
-
-    def close(self) -> None:
-        self._undo.close()
-
-
-def test_an_experiment_outlives_the_master_of_three_servers_as_they_are_deployed(
-    server: str, secrets: Path, passwords: dict[str, str], tmp_path: Path
-) -> None:
-    failed = list[BaseException]()
-    with contextlib.closing(Fleet(server, secrets, passwords, tmp_path)) as fleet:
-        admin = logged_in(fleet.master.port, secrets / "ca.crt", "mqtune-driver", passwords["DRIVER"])
-
-        def lose_the_master() -> None:
-            try:
-                eventually(lambda: len(admin.xrange(ExperimentKeys("deployed-tls").journal, count=20)) == 20, UP_S)
-                master = fleet.master
-                master.close()
-                eventually(lambda: fleet.master is not master, UP_S)
-            except BaseException as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=lose_the_master, daemon=True)
-        with running_worker(fleet.url["worker"], tmp_path / "worker.log", "--gpus", "0", "--slots", "2"):
-            thread.start()
-            results = tuner_on(
-                fleet.url["driver"],
-                trainables.counts,
-                {"steps": STEPS, "step_s": 0.02, "saves": False, "x": mqtune.uniform(0, 1)},
-                name="deployed-tls",
-                max_trials=2,
-            ).run()
-        thread.join(UP_S)
-        admin.close()
-
-    assert failed == []
-    assert [trial.status for trial in results.trials] == [TrialStatus.COMPLETED] * 2
-    for trial in results.trials:
-        last = [each.metrics["step"] for each in results.reports(trial.id) if each.attempt == len(trial.attempts)]
-        assert last == list(range(1, STEPS + 1))
-
-
 def of_kubernetes(folder: Path) -> tuple[list[str], list[str]]:
     """The command line of Kubernetes' Redis, and that of its probe."""
     documents = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/redis-tls.yaml").read_text()))
     (stateful,) = [each for each in documents if each["kind"] == "StatefulSet"]
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
-    del folder
     return container["command"], container["readinessProbe"]["exec"]["command"]
 
 
@@ -278,11 +179,3 @@ def test_one_server_as_it_is_deployed_lets_each_account_do_its_part(
 
 def keda_documents() -> list[dict[str, Any]]:
     return list(yaml.safe_load_all((ROOT / "deploy/kubernetes/keda.yaml").read_text()))
-
-
-def test_compose_logs_in_with_accounts_that_are_made(passwords: dict[str, str]) -> None:
-    text = (ROOT / "docker-compose.tls.yml").read_text()
-    logins = re.findall(r"rediss://mqtune-(\w+):\$\{REDIS_(\w+)_PASSWORD:", text)
-
-    assert sorted(account for account, _ in logins) == ["driver", "flower", "worker"]
-    assert all(name == account.upper() and name in passwords for account, name in logins)

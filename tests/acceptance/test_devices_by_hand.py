@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 from running import running_worker
 from waiting import eventually
@@ -47,14 +46,3 @@ def test_a_disabled_device_takes_no_trial_until_it_is_enabled(tmp_path: Path) ->
             eventually(lambda: slots() == disabled)
             assert "takes trials again" in drain("gpu:1", "--undo")
             eventually(lambda: slots() == (2, ""))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [(("gpu", "gpu:1"), "workers or devices, not both"), (("gpu", "--undo"), "--undo is for devices")],
-)
-def test_what_can_not_be_meant_is_refused(arguments: tuple[str, ...], problem: str) -> None:
-    done = CliRunner().invoke(group, ["drain", *arguments, "--broker", "redis://127.0.0.1:1"])
-
-    assert done.exit_code == 2
-    assert problem in done.output

@@ -13,14 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-import trainables
 from waiting import all_gone, eventually, family_of
 
-import mqtune
-from mqtune.backends import EmbeddedServer, find_binary
-from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import TrialStatus
-from mqtune.journal import connect
 from mqtune.results.results import Results
 
 SCRIPT = """
@@ -47,16 +42,12 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def running(script: Path) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
-    """The script as its user would run it, in a session (a terminal) of its own."""
-    return running_command(str(script), cwd=script.parent)
-
-
 @contextlib.contextmanager
-def running_command(*arguments: str, cwd: Path | None = None) -> Iterator[subprocess.Popen[str]]:
+def running(script: Path) -> Iterator[subprocess.Popen[str]]:
+    """The script as its user would run it, in a session (a terminal) of its own."""
     process = subprocess.Popen(
-        [sys.executable, *arguments],
-        cwd=cwd,
+        [sys.executable, str(script)],
+        cwd=script.parent,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -81,12 +72,8 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     return "".join(read)
 
 
-def trials_started(home: Path) -> int:
-    return len(list((home / "endings").glob("0*/*.stdout")))
-
-
 def wait_for_trials(process: subprocess.Popen[str], home: Path, number: int) -> None:
-    eventually(lambda: trials_started(home) >= number or process.poll() is not None, 30)
+    eventually(lambda: len(list((home / "endings").glob("0*/*.stdout"))) >= number or process.poll() is not None, 30)
 
 
 def finish(script: Path) -> Results:
@@ -104,31 +91,6 @@ def finish(script: Path) -> Results:
         for sequences in by_attempt.values():
             assert sequences == list(range(1, len(sequences) + 1))
     return results
-
-
-def test_an_undisturbed_run_leaves_nothing_and_running_it_again_only_reads_it(script: Path, mqtune_home: Path):
-    finish(script)
-    before = (mqtune_home / "endings" / "journal.msgpack").read_bytes()
-
-    started = time.monotonic()
-    finish(script)
-
-    assert (mqtune_home / "endings" / "journal.msgpack").read_bytes() == before
-    # A whole run takes longer still on a machine that is as busy.
-    assert time.monotonic() - started < 30
-
-
-def test_a_server_that_the_environment_names_is_taken_instead_of_one_of_its_own(
-    script: Path, mqtune_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    with EmbeddedServer.start(tmp_path / "elsewhere", binary=find_binary()) as server:
-        monkeypatch.setenv("MQTUNE_REDIS_URL", server.url)
-
-        finish(script)
-
-        assert not (mqtune_home / "endings" / "redis").exists()
-        with contextlib.closing(connect(server.url)) as client:
-            assert client.exists(ExperimentKeys("endings").journal)
 
 
 @pytest.mark.parametrize("after", [0, 3])
@@ -158,23 +120,7 @@ def test_ctrl_c_saves_everything_and_the_same_script_goes_on(script: Path, mqtun
             assert results[trial.id].config == trial.config
 
 
-def test_sigterm_ends_a_run_as_ctrl_c_does_with_the_exit_code_of_its_own(script: Path, mqtune_home: Path):
-    with running(script) as process:
-        wait_for_trials(process, mqtune_home, 3)
-        process.terminate()
-        output, _ = process.communicate(timeout=30)
-    assert process.returncode == 143, output
-    assert "mqtune drive endings" in output
-
-    with running_command("-m", "mqtune", "drive", "endings") as process:
-        wait_for_trials(process, mqtune_home, trials_started(mqtune_home) + 1)
-        os.killpg(process.pid, signal.SIGINT)
-        output, _ = process.communicate(timeout=30)
-    assert process.returncode == 130, output
-
-
 def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqtune_home: Path):
-    """Also when Redis is frozen, which an end in good order would wait for."""
     with running(script) as process:
         wait_for_trials(process, mqtune_home, 3)
         family = family_of(process.pid)
@@ -197,49 +143,3 @@ def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqt
     eventually(lambda: all_gone(family), 15, "Ctrl-C twice left a process")
 
     finish(script)
-
-
-def test_kill_9_of_the_local_worker_ends_the_run_with_its_log_and_the_same_script_goes_on(
-    script: Path, mqtune_home: Path
-):
-    with running(script) as process:
-        wait_for_trials(process, mqtune_home, 2)
-        family = family_of(process.pid)
-        for member in family:
-            # A trial's process may end in this moment.
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if "mqtune.worker.local" in member.cmdline():
-                    member.kill()
-        output, _ = process.communicate(timeout=60)
-    assert "the local worker ended with code -9" in output
-    eventually(lambda: all_gone(family), 15, "a dead worker left a process")
-
-    finish(script)
-
-
-def test_a_local_experiment_that_has_ended_is_extended_by_hand(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-):
-    monkeypatch.delenv("MQTUNE_BROKER", raising=False)
-    given = {
-        "metric": "loss",
-        "mode": "min",
-        "max_trials": 1,
-        "backend": mqtune.Local(slots=1),
-        "run": mqtune.RunOptions(progress=False),
-        "name": "extended",
-    }
-    mqtune.Tuner(trainables.steady, {"x": mqtune.uniform(0, 1)}, **given).run()
-
-    with contextlib.closing(mqtune.Tuner.attach("extended", run=mqtune.RunOptions(progress=False))) as tuner:
-        # The first look at it, before anything else has it connect.
-        assert [trial.status for trial in tuner.get_trials()] == [TrialStatus.COMPLETED]
-        assert tuner.is_finished
-        added = tuner.add({"x": 0.5})
-        assert not tuner.is_finished
-        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 40, "no worker was started")
-        assert (added.status, added.reports) == (TrialStatus.COMPLETED, 9)
-
-    assert "nobody has taken it" not in caplog.text, "it waited in a queue of slots that nobody offers"
-    with contextlib.closing(mqtune.Tuner.attach("extended", run=mqtune.RunOptions(progress=False))) as again:
-        assert [trial.config["x"] for trial in again.get_trials()][1:] == [0.5]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import re
@@ -13,14 +12,11 @@ from pathlib import Path
 
 import pytest
 from running import running_worker
-from waiting import eventually
 
 import mqtune
 import mqtune.cli
 from mqtune.backends import EmbeddedServer, find_binary
-from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import is_in_memory
-from mqtune.journal import connect
 from mqtune.results.experiments import saved_experiments
 from mqtune.results.results import Results
 
@@ -33,64 +29,6 @@ def test_the_digits_example_is_the_demo():
     digits = EXAMPLES / "digits.py"
     assert digits.read_text() == Path(mqtune.cli.__file__).with_name("digits.py").read_text()
     assert not digits.is_symlink()
-
-
-SCRIPT = """
-import mqtune
-
-def train(config):
-    for epoch in range(5):
-        mqtune.report({"loss": config["x"] / (epoch + 1)})
-
-if __name__ == "__main__":
-    tuner = mqtune.Tuner(
-        train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=20, name="followed",
-        backend=mqtune.Local(slots=2),
-    )
-    tuner.step(0)
-    print("begun", flush=True)
-    input()
-    tuner.run()
-"""
-
-
-def test_an_experiment_is_followed_from_another_process_to_its_end(tmp_path: Path, mqtune_home: Path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    follower = [sys.executable, str(EXAMPLES / "follow.py"), "followed"]
-
-    with subprocess.Popen(
-        [sys.executable, str(script)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as driver:
-        assert driver.stdin is not None
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == "begun\n"
-        url = EmbeddedServer.running_url(mqtune_home / "followed")
-        assert url is not None
-        with (
-            subprocess.Popen(follower, stdout=subprocess.PIPE, text=True) as following,
-            contextlib.closing(connect(url)) as client,
-        ):
-            eventually(lambda: client.pubsub_numsub(ExperimentKeys("followed").metrics)[0][1], 30)
-            driver.stdin.write("\n")
-            driver.stdin.flush()
-            text, _ = following.communicate(timeout=150)
-        driver.communicate(timeout=20)
-
-    assert following.returncode == 0
-    reports = re.findall(r"^[\d:.]+  (\d{4})  #(\d+) ", text, re.MULTILINE)
-    assert len(reports) == len(set(reports)) == 100
-    assert sorted(reports) == sorted(
-        (report.trial, str(report.sequence)) for report in Results.load("followed").reports()
-    )
-    assert text.splitlines()[-1].endswith("finished")
-    after = subprocess.run(follower, capture_output=True, text=True, check=False)
-    assert after.returncode == 1
-    assert "mqtune show followed" in after.stderr
 
 
 @pytest.fixture(scope="module")
@@ -121,17 +59,9 @@ def run_example(*command: str, broker: str = "") -> tuple[str, Results]:
     return done.stdout, Results.load(newest)
 
 
-# Whichever slot is free first takes a trial: of some twelve resumes, about five move. That none does is a chance of some in
-# a thousand for one run, which is too many for a test.
-RUNS_UNTIL_A_MOVE = 3
-
-
 def test_promoted_trials_go_on_where_they_were_on_whichever_worker_is_free(two_workers: str):
-    moves = [promoted_trials_that_moved(two_workers)]
-    while not moves[-1] and len(moves) < RUNS_UNTIL_A_MOVE:
-        moves.append(promoted_trials_that_moved(two_workers))
-
-    assert moves[-1]
+    # Whichever slot is free first takes a trial: that of some twelve resumes none moves is a chance of some in a thousand.
+    assert promoted_trials_that_moved(two_workers) or promoted_trials_that_moved(two_workers)
 
 
 def promoted_trials_that_moved(two_workers: str) -> list[str]:
@@ -176,16 +106,6 @@ def test_a_population_goes_on_from_the_checkpoints_of_its_best(two_workers: str,
     assert all(int(before) < int(after) for before, after in itertools.pairwise(steps))
 
 
-def test_a_class_is_paused_and_resumed_by_hyperband_exactly_as_its_brackets_say(two_workers: str):
-    text, results = run_example("trainable_class.py", broker=two_workers)
-
-    assert not results.errors
-    # 27 trials, 9 and 3 resumes and 1 more in the first bracket; then 12, 4 and 1; 6 and 2; and 4 that run through.
-    assert text.startswith("49 trials, 20 resumes, 357 iterations\n")
-    assert "  8 trials ended at iteration 27\n" in text
-    assert not any(report.late for report in results.reports())
-
-
 def test_a_script_that_knows_nothing_of_mqtune_is_tuned_on_this_machine():
     text, results = run_example("script_trainable/tune_script.py")
 
@@ -193,24 +113,3 @@ def test_a_script_that_knows_nothing_of_mqtune_is_tuned_on_this_machine():
     assert len(results) == text.count("\ntrial") + 1 == 12
     assert text.splitlines()[-1].startswith("best: train.py --lr ")
     assert results.best.metrics["step"] == 27
-
-
-def test_a_script_that_reports_is_tuned_on_workers(two_workers: str):
-    text, results = run_example("script_trainable/tune_script.py", "train_with_report.py", broker=two_workers)
-
-    assert not results.errors
-    assert text.splitlines()[-1].startswith("best: train_with_report.py --lr ")
-    assert results.best.metrics["step"] == 27
-
-
-@pytest.mark.parametrize("script", ["train.py", "train_with_report.py"])
-def test_a_script_of_the_examples_runs_by_hand(script: str):
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / "script_trainable" / script, "--lr", "0.5", "--steps", "3"],
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert (done.stdout + done.stderr).count("loss") == 3

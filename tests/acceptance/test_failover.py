@@ -6,11 +6,10 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import trainables
-from celery import Celery
 from click.testing import CliRunner
 from pages import ROOT
 from running import running_worker, tuner_on
@@ -23,7 +22,6 @@ from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.trial import FORGOTTEN, TrialStatus
 from mqtune.journal import connect
-from mqtune.worker import WorkerSettings, celery_settings
 
 #: How long anything here may take, on a machine that runs other tests.
 BACK_S: Final = 60.0
@@ -85,28 +83,6 @@ def test_a_failover_loses_no_report_also_when_the_new_master_lacks_the_last_seco
     assert name in shown.stdout
 
 
-def test_celery_and_flower_are_told_of_a_workers_slots_and_of_no_password(watched: Watched, worker: Path) -> None:
-    with Celery(set_as_current=False) as app:
-        app.conf.update(celery_settings(WorkerSettings(broker=watched.url)))
-        asked: list[dict[str, Any]] = []
-
-        def has_answered() -> bool:
-            # A question that comes before the worker listens is lost.
-            asked.append(app.control.inspect(timeout=BACK_S / 10, limit=1).stats() or {})
-            return bool(asked[-1])
-
-        eventually(has_answered, BACK_S)
-
-    [(name, said)] = asked[-1].items()
-    stats = asked[-1]
-    assert name.startswith("w1@")
-    assert said["pool"]
-    assert said["broker"]["transport"] == "sentinel"
-    assert "hunter" not in str(stats)
-    assert "zebra" not in str(stats)
-    assert "EncodeError" not in worker.read_text()
-
-
 @pytest.mark.usefixtures("worker")
 def test_doctor_says_who_is_the_master(watched: Watched) -> None:
     done = CliRunner().invoke(group, ["doctor", "--broker", watched.url])
@@ -131,15 +107,6 @@ def test_what_is_wrong_in_the_url_is_said_and_no_password(watched: Watched, chan
     assert text in str(caught.value)
     assert "hunter" not in str(caught.value)
     assert "zebra" not in str(caught.value)
-
-
-def test_a_server_in_place_of_a_sentinel_and_the_other_way_round_are_told_apart(watched: Watched) -> None:
-    server, sentinel = watched.master.port, watched.sentinels[0].port
-
-    with pytest.raises(BrokerUnavailable, match=r"is not a Sentinel; give redis://"):
-        connect(f"sentinel://:hunter%2F2@127.0.0.1:{server}/tuning?sentinel_password=hunter%2F2")
-    with pytest.raises(BrokerUnavailable, match=r"is a Sentinel, which keeps nothing itself: give sentinel://"):
-        connect(f"redis://:zebra%207@127.0.0.1:{sentinel}/0")
 
 
 def test_sentinels_with_accounts_need_allow_no_more_than_the_guide_says(watched: Watched) -> None:

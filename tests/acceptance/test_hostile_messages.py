@@ -2,106 +2,33 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import pickle
-import pickletools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-import trainables
 import trainables_saving as saving
 from hostile import Touch, message, pickled, remote
 from pair import both_run, counting, tuners
 from running import running_worker
-from tap import Tap
 from waiting import eventually
 
-import mqtune
 from mqtune.backends import EmbeddedServer, find_binary
-from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.codec import encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import START, AttemptEnded, ExperimentCreated, TrialStaged, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import QUEUE_VERSION
-from mqtune.core.trial import TrialId, TrialStatus
+from mqtune.core.trial import TrialId
 from mqtune.journal import Assignment, RedisJournal, connect
 from mqtune.testing.backends.world import drive
 
 QUEUE: Final = f"mqtune-{QUEUE_VERSION}.gpu0.cpu5"
 REMOTE: Final = "/0.mqtune.pidbox"
 OPTIONS: Final = ["--gpus", "0", "--slots", "2", "--cpus", "10"]
-
-
-# What is sent.
-
-
-def is_pickle(value: bytes) -> bool:
-    """Whether bytes are a pickle of a protocol that has a mark; every text that ends in a dot may be one of protocol 0."""
-    if not value.startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")):
-        return False
-    with contextlib.suppress(Exception):
-        for _ in pickletools.genops(value):
-            pass
-        return True
-    return False
-
-
-def kind_of(value: bytes) -> str:
-    """What a value is: a text, JSON, msgpack, or an event with the ids that it is published with; or none of these."""
-    _, _, event = value.partition(b" ")[2].partition(b" ")
-    with contextlib.suppress(Exception):
-        decode_event(event)
-        return "event"
-    with contextlib.suppress(ValueError):
-        found = json.loads(value)
-        if isinstance(found, dict) and "content-type" in found:
-            assert found["content-type"] == "application/json"
-            json.loads(base64.b64decode(found["body"]))
-            return "message"
-        return "JSON"
-    with contextlib.suppress(ValueError):
-        decode_value(value)
-        return "msgpack"
-    with contextlib.suppress(UnicodeDecodeError):
-        return "text" if value.isascii() or value.decode().isprintable() else "something else"
-    return "something else"
-
-
-def test_every_value_and_message_of_a_run_is_text_json_or_msgpack(tmp_path: Path):
-    with (
-        EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server,
-        contextlib.closing(Tap(server.url)) as tap,
-        running_worker(server.url, tmp_path / "w.log", *OPTIONS, "--no-remote-control", name="watched"),
-        tuners(server.url, tmp_path / "store") as tune,
-    ):
-        # A task for a shape that no worker has stays in its queue, to be looked at.
-        waiting = tune(
-            trainables.slow, space={"x": mqtune.uniform(0, 1)}, searcher=None, resources=mqtune.Resources(cpus=77)
-        )
-        waiting.step(0)
-        tuner = tune(saving.CountsInDict, counting(), counting(), store=None)
-        first, second = both_run(tuner)
-        tuner.trial(first).pause()
-        drive(tuner, lambda: first.status is TrialStatus.PAUSED)
-        tuner.trial(first).resume()
-        drive(tuner, lambda: first.status is TrialStatus.RUNNING)
-        tap.look()
-        tuner.trial(first).stop()
-        tuner.trial(second).stop()
-        drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
-        tap.look()
-
-    kinds = [kind_of(value) for value in tap.values]
-    assert {"event", "message", "msgpack", "text"} <= set(kinds)
-    assert [value[:80] for value, kind in zip(tap.values, kinds, strict=True) if kind == "something else"] == []
-    assert [value[:80] for value in tap.values if is_pickle(value)] == []
-
-
-# What is received.
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +48,6 @@ def tasks(mark: Path) -> dict[str, str | bytes]:
         [{}, "0001", 1, "digest"],
         ["../../outside", "0001", 1, "digest"],
         ["e", "../0001", 1, "digest"],
-        ["e\n", "0001", 1, "digest"],
-        ["e", "0001", "1", None],
-        ["e"],
         ["e" * 100_000, "0001", 1, "digest"],
         ["there-is-none", "0001", 1, "digest"],
     ]
@@ -136,31 +60,25 @@ def tasks(mark: Path) -> dict[str, str | bytes]:
         "one of Celery's own tasks": message([[], {}, {}], task="celery.backend_cleanup"),
         **{f"arguments {index}": message([each, {}, {}], queue=QUEUE) for index, each in enumerate(wrong)},
         "keywords": message([[], {"experiment": "e", "shell": "true"}, {}]),
-        "a body that is a number": message(5),
-        "a body that is a text": message("x"),
         "no body": json.dumps({"headers": {}, "properties": {}}),
         "no headers": json.dumps({"body": "", "properties": {"delivery_tag": "x", "delivery_info": {}}}),
         "a number": "5",
-        "nothing": "null",
         "noise": b"\xff\xfe\x00noise",
         "half of JSON": '{"body": ',
         "lists in lists": "[" * 100_000,
     }
 
 
-@pytest.mark.parametrize("what", tasks(Path()))
 def test_a_message_that_is_no_task_of_mqtunes_runs_nothing_and_ends_no_worker(
-    worker: tuple[str, Any, Path], tmp_path: Path, what: str
+    worker: tuple[str, Any, Path], tmp_path: Path
 ):
     url, process, log = worker
-    before = len(log.read_text())
     with contextlib.closing(connect(url)) as client:
         keys = lasting_keys(client)
-        client.lpush(QUEUE, tasks(tmp_path / "mark")[what])
-        eventually(
-            lambda: client.llen(QUEUE) == 0 and len(log.read_text()) > before, 30, "the log says something of it"
-        )
-
+        for what, sent in tasks(tmp_path / "mark").items():
+            before = len(log.read_text())
+            client.lpush(QUEUE, sent)
+            eventually(lambda before=before: not client.llen(QUEUE) and len(log.read_text()) > before, 30, what)
         assert not (tmp_path / "mark").exists()
         assert process.poll() is None
         assert lasting_keys(client) == keys
@@ -174,21 +92,10 @@ def lasting_keys(client: Any) -> set[bytes]:
 #: Headers that Celery reads, and what they must not be.
 HEADERS: Final[dict[str, Any]] = {
     "timelimit": "soon",
-    "timelimit ": [1, 2, 3],
-    "timelimit of nothing": 5,
     "callbacks": 5,
-    "errbacks": [5],
     "chain": [5],
-    "chord": 5,
-    "retries": "many",
     "stamped_headers": 5,
-    "replaced_task_nesting": "x",
-    "ignore_result": [],
-    "root_id": [],
-    "delivery_info": 5,
     "eta": "tomorrow",
-    "expires": "never",
-    "shadow": {},
 }
 
 
@@ -212,18 +119,9 @@ def test_messages_whose_headers_make_no_sense_take_no_slot(worker: tuple[str, An
     assert process.poll() is None
 
 
-#: What a driver's account may write, and what a worker says of it; the config would be what is run.
-DEFINITIONS: Final[dict[str, tuple[dict[str, Any], str]]] = {
-    "an-import": ({"trainable": {"name": "subprocess.call", "module": "trainables"}}, "does not define"),
-    "a-program": ({"trainable": {"name": "t", "script": "/usr/bin/touch", "kind": "script"}}, "is not a path below"),
-}
-
-
-@pytest.mark.parametrize("name", DEFINITIONS)
-def test_an_experiment_of_what_is_not_the_workers_own_runs_nothing(
-    worker: tuple[str, Any, Path], tmp_path: Path, name: str
-):
-    definition, words = DEFINITIONS[name]
+def test_an_experiment_of_what_is_not_the_workers_own_runs_nothing(worker: tuple[str, Any, Path], tmp_path: Path):
+    # A driver's account may write it, with the arguments of the program for a config.
+    name, definition = "a-program", {"trainable": {"name": "t", "script": "/usr/bin/touch", "kind": "script"}}
     url, process, _ = worker
     trial, mark = TrialId("0001"), tmp_path / "mark"
     with contextlib.closing(connect(url)) as client:
@@ -244,7 +142,7 @@ def test_an_experiment_of_what_is_not_the_workers_own_runs_nothing(
         assert process.poll() is None
 
     assert (ended.error_type, ended.pid) == ("TrainableNotFound", 0)
-    assert words in ended.error
+    assert "is not a path below" in ended.error
     assert not mark.exists()
 
 
@@ -258,8 +156,6 @@ def test_remote_commands_that_are_none_run_nothing_and_end_no_worker(worker: tup
             remote("os.system"),
             remote("ping", x=[]),
             "5",
-            "null",
-            "[]",
             "{}",
             b"\xff\x00",
             "[" * 100_000,
@@ -272,10 +168,6 @@ def test_remote_commands_that_are_none_run_nothing_and_end_no_worker(worker: tup
 
     assert not (tmp_path / "mark").exists()
     assert process.poll() is None
-
-
-def hint(experiment: str, trial: str, word: object) -> bytes:
-    return encode_value([[experiment, trial, 1, word]])
 
 
 def test_an_entry_that_can_not_be_read_is_a_clear_error_and_the_run_goes_on_without_it(

@@ -13,7 +13,6 @@ from typing import Final
 
 import pytest
 import redis
-from accounts import Accounts
 from fleets import worker
 from running import HERE
 from started import started
@@ -112,26 +111,3 @@ def test_when_the_driver_that_divides_is_killed_or_frozen_another_does_and_share
     eventually(lambda: limits(client, "a", "b", "d") == [2, 2, 2], 30)
     numbers = [int(each or 0) for each in (of_killed, of_frozen, later, number(client))]
     assert numbers == sorted(set(numbers))
-
-
-def test_drivers_of_teams_divide_a_fleet_for_each_other_by_their_own_accounts(
-    client: redis.Redis, own_broker: str, start: Callable[..., subprocess.Popen[bytes]]
-) -> None:
-    info = worker("teams@h", queue=queue_name(SLOT, "team-a-*,team-b-*"), cpus=SLOT.cpus, slots=4)
-    Fleet(client, patience_s=5).join(info, HOLD_S)
-    with contextlib.closing(Accounts(own_broker)) as accounts:
-        a, b = (accounts.make("driver", f"driver-{team}", experiments=f"team-{team}-*") for team in "ab")
-        monitor = accounts.make("monitor")
-        start("team-a-1", a)
-        second = start("team-b-1", b)
-        eventually(lambda: limits(client, "team-a-1", "team-b-1") == [2, 2], 30)
-        before = number(client)
-        second.kill()
-        second.wait()
-
-        taken_over_s(client, before)
-        eventually(lambda: limits(client, "team-a-1", "team-b-1") == [99, -1], 30)
-        # Each tries the queue for everybody, which it may not use.
-        assert [each for each in accounts.refused() if "mqtune:" in each] == []
-        for url in (monitor, accounts.make("worker")):
-            assert not accounts.may(url, "HSET", SHARES, f"of:{busy_as('team-a-1')}", "noise")

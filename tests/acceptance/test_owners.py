@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shlex
 import socket
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -25,12 +23,8 @@ from mqtune.cli import group
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.steering import steer
 from mqtune.core.errors import ConfigurationError, MqtuneError
-from mqtune.core.events import AttemptStarted, DriverStarted, Requested, decode_event
-from mqtune.core.keys import AUDIT
-from mqtune.core.owner import Owner
-from mqtune.core.submission import SubmittedRun
-from mqtune.core.trial import TrialId
-from mqtune.journal import AuditEntry, Claim, Fleet, Grant, RedisJournal, connect, newest_entries
+from mqtune.core.events import DriverStarted, Requested, decode_event
+from mqtune.journal import AuditEntry, Fleet, RedisJournal, connect, newest_entries
 
 HOST = socket.gethostname()
 #: How long a worker that says nothing is in the fleet.
@@ -121,17 +115,9 @@ def driver_of(team: Team, name: str) -> str:
     "arguments",
     [
         ("delete", "NAME", "--yes"),
-        ("delete", "NAME", "--archive", "--yes"),
         ("stop", "NAME", "--experiment", "--timeout", "0"),
-        ("stop", "NAME", "--all", "--timeout", "0"),
         ("stop", "NAME", "1", "--as", "failed", "--timeout", "0"),
-        ("pause", "NAME", "1", "--timeout", "0"),
-        ("save", "NAME", "1", "--timeout", "0"),
-        ("resume", "NAME", "1", "--from", "scratch", "--timeout", "0"),
-        ("add", "NAME", "--config", "x=0.1", "--timeout", "0"),
         ("set", "NAME", "max_concurrent=1", "--timeout", "0"),
-        ("label", "NAME", "--tag", "seen", "--timeout", "0"),
-        ("ask", "NAME", "--timeout", "0"),
         ("tell", "NAME", "--config", "x=0.1", "loss=1", "--timeout", "0"),
     ],
 )
@@ -150,6 +136,10 @@ def test_nobody_changes_an_experiment_of_another_without_force(
     entry = [entry for entry in audit(team) if name in entry.target and entry.action == "force"][-1]
     assert entry.by == f"bob@{HOST} (team-b)"
     assert f"of ada@{HOST} (team-a)" in entry.detail
+    rows = json.loads(by(team.ada, "events", name, "--json", home=tmp_path)) if arguments[0] == "set" else []
+    assert [(row["action"], row["by"], row["done"]) for row in rows if row["action"] == "set"] == (
+        [("set", entry.by, None)] if rows else []
+    )
 
 
 def requests_of(team: Team, name: str) -> list[Requested]:
@@ -182,42 +172,6 @@ def test_a_client_changes_an_experiment_of_another_only_with_force(
         steer(Places([], team.bob.url, broker_alone=True), {"name": "by-code", "verb": "end"})
 
 
-def test_a_submitted_script_acts_for_its_submitter(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(team.ada, "by-script", monkeypatch)
-    monkeypatch.setenv("LOGNAME", "service")
-    run = SubmittedRun("by-script", is_first=True, owner=Owner("team-a", "ada", HOST))
-    for name, value in run.variables().items():
-        monkeypatch.setenv(name, value)
-
-    with mqtune.Client(team.ada.url) as client:
-        client.experiment("by-script").end(timeout_s=0)
-
-    assert [request.by for request in requests_of(team, "by-script")] == [f"ada@{HOST} (team-a)"]
-
-
-def test_events_of_an_experiment_say_who_asked_for_what_and_when(
-    team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made(team.ada, "watched", monkeypatch)
-    by(team.ops, "set", "watched", "max_concurrent=1", "--timeout", "0", home=tmp_path)
-    began = time.time()
-
-    rows = json.loads(by(team.ada, "events", "watched", "--json", home=tmp_path))
-
-    assert [(row["action"], row["by"]) for row in rows if row["by"] and row["action"] != "drive"] == [
-        ("create", f"ada@{HOST} (team-a)"),
-        ("set", f"olaf@{HOST} (mqtune-operator)"),
-    ]
-    change = rows[-1]
-    assert change["arguments"] == {"max_concurrent": 1}
-    assert change["done"] is None
-    assert abs(change["at"] - began) < HOUR_S
-    text = by(team.ada, "events", "watched", home=tmp_path)
-    assert re.search(
-        rf"\d{{4}}-\d\d-\d\d [\d:]{{8}} +olaf@{HOST} .*set max_concurrent=1 +no driver has answered yet", text
-    )
-
-
 def test_the_audit_stream_says_who_drained_set_quotas_and_deleted(
     team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -243,57 +197,6 @@ def test_the_audit_stream_says_who_drained_set_quotas_and_deleted(
     assert "gpu@audited" in by(team.ops, "events", home=tmp_path)
 
 
-def test_an_account_that_is_made_is_in_the_audit_stream(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGNAME", "ro\\ot")
-    printed = CliRunner().invoke(group, ["acl", "monitor", "--user", "new-monitor"]).stdout
-    with contextlib.closing(connect(team.server, role="admin")) as admin:
-        for line in printed.splitlines():
-            admin.execute_command(*shlex.split(line))
-
-    entry = audit(team)[-1]
-    assert entry[1:] == (f"root@{HOST}", "acl", "new-monitor", "monitor for *")
-
-
-def test_a_team_writes_to_the_audit_stream_and_can_not_read_it(team: Team) -> None:
-    with contextlib.closing(Accounts(team.server)) as accounts:
-        for role in ("driver", "operator"):
-            url = accounts.make(role, f"audited-{role}", experiments="team-a-*")
-            assert accounts.may(url, "XADD", AUDIT, "MAXLEN", "~", "9", "*", "by", "somebody")
-            assert not accounts.may(url, "XREVRANGE", AUDIT, "+", "-")
-        assert not accounts.may(accounts.make("worker", "audited-worker"), "XADD", AUDIT, "*", "by", "somebody")
-        assert accounts.may(accounts.make("monitor", "audited-monitor"), "XREVRANGE", AUDIT, "+", "-")
-
-
-def test_who_owns_an_experiment_and_an_operator_end_it_without_force(
-    team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made(team.ada, "mine", monkeypatch)
-
-    by(team.ops, "stop", "mine", "--experiment", "--timeout", "0", home=tmp_path)
-    by(team.ada, "stop", "mine", "--experiment", "--timeout", "0", home=tmp_path)
-
-    with contextlib.closing(connect(team.ada.url)) as client:
-        events = [decode_event(entry.data) for entry in RedisJournal(client, "mine").read("0-0", count=100)]
-    asked = [event.by for event in events if isinstance(event, Requested)]
-    assert asked == [f"olaf@{HOST} (mqtune-operator)", f"ada@{HOST} (team-a)"]
-    by(team.ada, "delete", "mine", "--yes", home=tmp_path)
-
-
-def test_a_deletion_says_how_many_trials_it_ends(team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made(team.ada, "runs", monkeypatch)
-    started = AttemptStarted(trial=TrialId("0001"), attempt=1, worker="w", host="h", devices=[], at=1.0)
-    with contextlib.closing(connect(team.server)) as client:
-        claimed = RedisJournal(client, "runs").claim(Claim(TrialId("0001"), 1, "t"), "w", 60, started.encode())
-    assert isinstance(claimed, Grant)
-
-    with pytest.raises(
-        ConfigurationError,
-        match=r"runs: 1 trials on its server; 1 of them run, without a driver, and end: this is ada@",
-    ):
-        by(team.bob, "delete", "runs", "--yes", home=tmp_path)
-    assert "1 of them run, without a driver" in by(team.ada, "delete", "runs", "--dry-run", home=tmp_path)
-
-
 def test_a_worker_that_another_has_started_is_drained_with_force_or_by_an_operator(team: Team, tmp_path: Path) -> None:
     with contextlib.closing(connect(team.server)) as client:
         fleet = Fleet(client, patience_s=5)
@@ -305,12 +208,6 @@ def test_a_worker_that_another_has_started_is_drained_with_force_or_by_an_operat
         join()
         with pytest.raises(ConfigurationError, match=r"worker gpu@node: this is ada@"):
             by(team.bob, "drain", "gpu@node", home=tmp_path)
-        join()
-        shown = json.loads(by(team.bob, "fleet", "--only", "workers", "--owner", "ada", "--json", home=tmp_path))
-        assert [each["user"] for each in shown["workers"]] == ["ada"]
-        assert json.loads(by(team.bob, "fleet", "--only", "workers", "--owner", "me", "--json", home=tmp_path)) == {
-            "workers": []
-        }
         for who, options in ((team.bob, ["--force"]), (team.ops, [])):
             join()
             assert "gpu@node has shut down" in by(who, "drain", "gpu@node", *options, home=tmp_path)

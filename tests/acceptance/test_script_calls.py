@@ -5,7 +5,6 @@ Their command lines and patterns are those of docs/how-to/scripts.md.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
@@ -147,63 +146,51 @@ def test_the_program_of_the_page_tunes_a_script_in_the_style_of_nanogpt(folder: 
         assert reports == [(step, off + layers / 10 / (step + 1)) for step in (0, 10, 20)]
 
 
-def test_a_program_with_options_of_one_letter_is_tuned_as_it_is(folder: Path) -> None:
-    written(folder / "svm-train", _SVM)
-
-    results = tuned(the_script("libsvm"), {"c": mqtune.grid_search([1, 2, 4]), "g": 0.5}, metric="accuracy", mode="max")
-
-    assert {each.config["c"]: each.value for each in results} == {1: 15.5, 2: 25.5, 4: 45.5}
-
-
-def test_an_experiment_with_a_command_continues_without_its_script(folder: Path) -> None:
-    written(folder / "svm-train", _SVM)
-    tuned(the_script("libsvm"), {"c": mqtune.grid_search([1, 2]), "g": 0.5}, metric="accuracy", mode="max")
-
-    tuner = mqtune.Tuner.attach("calls", max_trials=3, run=mqtune.RunOptions(progress=False))
-    with contextlib.closing(tuner):
-        added = tuner.add({"c": 2, "g": 0.5})
-        results = tuner.run()
-
-    assert results[added.id].value == 25.5
-
-
-def test_a_program_that_only_prints_is_tuned_as_it_is(folder: Path) -> None:
-    written(folder / "forest.R", _FOREST)
-
-    results = tuned(
-        the_script("forest"), {"trees": mqtune.grid_search([10, 20]), "depth": mqtune.grid_search([1, 2])}, "rmse"
-    )
-
-    for each in results:
-        trees, depth = each.config["trees"], each.config["depth"]
-        reports = [(report.metrics["fold"], report.metrics["rmse"]) for report in results.reports(each.id)]
-        assert reports == [(fold, trees + depth * fold + 0.5) for fold in (1, 2, 3)]
-
-
-def test_a_program_with_arguments_of_hydra_is_tuned_as_it_is(folder: Path) -> None:
-    written(folder / "train.py", _HYDRA)
-    space = {
-        "model.lr": mqtune.grid_search([-1e-05, 0.5]),
-        "model.sizes": (32, 16),
-        "model.name": "big",
-        "model.drop": None,
-    }
-
-    results = tuned(the_script("hydra"), space)
-
-    assert {each.config["model.lr"]: each.value for each in results} == {-1e-05: pytest.approx(-2e-05), 0.5: 1.0}
+#: Each script of the page: its files, its space, its metric and mode, and what a trial with a config must report at best.
+PROGRAMS: Final[dict[str, tuple[Any, ...]]] = {
+    "libsvm": (
+        {"svm-train": _SVM},
+        {"c": mqtune.grid_search([1, 2, 4]), "g": 0.5},
+        ("accuracy", "max"),
+        lambda config: config["c"] * 10 + 5.5,
+    ),
+    "forest": (
+        {"forest.R": _FOREST},
+        {"trees": mqtune.grid_search([10, 20]), "depth": mqtune.grid_search([1, 2])},
+        ("rmse", "min"),
+        lambda config: config["trees"] + config["depth"] + 0.5,
+    ),
+    "hydra": (
+        {"train.py": _HYDRA},
+        {
+            "model.lr": mqtune.grid_search([-1e-05, 0.5]),
+            "model.sizes": (32, 16),
+            "model.name": "big",
+            "model.drop": None,
+        },
+        ("loss", "min"),
+        lambda config: 2 * config["model.lr"],
+    ),
+    "flags": (
+        {"package/train.py": _FLAGS, "package/loss.py": "def loss_of(shift): return shift * 2\n"},
+        {"amp": mqtune.grid_search([True, False]), "shift": mqtune.grid_search([-1e-05, 3.0])},
+        ("loss", "min"),
+        lambda config: config["shift"] * 2 + config["amp"],
+    ),
+}
 
 
-def test_a_module_with_flags_is_tuned_as_it_is(folder: Path) -> None:
-    written(folder / "package" / "train.py", _FLAGS)
-    written(folder / "package" / "loss.py", "def loss_of(shift): return shift * 2\n")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_that_knows_nothing_of_mqtune_is_tuned_as_it_is(folder: Path, name: str) -> None:
+    files, space, (metric, mode), expected = PROGRAMS[name]
+    for path, code in files.items():
+        written(folder / path, code)
 
-    results = tuned(
-        the_script("flags"), {"amp": mqtune.grid_search([True, False]), "shift": mqtune.grid_search([-1e-05, 3.0])}
-    )
+    results = tuned(the_script(name), space, metric, mode)
 
-    for each in results:
-        assert each.value == each.config["shift"] * 2 + each.config["amp"]
+    assert [each.metrics[metric] for each in results] == [pytest.approx(expected(each.config)) for each in results]
+    if name == "forest":
+        assert [report.metrics["fold"] for report in results.reports(results.trials[0].id)] == [1, 2, 3]
 
 
 def test_a_plain_script_gets_values_that_begin_with_a_dash(folder: Path) -> None:

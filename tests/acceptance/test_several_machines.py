@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -14,7 +12,6 @@ from attempts import ForkedTrial
 from kept_port import KeptPort
 from walkthrough import blocks_of
 
-import mqtune
 from mqtune.checkpoints import open_store
 from mqtune.trainable import FRAME_END, TrainableSpec
 
@@ -87,28 +84,3 @@ def test_the_function_of_the_page_learns_in_two_seats(tmp_path: Path, port: int)
 
     assert len(said.rows) == len(set(said.checkpoints)) == 5
     assert said.rows[-1]["loss"] < said.rows[0]["loss"] / 2
-
-
-def test_the_script_of_the_page_starts_torchrun_in_each_seat(
-    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # It is beside this Python, which need not be the first on the path.
-    (programs := tmp_path / "bin").mkdir()
-    (programs / "torchrun").write_text(f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n')
-    (programs / "torchrun").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    spec = TrainableSpec("train", script="train.sh", kind="script")
-
-    said = ended(tmp_path, port, spec, written(tmp_path), {"lr": 0.25}, options={})
-
-    # Two processes in each of two seats.
-    assert [row["total"] for row in said.rows] == [1.0]
-
-
-def test_what_the_page_asks_for_can_be_had() -> None:
-    found: dict[str, Any] = {}
-
-    exec(compile(PAGE[0].text, "several-machines.md", "exec"), found)
-
-    assert found["two_machines"] == mqtune.Resources(gpus=8, machines=2)
-    assert found["four_seats"].seats == 4

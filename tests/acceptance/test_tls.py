@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import redis
 import trainables
 import trainables_saving as saving
-from faces import ROOT, celery, settings
 from faulty_proxy import FaultyProxy
 from kombu import Connection
 from kombu.exceptions import OperationalError
@@ -26,8 +22,7 @@ import mqtune
 from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.trial import TrialStatus
-from mqtune.journal import Sentinels, celery_tls, celery_url, connect
-from mqtune.worker import WorkerSettings, celery_settings
+from mqtune.journal import celery_url, connect
 
 
 @pytest.fixture(scope="module")
@@ -53,13 +48,6 @@ def proxy(server: EmbeddedServer, authority: Authority) -> Iterator[TlsProxy]:
         yield proxy
 
 
-@pytest.fixture(scope="module")
-def misnamed(server: EmbeddedServer, authority: Authority) -> Iterator[TlsProxy]:
-    """One whose certificate is another host's."""
-    with TlsProxy(server.url, authority, name="elsewhere.example.org") as proxy:
-        yield proxy
-
-
 def test_a_whole_experiment_runs_over_tls_with_certificates_on_both_sides(
     server: EmbeddedServer, authority: Authority, tmp_path: Path
 ):
@@ -80,63 +68,28 @@ def test_a_whole_experiment_runs_over_tls_with_certificates_on_both_sides(
             connect(proxy.url(ssl_ca_certs=authority.certificate))
 
 
-#: What is wrong, and words of what is said.
-WRONG = {
-    "another authority": "is not one to trust .*ssl_ca_certs=",
-    "no authority": "is not one to trust .*ssl_ca_certs=",
-    "another host's certificate": "is not one to trust .*[Hh]ostname mismatch.*by the name",
-}
-
-
-@pytest.fixture
-def wrong_url(
-    request: pytest.FixtureRequest, proxy: TlsProxy, misnamed: TlsProxy, authority: Authority, stranger: Authority
-) -> str:
-    urls = {
-        "another authority": proxy.url(ssl_ca_certs=stranger.certificate),
-        "no authority": proxy.url(),
-        "another host's certificate": misnamed.url(ssl_ca_certs=authority.certificate),
-    }
-    return urls[request.param]
-
-
-@pytest.mark.parametrize(("wrong_url", "words"), WRONG.items(), indirect=["wrong_url"])
-def test_a_driver_says_at_once_whose_certificate_it_does_not_trust(wrong_url: str, words: str):
-    tuner = tuner_on(wrong_url, trainables.steady, {"x": mqtune.uniform(0, 1)})
-
-    began = time.monotonic()
-    with pytest.raises(BrokerUnavailable, match=words):
-        tuner.run()
-
-    assert time.monotonic() - began < 20
-    # Celery checks it too.
-    with (
-        contextlib.closing(Connection(celery_url(wrong_url))) as connection,
-        pytest.raises(OperationalError, match="CERTIFICATE_VERIFY_FAILED"),
-    ):
-        connection.ensure_connection(max_retries=0, timeout=10)
-
-
-def test_a_worker_ends_with_one_line(proxy: TlsProxy, stranger: Authority, tmp_path: Path):
-    environment = settings(proxy.url(ssl_ca_certs=stranger.certificate), tmp_path)
-    ended = subprocess.run(
-        celery("worker"), env={**os.environ, **environment}, cwd=ROOT, capture_output=True, text=True, timeout=60
-    )
-
-    assert ended.returncode == 1
-    (line,) = ended.stderr.splitlines()
-    assert line.startswith("mqtune: the certificate of the Redis at rediss://:***@localhost:")
-
-
-def test_flower_gets_what_it_checks_the_certificate_by():
-    url = "rediss://:secret@head:6380/0?ssl_ca_certs=/etc/ca.pem"
-
-    assert celery_tls(url) == {"ssl_cert_reqs": "required", "ssl_ca_certs": "/etc/ca.pem"}
-    assert celery_settings(WorkerSettings(broker=url))["broker_use_ssl"] == celery_tls(url)
-    assert celery_tls("redis://head") is None
-
-
-# Doors that are open.
+def test_a_driver_says_at_once_whose_certificate_it_does_not_trust(
+    server: EmbeddedServer, proxy: TlsProxy, authority: Authority, stranger: Authority
+):
+    with TlsProxy(server.url, authority, name="elsewhere.example.org") as misnamed:
+        for url, words in (
+            (proxy.url(ssl_ca_certs=stranger.certificate), "is not one to trust .*ssl_ca_certs="),
+            (proxy.url(), "is not one to trust .*ssl_ca_certs="),
+            (
+                misnamed.url(ssl_ca_certs=authority.certificate),
+                "is not one to trust .*[Hh]ostname mismatch.*by the name",
+            ),
+        ):
+            began = time.monotonic()
+            with pytest.raises(BrokerUnavailable, match=words):
+                tuner_on(url, trainables.steady, {"x": mqtune.uniform(0, 1)}).run()
+            assert time.monotonic() - began < 20
+            # Celery checks it too.
+            with (
+                contextlib.closing(Connection(celery_url(url))) as connection,
+                pytest.raises(OperationalError, match="CERTIFICATE_VERIFY_FAILED"),
+            ):
+                connection.ensure_connection(max_retries=0, timeout=10)
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture, url: str, role: str) -> list[str]:
@@ -147,15 +100,17 @@ def warnings_of(caplog: pytest.LogCaptureFixture, url: str, role: str) -> list[s
 
 
 def test_a_redis_without_a_password_is_warned_of_unless_only_this_machine_reaches_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    proxy: TlsProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
+    unchecked = proxy.url(ssl_cert_reqs="none", ssl_check_hostname="false").replace("@localhost", "@127.1")
+    assert "is not checked" in warnings_of(caplog, unchecked, "worker")[0]
     with (
         EmbeddedServer.start(tmp_path, binary=find_binary()) as server,
-        contextlib.closing(FaultyProxy(server.url)) as proxy,
+        contextlib.closing(FaultyProxy(server.url)) as plain,
         contextlib.closing(connect(server.url)) as admin,
     ):
         admin.execute_command("ACL", "SETUSER", "default", "nopass")
-        port = proxy.url.rpartition(":")[2]
+        port = plain.url.rpartition(":")[2]
         # It is this machine, by a name that doesn't say so.
         far, near = f"redis://127.1:{port}", f"redis://127.0.0.1:{port}"
 
@@ -167,27 +122,3 @@ def test_a_redis_without_a_password_is_warned_of_unless_only_this_machine_reache
         admin.execute_command("ACL", "SETUSER", "known", "on", ">secret", "+@all", "~*", "&*")
         assert warnings_of(caplog, far.replace("//", "//known:secret@"), "driver") == []
         assert warnings_of(caplog, far, "follower") == [], "it trusts nobody"
-
-
-def test_a_check_that_is_switched_off_is_warned_of(proxy: TlsProxy, caplog: pytest.LogCaptureFixture):
-    url = proxy.url(ssl_cert_reqs="none", ssl_check_hostname="false").replace("@localhost", "@127.1")
-
-    (warning,) = warnings_of(caplog, url, "worker")
-    assert "is not checked" in warning
-
-
-def test_sentinels_without_a_password_are_asked_over_tls_each_time(authority: Authority, tmp_path: Path) -> None:
-    tls = {"ssl_ca_certs": str(authority.certificate)}
-    with (
-        EmbeddedServer.start(tmp_path / "server") as server,
-        TlsProxy(server.url, authority) as proxy,
-        contextlib.closing(connect(server.url)) as client,
-    ):
-        password = client.config_get("requirepass")["requirepass"]
-        client.config_set("requirepass", "")
-        try:
-            for _ in range(8):
-                with redis.Redis("localhost", proxy.port, **Sentinels((), "tuning").arguments(tls)) as asking:
-                    assert asking.ping()
-        finally:
-            client.config_set("requirepass", password)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -13,9 +12,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import mqtune
-
-#: Says, in a worker's environment, that this worker is broken.
-BROKEN_WORKER = "BROKEN_WORKER"
 
 
 def steady(config):
@@ -48,12 +44,6 @@ def silent(config):
     time.sleep(60)
 
 
-def reports_once(config):
-    """Report, and then nothing for a minute, unless told to stop."""
-    mqtune.report({"loss": config["x"]})
-    time.sleep(60)
-
-
 def learns(config):
     """Report every 20 ms for less than a second; a larger x ends higher."""
     for epoch in range(1, 31):
@@ -68,52 +58,9 @@ def dawdles(config):
         mqtune.report({"loss": config["x"] + 1 / epoch})
 
 
-def talks_until(config):
-    """Print and report until the file is there."""
-    print("on stderr", file=sys.stderr)
-    for number in range(60_000):
-        print(f"line {number}")
-        mqtune.report({"loss": 1.0})
-        if os.path.exists(config["until"]):
-            break
-        time.sleep(0.01)
-    print("the end")
-
-
-def names_its_seat(config):
-    seat = mqtune.get_context().seat
-    print(f"seat {seat}")
-    print(f"on stderr of {seat}", file=sys.stderr)
-    mqtune.report({"loss": 1.0})
-
-
 def raises(config):
     mqtune.report({"loss": 1.0})
     raise ValueError("the learning rate exploded")
-
-
-def exits(config):
-    mqtune.report({"loss": 1.0})
-    sys.exit(3)
-
-
-def exits_hard(config):
-    mqtune.report({"loss": 1.0})
-    os._exit(7)
-
-
-def killed(config):
-    mqtune.report({"loss": 1.0})
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def prints_binary(config):
-    sys.stdout.buffer.write(bytes(range(256)))
-    sys.stdout.buffer.flush()
-    print("lone surrogate \udc80")
-    os.write(2, b"\xff\xfe raw bytes on stderr\n")
-    mqtune.report({"loss": 1.0})
-    raise RuntimeError("with binary output")
 
 
 def stubborn(config):
@@ -131,17 +78,6 @@ def stubborn(config):
 def reports_something_else(config):
     for epoch in range(3):
         mqtune.report({"accuracy": 0.5, "epoch": epoch})
-
-
-def reports_nan(config):
-    mqtune.report({"loss": float("nan")})
-    mqtune.report({"loss": float("inf")})
-    if config["x"] > 0.5:
-        mqtune.report({"loss": 1.0})
-
-
-def reports_a_set(config):
-    mqtune.report({"loss": 1.0, "seen": {1, 2}})
 
 
 def fails_above_a_half(config):
@@ -207,11 +143,3 @@ def tells_all(config):
 def tells_time(config):
     for epoch in range(9):
         mqtune.report({"loss": config["lr"] / (epoch + 1), "clock": time.time()})
-
-
-def fails_where_it_is_broken(config):
-    """Fail at once on a broken worker, and take a moment elsewhere: a slot that fails is free again far sooner."""
-    if BROKEN_WORKER in os.environ:
-        raise RuntimeError("not here")
-    time.sleep(0.3)
-    mqtune.report({"loss": config["x"]})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from pathlib import Path
 
 import mqtune
 
@@ -87,27 +86,6 @@ def in_files(config):
         mqtune.report(_row(state, before_s=before_s, copy=copy, folder=str(folder)), checkpoint=folder / "mine")
 
 
-def in_folders(config, checkpoint_dir=None):
-    """The older style."""
-    begin = START
-    if checkpoint_dir:
-        begin = json.loads((Path(checkpoint_dir) / "state.json").read_text())
-    for state in _counted(config, begin):
-        with mqtune.checkpoint_dir(step=state["step"]) as folder:
-            (Path(folder) / "state.json").write_text(json.dumps(state))
-        mqtune.report(_row(state))
-
-
 def without(config):
     for state in _counted(config, START):
         mqtune.report(_row(state))
-
-
-def writes_on(config):
-    """Reports with the state, and then writes down that it has gone on."""
-    checkpoint = mqtune.get_checkpoint()
-    path = Path(config["written"])
-    for step in range(1 if checkpoint is None else checkpoint.data["step"] + 1, 5001):
-        mqtune.report({"loss": float(-step), "step": step}, checkpoint={"step": step} if config["saves"] else None)
-        with path.open("a") as file:
-            file.write(f"{step}\n")

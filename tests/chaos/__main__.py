@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import compileall
-import dataclasses
 import json
 import os
 import secrets
@@ -61,7 +60,7 @@ def main() -> int:
         own_times = _has_own_times(given.seed, given.times)
         how = {"own_times": own_times, "kinds": kinds, "requests": given.requests, "which": given.gangs}
         outcome = run_one(given.seed, given.folder, **how)
-        print(json.dumps(dataclasses.asdict(outcome)))
+        print(json.dumps(vars(outcome)))
         return 1 if outcome.violations else 0
     folder = (given.folder or Path(tempfile.mkdtemp(prefix="mqtune-chaos-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,43 +128,20 @@ def _show(done: int, of: int, outcome: dict[str, Any]) -> None:
     print(f"  again: python -m tests.chaos --runs 1 --seed {outcome['seed']}; kept in {outcome['folder']}", flush=True)
 
 
-def _spread(values: list[float]) -> dict[str, float]:
-    """Return what a list of values is like; p99 is by the nearest rank, and so the highest of few."""
-    if not values:
-        return {}
-    ordered = sorted(values)
-    p99 = ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]
-    return {"number": len(ordered), "p50": median(ordered), "p99": p99, "longest": ordered[-1]}
-
-
 def _figures(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     faults = Counter(kind for outcome in outcomes for _, kind, _ in outcome["faults"])
     broken = [outcome for outcome in outcomes if outcome["violations"]]
-    own = [outcome for outcome in outcomes if outcome.get("own_times")]
     took = sorted(outcome["took_s"] for outcome in outcomes)
     return {
         "runs": len(outcomes),
-        "runs with mqtune's own times": len(own),
+        "runs with mqtune's own times": sum(outcome.get("own_times", False) for outcome in outcomes),
         "times of the others (s)": times.shortened(),
         "faults": dict(sorted(faults.items())),
         "faults in all": sum(faults.values()),
         "violations": sum(len(outcome["violations"]) for outcome in outcomes),
         "violations by promise": dict(Counter(promise for each in broken for promise, _ in each["violations"])),
         "seeds with violations": [outcome["seed"] for outcome in broken],
-        "reports": sum(outcome.get("reports", 0) for outcome in outcomes),
-        "attempts lost": sum(outcome.get("lost", 0) for outcome in outcomes),
-        "runs with gangs": sum(outcome.get("gangs", 0) > 0 for outcome in outcomes),
-        "gangs": sum(outcome.get("gangs", 0) for outcome in outcomes),
-        "seats of gangs": sum(outcome.get("gang_seats", 0) for outcome in outcomes),
-        "attempts paused for others": sum(outcome.get("preempted", 0) for outcome in outcomes),
-        "claims under a quota": sum(outcome.get("under_quota", 0) for outcome in outcomes),
-        "chapters": sum(outcome.get("chapters", 0) for outcome in outcomes),
-        "attempts that ran twice": sum(outcome.get("ran_twice", 0) for outcome in outcomes),
-        "threads that raised": sum(outcome.get("raised", 0) for outcome in outcomes),
-        "requests": dict(sum((Counter(outcome.get("requests", {})) for outcome in outcomes), Counter())),
-        "drivers": sum(outcome.get("drivers", 0) for outcome in outcomes),
-        "workers": sum(outcome.get("workers", 0) for outcome in outcomes),
-        "recovery, own times (s)": _spread([each for one in own for each in one["recoveries_s"]]),
+        **sum((Counter(outcome.get("counts", {})) for outcome in outcomes), Counter()),
         "took (s)": {"median": median(took), "longest": took[-1]} if took else {},
     }
 

@@ -110,26 +110,8 @@ class Outcome:
     faults: list[tuple[float, str, str]] = field(default_factory=list)
     violations: list[Violation] = field(default_factory=list)
     took_s: float = 0.0
-    drivers: int = 0
-    workers: int = 0
-    reports: int = 0
-    lost: int = 0
-    #: How many requests of each action were carried out, and how many refused.
-    requests: dict[str, int] = field(default_factory=dict)
-    #: How many attempts were paused for others, and how many claims fell under a quota.
-    preempted: int = 0
-    under_quota: int = 0
-    #: How many files of the oldest entries of journals there were in the end.
-    chapters: int = 0
-    #: How many attempts have had several seats, and how many seats these.
-    gangs: int = 0
-    gang_seats: int = 0
-    #: How many threads of workers have raised an error.
-    raised: int = 0
-    #: How many attempts have run a second time under their number, as a server that was set back has lost their claims.
-    ran_twice: int = 0
-    #: From the death of a worker to the next report of each trial that it ran.
-    recoveries_s: list[float] = field(default_factory=list)
+    #: How often what happened, such as reports, attempts lost, or requests of an action that were carried out.
+    counts: Counter[str] = field(default_factory=Counter)
     #: How late a thread woke up at worst.
     stall_s: float = 0.0
     own_times: bool = False
@@ -281,7 +263,6 @@ class Campaign:
         self._forgot: list[tuple[float, float]] = []
         self._looked_at: set[int] = set()
         self._seats: set[int] = set()
-        self._killed_workers: list[tuple[str, float]] = []
 
     # What faults use.
 
@@ -367,8 +348,6 @@ class Campaign:
         what = FAULTS[kind].act(self)
         if what:
             self.outcome.faults.append((round(at - self._began, 2), kind, what))
-            if kind in ("worker killed", "machine killed"):
-                self._killed_workers.append((what, at))
         elif kind in (*_REQUESTS, *_SHARING, _ENDING):
             # There is nothing yet that anything could be asked for.
             self.later(_ASK_AGAIN_S, lambda: self._strike(kind))
@@ -493,7 +472,7 @@ class Campaign:
         """No worker serves on without a thread that an error has ended."""
         for worker in self.world.workers:
             if where := breaker.struck(worker.order):
-                self.outcome.raised += 1
+                self.outcome.counts["threads that raised"] += 1
                 if breaker.is_dead(worker.order) and worker.lives and not worker.is_given_up:
                     self.wrong("thread", f"worker {worker.name} lives on without its thread, which broke in {where}")
 
@@ -505,7 +484,9 @@ class Campaign:
         }
         clock = seen[0].clock
         forgot = [(begin - SET_BACK_S + clock, end + 2 * FENCED_S + clock) for begin, end in self._forgot]
-        found, self.outcome.under_quota = check_quotas(journals, self._looks.taken, self.lease_s, forgot)
+        found, self.outcome.counts["claims under a quota"] = check_quotas(
+            journals, self._looks.taken, self.lease_s, forgot
+        )
         self.outcome.violations += [*found, *check_starved(journals, self._looks.taken)]
 
     def _read_again(self, driving: _Driving, stalls: Stalls) -> Observed:
@@ -529,7 +510,7 @@ class Campaign:
         store = world.folder / "store" / plan["name"]
         seconds, microseconds = client.time()
         entries, chapters = entries_on(client, keys.journal, keys.chapters, store)
-        self.outcome.chapters += chapters
+        self.outcome.counts["chapters"] += chapters
         trials = {
             key.decode()[len(prefix) :]: client.hget(key, "state").decode()
             for key in client.scan_iter()
@@ -542,7 +523,7 @@ class Campaign:
             entries=entries,
             max_trials=plan["max_trials"],
             max_failures=plan["max_failures"],
-            told=[_told(driver) for driver in world.drivers_of(driving.experiment)],
+            told=[lines(driver.told) for driver in world.drivers_of(driving.experiment)],
             results=results,
             beats=counting.last_beats(world.folder / "beats", plan["name"]),
             clock=seconds + microseconds / 1e6 - time.monotonic(),
@@ -572,49 +553,27 @@ class Campaign:
         )
 
     def _count(self, observed: Observed) -> None:
-        outcome = self.outcome
-        outcome.drivers, outcome.workers = len(self.world.drivers), len(self.world.workers)
-        events = [
-            (int(id_.split("-")[0]) / 1000 - observed.clock, *msgpack.unpackb(data)[1:])
-            for id_, data in observed.entries
-        ]
+        counts = self.outcome.counts
+        counts["drivers"], counts["workers"] = len(self.world.drivers), len(self.world.workers)
         processes = Counter((trial, attempt) for trial, attempt, _ in observed.beats)
-        outcome.ran_twice += sum(number > 1 for number in processes.values())
-        outcome.reports += sum(1 for _, kind, body in events if kind == "reports" for _ in rows(body))
-        starts = [body for _, kind, body in events if kind == "started"]
-        if observed.seats > 1:
-            outcome.gangs += sum(not body.get("seat", 0) for body in starts)
-            outcome.gang_seats += len(starts)
-        outcome.lost += sum(kind == "ended" and body["end"] == "lost" for _, kind, body in events)
-        outcome.preempted += sum(kind == "decided" and body["intent"] == "give_way" for _, kind, body in events)
-        asked = {body["id"]: body["action"] for _, kind, body in events if kind == "requested"}
-        for _, kind, body in events:
-            if kind == "answered":
-                what = f"{asked.get(body['id'])} {'done' if body['done'] else 'refused'}"
-                outcome.requests[what] = outcome.requests.get(what, 0) + 1
-        outcome.recoveries_s += [round(each, 3) for each in recoveries(events, self._killed_workers)]
-
-
-def recoveries(events: list[tuple[float, str, Any]], killed: list[tuple[str, float]]) -> list[float]:
-    """Return for each trial that a worker ran when it was killed how long it took until the trial reported again."""
-    found = []
-    for worker, at in killed:
-        running: dict[str, int] = {}
-        waiting: dict[str, int] = {}
-        for when, kind, body in events:
-            if when <= at:
-                if kind == "started" and body["worker"].partition("@")[0] == worker:
-                    running[body["trial"]] = body["attempt"]
-                elif kind == "ended" and running.get(body["trial"]) == body["attempt"]:
-                    del running[body["trial"]]
-                continue
-            waiting = waiting or dict(running)
-            if kind == "reports":
-                for row in rows(body):
-                    if row.attempt > waiting.get(row.trial, row.attempt):
-                        del waiting[row.trial], running[row.trial]
-                        found.append(when - at)
-    return found
+        counts["attempts that ran twice"] += sum(number > 1 for number in processes.values())
+        asked: dict[str, str] = {}
+        for _, data in observed.entries:
+            _, kind, body = msgpack.unpackb(data)
+            match kind:
+                case "reports":
+                    counts["reports"] += sum(1 for _ in rows(body))
+                case "started" if observed.seats > 1:
+                    counts["gangs"] += not body.get("seat", 0)
+                    counts["seats of gangs"] += 1
+                case "ended":
+                    counts["attempts lost"] += body["end"] == "lost"
+                case "decided":
+                    counts["attempts paused for others"] += body["intent"] == "give_way"
+                case "requested":
+                    asked[body["id"]] = body["action"]
+                case "answered":
+                    counts[f"{asked.get(body['id'])} {'done' if body['done'] else 'refused'}"] += 1
 
 
 def is_another(first: dict[str, Any], second: dict[str, Any], *, may_grow: bool) -> bool:
@@ -630,10 +589,6 @@ def is_another(first: dict[str, Any], second: dict[str, Any], *, may_grow: bool)
 
 def _tail(log: str) -> str:
     return log.strip()[-_TAIL:]
-
-
-def _told(driver: Driver) -> list[list[Any]]:
-    return lines(driver.told)
 
 
 def run_one(seed: int, folder: Path, **how: Any) -> Outcome:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 import gangs
@@ -12,6 +14,8 @@ import request_faults
 import server_faults
 import sharing_faults
 from befalling import Run
+from counting import ECC, SPOILED
+from process_faults import at_worker
 
 
 class Fault(NamedTuple):
@@ -28,44 +32,44 @@ class Fault(NamedTuple):
 
 
 FAULTS: Final[dict[str, Fault]] = {
-    "driver killed": Fault(process_faults.driver_killed, weight=5),
-    "driver interrupted": Fault(process_faults.driver_interrupted),
+    "driver killed": Fault(partial(process_faults.driver_signalled, number=signal.SIGKILL), weight=5),
+    "driver interrupted": Fault(partial(process_faults.driver_signalled, number=signal.SIGINT)),
     "second driver": Fault(process_faults.second_driver),
     "driver frozen": Fault(process_faults.driver_frozen, weight=3),
     "nobody drives": Fault(process_faults.nobody_drives),
     # With these, drivers are submitted.
-    "host killed": Fault(process_faults.host_killed),
+    "host killed": Fault(partial(process_faults.host_goes, number=signal.SIGKILL)),
     "host frozen": Fault(process_faults.host_frozen, weight=1),
-    "host terminated": Fault(process_faults.host_terminated, weight=1),
+    "host terminated": Fault(partial(process_faults.host_goes, number=signal.SIGTERM), weight=1),
     "driver cut": Fault(server_faults.driver_cut),
-    "driver held": Fault(server_faults.driver_held),
-    "driver lost bytes": Fault(server_faults.driver_lost_bytes),
+    "driver held": Fault(partial(server_faults.driver_cut_off, begin="hold")),
+    "driver lost bytes": Fault(partial(server_faults.driver_cut_off, begin="drop")),
     "driver slow": Fault(server_faults.driver_slow),
-    "worker killed": Fault(process_faults.worker_killed, may_lose=True, weight=4),
-    "machine killed": Fault(process_faults.machine_killed, may_lose=True),
-    "worker terminated": Fault(process_faults.worker_terminated, may_lose=True, weight=3),
-    "worker drained": Fault(process_faults.worker_drained, may_lose=True),
+    "worker killed": Fault(at_worker(process_faults.kill, with_all=False), may_lose=True, weight=4),
+    "machine killed": Fault(at_worker(process_faults.kill, with_all=True), may_lose=True),
+    "worker terminated": Fault(at_worker(process_faults.terminate), may_lose=True, weight=3),
+    "worker drained": Fault(at_worker(process_faults.drain), may_lose=True),
     "worker joins": Fault(process_faults.worker_joins, weight=1),
-    "worker frozen": Fault(process_faults.worker_frozen, may_lose=True, weight=3),
-    "machine frozen": Fault(process_faults.machine_frozen, may_lose=True),
+    "worker frozen": Fault(at_worker(process_faults.freeze, with_all=False), may_lose=True, weight=3),
+    "machine frozen": Fault(at_worker(process_faults.freeze, with_all=True), may_lose=True),
     "trial killed": Fault(process_faults.trial_killed, may_lose=True),
     # Whose trials run on.
-    "importer killed": Fault(process_faults.importer_killed),
-    "importer frozen": Fault(process_faults.importer_frozen),
-    "zygote killed": Fault(process_faults.zygote_killed, may_lose=True),
-    "zygote frozen": Fault(process_faults.zygote_frozen, may_lose=True),
-    "device broken": Fault(process_faults.device_broken, may_lose=True, weight=3),
-    "device spoils": Fault(process_faults.device_spoils, may_lose=True),
+    "importer killed": Fault(partial(process_faults.killed, which=process_faults.importer)),
+    "importer frozen": Fault(partial(process_faults.frozen, which=process_faults.importer)),
+    "zygote killed": Fault(partial(process_faults.killed, which=process_faults.zygote), may_lose=True),
+    "zygote frozen": Fault(partial(process_faults.frozen, which=process_faults.zygote), may_lose=True),
+    "device broken": Fault(partial(process_faults.break_device, error=ECC), may_lose=True, weight=3),
+    "device spoils": Fault(partial(process_faults.break_device, error=SPOILED), may_lose=True),
     "thread raises": Fault(process_faults.thread_raises, may_lose=True, weight=3),
     "worker cut": Fault(server_faults.worker_cut),
-    "worker held": Fault(server_faults.worker_held, may_lose=True),
-    "worker lost bytes": Fault(server_faults.worker_lost_bytes, may_lose=True),
+    "worker held": Fault(partial(server_faults.worker_cut_off, begin="hold"), may_lose=True),
+    "worker lost bytes": Fault(partial(server_faults.worker_cut_off, begin="drop"), may_lose=True),
     "worker slow": Fault(server_faults.worker_slow),
     "redis killed": Fault(server_faults.redis_killed, weight=4, on="lone"),
     "redis frozen": Fault(server_faults.redis_frozen, on="lone"),
     "clients killed": Fault(server_faults.clients_killed),
     "login refused": Fault(server_faults.login_refused, on="lone"),
-    "subscribers killed": Fault(server_faults.subscribers_killed, weight=1),
+    "subscribers killed": Fault(partial(server_faults.clients_killed, kind="pubsub"), weight=1),
     "clients paused": Fault(server_faults.clients_paused, weight=1, on="lone"),
     "memory full": Fault(memory_faults.memory_full),
     "memory made": Fault(memory_faults.memory_made),
@@ -76,9 +80,9 @@ FAULTS: Final[dict[str, Fault]] = {
     "key lost": Fault(server_faults.key_lost, may_lose=True, weight=1),
     "foreign traffic": Fault(server_faults.foreign_traffic, weight=1),
     "redis emptied": Fault(server_faults.redis_emptied, may_lose=True, weight=1, on="lone"),
-    "request made": Fault(request_faults.request_made, weight=1),
-    "request doubled": Fault(request_faults.request_doubled, weight=1),
-    "answer lost": Fault(request_faults.answer_lost, weight=1),
+    "request made": Fault(partial(request_faults.ask_once_or, how=""), weight=1),
+    "request doubled": Fault(partial(request_faults.ask_once_or, how="twice"), weight=1),
+    "answer lost": Fault(partial(request_faults.ask_once_or, how="again"), weight=1),
     "task revoked": Fault(request_faults.task_revoked, weight=1),
     "operator oversteps": Fault(request_faults.operator_oversteps, weight=1),
     "orders forged": Fault(request_faults.orders_forged),

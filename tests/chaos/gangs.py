@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Iterator
 from random import Random
@@ -134,12 +135,12 @@ def _asked(action: str) -> Callable[[Run, _Seat], object]:
 _HOW: Final[dict[str, Callable[[Run, _Seat], object]]] = {
     "its worker is killed": _at_worker(lambda run, worker: process_faults.kill(run, worker, with_all=False)),
     "its machine is killed": _at_worker(lambda run, worker: process_faults.kill(run, worker, with_all=True)),
-    "its worker is frozen": _at_worker(lambda run, worker: process_faults.freeze(run, worker, [])),
-    "its machine is frozen": _at_worker(lambda run, worker: process_faults.freeze(run, worker, worker.descendants())),
+    "its worker is frozen": _at_worker(lambda run, worker: process_faults.freeze(run, worker, with_all=False)),
+    "its machine is frozen": _at_worker(lambda run, worker: process_faults.freeze(run, worker, with_all=True)),
     "its worker is terminated": _at_worker(process_faults.terminate),
     "its worker is drained": _at_worker(process_faults.drain),
     "its worker's bytes are lost": _at_worker(lambda run, worker: server_faults.lose_bytes_of(run, worker.seat)),
-    "the driver is killed": _at_all(process_faults.driver_killed),
+    "the driver is killed": _at_all(lambda run: process_faults.driver_signalled(run, signal.SIGKILL)),
     "clients are killed": _at_all(server_faults.clients_killed),
     "Redis is killed": _at_all(server_faults.redis_killed),
     "it is stopped": _asked("stop"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import breaker
 import psutil
 from befalling import Run
-from counting import ECC, SPOILED
 from world import Driver, Worker, described, signal_all
 
 #: How long what a killed worker leaves may take to be gone, on a loaded machine.
@@ -37,17 +37,10 @@ def _driver(run: Run) -> Driver | None:
     return run.random.choice(awake) if awake else None
 
 
-def driver_killed(run: Run) -> str:
+def driver_signalled(run: Run, number: int) -> str:
     if (driver := _driver(run)) is None:
         return ""
-    driver.process.kill()
-    return f"driver {driver.number}"
-
-
-def driver_interrupted(run: Run) -> str:
-    if (driver := _driver(run)) is None:
-        return ""
-    driver.process.send_signal(signal.SIGINT)
+    driver.process.send_signal(number)
     return f"driver {driver.number}"
 
 
@@ -99,15 +92,6 @@ def nobody_drives(run: Run) -> str:
     return f"{experiment.name} for {for_s:.1f} s: {experiment.plan['on_driver_loss']}"
 
 
-def host_killed(run: Run) -> str:
-    """The machine of a submitted driver, or of none; another one comes later."""
-    return _host_goes(run, signal.SIGKILL)
-
-
-def host_terminated(run: Run) -> str:
-    return _host_goes(run, signal.SIGTERM)
-
-
 def host_frozen(run: Run) -> str:
     """With its scripts, for so long that others run them."""
     if not (hosts := run.world.living_hosts()):
@@ -120,7 +104,8 @@ def host_frozen(run: Run) -> str:
     return f"process {host.pid} for {for_s:.1f} s"
 
 
-def _host_goes(run: Run, number: int) -> str:
+def host_goes(run: Run, number: int) -> str:
+    """The machine of a submitted driver, or of none; another one comes later."""
     if not (hosts := run.world.living_hosts()):
         return ""
     host = run.random.choice(hosts)
@@ -158,19 +143,14 @@ def _status(process: psutil.Process) -> str:
     return str(psutil.STATUS_ZOMBIE)
 
 
-def worker_killed(run: Run) -> str:
-    worker = _worker(run)
-    return kill(run, worker, with_all=False) if worker else ""
+def at_worker(strike: Callable[..., str], **how: bool) -> Callable[[Run], str]:
+    """Return what strikes at one of the workers that are not frozen."""
 
+    def struck(run: Run) -> str:
+        worker = _worker(run)
+        return strike(run, worker, **how) if worker else ""
 
-def machine_killed(run: Run) -> str:
-    worker = _worker(run)
-    return kill(run, worker, with_all=True) if worker else ""
-
-
-def worker_terminated(run: Run) -> str:
-    worker = _worker(run)
-    return terminate(run, worker) if worker else ""
+    return struck
 
 
 def terminate(run: Run, worker: Worker) -> str:
@@ -179,11 +159,6 @@ def terminate(run: Run, worker: Worker) -> str:
     run.left(worker)
     worker.process.terminate()
     return worker.name
-
-
-def worker_drained(run: Run) -> str:
-    worker = _worker(run)
-    return drain(run, worker) if worker else ""
 
 
 def drain(run: Run, worker: Worker) -> str:
@@ -198,8 +173,9 @@ def worker_joins(run: Run) -> str:
     return run.world.start_worker(run.random.randrange(run.world.seats)).name
 
 
-def freeze(run: Run, worker: Worker, frozen: list[psutil.Process]) -> str:
-    """Freeze a worker and these processes of it, past its lease or for a moment."""
+def freeze(run: Run, worker: Worker, *, with_all: bool) -> str:
+    """Freeze a worker alone, whose trials run on unheard, or with all of its processes; past its lease or for a moment."""
+    frozen = worker.descendants() if with_all else []
     begin = time.monotonic()
     worker.is_frozen = True
     worker.process.send_signal(signal.SIGSTOP)
@@ -218,17 +194,6 @@ def freeze(run: Run, worker: Worker, frozen: list[psutil.Process]) -> str:
     return f"{worker.name} for {for_s:.1f} s"
 
 
-def worker_frozen(run: Run) -> str:
-    """The worker's process alone: its trials run on, and nobody hears them."""
-    worker = _worker(run)
-    return freeze(run, worker, []) if worker else ""
-
-
-def machine_frozen(run: Run) -> str:
-    worker = _worker(run)
-    return freeze(run, worker, worker.descendants()) if worker else ""
-
-
 def trial_killed(run: Run) -> str:
     processes = run.world.trial_processes()
     if not processes:
@@ -238,16 +203,16 @@ def trial_killed(run: Run) -> str:
     return f"process {process.pid}"
 
 
-def _importer(run: Run) -> psutil.Process | None:
-    """One that a worker has started; the zygotes of one that was killed are the worker's children, too."""
+def importer(run: Run) -> psutil.Process | None:
+    """Return an importer that a worker has started; the zygotes of one that was killed are the worker's children, too."""
     worker = _worker(run)
     started = [] if worker is None else [each for each in _children(worker.process.pid) if not _is_fork(each)]
     return run.random.choice(started) if started else None
 
 
-def _zygote(run: Run) -> psutil.Process | None:
-    importer = _importer(run)
-    zygotes = [] if importer is None else _children(importer.pid)
+def zygote(run: Run) -> psutil.Process | None:
+    parent = importer(run)
+    zygotes = [] if parent is None else _children(parent.pid)
     return run.random.choice(zygotes) if zygotes else None
 
 
@@ -265,33 +230,16 @@ def _is_fork(process: psutil.Process) -> bool:
     return True
 
 
-def importer_killed(run: Run) -> str:
-    return _killed(_importer(run))
-
-
-def importer_frozen(run: Run) -> str:
-    """For a moment, or for good: then its worker must end it when it is to fork."""
-    return _frozen(run, _importer(run))
-
-
-def zygote_killed(run: Run) -> str:
-    return _killed(_zygote(run))
-
-
-def zygote_frozen(run: Run) -> str:
-    """For a moment, or for good: then its worker must end it."""
-    return _frozen(run, _zygote(run))
-
-
-def _killed(process: psutil.Process | None) -> str:
-    if process is None:
+def killed(run: Run, which: Callable[[Run], psutil.Process | None]) -> str:
+    if (process := which(run)) is None:
         return ""
     signal_all([process], signal.SIGKILL)
     return f"process {process.pid}"
 
 
-def _frozen(run: Run, process: psutil.Process | None) -> str:
-    if process is None:
+def frozen(run: Run, which: Callable[[Run], psutil.Process | None]) -> str:
+    """For a moment, or for good: then its worker must end it."""
+    if (process := which(run)) is None:
         return ""
     signal_all([process], signal.SIGSTOP)
     for_s = run.random.choice([1.0, None])
@@ -300,17 +248,8 @@ def _frozen(run: Run, process: psutil.Process | None) -> str:
     return f"process {process.pid} {'for good' if for_s is None else f'for {for_s:.1f} s'}"
 
 
-def device_broken(run: Run) -> str:
-    """A device of a seat fails whatever runs there, with an error that says so; for some seconds, or for good."""
-    return _break_device(run, ECC)
-
-
-def device_spoils(run: Run) -> str:
-    """The same, with an error that any trial may raise."""
-    return _break_device(run, SPOILED)
-
-
-def _break_device(run: Run, error: str) -> str:
+def break_device(run: Run, error: str) -> str:
+    """A device of a seat fails whatever runs there with an error, for some seconds, or for good."""
     world = run.world
     seat, device = run.random.randrange(world.seats), str(run.random.randrange(world.slots))
     for_s = run.random.choice([_MENDED_S, None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -48,25 +49,10 @@ class Ways:
         for proxy in self._proxies:
             proxy.delay_s = delay_s
 
-    def cut(self) -> None:
-        for proxy in self._proxies:
-            proxy.cut()
-
-    def hold(self) -> None:
-        for proxy in self._proxies:
-            proxy.hold()
-
-    def drop(self) -> None:
-        for proxy in self._proxies:
-            proxy.drop()
-
-    def release(self) -> None:
-        for proxy in self._proxies:
-            proxy.release()
-
-    def close(self) -> None:
-        for proxy in self._proxies:
-            proxy.close()
+    def __getattr__(self, name: str) -> Callable[[], None]:
+        """Cut, hold, drop, release or close all of it."""
+        each = [getattr(proxy, name) for proxy in self._proxies]
+        return lambda: [act() for act in each] and None
 
 
 def _address(node: Node) -> str:

@@ -55,22 +55,8 @@ return 1
 _JOINS_S: Final = (0.0, 2.0)
 
 
-def request_made(run: Run) -> str:
-    """Ask once."""
-    return _ask(run, "")
-
-
-def request_doubled(run: Run) -> str:
-    """Ask twice at the same time, by one id."""
-    return _ask(run, "twice")
-
-
-def answer_lost(run: Run) -> str:
-    """Ask, be killed meanwhile, and ask again."""
-    return _ask(run, "again")
-
-
-def _ask(run: Run, how: str) -> str:
+def ask_once_or(run: Run, how: str) -> str:
+    """Ask once; "twice", at the same time and by one id; or "again", after being killed meanwhile."""
     if (experiment := experiment_under_way(run)) is None:
         return ""
     action, arguments = run.random.choice(_requests(run, experiment))

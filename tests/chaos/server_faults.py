@@ -60,19 +60,14 @@ def _cut_off(run: Run, begin: str, seat: int) -> str:
     return f"seat {seat} for {for_s:.1f} s"
 
 
-def worker_held(run: Run) -> str:
-    """A black hole, from which all comes out in the end."""
-    return _cut_off(run, "hold", run.random.randrange(run.world.seats))
-
-
-def worker_lost_bytes(run: Run) -> str:
-    """A black hole, from which nothing comes out; connections are reset in the end."""
-    return lose_bytes_of(run, run.random.randrange(run.world.seats))
-
-
 def lose_bytes_of(run: Run, seat: int) -> str:
-    """The same, of the workers of one seat."""
+    """A black hole between the workers of a seat and the Redis, from which nothing comes out; connections are reset in the end."""
     return _cut_off(run, "drop", seat)
+
+
+def worker_cut_off(run: Run, begin: str) -> str:
+    """A black hole, from which all comes out in the end, or nothing."""
+    return _cut_off(run, begin, run.random.randrange(run.world.seats))
 
 
 def worker_cut(run: Run) -> str:
@@ -106,19 +101,11 @@ def driver_cut(run: Run) -> str:
     return "the drivers"
 
 
-def _driver_cut_off(run: Run, begin: str) -> str:
+def driver_cut_off(run: Run, begin: str) -> str:
     getattr(run.world.driver_proxy, begin)()
     for_s = run.random.choice([0.5, 2.0, run.lock_s + 1.0])
     run.later(for_s, run.world.driver_proxy.release)
     return f"the drivers for {for_s:.1f} s"
-
-
-def driver_held(run: Run) -> str:
-    return _driver_cut_off(run, "hold")
-
-
-def driver_lost_bytes(run: Run) -> str:
-    return _driver_cut_off(run, "drop")
 
 
 def redis_killed(run: Run) -> str:
@@ -162,8 +149,8 @@ def tell(run: Run, *command: str | int, user: str = "default") -> bool:
     return False
 
 
-def clients_killed(run: Run) -> str:
-    return "all" if tell(run, "CLIENT", "KILL", "TYPE", "normal") else ""
+def clients_killed(run: Run, kind: str = "normal") -> str:
+    return "all" if tell(run, "CLIENT", "KILL", "TYPE", kind) else ""
 
 
 def login_refused(run: Run) -> str:
@@ -181,10 +168,6 @@ def login_refused(run: Run) -> str:
 
     run.later(for_s, undo)
     return f"for {for_s:.1f} s"
-
-
-def subscribers_killed(run: Run) -> str:
-    return "all" if tell(run, "CLIENT", "KILL", "TYPE", "pubsub") else ""
 
 
 def clients_paused(run: Run) -> str:

@@ -192,10 +192,6 @@ def change(number: int, **fields: Any) -> Callable[[Run], None]:
     return lambda run: run.body(number).update(fields)
 
 
-def change_metrics(number: int, **metrics: Any) -> Callable[[Run], None]:
-    return lambda run: run.body(number)[0][3][0][1].update(metrics)
-
-
 def observe(**fields: Any) -> Callable[[Run], None]:
     return lambda run: [setattr(run.observed, name, value) for name, value in fields.items()] and None
 
@@ -222,14 +218,6 @@ def tell(driver: int, call: int, *what: Any) -> Callable[[Run], None]:
     return broken
 
 
-def tell_all(call: int, *what: Any) -> Callable[[Run], None]:
-    return lambda run: [tell(driver, call, *what)(run) for driver in (1, 2)] and None
-
-
-def tell_more(*what: Any) -> Callable[[Run], None]:
-    return lambda run: run.told.append([20.0, *what])
-
-
 def hold(**keys: Any) -> Callable[[Run], None]:
     return lambda run: run.observed.keys.update(keys)
 
@@ -238,74 +226,33 @@ def spoil(name: str, text: str) -> Callable[[Run], None]:
     return lambda run: (run.observed.store / SAVED / name).write_text(text) and None  # type: ignore[operator]
 
 
-LATE_END = ended("0001", 1, "completed")
-
 BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
     "an attempt is claimed twice": (put(5, "started", started("0001", 1, "w2")), "1", "second time"),
-    "an attempt that was replaced ends": (put(16, "ended", LATE_END), "1", "current one is 2"),
     "an attempt reports after its end": (put(13, "reports", [report("0001", 1, 3)]), "1", "has ended"),
     "a worker ends what it never claimed": (put(3, "ended", ended("0001", 1, "completed")), "1", "never claimed"),
-    "an attempt is staged while one is under way": (put(5, "staged", staged("0001", 2, ["5000-0", 0])), "1", "before"),
     "two attempts of a trial run at once": (alive(("0001", 1, 101), 4.1, 17.5), "1", "ran on"),
-    "an attempt runs in two processes": (alive(("0001", 2, 999), 16.2, 17.0), "1", "ran in processes"),
     "a report is lost": (drop(7), "3", "not ('report', '0002', 1, 2)"),
-    "a report is another's": (change_metrics(7, trial="0002"), "2", "says"),
-    "a trial's time goes back": (lambda run: run.body(7)[0][3][0].__setitem__(0, 1.0), "2", "older"),
-    "entries are not in order": (lambda run: run.entries.append(("3-0", "other", {})), "2", "does not come behind"),
     "a scheduler is not shown a report": (lambda run: run.told.pop(3) and None, "3", "call 2"),
-    "a scheduler is shown a report after its decision": (tell(2, 7, "report", "0002", 1, 3, "stop"), "3", "call 6"),
-    "a scheduler is told what never happened": (tell_more("end", "0002", "FAILED"), "3", "doesn't have"),
-    "an accepted report is never shown": (change(13, cursor=["6000-0", 2]), "3", "never shown"),
     "a decision is on a report that was not the last": (change(9, cursor=["7000-0", 1]), "3", "not the last shown"),
     "a process outlives its journaled end": (alive(("0001", 2, 103), 16.1, 20.5), "4", "after its journaled end"),
-    "a trial is closed while it runs": (
-        put(5, "trial_closed", {"trial": "0001", "status": "abandoned", "cursor": ["5000-0", 0]}),
-        "4",
-        "under way",
-    ),
     "an attempt is stopped by nobody": (drop(19), "5", "nobody had journaled"),
     "an attempt is handed back against the policy": (
         both(change(21, end="handed_back", error=NOBODY_DRIVES), observe(on_loss="finish")),
         "5",
         "nobody had journaled",
     ),
-    "an attempt starts although nobody drives": (
-        observe(on_loss="finish", undriven=[(15.0, 17.0)]),
-        "loss",
-        "nobody drives",
-    ),
     "an attempt reports although nobody drives": (
         observe(on_loss="stop", only_drivers=True, undriven=[(13.5, 19.0)]),
         "loss",
         "for want of a driver",
     ),
-    "a stale driver writes": (
-        put(19, "dropped", {"checkpoints": [], "cursor": ["12000-0", 0]}),
-        "6",
-        "had been replaced",
-    ),
     "a driver writes ahead of what it has read": (change(19, cursor=["21000-0", 0]), "6", "not behind it"),
-    "a driver decides otherwise": (tell(1, 6, "report", "0002", 1, 2, "continue"), "12", "before"),
-    "a decision was never journaled": (tell_all(3, "report", "0001", 1, 1, "stop"), "6", "doesn't have"),
-    "an entry is there twice": (lambda run: run.entries.insert(5, run.entries[4]) and None, "2", "is not later"),
     "the last replay ends early": (lambda run: run.told.pop() and None, "6", "last replay ends"),
     "an attempt is lost though no worker was touched": (observe(may_lose=False), "6", "no worker or trial was touched"),
     "a trial goes on from an older checkpoint": (change(14, checkpoint=""), "7", "not 'm-0001-1-1'"),
-    "a trial starts from scratch though it should not": (
-        lambda run: run.body(18).__setitem__(0, report("0001", 2, 1)),
-        "7",
-        "went on from (0,",
-    ),
     "a process is left": (observe(left=["process 4711"]), "7", "left behind"),
-    "a trial goes on from what was never saved": (change(14, checkpoint="m-0001-1-9"), "9", "never been named"),
     "a trial goes on from what was given up": (change(15, checkpoint="p-0002-1-1"), "9", "was given up"),
-    "what a trial would go on from is given up": (change(10, checkpoints=[SAVED]), "9", "would go on from it"),
     "a checkpoint is not in Redis": (hold(checkpoints={}), "9", "not in Redis"),
-    "a checkpoint in the store is another run's": (
-        lambda run: run.body(8)[0][3][0][1].update(pid=999),
-        "9",
-        "and not (2,",
-    ),
     "a checkpoint has two contents": (
         put(18, "reports", [report("0002", 2, 2, began=2, checkpoint=SAVED)]),
         "9",
@@ -316,27 +263,7 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str]] = {
         "9",
         "a second time",
     ),
-    "two processes report for an attempt": (
-        put(7, "reports", [report("0001", 1, 3, pid=999)]),
-        "2",
-        "by process 999",
-    ),
-    "a checkpoint's file is another": (spoil("files/state.json", "{}"), "9", "not what was saved"),
-    "a trial ends twice": (
-        put(21, "staged", staged("0001", 3, ["21000-0", 0], checkpoint="m-0001-1-1")),
-        "terminal",
-        "EARLY_STOPPED",
-    ),
-    "a trial never ends": (drop(21), "terminal", "in the end"),
-    "an experiment is never closed": (drop(22), "terminal", "has ended as ''"),
-    "results lack a trial": (lambda run: run.observed.results.pop("0002") and None, "results", "not in both"),  # type: ignore[union-attr]
-    "results count otherwise": (lambda run: run.observed.results["0001"].update(reports=4), "results", "reports is 4"),  # type: ignore[index]
     "a lease is left": (hold(leases=[b"0001"]), "keys", "leases"),
-    "a checkpoint is left in Redis": (
-        hold(checkpoints={"m-0001-1-1": held(), "m-0001-1-2": b""}),
-        "keys",
-        "nothing names it",
-    ),
 }
 
 
@@ -371,15 +298,9 @@ def ask(run: Run) -> None:
 #: By entry: 19 is the request, 20 the decision, 21 the answer.
 BROKEN_REQUESTS: dict[str, tuple[Callable[[Run], None], str]] = {
     "made twice": (put(20, "requested", ASKED), "made twice"),
-    "never answered": (drop(21), "no answer"),
-    "answered twice": (put(21, "answered", ANSWER), "answered twice"),
-    "answered, and not made": (drop(19), "nobody has asked for"),
-    "done, and never asked for": (change(20, request="r2"), "for request r2, which nobody"),
     "done, and refused": (change(21, done=False), "whose answer is False"),
     "not done, and said to be": (change(20, request=""), "has the effects []"),
-    "done by saving, which has no event": (change(19, action="save"), "has the effects"),
     "an answer that the journal doesn't have": (observe(said=[{"id": "r3", "done": False}]), "no answer"),
-    "another answer than the journal has": (observe(said=[{"id": "r1", "done": False}]), "was said"),
     "more trials wanted, and not begun": (lambda run: want_more(run), "and not 3"),
     "refused to an operator": (observe(said=[{"id": "r1", "error": "AccessDenied: the account may not"}]), "may not"),
 }
@@ -436,13 +357,6 @@ def without(id_: str) -> Callable[[Run], None]:
 
 #: The starts of trial 0001 are 4000-0 and 4000-1.
 BROKEN_GANGS: dict[str, tuple[Callable[[Run], None], str, str]] = {
-    "a seat does not start": (without("4000-1"), "gang", "where trial 0001 attempt 1 seat 1 must start"),
-    "a seat starts alone": (without("4000-0"), "gang", "seat 1 starts, and not the seats before it"),
-    "something comes between the starts": (
-        both(without("4000-1"), put(4, "other", {})),
-        "gang",
-        "where trial 0001 attempt 1 seat 1 must start",
-    ),
     "the last start lacks a seat": (
         lambda run: write(run, "22100-0", "started", started("0002", 2, "w1")),
         "gang",
@@ -453,24 +367,7 @@ BROKEN_GANGS: dict[str, tuple[Callable[[Run], None], str, str]] = {
         "gang",
         "has two seats on worker w1",
     ),
-    "a further seat reports": (
-        lambda run: entry(run, "6000-0")[0].__setitem__(0, "0001~1"),
-        "1",
-        "of trial 0001~1",
-    ),
     "a seat outlives the loss of its gang": (alive(("0001~1", 1, 201), 4.1, 23.5), "gang", "after its end"),
-    "a seat outlives the end of its gang": (alive(("0002~1", 2, 204), 17.1, 21.5), "4", "0002~1 attempt 2 was alive"),
-    "a seat runs in two processes": (
-        alive(("0001~1", 1, 999), 4.1, 5.0),
-        "1",
-        "trial 0001~1 attempt 1 ran in processes",
-    ),
-    "there is a seat too many": (alive(("0001~2", 1, 999), 4.1, 5.0), "gang", "has a seat 2"),
-    "a seat is left in Redis": (
-        hold(trials={"0001": "ended", "0002": "ended", "0002~1": "running"}),
-        "keys",
-        "trial 0002~1 is running",
-    ),
     "a seat stays in Redis": (hold(lasting=["0002~1"]), "keys", "trial 0002~1 stays in Redis for ever"),
 }
 

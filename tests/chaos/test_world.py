@@ -6,13 +6,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import times
 from campaign import plan_of
-from process_faults import nobody_drives
 from waiting import eventually
 from world import World
 
@@ -51,24 +48,3 @@ def test_a_worker_that_connects_again_to_a_full_redis_waits_until_it_is_not(worl
     eventually(lambda: not driver.lives, SOON_S)
     assert world.how_it_ended(driver) == "finished", world.log_of(driver)
     assert worker.lives
-
-
-def test_whoever_has_nobody_drive_waits_for_no_redis_that_it_must_bring_back_itself() -> None:
-    heard, later, killed = iter([False, False, True]), [], []
-    experiment = SimpleNamespace(name="chaos", plan={"on_driver_loss": "stop"})
-    process = SimpleNamespace(kill=lambda: killed.append("driver"), wait=lambda: None)
-    driver = SimpleNamespace(experiment=experiment, process=process)
-    world = SimpleNamespace(living_drivers=lambda *_: [driver], halt=lambda _: next(heard))
-    run: Any = SimpleNamespace(
-        world=world,
-        random=Random(1),
-        undriven_after_s=1.0,
-        undriven=lambda *_: None,
-        later=lambda _, action: later.append(action),
-    )
-
-    assert nobody_drives(run).startswith("chaos for ")
-    later.pop()()
-    assert killed == []
-    later.pop()()
-    assert (killed, later) == (["driver"], [])
