@@ -248,13 +248,9 @@ def test_a_later_attempt_goes_on_with_the_values_only_from_the_trials_own_checkp
         (TrialsFailed(3), {"FAILED": 2, "ABANDONED": 9}, {"FAILED": 3}),
         (TrialsFailed(2) & TrialsStarted(3), {"FAILED": 1, "STAGED": 9}, {"FAILED": 2, "STAGED": 1}),
         (TrialsFailed(9) | TrialsStarted(3), {"FAILED": 2}, {"FAILED": 3}),
-        (
-            TrialsEnded(3),
-            {"FAILED": 2, "RUNNING": 9, "PAUSED": 9},
-            {"COMPLETED": 1, "EARLY_STOPPED": 1, "ABANDONED": 1},
-        ),
+        (TrialsEnded(3), {"FAILED": 2, "RUNNING": 9, "PAUSED": 9}, {"COMPLETED": 1, "EARLY_STOPPED": 1, "ABANDONED": 1}),
     ],
-)
+)  # fmt: skip
 def test_an_experiment_stops_at_exactly_the_number_of_trials(
     rule: StopRule, below: dict[str, int], at: dict[str, int]
 ) -> None:
