@@ -18,7 +18,7 @@ IMPORTED: Final = {
     "backends": "|celery|queues",
     "checkpoints": "",
     "cli": "|doctor|machine_use|worker",
-    "cli.ui": "trials|views",
+    "cli.ui": "views",
     "core": (
         "callback|calls|checks|codec|crews|entry_points|errors|events|experiment|impairment|json_lines|keys|"
         "machine|objective|owner|registry|resources|scope|seats|shares|state|submission|text|timing|trial|"
