@@ -229,3 +229,20 @@ def test_no_late_report_counts_after_a_trial_completed_without_the_metric(make: 
 def test_asha_decides_nothing_before_it_is_bound() -> None:
     with pytest.raises(ConfigurationError, match=r"call bind\(metric, mode\) first"):
         tell(ASHA(27), "t", 1, 1)
+
+
+def test_pasha_has_who_is_abandoned_in_no_ranking() -> None:
+    table = Table(bound(PASHA(16, reduction_factor=2)))
+
+    def climb(number: int, now: int, loss: float) -> None:
+        table.stage(number)
+        assert table.report(number, now, loss).action is Action.PAUSE
+        table.pause(number)
+
+    for number in range(6):
+        climb(number, 1, number)
+    climb(0, 2, 5)
+    table.abandon(0)
+    climb(1, 2, 4)
+
+    assert table.scheduler.current_max_t == 2
