@@ -252,6 +252,3 @@ def test_who_may_not_read_the_copy_may_not_read_its_state(tmp_path: Path) -> Non
     fold_copy(folder, ALWAYS)
 
     assert (folder / STATE_FILE).stat().st_mode & 0o777 == 0o600
-
-
-# Drivers.

@@ -92,9 +92,6 @@ def test_a_config_with_nan_has_its_curve() -> None:
     assert replayed.verdict == f"100% of the trials' time, and the same best trial, {replayed.original.trial}"
 
 
-# Curves that were cut off.
-
-
 # Other conditions.
 
 

@@ -1,4 +1,4 @@
-"""Brackets of ASHA and promotion ASHA: who is given to which, and that each is halved on its own."""
+"""Brackets of ASHA: each is halved on its own."""
 
 from __future__ import annotations
 
@@ -29,9 +29,6 @@ def given_to(count: int, brackets: int, *, rungs: int = 4, factor: int = 3) -> l
     return found
 
 
-# Who is given to which
-
-
 # The rule
 
 
@@ -56,6 +53,3 @@ def test_each_bracket_decides_as_asha_alone_would(brackets: int, reports: list[t
 
         assert decision.action is tell(alone[bracket], number, now, loss).action
     assert scheduler.rung_sizes[0] == alone[0].rung_sizes[0]
-
-
-# Promotion

@@ -1,4 +1,4 @@
-"""HyperBand: brackets and rounds by hand and against an oracle, and games with events in any order."""
+"""HyperBand: the rounds of its brackets."""
 
 from __future__ import annotations
 

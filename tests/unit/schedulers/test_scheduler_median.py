@@ -1,4 +1,4 @@
-"""The median stopping rule by hand and against an oracle, and games with events in any order."""
+"""The median stopping rule: ties, milestones, infinities and quantiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multi-objective ASHA: its rule computed anew by brute force, and games with events in any order."""
+"""Multi-objective ASHA: its rule computed anew by brute force."""
 
 from __future__ import annotations
 

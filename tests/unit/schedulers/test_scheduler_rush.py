@@ -1,4 +1,4 @@
-"""RUSH: the rule by hand and against ASHA, and games with events in any order."""
+"""RUSH against ASHA, and which candidates are no measure."""
 
 from __future__ import annotations
 

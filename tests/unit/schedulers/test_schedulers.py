@@ -1,4 +1,4 @@
-"""Schedulers: the ASHA rule against an oracle, its corner cases, and what each report costs."""
+"""ASHA against an oracle, its corner cases, and reports that are refused."""
 
 from __future__ import annotations
 

@@ -73,6 +73,3 @@ def test_what_is_no_scope_is_refused_by_results_and_schedulers(tmp_path: Path, s
         Results.load(Book(tmp_path / "some").save()).best_trial(scope)
     with pytest.raises(ConfigurationError, match=f"ASHA: scope={scope!r} is none of"):
         mqtune.ASHA(9, scope=scope)
-
-
-# Schedulers.

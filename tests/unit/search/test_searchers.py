@@ -90,9 +90,6 @@ def test_what_sampling_hardly_ever_finds_comes_in_an_order_of_its_own_for_each_s
     assert len(orders) == 5
 
 
-# Grid search
-
-
 # Constraints
 
 

@@ -173,9 +173,6 @@ def test_both_bounds_of_every_integer_domain_are_included() -> None:
     assert set(samples(qrandint(1, 10, 4))) == {4, 8}
 
 
-# Domains: what is refused when they are built
-
-
 # Values: what a config may hold
 
 
