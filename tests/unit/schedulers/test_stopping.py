@@ -86,6 +86,8 @@ def experiment(mode: Any = "min", **counts: int) -> Experiment:
             for odd in (NAN, INF, -INF)
         ),
         (TrialPlateau(num_results=2, grace_period=0), "min", [1.0, None, None, 1.0], ["", "", "", "…"]),
+        # The standard deviation may equal the bound.
+        (TrialPlateau(std=0.0, num_results=3), "min", [0.1] * 4, ["", "", "", "…"]),
         # A value that is not good enough yet is no plateau, from either side.
         (TrialPlateau(num_results=2, grace_period=0, metric_threshold=1), "min", [2.0, 2.0, 1.0, 1.0, 0.5, 0.5], ["", "", "", "…", "", "…"]),
         (TrialPlateau(num_results=2, grace_period=0, metric_threshold=1), "max", [0.5, 0.5, 1.0, 1.0], ["", "", "", "…"]),
