@@ -193,3 +193,8 @@ def test_points_come_before_the_configs_of_a_searcher_that_is_named_as_a_tuner_n
     assert PointsFirst([{"x": 0.5}], "random").count == 1
     with pytest.raises(ConfigurationError, match="searcher='best' is not a searcher, nor one of random, tpe, auto, ax"):
         PointsFirst([{"x": 0.5}], "best")
+
+
+def test_a_bad_point_for_the_tuners_space_is_refused_before_the_first_trial() -> None:
+    with pytest.raises(ConfigurationError, match=r"points\[1\]: y is not in the space"):
+        PointsFirst([{}, {"y": 1}]).check_space(Space({"x": uniform(0, 1)}))
