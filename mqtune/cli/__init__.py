@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from mqtune.cli.ui.access import Access as Access
     from mqtune.cli.ui.app import Page as Page
     from mqtune.cli.ui.feed import Feed as Feed, Feeds as Feeds
-    from mqtune.cli.ui.paced import Locks as Locks, Paced as Paced
+    from mqtune.cli.ui.paced import Paced as Paced
     from mqtune.cli.ui.places import Places as Places
     from mqtune.cli.ui.server import server_of as server_of
     from mqtune.cli.why import Inquiry as Inquiry, Reason as Reason
@@ -80,7 +80,7 @@ _NAMES = {
     "ui.access": ("Access",),
     "ui.app": ("Page",),
     "ui.feed": ("Feed", "Feeds"),
-    "ui.paced": ("Locks", "Paced"),
+    "ui.paced": ("Paced",),
     "ui.places": ("Places",),
     "ui.server": ("server_of",),
     "why": ("Inquiry", "Reason"),

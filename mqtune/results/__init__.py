@@ -9,15 +9,12 @@ from mqtune.core.lazy import facade_of
 if TYPE_CHECKING:
     from mqtune.results.best_curve import BestCurve as BestCurve
     from mqtune.results.callbacks import CallbackDispatcher as CallbackDispatcher, ErrorLog as ErrorLog
-    from mqtune.results.checkpoints import checkpoint_of as checkpoint_of, fetch_checkpoint as fetch_checkpoint
+    from mqtune.results.checkpoints import checkpoint_of as checkpoint_of
     from mqtune.results.display import (
         ProgressConsole as ProgressConsole,
         ProgressDisplay as ProgressDisplay,
         UnblockedStream as UnblockedStream,
-        counts_text as counts_text,
         ranked as ranked,
-        short_config as short_config,
-        short_value as short_value,
     )
     from mqtune.results.experiments import (
         Readable as Readable,
@@ -34,11 +31,9 @@ if TYPE_CHECKING:
     )
     from mqtune.results.kept_state import STATE_FILE as STATE_FILE, Worth as Worth, fold_copy as fold_copy
     from mqtune.results.plots.data import MOST_POINTS as MOST_POINTS, Curve as Curve
-    from mqtune.results.plots.panels import Axis as Axis, Look as Look, Panel as Panel, Series as Series
-    from mqtune.results.plots.picture import Picture as Picture
     from mqtune.results.plots.plots import KINDS as KINDS, Plots as Plots
-    from mqtune.results.plots.timeline import Run as Run, Slot as Slot, in_numbers as in_numbers, slots as slots
-    from mqtune.results.progress import deciders_of as deciders_of, progress_of as progress_of, updated_at as updated_at
+    from mqtune.results.plots.timeline import Run as Run, slots as slots
+    from mqtune.results.progress import deciders_of as deciders_of
     from mqtune.results.results import csv_text as csv_text, json_text as json_text
     from mqtune.results.warm_start import MAX_LEARNT_BYTES as MAX_LEARNT_BYTES
     from mqtune.results.whatif import Replay
@@ -49,25 +44,20 @@ __all__ = ["Replay"]
 _NAMES = {
     "best_curve": ("BestCurve",),
     "callbacks": ("CallbackDispatcher", "ErrorLog"),
-    "checkpoints": ("checkpoint_of", "fetch_checkpoint"),
+    "checkpoints": ("checkpoint_of",),
     "display": (
         "ProgressConsole",
         "ProgressDisplay",
         "UnblockedStream",
-        "counts_text",
         "ranked",
-        "short_config",
-        "short_value",
     ),
     "experiments": ("Readable", "RecordedReport", "Snapshot", "empty_experiment", "saved_events"),
     "followed": ("Fold", "FolderSource", "Followed", "Replaced"),
     "kept_state": ("STATE_FILE", "Worth", "fold_copy"),
     "plots.data": ("Curve", "MOST_POINTS"),
-    "plots.panels": ("Axis", "Look", "Panel", "Series"),
-    "plots.picture": ("Picture",),
     "plots.plots": ("KINDS", "Plots"),
-    "plots.timeline": ("Run", "Slot", "in_numbers", "slots"),
-    "progress": ("deciders_of", "progress_of", "updated_at"),
+    "plots.timeline": ("Run", "slots"),
+    "progress": ("deciders_of",),
     "results": ("csv_text", "json_text"),
     "warm_start": ("MAX_LEARNT_BYTES",),
     "whatif": ("Replay",),

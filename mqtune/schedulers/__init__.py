@@ -39,7 +39,7 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("BackgroundDecisions",), "mqtune.schedulers.background"),
     **dict.fromkeys(("CONTINUE", "Choice", "START"), "mqtune.schedulers.base"),
     **dict.fromkeys(("Exploration",), "mqtune.schedulers.exploration"),
-    **dict.fromkeys(("AllRule", "AnyRule", "MetricBounds", "Scope", "as_rule"), "mqtune.schedulers.stopping.rule"),
+    **dict.fromkeys(("AnyRule", "MetricBounds", "Scope", "as_rule"), "mqtune.schedulers.stopping.rule"),
     **dict.fromkeys(("p_of_larger",), "mqtune.schedulers.wilcoxon"),
 }
 __getattr__ = found_when_used(__name__, _HOMES, checked_early=(__name__,))

@@ -22,10 +22,8 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("BackgroundSearcher",), "mqtune.search.background"),
     **dict.fromkeys(("Suggestion", "searcher_named"), "mqtune.search.base"),
     **dict.fromkeys(("domain_of",), "mqtune.search.domains"),
-    **dict.fromkeys(
-        ("Choice", "Domain", "Interval", "Multiples", "Normal", "Ordinal", "RoundedNormal"), "mqtune.search.kinds"
-    ),
-    **dict.fromkeys(("Kind", "parameter", "shares"), "mqtune.search.model"),
+    **dict.fromkeys(("Choice", "Domain", "Multiples", "Normal", "Ordinal", "RoundedNormal"), "mqtune.search.kinds"),
+    **dict.fromkeys(("Kind", "parameter"), "mqtune.search.model"),
     **dict.fromkeys(("Nobody", "searcher_of"), "mqtune.search.points"),
     **dict.fromkeys(("AnySpace", "space_of"), "mqtune.search.space"),
 }

@@ -163,7 +163,7 @@ def printed(name: str, home: Path) -> str:
     else:
         shutil.copytree(HERE / name, home / name)
     os.utime(home / name / JOURNAL_FILE, (NOW, NOW))
-    with _at_a_fixed_time():
+    with at_a_fixed_time():
         has_ended = Results.load(home / name).outcome != ""
         commands = [*COMMANDS, *(FOLLOWING if has_ended else ())]
         return "\n".join(_printed(command.replace("NAME", name), home) for command in commands)
@@ -189,7 +189,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 @contextmanager
-def _at_a_fixed_time() -> Iterator[None]:
+def at_a_fixed_time() -> Iterator[None]:
     """Have it be NOW, in a fixed time zone."""
     before = os.environ.get("TZ")
     os.environ["TZ"] = "UTC"

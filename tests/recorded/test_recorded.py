@@ -17,14 +17,9 @@ from said import said
 import mqtune
 from mqtune.backends import EmbeddedServer
 from mqtune.core.events import ExperimentCreated, decode_event
-from mqtune.core.registry import described
-from mqtune.core.trial import TrialId, TrialStatus
+from mqtune.core.trial import TrialStatus
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 from mqtune.results.results import Results
-from mqtune.schedulers import Scheduler
-from mqtune.schedulers.stopping.rule import StopRule
-from mqtune.search.points import searcher_of
-from mqtune.search.space import space_of
 
 HERE: Final = Path(__file__).parent
 ALL: Final = sorted(path.parent.name for path in HERE.glob(f"*/{JOURNAL_FILE}"))
@@ -75,12 +70,6 @@ def without_dicts(trial: dict[str, Any]) -> dict[str, Any]:
     return trial | {"checkpoints": kept, "checkpoint": kept[-1][0] if kept else ""}
 
 
-def test_of_each_kind_there_is_one():
-    kinds = {definition(name)["scheduler"]["scheduler"] for name in ALL}
-    assert {"asha", "pbt", "promotion_asha", "hyperband", "median_stopping", "fifo"} <= kinds
-    assert len(ALL) == 9
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_results_say_of_a_recorded_experiment_what_they_said_then(name: str):
     results = Results.load(HERE / name)
@@ -100,36 +89,6 @@ def test_results_say_of_a_recorded_experiment_what_they_said_then(name: str):
     for new, old in zip(now["trials"], then["trials"], strict=True):
         assert new == old
     assert now["reports"] == then["reports"]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_recorded_definition_makes_what_it_describes(name: str):
-    kept = definition(name)
-
-    space = space_of(kept["space"])
-
-    assert space.describe() == kept["space"]
-    assert described(Scheduler.rebuild(kept["scheduler"])) == kept["scheduler"]
-    assert described(searcher_of(kept["searcher"], space)) == kept["searcher"]
-    if kept["stop"] is not None:
-        assert described(StopRule.rebuild(kept["stop"])) == kept["stop"]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_its_searcher_takes_what_was_tried_and_goes_on(name: str):
-    """From the same seed an earlier version drew other configs."""
-    kept = definition(name)
-    space = space_of(kept["space"])
-    searcher = searcher_of(kept["searcher"], space)
-
-    for trial in recorded(name)["trials"]:
-        if trial["parent"] is None and trial["history"][0][3] == "searcher":
-            config = trial["attempts"][0]["config"]
-            assert searcher.replay(TrialId("0001"), config) == config
-
-    following = searcher.suggest(TrialId("0001"))
-    assert following is not None
-    space.check(following, partial=False)
 
 
 @pytest.mark.parametrize("name", FINISHED)

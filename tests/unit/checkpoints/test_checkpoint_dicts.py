@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from mqtune import Checkpoint
 from mqtune.checkpoints import MAX_DICT_BYTES, decode_dict, encode_dict
-from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.codec import encode_value
 from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
 
 VALUES = st.recursive(
@@ -31,25 +30,6 @@ def test_a_dict_comes_back_as_it_was(data: dict[str, Any], counters: dict[str, A
     assert decode_dict(encode_dict(data, counters)) == (data, counters)
 
 
-def test_tuples_become_lists_and_numpy_scalars_numbers() -> None:
-    data = {
-        "pair": (1, (2, 3)),
-        "scalar": np.float32(0.5),
-        "count": np.int64(3),
-        "point": np.array(2.0),
-        "odd": math.nan,
-    }
-
-    restored, counters = decode_dict(encode_dict(data, {"training_iteration": np.int64(7)}))
-
-    assert restored["pair"] == [1, [2, 3]]
-    assert restored["scalar"] == 0.5
-    assert restored["count"] == 3
-    assert restored["point"] == 2.0
-    assert math.isnan(restored["odd"])
-    assert counters == {"training_iteration": 7}
-
-
 @given(st.binary(max_size=200), st.data())
 def test_a_changed_byte_is_found(content: bytes, choice: st.DataObject) -> None:
     data = encode_dict({"weights": content, "epoch": 3}, {"n": 1})
@@ -58,24 +38,6 @@ def test_a_changed_byte_is_found(content: bytes, choice: st.DataObject) -> None:
 
     with pytest.raises((CheckpointBroken, CheckpointVersionError)):
         decode_dict(data[:place] + changed + data[place + 1 :])
-
-
-@given(st.data())
-def test_bytes_that_are_cut_short_or_go_on_are_broken(choice: st.DataObject) -> None:
-    data = encode_dict({"weights": b"w" * 50}, {})
-    cut = choice.draw(st.integers(0, len(data) - 1))
-
-    for wrong in (data[:cut], data + data[:1]):
-        with pytest.raises(CheckpointBroken):
-            decode_dict(wrong)
-
-
-@pytest.mark.parametrize("version", [True, 1.0, "1", None])
-def test_a_version_that_only_equals_1_is_not_version_1(version: object) -> None:
-    _, checksum, body = decode_value(encode_dict({"epoch": 3}, {}))
-
-    with pytest.raises(CheckpointVersionError, match="version"):
-        decode_dict(encode_value([version, checksum, body]))
 
 
 def test_a_later_version_is_said_to_be_that() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import os
 import shutil
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xxhash
 from waiting import DEADLINE_S
 
 from mqtune.checkpoints import CheckpointStore, Tenant, open_store
@@ -115,56 +113,6 @@ def test_a_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
     assert len(store.ids()) == 1 + shown
 
 
-#: A file that is read in several chunks.
-LARGE = {"model": b"m" * 1_000_000}
-
-
-@pytest.mark.parametrize("is_staged", [False, True])
-def test_a_large_file_has_one_hash_wherever_it_was_written(
-    store: CheckpointStore, tmp_path: Path, *, is_staged: bool
-) -> None:
-    store.save(saved_id(), write_files(store.staging() if is_staged else tmp_path / "large", LARGE), {})
-    store.fetch(saved_id(), tmp_path / "target")
-
-    (model,) = json.loads(manifest_of(store).read_bytes())["checkpoint"]["files"]
-    assert model["xxh3"] == xxhash.xxh3_128(LARGE["model"]).hexdigest()
-    assert files_in(tmp_path / "target") == LARGE
-
-
-@pytest.mark.parametrize(("size", "at"), [(1_500_000, 1), (1_500_000, 4), (500_000, 4)])
-def test_a_large_file_that_changes_while_it_is_saved_gives_what_was_read(
-    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, at: int
-) -> None:
-    source, real, count = write_files(tmp_path / "large", LARGE), os.readv, itertools.count(1)
-
-    def change(descriptor: int, buffers: list[memoryview]) -> int:
-        if next(count) == at:
-            os.truncate(source / "model", size)
-        return real(descriptor, buffers)
-
-    monkeypatch.setattr(os, "readv", change)
-    store.save(saved_id(), source, {})
-    monkeypatch.undo()
-    store.fetch(saved_id(), tmp_path / "target")
-
-    found = files_in(tmp_path / "target")["model"]
-    assert found.rstrip(b"\0") == LARGE["model"][: len(found)]
-    assert len(found) != len(LARGE["model"])
-
-
-@pytest.mark.parametrize("change", [lambda data: data[:-1], lambda data: data + b"x", lambda data: b"x" + data[1:]])
-def test_damage_to_a_large_file_is_found(
-    store: CheckpointStore, tmp_path: Path, change: Callable[[bytes], bytes]
-) -> None:
-    store.save(saved_id(), write_files(tmp_path / "large", LARGE), {})
-    stored = tmp_path / "store" / saved_id() / "files" / "model"
-    stored.write_bytes(change(stored.read_bytes()))
-
-    with pytest.raises(CheckpointBroken, match=r"'model'.*instead of"):
-        store.fetch(saved_id(), tmp_path / "target")
-    assert not (tmp_path / "target").exists()
-
-
 def open_files() -> int:
     return len(os.listdir("/dev/fd"))
 
@@ -198,41 +146,6 @@ def test_a_full_disk_or_a_stop_at_any_step_is_said_and_leaves_nothing(
     assert said > steps / 2 or not is_full
     store.save(saved_id(), source, {})
     assert files_in(source) == FILES
-
-
-def test_a_staged_save_that_fails_can_be_tried_again(store: CheckpointStore) -> None:
-    first, staged = write_files(store.staging(), FILES), write_files(store.staging(), FILES)
-    steps = steps_of(lambda: store.save(saved_id(1000), first, {}))
-
-    for step in range(1, steps + 1):
-        if not staged.exists():
-            # It was moved already, and what was seen of it was taken back.
-            break
-        assert files_in(staged) == FILES
-        with pytest.raises(Killed), failing_at(step, Killed, is_death=False):
-            store.save(saved_id(), staged, {})
-        assert not store.exists(saved_id())
-
-    assert step > steps / 2
-    store.save(saved_id(), write_files(store.staging(), FILES), {})
-
-
-def test_a_delete_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
-    store: CheckpointStore, source: Path, tmp_path: Path
-) -> None:
-    store.save(saved_id(), source, {})
-    steps = steps_of(lambda: store.delete(saved_id()))
-
-    for step in range(1, steps + 1):
-        store.save(saved_id(), source, {})
-        with pytest.raises(Killed), failing_at(step, Killed, is_death=True):
-            store.delete(saved_id())
-        if store.exists(saved_id()):
-            store.fetch(saved_id(), tmp_path / f"target-{step}")
-
-    store.delete(saved_id())
-    store.sweep(0.0)
-    assert left_in_staging(store) == []
 
 
 def test_a_fetch_that_fails_at_any_step_leaves_nothing(store: CheckpointStore, source: Path, tmp_path: Path) -> None:
@@ -286,16 +199,6 @@ def test_what_is_staged_is_moved(store: CheckpointStore, by: str, tmp_path: Path
         store.save(saved_id(), write_files(store.staging(), {}), {})
 
 
-def test_a_folder_inside_of_a_staged_one_is_copied(store: CheckpointStore, tmp_path: Path) -> None:
-    staged = write_files(store.staging(), {"files/a": b"1", "b": b"2"})
-
-    store.save(saved_id(), staged / "files", {})
-    store.fetch(saved_id(), tmp_path / "target")
-
-    assert files_in(tmp_path / "target") == {"a": b"1"}
-    assert files_in(staged) == {"files/a": b"1", "b": b"2"}
-
-
 def test_a_folder_of_the_same_name_on_a_machine_that_does_not_share_it_is_refused(tmp_path: Path) -> None:
     driver, worker = open_store(f"{tmp_path}/driver"), open_store(f"{tmp_path}/worker")
     driver.create()
@@ -333,17 +236,6 @@ def test_a_store_that_went_is_said_by_every_method_and_not_made_anew_under_its_n
     assert not (tmp_path / "store").exists()
 
 
-def test_a_place_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"mine")
-
-    for store in (open_store(f"{tmp_path}/file"), open_store(f"{tmp_path}/file/below")):
-        with pytest.raises(StoreUnavailable, match=r"file.*(File exists|Not a directory)"):
-            store.create()
-        with pytest.raises(StoreUnavailable, match=r"file.*Not a directory"):
-            store.check()
-    assert (tmp_path / "file").read_bytes() == b"mine"
-
-
 @pytest.mark.parametrize(("number", "way_out"), [(errno.EROFS, "mount"), (errno.EACCES, "let this user")])
 def test_a_store_that_can_not_be_written_is_refused(
     store: CheckpointStore, source: Path, monkeypatch: pytest.MonkeyPatch, number: int, way_out: str
@@ -366,19 +258,6 @@ def test_a_store_that_can_not_be_written_is_refused(
     monkeypatch.undo()
 
     assert store.ids() == [saved_id()]
-
-
-def test_folders_that_are_no_checkpoints_are_left_alone(store: CheckpointStore, source: Path) -> None:
-    root = Path(store.describe())
-    write_files(root / "notes", {"mine": b"1"})
-    write_files(root, {"readme": b"2"})
-    store.save(saved_id(), source, {})
-
-    store.sweep(0.0)
-
-    assert store.ids() == [saved_id()]
-    assert not store.exists("notes")  # type: ignore[arg-type]
-    assert (root / "notes" / "mine").read_bytes() == b"1"
 
 
 def manifest_of(store: CheckpointStore) -> Path:

@@ -1,19 +1,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
-from attempts import AttemptHere
 
-import mqtune
 from mqtune.checkpoints import CheckpointStore, experiment_url, is_same_store, open_store, store_beside
 from mqtune.core.errors import CheckpointExists, CheckpointVersionError, ConfigurationError, StoreUnavailable
 from mqtune.testing.stores import files_in, saved_id, write_files
@@ -78,21 +74,6 @@ def test_a_relative_path_is_below_the_current_folder_and_a_place_that_makes_no_s
     for place, experiment in (("", "x"), ("/data", "../x"), ("/data", "")):
         with pytest.raises(ConfigurationError):
             experiment_url(place, experiment)
-
-
-def test_the_url_of_a_store_means_that_store_alone(tmp_path: Path, memory_url: str) -> None:
-    for place, kind in ((os.fspath(tmp_path / "store"), "DirectoryStore"), (memory_url, "FsspecStore")):
-        driver = open_store(place)
-        assert (type(driver).__name__, driver.describe()) == (kind, place)
-        driver.create()
-
-        worker = open_store(driver.url)
-        worker.check()
-
-        assert worker.url == driver.url
-        changed = driver.url[:-1] + ("0" if driver.url[-1] != "0" else "1")
-        with pytest.raises(StoreUnavailable, match="finds another checkpoint store"):
-            open_store(changed).check()
 
 
 def test_a_store_whose_mark_can_not_be_read_is_refused(tmp_path: Path) -> None:
@@ -174,27 +155,6 @@ def test_a_package_brings_a_store_that_its_url_names(tmp_path: Path, install: Ca
     assert type(open_store(f"file://{tmp_path}")).__name__ == "DirectoryStore", (
         "no package takes over a machine's folders"
     )
-
-
-def test_a_trial_saves_into_a_packages_store_and_starts_from_it(tmp_path: Path, install: Callable[..., None]) -> None:
-    install("shelf", "Shelf")
-    url = experiment_url(f"shelf://{tmp_path}/books", "x")
-    open_store(url).create()
-    model = write_files(tmp_path / "model", {"weights": b"1"})
-    found = []
-
-    def train(config: dict[str, Any]) -> None:
-        checkpoint = mqtune.get_checkpoint()
-        found.append(checkpoint and (files_in(checkpoint.path), checkpoint.counters["training_iteration"]))
-        mqtune.report({"loss": 1}, checkpoint=model)
-
-    with closing(AttemptHere(tmp_path / "first", store=url)) as first:
-        first.run(train)
-        (saved,) = first.checkpoints()
-    with closing(AttemptHere(tmp_path / "second", attempt=2, store=url, checkpoint=saved)) as second:
-        second.run(train)
-
-    assert found == [None, ({"weights": b"1"}, 1)]
 
 
 def test_an_unknown_scheme_is_refused_with_those_that_there_are_and_how_to_get_more(
@@ -359,17 +319,6 @@ def test_what_a_killed_remote_save_left_is_swept(memory_url: str, tmp_path: Path
         store.save(saved_id(1), write_files(tmp_path / "second", {"a": b"2"}), {})
     store.save(saved_id(1), source, {})
     assert len(files.find(f"{memory_url}/content")) == 1
-
-
-def test_importing_checkpoints_is_light() -> None:
-    probe = (
-        "import sys; from mqtune.checkpoints import Checkpoint, encode_dict, open_store; open_store('/tmp')\n"
-        "print(*{name.split('.')[0] for name in sys.modules})"
-    )
-
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-
-    assert not {"fsspec", "redis", "celery", "shutil", "tempfile", "asyncio", "numpy"} & set(done.stdout.split())
 
 
 # A store that has moved.

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import json
 import socket
-import subprocess
 import sys
-import threading
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgpack
 import pytest
 from book import Book
 from click.testing import CliRunner
@@ -26,9 +20,7 @@ from mqtune.cli import COMMANDS, group
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptStarted
 from mqtune.core.trial import TrialId
-from mqtune.journal import JOURNAL_FILE, made_mark, output_path
-
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+from mqtune.journal import made_mark, output_path
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -91,15 +83,6 @@ def test_options_that_do_not_belong_together_are_refused(mqtune_home: Path, argu
 
     assert shown.exit_code == 2
     assert said in shown.output
-
-
-def test_the_example_that_follows_takes_the_broker_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MQTUNE_BROKER", "redis://127.0.0.1:1/0")
-
-    done = subprocess.run([sys.executable, str(EXAMPLES / "follow.py"), "mine"], capture_output=True, text=True)
-
-    assert done.returncode == 1
-    assert "127.0.0.1:1" in done.stderr
 
 
 def test_show_prints_no_file_but_the_trials_output_whatever_its_journal_says(mqtune_home: Path, tmp_path: Path) -> None:
@@ -260,32 +243,6 @@ def test_a_destructive_verb_asks_before_it_is_done_to_several_trials(
     assert ("can't ask for confirmation without a terminal; give --yes" in told) == (asks and typed is None)
 
 
-@pytest.mark.usefixtures("_mine")
-def test_experiments_that_are_named_are_listed_alone_or_compared(mqtune_home: Path) -> None:
-    for name in ("yours", "theirs"):
-        Book(mqtune_home / name).save()
-
-    listed, compared = said("list", "mine", "yours"), said("list", "mine", "yours", "--compare")
-
-    assert [line.split()[0] for line in listed.splitlines()] == ["name", "mine", "yours"]
-    assert [line.split()[0] for line in compared.splitlines()] == ["name", "mine", "yours"]
-    assert ("ran" in listed.split(), "ran" in compared.split()) == (False, True)
-    assert [each["name"] for each in json.loads(said("list", "mine", "yours", "--json"))] == ["mine", "yours"]
-    assert json.loads(said("list", "mine", "--tag", "paper", "--json")) == []
-
-
-def test_a_copy_of_an_experiment_that_no_server_has_is_refused_with_its_folder(
-    mqtune_home: Path, tmp_path: Path
-) -> None:
-    Book(mqtune_home / "mine").save()
-    (mqtune_home / "mine" / "archived").touch()
-
-    done = CliRunner().invoke(group, ["export", "mine", "--format", "mqtune", "-o", str(tmp_path / "copy")])
-
-    assert str(done.exception) == f"all of experiment 'mine' is in {mqtune_home / 'mine'}: copy that folder"
-    assert not (tmp_path / "copy").exists()
-
-
 @pytest.fixture
 def _odd() -> None:
     """An experiment whose values are of several kinds."""
@@ -314,25 +271,6 @@ def test_a_parquet_file_has_columns_of_one_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_odd")
-def test_an_export_for_syne_tune_is_what_its_loader_reads(tmp_path: Path) -> None:
-    said("export", "odd", "--format", "syne-tune", "-o", str(tmp_path / "odd"))
-
-    with zipfile.ZipFile(tmp_path / "odd" / "results.csv.zip") as packed:
-        table = csv.DictReader(packed.read("results.csv").decode().splitlines())
-        rows = sorted(table, key=lambda row: (row["trial_id"], row["training_iteration"]))
-    metadata = json.loads((tmp_path / "odd" / "metadata.json").read_text())
-    assert [(row["trial_id"], row["loss"], row["config_lr"], row["st_decision"]) for row in rows][::2] == [
-        (str(number), str(lr), str(lr), "CONTINUE") for number, lr in enumerate((0.1, 0.7, 0.9))
-    ]
-    assert (metadata["metric_names"], metadata["metric_mode"]) == (["loss"], "min")
-    assert metadata["st_tuner_creation_timestamp"] > 0
-    with pytest.raises(ConfigurationError, match="is there already"):
-        CliRunner().invoke(
-            group, ["export", "odd", "--format", "syne-tune", "-o", str(tmp_path / "odd")], catch_exceptions=False
-        )
-
-
-@pytest.mark.usefixtures("_odd")
 def test_an_export_to_a_logger_writes_what_the_tool_lacks(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     for _ in range(2):
@@ -350,45 +288,3 @@ def test_an_export_to_a_logger_writes_what_the_tool_lacks(tmp_path: Path) -> Non
         CliRunner().invoke(group, ["export", "odd", "--to", f"tensorboard={tmp_path}/file"], catch_exceptions=False)
     both = CliRunner().invoke(group, ["export", "odd", "--to", "tensorboard", "-o", "x.csv"])
     assert both.exit_code == 2
-
-
-def test_an_export_for_optuna_is_a_study_of_the_same_name_and_replaces_nothing(tmp_path: Path) -> None:
-    optuna = pytest.importorskip("optuna")
-    path = tmp_path / "study.log"
-    space = {"lr": mqtune.uniform(0, 1)}
-    simulated = mqtune.Simulated(curve)
-    tuner = mqtune.Tuner(curve, space, metric="loss", mode="min", max_trials=2, name="mine", backend=simulated)
-    best = tuner.run().best.value
-    said("export", "mine", "-o", str(path))
-
-    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
-    study = optuna.load_study(study_name="mine", storage=storage)
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE"]
-    assert study.best_value == best
-    with pytest.raises(ConfigurationError, match="is there already"):
-        CliRunner().invoke(group, ["export", "mine", "-o", str(path)], catch_exceptions=False)
-
-
-def test_an_experiment_that_another_process_writes_is_watched_to_its_end(mqtune_home: Path) -> None:
-    book = Book(mqtune_home / "mine")
-    book.stage("0001", {"lr": 0.1})
-    book.save()
-    path, known = mqtune_home / "mine" / JOURNAL_FILE, len(book.entries)
-
-    def go_on() -> None:
-        book.report("0001", {"loss": 0.5})
-        book.end("0001")
-        book.finish()
-        with path.open("ab") as file:
-            file.write(b"".join(msgpack.packb([*entry]) for entry in book.entries[known:]))
-
-    timer = threading.Timer(0.3, go_on)
-    timer.start()
-    shown = [json.loads(line) for line in said("show", "mine", "--follow", "--json").splitlines()]
-    timer.join()
-
-    assert [(each["trial"], each["status"]) for each in shown] == [
-        ("0001", "running"),
-        ("0001", "completed"),
-    ]
-    assert "1 completed" in said("show", "mine", "--follow")

@@ -23,11 +23,6 @@ class Fleet:
         return self._shown.pop(0) if len(self._shown) > 1 else self._shown[0]
 
 
-@pytest.mark.parametrize(("name", "meant"), [("gpu@b", B), ("cpu@a", OTHER), ("cpu", OTHER)])
-def test_a_worker_is_meant_by_its_name_or_by_the_part_before_the_host(name: str, meant: WorkerInfo) -> None:
-    assert find_worker(name, [A, B, OTHER]) is meant
-
-
 @pytest.mark.parametrize(
     ("name", "there", "words"),
     [
@@ -39,12 +34,6 @@ def test_a_worker_is_meant_by_its_name_or_by_the_part_before_the_host(name: str,
 def test_a_name_that_means_none_or_several_is_refused(name: str, there: list[WorkerInfo], words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         find_worker(name, there)
-
-
-def test_each_is_said_to_be_gone_when_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    wait_until_gone(Fleet([A, B, OTHER], [B, OTHER], [OTHER]), [A, B], timing=Timing(drain_look_s=0.0))  # type: ignore[arg-type]
-
-    assert [line.partition(" ")[0] for line in capsys.readouterr().out.splitlines()] == ["gpu@a", "gpu@b"]
 
 
 def test_one_that_was_started_anew_under_its_name_is_another() -> None:

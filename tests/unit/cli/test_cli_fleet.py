@@ -29,27 +29,6 @@ def wants(token: str, wanted: int, running: int, **more: Any) -> Demand:
     return Demand(experiment=token, queues=["q"], wanted=wanted, running=running, **more)
 
 
-def test_each_has_what_its_priority_and_its_share_give_it_and_no_more_than_it_wants():
-    demands = [
-        wants("a", 8, 5, weight=3.0),
-        wants("b", 8, 3),
-        wants("c", 1, 0, priority="high"),
-        wants("d", 9, 0, priority="low"),
-    ]
-
-    found = shares_of(
-        Table(demands, {}), [worker("w1", slots=5), worker("w2", slots=4), worker("o", slots=9, queue="o")]
-    )
-
-    assert {each.token: (each.running, each.wanted, each.may_run) for each in found} == {
-        "a": (5, 8, 6),
-        "b": (3, 8, 2),
-        "c": (0, 1, 1),
-        "d": (0, 9, 0),
-    }
-    assert [each.token for each in found] == ["a", "b", "c", "d"]
-
-
 def test_a_quota_bounds_all_that_fall_under_it_and_one_that_was_dropped_nobody():
     demands = [wants("a", 8, 1, quotas=["team-*"]), wants("b", 8, 1, quotas=["team-*", "dropped-*"])]
 

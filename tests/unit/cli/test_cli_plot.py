@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +8,6 @@ from click.testing import CliRunner, Result
 
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
-from mqtune.core.version import install_command
 
 
 @pytest.fixture
@@ -61,27 +57,3 @@ def test_what_can_not_be_drawn_says_why_and_leaves_no_file(
 
     assert not [*tmp_path.glob("*.*g")]
     assert plot("mine", "curvess").exit_code == 2
-
-
-@pytest.mark.usefixtures("_here")
-def test_without_the_extra_the_command_says_what_to_install(tmp_path: Path):
-    # As where neither library is installed.
-    code = (
-        "import sys; from importlib import util; find = util.find_spec;"
-        "util.find_spec = lambda name, *rest: None if name in ('matplotlib', 'plotly') else find(name, *rest);"
-        "from mqtune.cli import main; sys.argv = ['mqtune', 'plot', 'mine']; main()"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-
-    assert (done.returncode, done.stderr) == (1, f"mqtune: plots need matplotlib: {install_command('plot')}\n")
-
-
-@pytest.mark.usefixtures("_here")
-def test_the_points_of_a_picture_are_printed_as_json_and_nothing_is_drawn(tmp_path: Path) -> None:
-    found = json.loads(plot("mine", "curves", "--json").stdout)
-
-    assert (found["experiment"], found["kind"], found["title"]) == ("mine", "curves", "mine: learning curves")
-    assert {point["label"] for point in found["points"]} == {"0001", "0002", "0003"}
-    assert not [*tmp_path.glob("*.png")]
-    assert plot("mine", "curves", "--json", "-o", "a.png").exit_code == 2

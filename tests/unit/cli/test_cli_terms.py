@@ -28,11 +28,6 @@ def experiment(mqtune_home: Path) -> Experiment:
     return Results.load("mine").experiment
 
 
-def test_an_order_by_a_name_that_no_trial_has_is_refused(experiment: Experiment) -> None:
-    with pytest.raises(ConfigurationError, match=r"no trial has 'los'; there are .*loss"):
-        in_order(experiment, experiment.trials.values(), "los")
-
-
 @pytest.mark.parametrize(
     ("texts", "config"),
     [
@@ -56,23 +51,6 @@ def test_assignments_become_a_config(texts: list[str], config: dict[str, Any]) -
 def test_what_is_no_assignment_is_refused(text: str) -> None:
     with pytest.raises(click.UsageError):
         config_of([text])
-
-
-@pytest.mark.parametrize(
-    ("name", "reverse", "order"),
-    [
-        ("best", False, "3124"),
-        ("lr", False, "1234"),
-        ("kind", False, "3124"),
-        ("loss", True, "1324"),
-    ],
-)
-def test_trials_are_sorted_with_those_without_a_value_last(
-    experiment: Experiment, name: str, reverse: bool, order: str
-) -> None:
-    trials = in_order(experiment, experiment.trials.values(), name, reverse=reverse)
-
-    assert "".join(trial.id.lstrip("0") for trial in trials) == order
 
 
 def test_a_metric_that_is_maximized_is_sorted_with_its_highest_first(mqtune_home: Path) -> None:

@@ -80,11 +80,6 @@ def test_a_condition_selects_trials(experiment: Experiment, where: str, found: s
     assert matches(experiment, condition_of([where])) == found
 
 
-def test_several_conditions_must_all_hold(experiment: Experiment) -> None:
-    assert matches(experiment, condition_of(["lr<0.2 or lr>1", "lr>0.1"])) == "4"
-    assert matches(experiment, condition_of([])) == "1234"
-
-
 @pytest.mark.parametrize(
     ("text", "place", "reason"),
     [
@@ -243,14 +238,3 @@ def test_no_part_of_a_condition_is_ignored(written: tuple[str, Condition], data:
 
     with pytest.raises(click.UsageError, match="not a condition"):
         condition_of([stray])
-
-
-@given(st.text(alphabet=st.sampled_from("ab01.<>=!&|()[]{}\"'\\ ,\tandornot"), max_size=40) | st.text(max_size=20))
-def test_any_text_is_a_condition_or_an_error_that_points_into_it(text: str) -> None:
-    for read in (lambda: condition_of([text]), lambda: filter_of(text)):
-        try:
-            read()
-        except click.UsageError as error:
-            _, shown, mark = error.message.split("\n")
-            assert len(shown) == len(text) + 2
-            assert 2 <= mark.index("^") <= len(text) + 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from mqtune.cli import machine_use as shown
 from mqtune.core.codec import VERSION, encode_value
 from mqtune.core.trial import Attempt, AttemptEnd
-from mqtune.core.usage import FIGURES, DeviceUse, LiveUse, decode_uses, encode_uses, sound_usage
+from mqtune.core.usage import DeviceUse, LiveUse, decode_uses, encode_uses
 
 GB = 1e9
 FIELDS = ("attempt", "devices", "cpus", "memory_bytes", "idle", "usage")
@@ -67,14 +66,6 @@ def test_whatever_a_worker_writes_can_be_shown(found: dict[str, Any]) -> None:
         texts += [shown.warning_of(RUNNING, use), shown.sharing_of(RUNNING, use), *shown.idle_warnings({"1": use})]
         assert all(text.isprintable() for text in texts)
         assert shown.described_use(use)
-
-
-def test_figures_are_numbers_of_known_names_and_all_else_is_left_out() -> None:
-    found = {"gpu_percent": 1, "cpus": math.nan, "gpu_power_w": -1.0, "sampled_s": "9", "gpu_slots": True, "mine": 1.0}
-
-    assert sound_usage(found) == {"gpu_percent": 1}
-    assert sound_usage([1]) == {}
-    assert {*USE.usage} <= {*FIGURES}
 
 
 def test_what_is_used_now_is_a_line_that_says_what_is_not_known() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from mqtune.cli import Locks, Paced
+from mqtune.cli import Paced
 
 
 @pytest.fixture
@@ -47,20 +46,3 @@ def test_what_cannot_be_made_leaves_nothing_behind() -> None:
 
     assert len(made) == 100
     assert len(paced.locks) == 0
-
-
-def test_a_lock_is_held_by_one_thread_and_goes_with_the_last() -> None:
-    locks, inside, entered = Locks(), 0, threading.Event()
-
-    def enter(_: int) -> None:
-        nonlocal inside
-        with locks.held("one"):
-            inside += 1
-            assert inside == 1
-            entered.wait(0.001)
-            inside -= 1
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(enter, range(40)))
-
-    assert len(locks) == 0

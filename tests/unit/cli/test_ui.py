@@ -7,8 +7,6 @@ import http.client
 import json
 import re
 import socket
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -25,7 +23,7 @@ from waiting import eventually
 
 from mqtune import Results
 from mqtune.cli import Access, Feed, Feeds, Page, Place, Places, group, server_of
-from mqtune.cli.ui import trials, views
+from mqtune.cli.ui import views
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.events import Event
 from mqtune.core.machine import ARCHIVED
@@ -34,7 +32,7 @@ from mqtune.core.trial import AttemptEnd, Report, TrialId
 from mqtune.core.version import install_command
 from mqtune.driver import BundleFolder
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
-from mqtune.results import Curve, FolderSource, Plots, Readable, RecordedReport, saved_events
+from mqtune.results import Curve, FolderSource, Readable, RecordedReport, saved_events
 from mqtune.trainable import Bundle, File
 
 #: How long an answer may take: the first picture of a kind imports what draws it, on a machine that runs other tests.
@@ -97,9 +95,7 @@ def written(home: Path, name: str = "mine", **options: Any) -> Book:
 def everybodys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server for all tests that only ask."""
     home = tmp_path_factory.mktemp("ui")
-    places = [
-        Place(book.folder.name, book.folder, None) for book in (written(home), odd(home), coded(home), torn(home))
-    ]
+    places = [Place(book.folder.name, book.folder, None) for book in (written(home), coded(home))]
     with contextlib.closing(Served(Places(places, None, broker_alone=False))) as found:
         yield found
 
@@ -109,26 +105,6 @@ def served(everybodys: Served) -> Served:
     """It, before anybody has a cookie."""
     everybodys.cookie = ""
     return everybodys
-
-
-def odd(home: Path) -> Book:
-    book = Book(home / "odd")
-    book.run("0001", 1.0, config={"lr": 0.5})
-    book.stage("0002", {"lr": float("nan"), "<b>": "<script>"})
-    book.report("0002", {"loss": float("nan"), "memory": float("inf")}, {"loss": 2.0, "memory": 3})
-    book.save()
-    return book
-
-
-def torn(home: Path) -> Book:
-    """Of two metrics, by which two trials are ahead and one is not."""
-    book = Book(home / "torn", metric=["loss", "size"], mode=["min", "min"])
-    for trial, loss, size in (("0001", 1.0, 3), ("0002", 2.0, 2), ("0003", 3.0, 4)):
-        book.stage(trial)
-        book.report(trial, {"loss": loss, "size": size})
-        book.end(trial)
-    book.save()
-    return book
 
 
 BUNDLE = Bundle.of({"train.py": File(b"print('<b>')\n"), "data.bin": File(b"\0\1"), "long.py": File(b"#" * 300_000)})
@@ -232,51 +208,6 @@ def test_nothing_but_the_pages_files_is_served(served: Served):
 # What it answers.
 
 
-def ids(served: Served, query: str) -> list[str]:
-    return [row["id"] for row in served.ask(f"/api/trials?{query}")[2]["rows"]]
-
-
-def test_trials_are_filtered_and_sorted_as_on_the_command_line_or_by_a_text(served: Served):
-    served.login()
-
-    assert ids(served, "name=mine&where=lr%3E0.2&sort=lr&reverse") == ["0005", "0004", "0003"]
-    assert ids(served, "name=mine&where=lr=0.4") == ids(served, "name=mine&where=lr=0.4%20and%20Completed") == ["0004"]
-    assert ids(served, "name=odd&where=script%20and%20running") == ["0002"]
-    assert ids(served, "name=mine&where=what") == []
-    status, _, body = served.ask("/api/trials?name=mine&where=depth%3E1")
-    assert status == 404
-    assert "no trial has 'depth'" in body["error"]
-    assert served.ask("/api/trials?name=mine&where=lr%3E")[0] == 400
-
-
-def test_a_part_of_the_trials_comes_with_all_columns_and_how_many_there_are(served: Served):
-    served.login()
-
-    found = served.ask("/api/trials?name=mine&begin=1&count=2")[2]
-
-    assert (found["begin"], found["total"]) == (1, 5)
-    assert [row["id"] for row in found["rows"]] == ["0004", "0003"]
-    titles = {each["key"]: each["title"] for each in found["columns"] if each["shown"]}
-    assert list(titles.items())[:3] == [("reports", "iteration"), ("best", "best loss"), ("config.lr", "lr")]
-    row = found["rows"][0]
-    assert (row["status"], row["cells"]["best"], row["cells"]["config.lr"]) == ("completed", "0.25", "0.4")
-    for column in found["columns"]:
-        status = served.ask(f"/api/trials?name=mine&sort={column['key']}")[0]
-        assert status == 200 or not column["sorts"], column
-    assert ids(served, "name=mine&trial=0002&trial=0001&trial=9") == ["0002", "0001"]
-    every = served.ask("/api/trials?name=mine&where=lr%3E0.3&ids")[2]
-    assert every == {"ids": ["0005", "0004"], "statuses": ["completed", "completed"]}
-
-
-def test_of_several_metrics_the_table_says_which_trials_are_ahead(served: Served):
-    served.login()
-
-    rows = served.ask("/api/trials?name=torn")[2]["rows"]
-
-    assert {row["id"] for row in rows if row["cells"].get("front") == "yes"} == {"0001", "0002"}
-    assert all("front" not in row["cells"] for row in served.ask("/api/trials?name=mine")[2]["rows"])
-
-
 def test_chosen_trials_are_written_as_export_writes_them(served: Served):
     served.login()
 
@@ -286,97 +217,6 @@ def test_chosen_trials_are_written_as_export_writes_them(served: Served):
     assert found["file"] == "mine.csv"
     assert dict(zip(head.split(","), row.split(","), strict=True))["config.lr"] == "0.3"
     assert served.ask("/api/export", {"name": "yours"})[0] == 404
-
-
-def test_the_list_says_how_far_each_experiment_has_come(served: Served):
-    served.login()
-
-    listed = {each["name"]: each for each in served.ask("/api/experiments")[2]["experiments"]}
-
-    mine = listed["mine"]["progress"]
-    assert (mine["ended"], mine["planned"]) == (5, 4)
-    assert mine["best_so_far"] == [1.0, 1 / 2, 1 / 3, 1 / 4, 1 / 5]
-    assert listed["odd"]["progress"]["ended"] == 1
-    assert re.fullmatch(r"driver away for .*", listed["odd"]["state"])
-
-
-def test_a_picture_is_of_what_a_reader_has_chosen(served: Served):
-    served.login()
-
-    def labels(query: str) -> set[str]:
-        found = served.ask(f"/api/picture?name=mine&kind={query}")[2]
-        return {text for trace in found["data"] for text in trace["text"] if text}
-
-    assert labels("history&where=lr%3E0.3&x=trial") == {"0004", "0005"}
-    assert labels("curves&of=0001&of=0002") == {"0001", "0002"}
-    apart = served.ask("/api/picture?name=mine&kind=curves&of=0001&of=0002")[2]["data"]
-    assert [trace["name"] for trace in apart] == ["trial 0001", "trial 0002"]
-    assert len({trace["line"]["color"] for trace in apart}) == 2
-    beside = served.ask("/api/picture?name=mine&kind=parallel&of=0001&of=0002")[2]["data"]
-    assert {trace["name"]: trace["line"]["color"] for trace in beside} == {
-        trace["name"]: trace["line"]["color"] for trace in apart
-    }
-    by_time = served.ask("/api/picture?name=mine&kind=curves&metric=epoch&x=time")[2]
-    assert by_time["layout"]["xaxis"]["title"]["text"] == "time since the first report (s)"
-    assert max(value for trace in by_time["data"] for value in trace["y"] if value is not None) == 2
-    assert by_time["choices"]["metrics"] == [["", "loss"], ["epoch", "epoch"]]
-    (scale, best) = served.ask("/api/picture?name=mine&kind=parallel")[2]["scales"]
-    assert (scale["key"], scale["low"], scale["high"]) == ("lr", 0.1, 0.5)
-    assert best["key"] == "loss"
-
-
-def test_the_metric_that_a_picture_begins_with_is_among_those_that_a_reader_may_choose(served: Served):
-    served.login()
-
-    for kind in ("slices", "importances"):
-        found = served.ask(f"/api/picture?name=torn&kind={kind}")[2]["choices"]
-        assert found["metrics"] == [["", "loss"], ["size", "size"]], kind
-
-
-def test_several_experiments_are_drawn_beside_each_other(served: Served):
-    served.login()
-
-    of = "of=mine&of=odd"
-
-    # A parameter that is a number in one and a text, as NaN is, in the other has no axis for both.
-    for kind, names in (("runs", {"mine", "odd"}), ("bests", {"mine", "odd"}), ("parameters", {"mine"})):
-        found = served.ask(f"/api/compared?{of}&kind={kind}")[2]
-        assert {trace["name"] for trace in found["data"]} == names, kind
-    assert served.ask(f"/api/compared?{of}&kind=what")[0] == 404
-    assert "anything to draw" in served.ask("/api/compared?of=coded&kind=runs")[2]["nothing"]
-    summaries = served.ask(f"/api/summaries?{of}")[2]["experiments"]
-    assert [(each["name"], each["trials"]) for each in summaries] == [("mine", 5), ("odd", 2)]
-    assert served.ask("/api/summaries?of=yours")[0] == 404
-
-
-@pytest.mark.parametrize("kind", ["curves", "timeline"])
-def test_pictures_are_those_of_results(served: Served, kind: str):
-    served.login()
-
-    found = served.ask(f"/api/picture?name=mine&kind={kind}")[2]
-
-    picture = Results.load(served.places.find("mine").folder or "").plot.draw(kind)
-    assert found["note"] == picture.note
-    lines = [(trace["name"], len(trace["x"])) for trace in found["data"]]
-    assert lines == [(each.name, len(each.x)) for panel in picture.panels for each in panel.series]
-
-
-def test_what_can_not_be_drawn_says_why(served: Served):
-    served.login()
-
-    assert "no rungs" in served.ask("/api/picture?name=mine&kind=rungs")[2]["nothing"]
-    assert served.ask("/api/picture?name=mine&kind=what")[0] == 404
-
-
-def test_a_trial_stands_beside_the_best_and_its_odd_values_are_text(served: Served):
-    served.login()
-
-    found = served.ask("/api/trial?name=odd&trial=0002")[2]
-    curves = served.ask("/api/picture?name=odd&kind=trial&trial=0002")[2]
-
-    config = {each["name"]: (each["value"], each["best"], each["differs"]) for each in found["config"]}
-    assert config == {"lr": ("nan", "0.5", True), "<b>": ("<script>", "", True)}
-    assert [trace["y"] for trace in curves["data"]] == [[None, 2.0], [None, 3.0]]
 
 
 def test_an_attempt_has_its_versions_and_its_code_as_text(served: Served):
@@ -399,16 +239,6 @@ def test_an_attempt_has_its_versions_and_its_code_as_text(served: Served):
     assert code(3)[0] == code(4)[0] == code(1, "../journal")[0] == 404
 
 
-def test_output_of_a_trial_ends_with_why_there_is_no_more(served: Served):
-    served.login()
-
-    body = served.ask("/api/log?name=mine&trial=0001")[2]
-
-    assert b"can't be asked without a broker" in body
-    assert served.ask("/api/log?name=mine&trial=0001&attempt=7")[0] == 404
-    assert served.ask("/api/log?name=mine&trial=x")[0] == 404
-
-
 def test_only_experiments_that_were_named_are_shown(mqtune_home: Path, tmp_path: Path):
     written(mqtune_home, "other")
     written(tmp_path, "moved")
@@ -419,19 +249,6 @@ def test_only_experiments_that_were_named_are_shown(mqtune_home: Path, tmp_path:
         assert [each["name"] for each in served.ask("/api/experiments")[2]["experiments"]] == ["moved"]
         assert served.ask("/api/trials?name=moved")[0] == 200
         assert served.ask("/api/trials?name=other")[0] == 404
-
-
-def test_why_what_waits_is_asked_only_where_something_does(served: Served):
-    served.login()
-
-    def why(query: str) -> str:
-        return str(served.ask(f"/api/why?{query}")[2]["text"])
-
-    assert why("name=odd") == why("name=mine&trial=0001") == ""
-    assert why("name=mine") == (
-        "whether a driver has experiment 'mine' is known to its broker alone: give --broker URL or $MQTUNE_BROKER"
-    )
-    assert served.ask("/api/why?name=mine&trial=x")[0] == 404
 
 
 # What is asked of a driver.
@@ -547,25 +364,6 @@ def test_an_experiment_that_nobody_looks_at_is_let_go(mqtune_home: Path):
         eventually(lambda: len(served.page.feeds) == 0)
 
 
-def test_an_experiment_that_took_long_to_open_is_followed(mqtune_home: Path, monkeypatch: pytest.MonkeyPatch):
-    """Longer than one stays at which nobody looks."""
-    book = written(mqtune_home)
-    file = JournalFile(mqtune_home / "mine" / JOURNAL_FILE)
-    file.begin(book.entries)
-    with (
-        contextlib.closing(file),
-        contextlib.closing(Feeds(Places([], None, broker_alone=False).find, Timing(linger_s=1.0))) as feeds,
-    ):
-        # It is called when all of the journal has been folded.
-        feeds.settled = lambda: time.sleep(1.2)
-        feeds.get("mine")
-        feeds.settled = lambda: None
-        before = len(book.entries)
-        book.run("0006", 0.5)
-        file.append(book.entries[before:])
-        eventually(lambda: TrialId("0006") in feeds.get("mine").experiment.trials, 60)
-
-
 @pytest.fixture
 def feed(mqtune_home: Path) -> Iterator[tuple[Book, JournalFile, Feed]]:
     book = written(mqtune_home, scheduler=ASHA)
@@ -618,12 +416,6 @@ def test_news_comes_while_all_is_folded_again_and_is_there_afterwards(
     assert list(live.curves(live.results, "loss")[TrialId("0039")].value) == [0.2, 0.1]
 
 
-def test_a_trial_that_an_overwritten_experiment_has_no_more_has_no_status(feed: tuple[Book, JournalFile, Feed]):
-    _, _, live = feed
-
-    assert trials.statuses_of(live, ["0001", "9999"]) == [live.experiment.trials[TrialId("0001")].status.value, ""]
-
-
 def test_a_list_that_a_broker_cuts_short_says_so(monkeypatch: pytest.MonkeyPatch, mqtune_home: Path):
     class Cut:
         """A broker that goes away after the names of its experiments."""
@@ -648,44 +440,6 @@ def test_a_list_that_a_broker_cuts_short_says_so(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("mqtune.client.Client", Cut)
 
     assert str(Places([], "redis://there", broker_alone=True).listed().problem) == "no Redis answers"
-
-
-def test_nobody_waits_while_a_picture_is_made_or_all_reports_of_a_trial_are_read(
-    feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
-):
-    book, file, live = feed
-    gate, has_begun = threading.Event(), threading.Event()
-
-    def slow(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            has_begun.set()
-            assert gate.wait(30)
-            return function(*arguments)
-
-        return call
-
-    monkeypatch.setattr(Plots, "draw", slow(Plots.draw))
-    monkeypatch.setattr(Results, "reports", slow(Results.reports))
-    monkeypatch.setattr(trials, "trial_rows", slow(trials.trial_rows))
-    for make in (
-        lambda: views.picture(live, "history", views.Asked(1)),
-        lambda: live.detail(TrialId("0001")),
-        lambda: trials.exported(live, ["0001"]),
-    ):
-        gate.clear()
-        has_begun.clear()
-        with ThreadPoolExecutor() as pool:
-            made = pool.submit(make)
-            assert has_begun.wait(30)
-            before = len(book.entries)
-            book.run(f"{len(live.experiment.trials) + 1:04d}", 0.3)
-            book.stage(f"{len(live.experiment.trials) + 2:04d}")
-            file.append(book.entries[before:])
-            eventually(lambda: live.last == book.entries[-1].id)
-            changed = pool.submit(views.changed, live, "")
-            assert changed.result(30)[0] == live.last
-            gate.set()
-            assert made.result(30)
 
 
 @pytest.mark.parametrize(
@@ -725,27 +479,6 @@ def test_what_is_reported_while_the_journal_is_read_is_not_lost_and_it_is_read_o
     report(0.7)
     eventually(lambda: list(look(live).value) == [0.5, 0.6, 0.7])
     assert reads == [1]
-
-
-def test_what_is_reported_after_a_look_that_failed_is_not_gathered_for_it(
-    feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
-):
-    book, file, live = feed
-
-    def reports(results: Results, trial: str | None) -> Iterator[RecordedReport]:
-        raise OSError("no such disk")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Results, "reports", reports)
-        with pytest.raises(OSError, match="no such disk"):
-            live.curves(live.results, "accuracy")
-    before = len(book.entries)
-    book.stage("0006")
-    book.report("0006", {"loss": 1.0, "accuracy": 0.5})
-    file.append(book.entries[before:])
-    eventually(lambda: live.last == book.entries[-1].id)
-
-    assert list(live.curves(live.results, "accuracy")[TrialId("0006")].value) == [0.5]
 
 
 def test_a_journal_that_goes_is_a_problem_in_words(feed: tuple[Book, JournalFile, Feed]):
@@ -796,15 +529,6 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("mqtune.cli.ui.find_spec", lambda name: None if name == "uvicorn" else name)
 
     assert str(CliRunner().invoke(group, ["ui"]).exception) == f"the page needs uvicorn: {install_command('ui')}"
-
-
-def test_help_needs_none_of_it():
-    code = "import sys; from mqtune.cli import group; group(['ui', '--help'], standalone_mode=False)"
-    code += "; print({'starlette', 'uvicorn', 'asyncio', 'numpy', 'redis', 'plotly'} & set(sys.modules))"
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.endswith("set()\n")
 
 
 def test_an_experiment_whose_store_hangs_holds_up_no_other_and_not_the_end_of_the_page(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from mqtune.core.events import (
     ExperimentEnded,
     TrialStaged,
 )
-from mqtune.core.machine import SIMULATION
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
@@ -94,23 +93,6 @@ def test_hours_are_those_within_the_time_and_energy_is_that_of_what_was_measured
     assert whole["slot_hours"] == pytest.approx(10 + 20 + 1 + 2, abs=0.01)
 
 
-def test_gpus_are_those_that_each_attempt_has_asked_for_by_its_config(mqtune_home: Path) -> None:
-    def staged(trial: str, gpus: float) -> TrialStaged:
-        asked = Resources(gpus=gpus)
-        return TrialStaged(trial=TrialId(trial), attempt=1, config={}, at=ago(10), cursor=START, resources=asked)
-
-    experiment(
-        mqtune_home, "mixed",
-        staged("0001", 4), staged("0002", 1),
-        started("0001", 9), ended("0001", 8),
-        started("0002", 9), ended("0002", 7),
-    )  # fmt: skip
-
-    (row,) = used("--since", "24h")
-
-    assert row["gpu_hours"] == pytest.approx(4 + 2, abs=0.01)
-
-
 def test_a_part_of_a_gpu_by_memory_is_its_share_of_the_hours_and_of_the_energy(mqtune_home: Path) -> None:
     offer, asked = Resources(gpu_memory_gb=80), Resources(gpu_memory_gb=20)
     experiment(
@@ -172,23 +154,6 @@ def test_what_is_summed_up_is_by_person_by_account_or_by_experiment(mqtune_home:
     assert [line.split()[:2] for line in shown[:5]] == [
         ["owner", "experiments"], ["ada", "(team-a)"], ["eve", "(team-a)"], ["bob", "1"], ["all", "4"]
     ]  # fmt: skip
-
-
-def test_simulations_and_what_other_tools_have_run_are_not_counted(mqtune_home: Path) -> None:
-    hour = started("0001", 5), ended("0001", 4)
-    experiment(mqtune_home, "simulated", *hour, driver=SIMULATION)
-    experiment(mqtune_home, "imported", *hour, driver="")
-
-    assert used() == []
-    assert "no trial has run since" in CliRunner().invoke(group, ["usage"]).stdout
-
-
-def test_an_attempt_whose_end_nobody_knows_counts_up_to_the_newest_entry(mqtune_home: Path) -> None:
-    experiment(mqtune_home, "lost", started("0001", 9), started("0002", 5), ended("0002", 4))
-
-    (row,) = used()
-
-    assert row["slot_hours"] == pytest.approx(5 + 1, abs=0.01)
 
 
 def test_what_can_not_be_read_is_named_and_the_rest_is_summed_up(mqtune_home: Path) -> None:

@@ -148,14 +148,6 @@ def test_a_trial_that_is_told_ends_at_once_and_goes_on_with_the_next_epoch(
     assert [*first.values(), *second.values()] == pytest.approx(whole.values(), rel=1e-3)
 
 
-def test_outside_a_trial_the_function_runs_as_it_is(train: Train, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "mqtune.report")
-
-    train({"lr": 0.1})
-
-    assert sum("loss=" in record.message for record in caplog.records if record.name == "mqtune.report") == EPOCHS
-
-
 def test_a_metric_that_is_not_there_is_named_with_those_that_are(
     library: str, quiet: None, new_attempt: Callable[..., AttemptHere]
 ) -> None:
@@ -185,33 +177,6 @@ def test_a_checkpoint_is_saved_when_a_person_asks_for_one(
     attempt.run(names["train"], {"lr": 0.1})
 
     assert attempt.checkpoints() == ["p-t1-1-1", "", "", ""]
-
-
-def test_a_checkpoint_is_saved_with_each_how_manyth_report(
-    tmp_path: Path, new_attempt: Callable[..., AttemptHere]
-) -> None:
-    attempt = new_attempt()
-
-    def train(config: dict[str, Any]) -> None:
-        reports = Reports({"loss": "theirs"}, 2)
-        for epoch in range(1, 6):
-            reports.make({"theirs": epoch, "other": 0}, lambda folder: (folder / "epoch").write_text("some"))
-
-    attempt.run(train)
-
-    assert attempt.values() == [1, 2, 3, 4, 5]
-    assert attempt.checkpoints() == ["", "p-t1-1-1", "", "p-t1-1-2", ""]
-
-
-def test_the_tuner_of_the_page_can_be_built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
-    (tmp_path / "training.py").write_text("def train(config):\n    pass\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    names: dict[str, Any] = {}
-
-    exec(block.replace("tuner.run()", ""), names)
-
-    names["tuner"].close()
 
 
 # scikit-learn, which is here always.
@@ -254,25 +219,6 @@ def test_a_forest_grows_on_from_its_checkpoint_with_the_parameters_of_the_new_co
     assert [len(forest.estimators_) for forest in forests] == [8, 8]
     assert forests[1].min_samples_leaf == 3
     assert all(0.0 <= value <= 1.0 for value in second.values("accuracy"))
-
-
-def test_an_estimator_without_storage_has_no_checkpoints(new_attempt: Callable[..., AttemptHere]) -> None:
-    linear = pytest.importorskip("sklearn.linear_model")
-    from mqtune.integrations import Rounds
-
-    data = [[0.0], [1.0]], [0.0, 1.0]
-
-    def train(config: dict[str, Any]) -> None:
-        Rounds(data, **config).partial_fit(linear.SGDRegressor(), *data, rounds=2)
-
-    attempt = new_attempt()
-    attempt.want_saved(1)
-    attempt.run(train)
-    refused = new_attempt().run(train, {"checkpoint_every": 1})
-
-    assert attempt.checkpoints() == ["", ""]
-    assert [set(row) for row in attempt.reports()] == [{"score"}] * 2
-    assert "needs storage=, such as storage=joblib" in refused.error
 
 
 # Lightning and Trainer, which report at several moments.

@@ -6,8 +6,6 @@ import inspect
 import json
 import re
 import shlex
-import subprocess
-import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import Final
@@ -66,27 +64,6 @@ def test_an_example_runs(example: str, tmp_path: Path, monkeypatch: pytest.Monke
         done = CliRunner().invoke(group, [verb, *arguments])
         assert (done.exit_code, done.stderr) == (0, "")
         assert done.stdout or [*tmp_path.iterdir()]
-
-
-def test_every_verb_has_its_section_and_is_on_the_page() -> None:
-    told = PAGE.read_text()
-
-    for section, verbs in SECTIONS.items():
-        text = told.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-        assert [verb for verb in verbs if not re.search(rf"mqtune {verb}\b|`{verb}`", text)] == []
-
-
-def test_the_verbs_are_listed_each_on_one_line_of_eighty_columns_and_none_is_imported_for_it() -> None:
-    code = "import sys; from mqtune.cli import group; group(['--help'], standalone_mode=False); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    *shown, modules = done.stdout.splitlines()
-
-    for verbs in SECTIONS.values():
-        assert [
-            verb for verb, words in verbs.items() if f"  {verb} " not in done.stdout or words not in done.stdout
-        ] == []
-    assert max(map(len, shown)) <= 80
-    assert not {"mqtune.cli.show", "redis", "celery", "numpy"} & {*modules.split()}
 
 
 @pytest.mark.usefixtures("_digits")

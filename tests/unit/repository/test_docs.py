@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from pages import ROOT
 
 import mqtune
-from mqtune.cli import COMMANDS, group
+from mqtune.cli import group
 from mqtune.testing.searchers import NewSearcher, SearcherContract
 
 PAGES: Final = {
@@ -134,18 +134,6 @@ def test_the_cheat_sheet_is_a_program_that_runs_and_has_each_public_name(run: Ru
     for home in _HOMES:
         public = set(home.__all__) - {"__version__", "stopping"}
         assert {name for name in public if not re.search(rf"\b{home.__name__}\.{name}\b", text)} == set()
-
-
-def test_every_verb_of_the_command_line_that_a_page_names_is_there():
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    named = {
-        (page.name, verb)
-        for page in pages
-        for verb in re.findall(r"(?:`|^\s*\$ )mqtune ([a-z][a-z-]*)", page.read_text(), re.MULTILINE)
-    }
-
-    assert len(named) > 50
-    assert sorted((page, verb) for page, verb in named if verb not in COMMANDS) == []
 
 
 @cache

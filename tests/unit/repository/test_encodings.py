@@ -47,27 +47,6 @@ def calls_without_encoding(source: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("source", "is_found"),
-    [
-        ("open(path)", True),
-        ("open(path, 'w', newline='')", True),
-        ("path.open('a')", True),
-        ("os.fdopen(number)", True),
-        ("path.open(mode='r+')", True),
-        ("path.open('a', encoding='utf-8')", False),
-        ("open(path, 'rb')", False),
-        ("path.open('xb')", False),
-        ("os.open(path, flags)", False),
-        ("runner.open()", False),
-        ("path.read_text()", True),
-        ("subprocess.run(command, text=True)", True),
-    ],
-)
-def test_a_call_is_found_that_names_no_encoding(source: str, is_found: bool) -> None:
-    assert bool(calls_without_encoding(source)) is is_found
-
-
 def test_every_text_file_is_read_and_written_in_an_encoding_that_is_named() -> None:
     found = {
         str(path.relative_to(PACKAGE)): lines

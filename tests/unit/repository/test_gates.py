@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any, Final
@@ -33,20 +31,3 @@ def test_a_partner_names_files_and_extras_that_exist(name: str) -> None:
     for pattern in [*partner["modules"], *partner["tests"], *partner.get("shared", ())]:
         assert list(ROOT.glob(pattern)), f"{pattern} of {name} matches no file"
     assert set(partner.get("extras", ())) <= EXTRAS.keys()
-
-
-def test_partners_are_run_in_the_order_of_their_minutes_from_the_cheapest() -> None:
-    done = subprocess.run(
-        [sys.executable, ROOT / ".ci" / "partners", "--list"], capture_output=True, text=True, check=True
-    )
-
-    assert [line.split()[0] for line in done.stdout.splitlines()] == list(PARTNERS)
-    minutes = [partner["minutes"] for partner in PARTNERS.values()]
-    assert minutes == sorted(minutes)
-
-
-def test_an_unknown_partner_is_refused() -> None:
-    done = subprocess.run([sys.executable, ROOT / ".ci" / "partners", "nobody"], capture_output=True, text=True)
-
-    assert done.returncode == 2
-    assert "nobody" in done.stderr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import io
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -15,24 +14,10 @@ import mqtune
 ROOT: Final = Path(mqtune.__file__).parent
 WORKERS: Final = ROOT.parent / "workers"
 #: What makes objects, or code, of bytes.
-MODULES: Final = frozenset(
-    {
-        "_pickle",
-        "cloudpickle",
-        "codeop",
-        "copyreg",
-        "dill",
-        "joblib",
-        "jsonpickle",
-        "marshal",
-        "multiprocessing",
-        "numpy.lib.format",
-        "pickle",
-        "shelve",
-        "xmlrpc",
-        "yaml",
-    }
-)
+MODULES: Final = frozenset((
+    "_pickle", "cloudpickle", "codeop", "copyreg", "dill", "joblib", "jsonpickle", "marshal", "multiprocessing",
+    "numpy.lib.format", "pickle", "shelve", "xmlrpc", "yaml",
+))  # fmt: skip
 CALLS: Final = frozenset({"eval", "exec", "compile", "__import__"})
 #: What runs a script that lies on the machine, as Python itself would, and how often it names what for that.
 SCRIPTS: Final = {
@@ -97,14 +82,3 @@ def test_celery_and_its_settings_know_json_alone():
     source = Path(CeleryBackend.lost.__code__.co_filename).read_text()
     assert re.findall(r"serializer=(.*),", source) == ['"json"']
     assert re.findall(r"accept_content=(.*),", source) == ['["json"]']
-
-
-def test_msgpack_makes_nothing_but_plain_values_of_an_extension():
-    import msgpack
-
-    from mqtune.core.codec import decode_value
-
-    value = decode_value(msgpack.packb(msgpack.ExtType(42, b"cposix\nsystem\n(S'true'\ntR.")))
-
-    assert isinstance(value, msgpack.ExtType)
-    assert io.BytesIO(value.data).read() == b"cposix\nsystem\n(S'true'\ntR."

@@ -18,7 +18,7 @@ IMPORTED: Final = {
     "backends": "|celery|queues",
     "checkpoints": "",
     "cli": "|doctor|machine_use",
-    "cli.ui": "trials|views",
+    "cli.ui": "views",
     "core": (
         "callback|calls|checks|codec|crews|entry_points|errors|events|experiment|impairment|json_lines|keys|"
         "machine|objective|owner|registry|resources|scope|seats|shares|state|submission|text|timing|trial|"
@@ -122,22 +122,3 @@ def test_tests_touch_no_more_private_parts_and_constants(of: object, most: int) 
     found = [f"{path.relative_to(ROOT)}:{each}" for path, tree in trees().items() for each in of(tree)]  # type: ignore[operator]
 
     assert len(found) <= most, found
-
-
-@pytest.mark.parametrize(
-    ("code", "private", "constants"),
-    [
-        ("x._y", 1, 0),
-        ("self._y + cls._z + x.__doc__ + os._exit", 0, 0),
-        ("from mqtune.driver import _y", 1, 0),
-        ("patch.setattr(x, '_y', 1)", 1, 0),
-        ("patch.setattr('mqtune.driver.loop._y', 1)", 1, 0),
-        ("patch.setattr(x, '_WAIT_S', 1)", 0, 1),
-        ("patch.setattr('mqtune.driver.timers.WAIT_S', 1)", 0, 1),
-        ("patch.setattr(x, 'y', 1)", 0, 0),
-    ],
-)
-def test_a_private_access_and_a_patched_constant_are_found(code: str, private: int, constants: int) -> None:
-    tree = ast.parse(code)
-
-    assert (len([*private_accesses(tree)]), len([*patched_constants(tree)])) == (private, constants)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import os
 import re
@@ -16,8 +15,6 @@ from typing import Final
 
 import pytest
 from pages import CODE, ROOT, table_lines
-from questions import QUESTIONS
-from site_search import SiteSearch
 from walkthrough import blocks_of
 
 import mqtune
@@ -49,10 +46,6 @@ RUN_BY: Final = {
     "tutorials/*.md": "acceptance/test_tutorials.py",
     "workers.md": "unit/repository/test_site.py",
 }
-#: The program that draws the gallery's pictures.
-DRAWN: Final = (ROOT / "docs" / "_site" / "gallery_pictures.py").read_text()
-#: A page of six pictures is loaded in a second by a slow line.
-PICTURE_BYTES: Final = 60_000
 #: What only mqtune's own processes tell one another.
 OWN_VARIABLES: Final = {
     "MQTUNE_CHILD_NOTE",
@@ -90,36 +83,6 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     ] == []
 
 
-def test_what_a_page_links_to_is_a_page_too(site: Path) -> None:
-    assert "id=devices-and-slots" in (site / "workers.html").read_text().replace('"', "")
-    assert "MQTUNE_SLOTS_PER_GPU" in (site / "files/workers/worker.env.example.html").read_text()
-    assert 'href="files/examples/digits.py.html"' in (site / "index.html").read_text()
-
-
-def test_what_users_ask_is_answered_by_one_of_the_first_three_pages_that_the_search_finds(site: Path) -> None:
-    search = SiteSearch(site)
-    found = {words: [page.partition("#")[0] for page, *_ in search.hits(words)[:3]] for words, _, _ in QUESTIONS}
-
-    assert len(QUESTIONS) >= 20
-    assert {words: found[words] for words, page, _ in QUESTIONS if page not in found[words]} == {}
-
-
-def test_the_answers_to_questions_lead_to_the_pages_with_the_rest() -> None:
-    for answer in (ROOT / "docs" / "questions.md").read_text().split("\n## ")[1:]:
-        assert re.search(r"\]\([\w/-]+\.md", answer), answer
-
-
-def test_the_gallery_has_each_example_and_small_pictures() -> None:
-    page = (ROOT / "docs" / "gallery.md").read_text()
-    examples = {path.name for path in (ROOT / "examples").iterdir() if not path.name.startswith(("_", "."))}
-    shown = set(re.findall(r"\]\(files/gallery/([\w.]+)\)", page))
-    pictures = {path.name: path.stat().st_size for path in (ROOT / "docs" / "files" / "gallery").iterdir()}
-
-    assert examples == set(re.findall(r"\]\(\.\./examples/([\w.]+)\)", page))
-    assert shown == {*pictures} == {f"{name}.png" for name in re.findall(r'^    "(\w+)": \("', DRAWN, re.MULTILINE)}
-    assert max(pictures.values()) <= PICTURE_BYTES
-
-
 def test_each_page_with_python_has_a_test_that_runs_it() -> None:
     docs = ROOT / "docs"
     programs = {page.relative_to(docs): blocks_of(page) for page in docs.rglob("*.md")}
@@ -131,63 +94,6 @@ def test_each_page_with_python_has_a_test_that_runs_it() -> None:
         for block in blocks:
             if block.language == "python":
                 compile(block.text, str(page), "exec")
-
-
-def test_what_programs_use_of_mqtune_is_there_with_the_arguments_that_they_give() -> None:
-    """Of what needs a library that is not here, too."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-    trees = [ast.parse(block.text) for page in pages for block in blocks_of(page) if block.language == "python"]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    imported = {
-        (node.module, each.name)
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "mqtune"
-        for each in node.names
-    }
-    calls = [node for node in nodes if isinstance(node, ast.Call)]
-    checked = 0
-
-    assert {(module, name) for module, name in imported if parameters_of(str(module), name) is None} == set()
-    for call in calls:
-        match call.func:
-            case ast.Attribute(ast.Name("mqtune"), name):
-                known = parameters_of("mqtune", name)
-            case ast.Name(name) if places := [module for module, each in imported if each == name]:
-                known = parameters_of(str(places[0]), name)
-            case _:
-                continue
-        assert known is not None, f"mqtune.{name}"
-        checked += 1
-        if not any(each.startswith("**") for each in known):
-            assert {str(each.arg) for each in call.keywords if each.arg} <= set(known), name
-    assert checked > 100
-
-
-def parameters_of(module: str, name: str) -> list[str] | None:
-    """The parameters of something of mqtune's, with ``**`` before one that takes all others; None if there is no such thing."""
-    if module.startswith("mqtune.integrations"):
-        # Each takes seconds to import, or a library that is not here: what is written there has to do.
-        return _parameters_in(ROOT / f"{module.replace('.', '/')}.py", name)
-    thing = getattr(importlib.import_module(module), name, None)
-    if not (inspect.isclass(thing) or inspect.isroutine(thing)):
-        return None if thing is None else []
-    found = inspect.signature(thing).parameters.values()
-    return [f"**{each.name}" if each.kind is each.VAR_KEYWORD else each.name for each in found]
-
-
-def _parameters_in(path: Path, name: str) -> list[str] | None:
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.ImportFrom) and any(name in (each.asname, each.name) for each in node.names):
-            return parameters_of(str(node.module), name)
-        if getattr(node, "name", "") == name:
-            inner = [each for each in getattr(node, "body", ()) if getattr(each, "name", "") == "__init__"]
-            made = inner[0] if inner and isinstance(node, ast.ClassDef) else node
-            if not isinstance(made, ast.FunctionDef):
-                # Its parameters are those of a class of the partner's.
-                return ["**"]
-            more = [] if made.args.kwarg is None else ["**"]
-            return [each.arg for each in (*made.args.args, *made.args.kwonlyargs)] + more
-    return None
 
 
 @pytest.mark.parametrize("page", ["workers.md", "how-to/shared-fleet.md"])

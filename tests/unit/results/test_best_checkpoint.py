@@ -7,7 +7,7 @@ from pathlib import Path
 from mqtune.checkpoints import open_store
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, SavedCheckpoint, Trial, TrialId
-from mqtune.results import checkpoint_of, fetch_checkpoint
+from mqtune.results import checkpoint_of
 
 #: An accuracy that saturates, by epoch.
 ACCURACIES = [0.5, 1.0, 1.0, 1.0]
@@ -34,12 +34,3 @@ def test_of_equal_checkpoints_the_first_is_the_best_as_of_equal_reports(tmp_path
     assert checkpoint_of(experiment, trial, "best") == "p-0001-1-2"
     del trial.checkpoints[CheckpointId("p-0001-1-2")]
     assert checkpoint_of(experiment, trial, "best") == "p-0001-1-3"
-
-
-def test_a_checkpoint_has_the_metrics_of_the_report_that_named_it(tmp_path: Path) -> None:
-    trial = trained(tmp_path / "store")
-
-    for name, saved in trial.checkpoints.items():
-        checkpoint = fetch_checkpoint(trial, name, store=str(tmp_path / "store"), folder=tmp_path)
-        assert checkpoint.metrics == saved.metrics
-        assert (checkpoint.path / "epoch").read_text() == str(checkpoint.metrics["epoch"])

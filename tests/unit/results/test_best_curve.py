@@ -24,15 +24,6 @@ def test_a_line_steps_down_at_each_better_value_and_goes_on_to_the_moment() -> N
     assert y0 == y1 < y2 == y3
 
 
-def test_without_a_value_nothing_is_drawn_and_one_value_is_a_line() -> None:
-    curve = BestCurve("loss")
-    assert curve.svg(1.0, "1 s") == ""
-
-    curve.add(0.0, 1.0)
-
-    assert [x for x, _ in corners(curve, 0.0)] == [0.0, 0.0]
-
-
 def test_a_long_run_keeps_few_steps_and_the_latest_value() -> None:
     curve = BestCurve("<b>loss</b>")
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from bench import Bench, Obedient
-from waiting import eventually
 
 from mqtune.core.callback import Callback
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.events import TrialStaged
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import (
     Action,
@@ -29,12 +24,10 @@ from mqtune.core.trial import (
     TrialId,
     TrialStatus,
 )
-from mqtune.results import CallbackDispatcher, ErrorLog, ProgressDisplay
+from mqtune.results import CallbackDispatcher
 
 T0 = 1_700_000_000.0
 DEADLINE_S = 30.0
-#: More than any of these takes unless it waits for the callback, which would be for ever.
-AT_ONCE_S = 5.0
 
 
 def trial(name: str = "0001") -> Trial:
@@ -148,60 +141,6 @@ def test_a_callback_is_told_each_event_once_and_in_order(kind: type[Recorder]) -
     assert {event[0] for event in events} == {name for name in vars(Callback) if name.startswith("on_")}
 
 
-def test_callbacks_are_told_in_one_thread_of_their_own_unless_they_belong_into_the_loop() -> None:
-    first, second, in_loop = Recorder(), Recorder(), InLoop()
-    dispatcher = CallbackDispatcher([first, second, in_loop])
-
-    dispatcher.tell("on_trial_end", trial())
-    assert len(in_loop.told) == 1
-    dispatcher.close()
-
-    assert in_loop.threads == {threading.get_ident()}
-    assert first.threads == second.threads
-    assert first.threads.isdisjoint(in_loop.threads)
-
-
-def test_what_nobody_overrides_costs_nothing() -> None:
-    class OnlyEnds(Callback):
-        def on_end(self) -> None:
-            """Do nothing."""
-
-    before = threads()
-    dispatcher = CallbackDispatcher([OnlyEnds(), Callback()])
-
-    for event in every_event(Experiment("mine", metric="loss", mode="min"), trial())[:-1]:
-        dispatcher.tell(*event)
-        assert not dispatcher.hears(event[0])
-
-    assert threads() <= before
-    assert dispatcher.hears("on_end")
-
-
-def test_a_method_that_was_given_to_one_callback_alone_is_called() -> None:
-    callback = Callback()
-    told: list[str] = []
-    callback.on_step = told.append  # type: ignore[method-assign]
-    dispatcher = CallbackDispatcher([callback])
-
-    dispatcher.tell("on_step", "why")
-    dispatcher.close()
-
-    assert told == ["why"]
-
-
-def test_the_shortest_interval_counts_and_what_a_run_has_by_default_stays_off_the_path_of_a_report(
-    tmp_path: Path,
-) -> None:
-    first, second = Recorder(), Recorder()
-    first.interval_s, second.interval_s = 5.0, 0.5
-    by_default = CallbackDispatcher([ProgressDisplay(), ErrorLog(tmp_path)])
-
-    assert CallbackDispatcher([Recorder(), first, second]).interval_s == 0.5
-    assert CallbackDispatcher([Recorder()]).interval_s is None
-    assert not by_default.hears("on_report")
-    assert by_default.interval_s == ProgressDisplay().interval_s
-
-
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [(Recorder, r"give Recorder\(…\)"), ("log", "'log' is not a mqtune.Callback"), (None, "None is not")],
@@ -263,21 +202,6 @@ def test_an_error_in_a_callback_is_logged_once_counted_and_ends_nothing(
 # What can't keep up.
 
 
-def test_a_slow_callback_holds_nobody_up(slow: Slow) -> None:
-    dispatcher = CallbackDispatcher([slow])
-    began = time.monotonic()
-
-    for sequence in range(1, 1001):
-        dispatcher.tell("on_report", trial(), report(sequence))
-    dispatcher.tell("on_trial_end", trial())
-
-    assert time.monotonic() - began < AT_ONCE_S
-    slow.go.set()
-    dispatcher.close()
-    assert [event[2].sequence for event in slow.told[:-1]] == list(range(1, 1001))
-    assert slow.told[-1][0] == "on_trial_end"
-
-
 def test_reports_beyond_what_may_wait_are_left_out_and_counted_and_nothing_else_is(
     slow: Slow, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -299,21 +223,6 @@ def test_reports_beyond_what_may_wait_are_left_out_and_counted_and_nothing_else_
         "Slow could not keep up: 1 on_checkpoint and 25 on_report events were dropped; the journal has them",
     )
     assert sum("reports are dropped until" in record.getMessage() for record in caplog.records) == 1
-
-
-def test_of_steps_only_the_latest_waits_and_the_next_one_is_told_again(slow: Slow) -> None:
-    dispatcher = CallbackDispatcher([slow])
-    dispatcher.tell("on_report", trial(), report())
-    assert slow.is_busy.wait(DEADLINE_S)
-
-    for number in range(100):
-        dispatcher.tell("on_step", f"reason {number}")
-    slow.go.set()
-    eventually(lambda: len(slow.told) == 2)
-    dispatcher.tell("on_step", "another")
-    dispatcher.close()
-
-    assert slow.told[1:] == [("on_step", "reason 99"), ("on_step", "another")]
 
 
 # The end.
@@ -352,28 +261,3 @@ def test_nothing_is_told_after_the_end_and_a_second_end_does_nothing() -> None:
     dispatcher.close()
 
     assert recorder.told == in_loop.told == [("on_end",)]
-
-
-def test_an_event_is_in_the_journal_and_the_fold_before_scheduler_and_callbacks_hear_of_it_in_this_order(
-    tmp_path: Path,
-) -> None:
-    heard: list[str] = []
-
-    def note(who: str, trial: TrialId) -> None:
-        is_journaled = any(event.trial == trial for event in bench.of(TrialStaged))
-        heard.append(f"{who}: {is_journaled and trial in bench.experiment.trials}")
-
-    class Hearing(Obedient):
-        def on_stage(self, trial: Trial) -> None:
-            note("scheduler", trial.id)
-
-    class Watching(Callback):
-        in_loop = True
-
-        def on_stage(self, trial: Trial) -> None:
-            note("callback", trial.id)
-
-    bench = Bench(tmp_path, slots=1, max_trials=1, scheduler=Hearing, callbacks=[Watching()])
-    bench.step()
-
-    assert heard == ["scheduler: True", "callback: True"]

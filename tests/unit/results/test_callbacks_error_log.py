@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 from typing import Any
 
@@ -87,32 +85,6 @@ def test_each_failed_attempt_is_written_with_its_time_trial_worker_and_traceback
     ]
 
 
-@pytest.mark.parametrize("max_failures", [0, 1])
-def test_an_attempt_without_what_a_trial_must_report_is_a_failure(tmp_path: Path, max_failures: int) -> None:
-    watched = Watched(tmp_path / "mine", max_failures=max_failures)
-    watched.book.run("0001")
-
-    watched.read()
-
-    assert len(watched.heads) == 1
-    assert "    ended without any report: call mqtune.report" in watched.path.read_text()
-
-
-def test_no_failure_makes_no_file(watched: Watched) -> None:
-    watched.log.on_start(watched.experiment)
-    watched.book.run("0001", 0.5)
-    watched.book.stage("0002")
-    watched.book.end("0002", AttemptEnd.HANDED_BACK)
-    watched.book.stage("0003")
-    watched.book.report("0003", {"loss": 0.5})
-    watched.book.decide("0003")
-    watched.book.end("0003", AttemptEnd.STOPPED)
-
-    watched.read()
-
-    assert not watched.path.exists()
-
-
 def test_a_resumed_driver_adds_what_no_driver_saw_and_nothing_twice(watched: Watched) -> None:
     watched.fail("0001")
     watched.read()
@@ -131,43 +103,6 @@ def test_a_resumed_driver_adds_what_no_driver_saw_and_nothing_twice(watched: Wat
     assert [head.split()[2] for head in watched.heads] == ["0001", "0003", "0002", "0004"]
 
 
-def test_text_of_any_kind_can_be_written_and_looks_like_no_entry(watched: Watched) -> None:
-    watched.fail(error="a\x0cb\u2028c\r\ndé", error_type="Odd")
-
-    watched.read()
-
-    text = watched.path.read_bytes().decode()
-    assert len(watched.heads) == 1
-    assert [line.strip() for line in text.splitlines() if line.startswith(" ")] == ["a", "b", "c", "dé"]
-
-
-def test_a_full_disk_is_said_once_and_the_log_goes_on(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    write, room = os.write, [30]
-
-    def nearly_full(file: int, data: bytes) -> int:
-        if not room[0]:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        written = write(file, data[: room[0]])
-        room[0] -= written
-        return written
-
-    monkeypatch.setattr(os, "write", nearly_full)
-    watched.fail("0001")
-    watched.read()
-    watched.fail("0002")
-    watched.read()
-    monkeypatch.undo()
-    watched.fail("0003")
-    watched.read()
-
-    assert len(caplog.records) == 1
-    assert "No space left on device" in caplog.records[0].getMessage()
-    assert watched.path.read_text().startswith("2023-11-14T22:13:23.000+00:00 \n\n2023-11-14T")
-    assert [head.split()[2] for head in watched.heads[1:]] == ["0003"]
-
-
 def test_half_an_entry_that_a_crash_left_stays_apart_from_the_next_and_is_written_again(watched: Watched) -> None:
     watched.fail("0001")
     watched.read()
@@ -177,14 +112,3 @@ def test_half_an_entry_that_a_crash_left_stays_apart_from_the_next_and_is_writte
     watched.resume()
 
     assert watched.path.read_text() == f"{whole[:50]}\n\n{whole}"
-
-
-def test_a_folder_that_is_gone_does_not_matter(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    watched = Watched(tmp_path / "mine")
-    watched.log = ErrorLog(tmp_path / "gone")
-    watched.log.on_start(watched.experiment)
-    watched.fail()
-
-    watched.read()
-
-    assert "can't be written" in caplog.text

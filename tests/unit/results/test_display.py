@@ -19,9 +19,8 @@ from waiting import eventually
 
 from mqtune.core.events import TrialStaged, decode_event
 from mqtune.core.experiment import Experiment
-from mqtune.core.text import printable
 from mqtune.core.trial import AttemptEnd, TrialId
-from mqtune.results import ProgressConsole, ProgressDisplay, UnblockedStream, counts_text, short_config, short_value
+from mqtune.results import ProgressConsole, ProgressDisplay, UnblockedStream
 
 SHOW_CURSOR, HIDE_CURSOR = "\x1b[?25h", "\x1b[?25l"
 
@@ -128,47 +127,6 @@ def test_the_table_shows_counts_the_best_trial_and_each_trial_those_that_run_fir
     assert sorted(("0001", "0002", "0003", "0004"), key=table.index) == ["0002", "0003", "0004", "0001"]
 
 
-def test_many_trials_are_cut_to_the_terminal_and_counted_and_at_the_end_the_best_are_shown(
-    live: Watched, tmp_path: Path
-):
-    low = Watched(tmp_path / "low", height=13)
-    low.progress.on_start(low.experiment)
-    for number in range(1, 31):
-        for watched in (live, low):
-            watched.book.run(f"{number:04d}", number / 100)
-
-    shown, _, last = low.step(), live.step(), live.end()
-
-    assert shown.count("completed") == 1 + 6
-    assert "… and 24 more" in shown
-    table = last[last.rindex("iteration") :]
-    assert [number for number in range(1, 31) if f"{number:04d}" in table] == [*range(1, 11)]
-
-
-def test_it_draws_four_times_a_second_at_most(live: Watched):
-    live.book.run("0001", 0.5)
-
-    drawn = [bool(live.step(after_s=0.01)) for _ in range(100)]
-
-    assert 3 <= sum(drawn) <= 5
-    assert live.progress.interval_s == 0.25
-
-
-def test_a_resumed_driver_shows_what_was_there_before(tmp_path: Path):
-    watched = Watched(tmp_path / "mine")
-    watched.book.run("0001", 0.5)
-    watched.book.stage("0002")
-    for entry in watched.book.entries[1:]:
-        watched.experiment.apply(decode_event(entry.data))  # type: ignore[arg-type]
-    watched.told = len(watched.book.entries)
-    watched.progress.on_start(watched.experiment)
-
-    shown = watched.step()
-
-    assert "0001" in shown
-    assert "0002" in shown
-
-
 def test_what_is_waited_for_is_shown_in_yellow_after_two_seconds(live: Watched):
     reason = "no worker offers 3 GPUs"
 
@@ -217,16 +175,6 @@ def test_the_terminal_is_left_in_order_after_an_error_or_ctrl_c_in_the_middle_of
     assert live.file.getvalue().rindex(SHOW_CURSOR) > live.file.getvalue().rindex(HIDE_CURSOR)
 
 
-def test_an_end_without_a_beginning_and_a_second_end_do_nothing(tmp_path: Path):
-    watched = Watched(tmp_path / "mine")
-
-    assert watched.end() == ""
-    watched.progress.on_start(watched.experiment)
-    watched.step()
-    watched.end()
-    assert watched.end() == ""
-
-
 # Where there is no terminal.
 
 
@@ -243,35 +191,6 @@ def test_without_a_terminal_a_line_comes_every_ten_seconds_if_something_changed(
     assert sum(map(bool, unchanged)) == 1
     assert "mine · 1 trial: 1 completed · 1 report · 0 s · best loss=0.5 in trial 0001: lr=0.1\n" in written
     assert not any("\x1b" in line for line in written)
-
-
-@pytest.mark.parametrize("live", [True, False])
-def test_the_first_line_says_who_decides(tmp_path: Path, live: bool):
-    watched = Watched(tmp_path / "mine", live=live, deciders="searcher tpe; scheduler asha")
-
-    watched.progress.on_start(watched.experiment)
-
-    assert watched.file.getvalue() == "mine · searcher tpe; scheduler asha\n"
-
-
-def test_without_a_terminal_a_wait_is_told_once_after_two_seconds(lines: Watched):
-    reason = "no worker offers [red] GPUs"
-
-    written = [lines.step(reason, after_s=0.5) for _ in range(40)]
-
-    assert [number for number, line in enumerate(written) if line] == [4]
-    assert written[4] == f"{reason}\n"
-    lines.step("")
-    assert [line for line in (lines.step(reason) for _ in range(5)) if line] == [f"{reason}\n"]
-
-
-def test_without_a_terminal_the_last_line_says_how_it_ended(lines: Watched):
-    lines.book.run("0001", 0.5)
-    assert "failed" not in lines.step(after_s=60.0)
-    lines.book.stage("0002")
-    lines.book.end("0002", AttemptEnd.FAILED, error_type="ValueError", error="no")
-
-    assert "2 trials: 1 completed, 1 failed · 1 report · 1 min 00 s · best loss=0.5" in lines.end()
 
 
 @pytest.mark.parametrize("is_live", [True, False])
@@ -311,42 +230,6 @@ def test_a_reader_or_terminal_that_goes_away_does_not_end_the_experiment(
 
 
 # Values.
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.123456, "0.1235"),
-        (math.nan, "nan"),
-        (True, "True"),
-        (None, "None"),
-        ("a\nb", "a b"),
-        ("x" * 31, "x" * 29 + "…"),
-    ],
-)
-def test_values_are_shown_in_a_few_characters(value: object, text: str):
-    assert short_value(value) == text
-
-
-def test_a_long_list_is_not_written_out_to_be_cut():
-    class Counted(list[int]):
-        asked = 0
-
-        def __getitem__(self, key: Any) -> Any:
-            Counted.asked = key.stop
-            return super().__getitem__(key)
-
-    assert len(short_value(Counted(range(10**6)))) == 30
-    assert Counted.asked <= 30
-
-
-def test_a_nested_config_is_one_line_and_a_large_one_its_beginning():
-    assert short_config({"lr": 0.1, "net": {"width": 3, "empty": {}}}) == "lr=0.1 net.width=3 net.empty={}"
-    assert short_config(dict.fromkeys(map(str, range(1000)), 0)).endswith("19=0 …")
-
-
-def test_what_would_steer_a_terminal_is_made_visible():
-    assert printable("a\x1b[2J\tb\nc\x00é数") == "a\\x1b[2J\tb\nc\\x00é数"
 
 
 def test_a_wait_whose_text_counts_seconds_is_shown_after_two_and_then_now_and_then(lines: Watched):
@@ -451,17 +334,3 @@ def fill(pipe: int) -> int:
             size += os.write(pipe, b" " * 4096)
     os.set_blocking(pipe, True)
     return size
-
-
-def test_ended_trials_are_counted_against_those_that_were_planned_unless_a_person_added_some(tmp_path: Path) -> None:
-    experiment = Experiment("mine", metric="loss", mode="min")
-    book = Book(tmp_path / "mine")
-    book.run("0001")
-    for trial in ("0002", "0003"):
-        book.stage(trial)
-    for entry in book.entries:
-        experiment.apply(decode_event(entry.data))
-
-    assert counts_text(experiment, 4).startswith("1/4 trials: ")
-    assert counts_text(experiment, 2).startswith("3 trials")
-    assert counts_text(experiment).startswith("3 trials: ")

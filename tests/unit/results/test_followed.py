@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 from book import Book
 
-from mqtune import Results
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, CopyIncomplete
 from mqtune.core.events import ExperimentCreated
-from mqtune.core.trial import AttemptEnd, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
-from mqtune.results import Fold, FolderSource, Followed, Replaced, Snapshot
+from mqtune.results import Fold, FolderSource, Followed, Replaced
 
 FIRST = TrialId("0001")
 
@@ -68,45 +67,6 @@ def followed(book: Book) -> Followed[Heard]:
     return Followed(FolderSource(book.folder), "mine", Heard)
 
 
-def test_it_takes_in_what_there_is_and_what_comes_once_and_has_ended_until_a_driver_goes_on_with_it(
-    book: Book, file: JournalFile
-) -> None:
-    live = followed(book)
-    assert (live.fold.values, live.last, live.take_in(0)) == ([3.0, 2.0], book.entries[-1].id, False)
-    before = len(book.entries)
-    book.report("0001", {"loss": 1.0})
-    book.end("0001")
-    book.finish()
-    file.append(book.entries[before:])
-
-    assert live.take_in(0)
-    assert not live.take_in(0)
-
-    assert live.fold.values == [3.0, 2.0, 1.0]
-    assert live.fold.experiment.trials == Results.load(book.folder).experiment.trials
-    assert live.last == book.entries[-1].id
-    assert (live.has_ended, live.fold.ended_at) == (True, book.now - 1)
-    before = len(book.entries)
-    book.stage("0002")
-    file.append(book.entries[before:])
-    live.take_in(0)
-    assert not live.has_ended
-
-
-def test_a_file_that_a_driver_replaces_goes_on_where_it_was(book: Book, file: JournalFile) -> None:
-    live = followed(book)
-    book.report("0001", {"loss": 1.0})
-    file.begin(book.entries)
-
-    assert live.take_in(0)
-
-    assert live.fold.values == [3.0, 2.0, 1.0]
-    book.report("0001", {"loss": 0.5})
-    file.append(book.entries[-1:])
-    assert live.take_in(0)
-    assert live.fold.values == [3.0, 2.0, 1.0, 0.5]
-
-
 def test_a_copy_that_lacks_entries_says_so(book: Book, file: JournalFile) -> None:
     live = followed(book)
     with file.path.open("ab") as written:
@@ -130,26 +90,6 @@ def test_an_entry_that_the_ones_before_do_not_allow_is_left_out(book: Book) -> N
     assert live.take_in(0)
 
     assert (live.fold.values, live.fold.is_out_of_order, live.last) == ([3.0, 2.0, 1.0], True, "91-0")
-
-
-def test_reports_that_came_after_a_decision_are_late_once_all_is_folded_in_the_drivers_order(book: Book) -> None:
-    cursor, count = book.cursor, book.sequences["0001"]
-    book.report("0001", {"loss": 0.001})
-    book.cursor, book.sequences["0001"] = cursor, count
-    book.decide("0001")
-    book.end("0001", AttemptEnd.STOPPED)
-    folder = book.save()
-
-    as_it_came = followed(book)
-    written = Snapshot(JournalFile(folder / JOURNAL_FILE), 0)
-    in_order = Followed(FolderSource(folder), "mine", Heard, written)
-
-    assert (as_it_came.fold.values, as_it_came.fold.is_out_of_order) == ([3.0, 2.0, 0.001], True)
-    again = as_it_came.fold_in_order(JournalFile(folder / JOURNAL_FILE))
-    for fold in (in_order.fold, again):
-        assert (fold.values, fold.is_out_of_order) == ([3.0, 2.0], False)
-        assert fold.experiment.trials == Results.load(folder).experiment.trials
-    assert [*written.read()] == book.entries
 
 
 def test_a_server_that_is_away_is_an_error_until_the_experiment_has_ended(book: Book) -> None:

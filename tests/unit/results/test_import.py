@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,19 +64,6 @@ def test_a_folder_of_ray_tunes_is_imported_with_what_became_of_each_trial(tmp_pa
     assert "finished" in run("list")
 
 
-def test_what_could_not_be_written_can_be_imported_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given, save = str(ray_folder(tmp_path)), Results.save
-
-    def fail(_: Results) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Results, "save", fail)
-    assert CliRunner().invoke(group, ["import", given, "--mode", "min"]).exit_code
-    monkeypatch.setattr(Results, "save", save)
-
-    assert run("import", given, "--mode", "min").startswith("train-fn: 3 trials")
-
-
 def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
     for step in range(1, 10):
         yield 1.0, {"loss": config["net"]["lr"] / step}
@@ -128,15 +114,6 @@ def test_a_plain_table_has_its_metric_and_its_config(tmp_path: Path) -> None:
     assert found.best.value == 0.75
     with pytest.raises(ConfigurationError, match="is there already; give another name"):
         run("import", str(table), "--metric", "acc", "--mode", "max")
-
-
-def test_a_plain_table_may_name_its_metric_as_an_export_does(tmp_path: Path) -> None:
-    (tmp_path / "named.csv").write_text("lr,metrics.acc,metrics.epoch,trial\n0.1,0.5,1,0001\n")
-
-    run("import", str(tmp_path / "named.csv"), "--metric", "acc", "--mode", "max")
-
-    (result,) = Results.load("named")
-    assert (result.config, result.value, result.metrics["epoch"]) == ({"lr": 0.1}, 0.5, 1)
 
 
 def test_a_study_of_optunas_is_imported_and_learnt_from(tmp_path: Path) -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import errno
-import hashlib
-import itertools
 import os
 import random
-import subprocess
-import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -18,7 +14,7 @@ from typing import Any
 import pytest
 from book import ASHA, Book
 
-from mqtune import Results, Simulated, Tuner, uniform
+from mqtune import Results
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.events import decode_event, events_in_order
 from mqtune.core.experiment import STATE_FORM, Experiment
@@ -29,8 +25,6 @@ from mqtune.results import STATE_FILE, Worth, empty_experiment, fold_copy
 
 #: Every state is worth it.
 ALWAYS = Worth(1, 0, 200)
-#: No state is kept behind any entry.
-NEVER = Worth(2**40, 0, 2**40)
 
 
 @pytest.fixture
@@ -122,20 +116,6 @@ def test_a_copy_is_read_in_any_steps_as_at_once(tmp_path: Path) -> None:
         for count in sorted({*rng.sample(range(2, len(entries)), 4), len(entries)}):
             write(folder, entries[:count])
             assert opened(folder, worth) == whole(folder)
-
-
-@pytest.mark.parametrize("is_kept", [False, True])
-def test_entries_that_are_larger_than_what_is_read_at_once_come_whole(tmp_path: Path, is_kept: bool) -> None:
-    # Without a state all of the copy comes in one part.
-    worth = ALWAYS if is_kept else NEVER
-    book = Book(tmp_path / "x")
-    for number in range(1, 4):
-        book.run(f"{number:04d}", 0.3, 0.2, config={"text": str(number) * 2**21})
-    folder = book.save()
-
-    for _ in range(2):
-        assert opened(folder, worth) == whole(folder)
-    assert (folder / STATE_FILE).exists() == is_kept
 
 
 # When it is not used.
@@ -272,56 +252,3 @@ def test_who_may_not_read_the_copy_may_not_read_its_state(tmp_path: Path) -> Non
     fold_copy(folder, ALWAYS)
 
     assert (folder / STATE_FILE).stat().st_mode & 0o777 == 0o600
-
-
-READER = """
-import hashlib, sys
-from pathlib import Path
-from mqtune.core.codec import encode_value
-from mqtune.results import kept_state
-
-always = kept_state.Worth(1, 0, 1)
-folder, expected = Path(sys.argv[1]), sys.argv[2]
-for turn in range(12):
-    if turn % 2:
-        (folder / kept_state.STATE_FILE).unlink(missing_ok=True)
-    state = encode_value(kept_state.fold_copy(folder, always)[0].state())
-    assert hashlib.sha256(state).hexdigest() == expected
-"""
-
-
-def test_several_that_read_and_write_at_once_all_see_the_same(tmp_path: Path) -> None:
-    folder = book_of(tmp_path / "x", trials=12).save()
-    expected = hashlib.sha256(whole(folder)).hexdigest()
-    command = [sys.executable, "-c", READER, str(folder), expected]
-    readers = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(3)]
-
-    assert [reader.communicate(timeout=90)[1] for reader in readers] == ["", "", ""]
-    assert opened(folder) == whole(folder)
-
-
-# Drivers.
-
-
-def curve(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
-    for step in itertools.islice(itertools.count(1), 20):
-        yield 1.0, {"loss": config["lr"] / step}
-
-
-def test_a_run_leaves_its_state_and_who_opens_it_reads_no_report(mqtune_home: Path, reports: list[Report]) -> None:
-    def large(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, Any]]]:
-        """As a shorter copy is not worth a state."""
-        yield from ((seconds, {**metrics, "text": "x" * 100_000}) for seconds, metrics in curve(config))
-
-    tuner = Tuner(
-        curve, {"lr": uniform(0, 1)}, metric="loss", mode="min", max_trials=5, backend=Simulated(large), name="x"
-    )
-    best = tuner.run().best.value
-    folder = mqtune_home / "x"
-    reports.clear()
-
-    results = Results.load("x")
-
-    assert not reports
-    assert (results.best.value, len(list(results.reports()))) == (best, 100)
-    assert encode_value(results.experiment.state()) == whole(folder)

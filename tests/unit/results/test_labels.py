@@ -57,31 +57,6 @@ def test_labels_are_changed_at_any_time_and_what_is_left_out_stays(tmp_path: Pat
     assert heir.labels == Labels(("paper",), "for section 3")
 
 
-def test_labels_of_an_experiment_that_has_ended_are_in_its_copy_at_once(mqtune_home: Path) -> None:
-    simulated = mqtune.Simulated(reports, keep_journal=True)
-    tuner_of("ended", simulated, max_concurrent=1).run()
-    again = tuner_of("ended", simulated, max_concurrent=1)
-
-    again.trial("0001").annotate(tags=["good"])
-    again.annotate(notes="done")
-    again.close()
-
-    results = Results.load("ended")
-    assert ([result.id for result in results.find("good")], results.notes) == (["0001"], "done")
-    assert "good" in said("show", "ended")
-
-
-def test_a_retry_and_a_restart_keep_the_labels(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_failures=1)
-    bench.hand.add({"lr": 0.1}, tags=["mine"])
-    bench.step().start(ONE).fail(ONE)
-    bench.start(ONE)
-    bench.hand.trial(ONE).restart()
-    bench.end(ONE).start(ONE)
-
-    assert (len(bench.trial(ONE).attempts), bench.trial(ONE).labels.tags) == (3, ("mine",))
-
-
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -235,14 +210,6 @@ def test_an_experiment_of_a_broker_is_labelled_there_alone(mqtune_home: Path) ->
 
     with pytest.raises(ConfigurationError, match="give its broker"):
         CliRunner().invoke(group, ["label", "theirs", "--tag", "a"], env={"MQTUNE_BROKER": ""}, catch_exceptions=False)
-
-
-def test_who_gives_no_labels_sees_none(mqtune_home: Path) -> None:
-    results = tuner_of("plain", mqtune.Simulated(reports)).run()
-
-    assert "tags" not in said("show", "plain")
-    assert "tags" not in said("list")
-    assert "tags" not in results.csv()
 
 
 def test_running_again_keeps_labels_that_are_left_out_and_takes_new_ones(mqtune_home: Path) -> None:

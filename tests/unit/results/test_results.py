@@ -1,27 +1,23 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 import subprocess
 import sys
-import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from book import ASHA, Book
+from book import Book
 from notebook_view import shown
 
 from mqtune import Results
 from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
-from mqtune.core.events import Cursor
 from mqtune.core.text import text_of_cell
 from mqtune.core.trial import AttemptEnd, TrialStatus
-from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
+from mqtune.journal import JOURNAL_FILE
 from mqtune.results import csv_text
 
 NAN, INF = math.nan, math.inf
@@ -59,17 +55,6 @@ def test_an_array_has_a_value_for_each_trial_or_for_each_of_its_reports(book: Bo
 
 
 # The best trial.
-
-
-def test_the_best_trial_ever_had_the_best_value_and_brings_the_metrics_of_that_report(book: Book):
-    book.run("0001", 3.0, 2.0)
-    book.run("0002", 1.0, 9.0, config={"lr": 0.7})
-
-    best = results_of(book).best
-
-    assert (best.id, best.value, best.config, best.metrics) == ("0002", 1.0, {"lr": 0.7}, {"loss": 1.0, "epoch": 1})
-    assert best.status is TrialStatus.COMPLETED
-    assert len(best.attempts) == 1
 
 
 @pytest.mark.parametrize(("mode", "sign"), [("min", 1.0), ("max", -1.0)])
@@ -156,17 +141,6 @@ def test_a_run_in_which_every_trial_failed_is_a_failure_although_one_has_reporte
         results_of(book).raise_if_failed()
 
 
-def test_a_run_with_one_result_is_no_failure_nor_one_whose_trials_need_not_report(book: Book, tmp_path: Path):
-    book.run("0001", 1.0)
-    book.stage("0002")
-    book.end("0002", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
-    results_of(book).raise_if_failed()
-
-    silent = Book(tmp_path / "silent", accept_no_report=True)
-    silent.run("0001")
-    results_of(silent).raise_if_failed()
-
-
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
@@ -215,42 +189,6 @@ def test_trials_are_found_in_order_by_number_and_by_id(book: Book):
         results["0004"]
 
 
-def test_errors_are_the_failed_trials_with_reason_error_and_logs(book: Book):
-    book.run("0001", 1.0)
-    book.stage("0002")
-    book.end("0002", AttemptEnd.FAILED, error_type="ValueError", error="Traceback …\nValueError: too hot")
-
-    (failed,) = results_of(book).errors
-
-    assert failed.id == "0002"
-    assert failed.reason.endswith("ValueError: too hot")
-    assert failed.error.startswith("Traceback")
-    assert failed.log_paths == ("/logs/0002.stdout", "/logs/0002.stderr")
-
-
-def test_reports_come_in_order_and_late_ones_are_marked(book: Book):
-    book.stage("0001")
-    book.report("0001", {"loss": 3.0}, {"loss": 2.0}, {"loss": 1.0})
-    # The decision was taken in the middle of the batch.
-    book.cursor = Cursor(book.cursor.entry, 2)
-    book.decide("0001")
-    book.report("0001", {"loss": 0.5})
-    book.end("0001", AttemptEnd.STOPPED)
-    book.run("0002", 5.0)
-
-    results = results_of(book)
-
-    assert [(r.trial, r.sequence, r.metrics["loss"], r.late) for r in results.reports()] == [
-        ("0001", 1, 3.0, False),
-        ("0001", 2, 2.0, False),
-        ("0001", 3, 1.0, True),
-        ("0001", 4, 0.5, True),
-        ("0002", 1, 5.0, False),
-    ]
-    assert [r.sequence for r in results.reports("0001")] == [1, 2, 3, 4]
-    assert results["0001"].value == 2.0
-
-
 def test_reports_that_a_running_tuner_has_not_folded_yet_are_left_out(book: Book):
     book.stage("0001")
     book.report("0001", {"loss": 3.0})
@@ -262,49 +200,6 @@ def test_reports_that_a_running_tuner_has_not_folded_yet_are_left_out(book: Book
     results = Results(folded, folder)
 
     assert [(r.trial, r.sequence, r.late) for r in results.reports()] == [("0001", 1, False)]
-
-
-def test_memory_does_not_grow_with_the_reports(tmp_path: Path):
-    def peak(entries: int) -> int:
-        book = Book(tmp_path / f"long-{entries}")
-        book.stage("0001")
-        for _ in range(entries):
-            book.report("0001", *({"loss": 1.0, "text": "x" * 100} for _ in range(100)))
-        results = results_of(book)
-        del book
-        tracemalloc.start()
-        count = sum(1 for _ in results.reports())
-        size = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert count == entries * 100
-        return size
-
-    peak(5)
-    assert peak(100) < 2 * peak(10)
-
-
-def test_the_budget_counts_what_stopping_early_saved(tmp_path: Path):
-    book = Book(tmp_path / "asha", scheduler=ASHA)
-    book.run("0001", *range(9))
-    book.stage("0002")
-    book.report("0002", {"loss": 1.0}, {"loss": 1.0})
-    book.decide("0002")
-    book.report("0002", {"loss": 1.0})
-    book.end("0002", AttemptEnd.STOPPED)
-    book.stage("0003")
-    book.report("0003", {"loss": 1.0})
-    book.end("0003", AttemptEnd.FAILED, error_type="ValueError", error="no")
-
-    assert results_of(book).budget == (12, 6)
-    plain = Book(tmp_path / "plain")
-    plain.run("0001", 2.0, 1.0)
-    assert results_of(plain).budget == (2, 0), "without a max_t nothing is saved"
-    by_examples = Book(tmp_path / "examples", scheduler={**ASHA, "time_attr": "examples", "max_t": 1000})
-    by_examples.stage("0001")
-    by_examples.report("0001", {"loss": 1.0, "examples": 300})
-    by_examples.decide("0001")
-    by_examples.end("0001", AttemptEnd.STOPPED)
-    assert results_of(by_examples).budget == (300, 700)
 
 
 # Loading.
@@ -327,19 +222,6 @@ def test_a_finished_experiment_is_loaded_by_its_name(mqtune_home: Path):
         Results.load("something-else")
 
 
-def test_its_definition_is_read_from_the_beginning_of_the_journal_alone(book: Book):
-    book.run("0001", 1.0)
-    results = results_of(book)
-    first = next(JournalFile(results.folder / JOURNAL_FILE).read())
-
-    class BeginningOnly:
-        def read(self) -> Iterator[Entry]:
-            yield first
-            pytest.fail("the rest of the journal was read")
-
-    assert Results(results.experiment, results.folder, BeginningOnly()).definition == results.definition
-
-
 def test_a_journal_that_was_cut_by_a_crash_is_read_up_to_there(book: Book):
     book.run("0001", 1.0)
     path = book.save() / JOURNAL_FILE
@@ -358,30 +240,6 @@ def test_an_empty_journal_is_no_experiment_yet(tmp_path: Path):
 # Files.
 
 
-def odd_book(folder: Path) -> Book:
-    book = Book(folder)
-    book.run("0001", INF, NAN, -INF, config={"lr": 0.1, "net": {"width": 3, "layers": [1, 2]}, "name": 'say "a,b"\n'})
-    book.run("0002", 0.1 + 0.2, config={"other": None})
-    return book
-
-
-def test_csv_has_a_row_a_trial_and_keeps_nan_infinity_and_every_digit(tmp_path: Path):
-    results = results_of(odd_book(tmp_path / "odd"))
-
-    results.to_csv(tmp_path / "trials.csv")
-
-    with (tmp_path / "trials.csv").open(newline="") as file:
-        first, second = csv.DictReader(file)
-    assert (first["trial"], first["status"], first["reports"]) == ("0001", "completed", "3")
-    assert float(first["best"]) == -INF
-    assert float(first["last"]) == -INF
-    assert math.isnan(float(first["avg"]))
-    assert (first["config.net.width"], json.loads(first["config.net.layers"])) == ("3", [1, 2])
-    assert first["config.name"] == 'say "a,b"\n'
-    assert float(second["best"]) == 0.1 + 0.2
-    assert second["config.lr"] == ""
-
-
 def test_no_text_in_a_csv_is_a_formula_and_who_reads_it_has_it_as_it_was():
     formulas = ["=cmd|' /C calc'!A0", "+1+1", "@SUM(A1)", "-2+3", "\t=1", "'=kept"]
     texts = [*formulas, "-7", "'quoted", "plain", "1e-3"]
@@ -392,44 +250,6 @@ def test_no_text_in_a_csv_is_a_formula_and_who_reads_it_has_it_as_it_was():
     assert [cell for cell, _ in lines] == [*(f"'{each}" for each in formulas), *texts[len(formulas) :]]
     assert {number for _, number in lines} == {"-1.5"}
     assert [text_of_cell(cell) for cell, _ in lines] == texts
-
-
-def test_json_lines_are_standard_json_with_all_values_in_them(tmp_path: Path):
-    results = results_of(odd_book(tmp_path / "odd"))
-
-    results.to_jsonl(tmp_path / "reports.jsonl")
-    other = Book(tmp_path / "other")
-    other.stage("0001")
-    other.report("0001", {"loss": 1.0, "blob": b"\xff", "by_class": {1: 0.5}})
-    (line,) = results_of(other).jsonl()
-    assert json.loads(line)["metrics"] == {"loss": 1.0, "blob": "\\xff", "by_class": {"1": 0.5}}
-
-    def refuse(constant: str) -> None:
-        raise AssertionError(f"{constant} is no JSON")
-
-    lines = (tmp_path / "reports.jsonl").read_text().splitlines()
-    rows = [json.loads(line, parse_constant=refuse) for line in lines]
-    assert [row["metrics"]["loss"] for row in rows] == ["Infinity", "NaN", "-Infinity", 0.1 + 0.2]
-    assert next((row["trial"], row["attempt"], row["sequence"], row["late"]) for row in rows) == ("0001", 1, 1, False)
-
-
-def test_save_writes_the_summary_and_the_trials_and_leaves_nothing_else(book: Book):
-    book.run("0001", NAN)
-    book.run("0002", 1.0)
-    results = results_of(book)
-
-    results.save()
-
-    summary = json.loads((book.folder / "results.json").read_text())
-    assert (summary["trials"], summary["statuses"]) == (2, {"completed": 2})
-    assert summary["best"] == {
-        "trial": "0002",
-        "status": "completed",
-        "value": 1.0,
-        "config": {"lr": 0.1},
-        "metrics": {"loss": 1.0, "epoch": 1},
-    }
-    assert {path.name for path in book.folder.iterdir()} == {JOURNAL_FILE, "results.json", "trials.csv"}
 
 
 def test_a_file_that_cannot_be_written_whole_stays_as_it_was(book: Book, monkeypatch: pytest.MonkeyPatch):
@@ -458,26 +278,6 @@ def rows_of(frame: Any) -> list[dict[str, Any]]:
     """A frame's rows, whatever made it, without nulls."""
     rows = frame.to_dicts() if hasattr(frame, "to_dicts") else frame.to_dict("records")
     return [{k: v for k, v in row.items() if v is not None and v == v} for row in rows]  # noqa: PLR0124
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_a_dataframe_has_the_rows_of_the_csv(book: Book, library: Any):
-    pytest.importorskip(library)
-    book.run("0001", 1.0, config={"lr": 0.1, "net": {"width": 8}})
-    # A choice may be of several types.
-    book.run("0002", INF, config={"lr": "auto"})
-    book.run("0003")
-
-    frame = results_of(book).dataframe(library=library)
-
-    (header, *_) = csv.reader(results_of(book).csv().splitlines())
-    assert [*frame.columns] == header
-    first, second, third = rows_of(frame)
-    assert (first["trial"], first["best"], first["config.net.width"], first["metrics.epoch"]) == ("0001", 1.0, 8, 1)
-    assert first["started_at"] < first["ended_at"]
-    assert second["best"] == INF
-    assert "config.net.width" not in second
-    assert not {"best", "metrics.loss"} & {*third}
 
 
 @pytest.mark.parametrize("library", LIBRARIES)

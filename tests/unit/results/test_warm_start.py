@@ -16,8 +16,8 @@ import pytest
 from optuna.trial import TrialState
 
 import mqtune
-from mqtune import RandomSearcher, Results, Space, WarmStart
-from mqtune.core.errors import ConfigurationError, NameTaken, UserCodeFailed
+from mqtune import Results, Space, WarmStart
+from mqtune.core.errors import ConfigurationError, UserCodeFailed
 from mqtune.core.trial import Config, Metrics, TrialId, TrialStatus
 from mqtune.integrations import OptunaSearcher
 from mqtune.results import MAX_LEARNT_BYTES
@@ -102,17 +102,6 @@ def test_trials_count_that_have_ended_with_data(old: Results) -> None:
     assert any(value is None for _, value, _, _ in found)
 
 
-def test_a_trial_whose_last_report_lacks_the_metric_counts_with_its_best(mqtune_home: Path) -> None:
-    def now_and_then(config: Config) -> Iterator[tuple[float, Metrics]]:
-        for epoch in range(1, 4):
-            yield 1.0, {"accuracy": 1.0} if epoch == 3 else {"loss": float(epoch)}
-
-    tuner(name="gaps", max_trials=1, backend=mqtune.Simulated(now_and_then, slots=1)).run()
-
-    ((_, value, step, _),) = learnt(WarmStart("gaps"))
-    assert (value, step) == (1.0, 1)
-
-
 def test_an_experiment_teaches_the_same_as_its_study(old: Results) -> None:
     usual = learnt(WarmStart([old]))
     found = learnt(WarmStart([old.to_optuna_study()], "tpe"))
@@ -145,31 +134,6 @@ def test_a_storage_teaches_the_same_as_its_study(kind: str, tmp_path: Path) -> N
     assert learnt(WarmStart([path]), space=space) == expected
     if kind == "SQLite":
         assert learnt(WarmStart(storage), space=space) == expected
-
-
-def test_a_study_of_optunas_own_is_learnt_from_by_the_names_of_its_parameters() -> None:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(study_name="own")
-
-    def objective(trial: optuna.Trial) -> float:
-        trial.suggest_float("unknown", 0, 1)
-        layers = trial.suggest_int("net/layers", 1, 3)
-        return layers + trial.suggest_float("step", 0, 1, step=0.1) + (trial.suggest_categorical("on", [True, False]))
-
-    study.optimize(objective, n_trials=12)
-    space = {
-        "net": {"layers": mqtune.randint(1, 3)},
-        "step": mqtune.quniform(0, 1, 0.1),
-        "on": mqtune.choice([0, False, True]),
-    }
-    found = learnt(WarmStart(study), space=space)
-
-    assert len(found) == 12
-    for (config, value, _, _), trial in zip(found, study.trials, strict=True):
-        assert config["net"] == {"layers": trial.params["net/layers"]}
-        assert config["step"] == pytest.approx(trial.params["step"])
-        assert config["on"] is trial.params["on"]
-        assert value == trial.value
 
 
 def test_pairs_are_completed_trials() -> None:
@@ -302,34 +266,7 @@ def test_a_scheduler_that_suggests_itself_learns_nothing() -> None:
 # What becomes of it.
 
 
-def test_a_model_that_has_learnt_begins_near_the_old_optimum(old: Results) -> None:
-    def distance(searcher: Any) -> float:
-        found = tuner(searcher, max_trials=8, seed=11).run()
-        return float(np.mean([abs(each.config["x"] - 0.3) + abs(math.log10(each.config["lr"]) + 2) for each in found]))
-
-    assert distance(WarmStart(["old"])) < 0.6 * distance("tpe")
-    assert distance(WarmStart(["old"], mqtune.PointsFirst([{"x": 0.9}], OptunaSearcher()))) < 0.7 * distance("tpe")
-
-
-def test_what_repeats_configs_learns_them_without_what_it_repeats() -> None:
-    past: list[tuple[Config, float]] = []
-
-    class Pupil(RandomSearcher):
-        def learn(self, trial: PastTrial) -> None:
-            past.append((trial.config, trial.value))
-
-    space = {"x": mqtune.uniform(0, 1), "seed": mqtune.choice([1, 2])}
-    repeater = mqtune.Repeater("seed", Pupil(Space({"x": mqtune.uniform(0, 1), "seed": 1})))
-    tuner(WarmStart([({"x": 0.25, "seed": 2}, 1.0), ({"x": 0.5, "seed": 1}, 2.0)], repeater), space=space).run()
-
-    assert [(config["x"], value) for config, value in past] == [(0.25, 1.0), (0.5, 2.0)]
-    assert {config.get("seed", 1) for config, _ in past} == {1}
-
-
-@pytest.mark.parametrize("goes_on", ["script", "attach"])
-def test_a_driver_that_goes_on_needs_no_source_and_suggests_the_same(
-    old: Results, mqtune_home: Path, goes_on: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_goes_on_needs_no_source_and_suggests_the_same(old: Results, mqtune_home: Path) -> None:
     def build(name: str, backend: mqtune.Simulated) -> mqtune.Tuner:
         return tuner(WarmStart(["old"]), name=name, backend=backend)
 
@@ -339,40 +276,9 @@ def test_a_driver_that_goes_on_needs_no_source_and_suggests_the_same(
         while len(first.get_trials()) < 5:
             first.step(1.0)
     shutil.rmtree(mqtune_home / "old")
-    if goes_on == "attach":
-        # ``attach`` reads the definition from a server; here the same is rebuilt from what was kept.
-        described = Results.load("cut").definition
-        inner = mqtune.search.Searcher.rebuild(described["searcher"])
-        results = tuner(WarmStart(described["learn_from"], inner), name="cut", backend=backend).run()
-    else:
-        results = build("cut", backend).run()
+    results = build("cut", backend).run()
 
     assert [trial.config for trial in results] == [trial.config for trial in whole]
-
-
-def test_another_source_is_another_experiment(old: Results) -> None:
-    backend = mqtune.Simulated(curve, slots=2, keep_journal=True)
-    tuner(WarmStart(["old"]), name="new", backend=backend).run()
-
-    for other in (WarmStart(["old", ({}, 1)]), "tpe"):
-        with pytest.raises(NameTaken, match="learn_from was"):
-            tuner(other, name="new", backend=backend).run()
-
-
-def test_what_can_not_be_learnt_from_deletes_nothing(old: Results) -> None:
-    run = mqtune.RunOptions(progress=False, overwrite=True)
-    with pytest.raises(ConfigurationError, match="there is no experiment 'elder'"):
-        tuner(WarmStart(["elder"]), name="old", run=run).run()
-
-    assert len(Results.load("old")) == len(old)
-
-
-def test_an_experiment_that_begins_anew_may_learn_from_what_it_was(old: Results) -> None:
-    backend = mqtune.Simulated(curve, slots=2, keep_journal=True)
-    again = {"name": "old", "backend": backend, "run": mqtune.RunOptions(progress=False, overwrite=True)}
-
-    assert len(tuner(WarmStart(["old"]), **again).run().definition["learnt"]) > 10
-    assert "learnt" not in tuner(**again).run().definition
 
 
 def test_a_searcher_that_can_not_take_it_ends_the_run_and_is_named() -> None:

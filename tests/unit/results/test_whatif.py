@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -11,18 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from book import Book
 from click import UsageError
-from click.testing import CliRunner
 from simulation import tuner_on
 from walkthrough import blocks_of
 
 import mqtune
 from mqtune import Results
 from mqtune.backends import rows_of
-from mqtune.cli import SCHEDULERS, group, scheduler_of
+from mqtune.cli import SCHEDULERS, scheduler_of
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import AttemptEnd, Config
+from mqtune.core.trial import Config
 from mqtune.schedulers import Scheduler
 
 ROOT: Final = Path(__file__).parents[3]
@@ -95,75 +92,7 @@ def test_a_config_with_nan_has_its_curve() -> None:
     assert replayed.verdict == f"100% of the trials' time, and the same best trial, {replayed.original.trial}"
 
 
-# Curves that were cut off.
-
-
-def test_figures_of_curves_that_were_cut_off_are_uncertain_and_name_their_trials() -> None:
-    results = recorded(mqtune.ASHA(MAX_T))
-    stopped = [each.id for each in results if each.status is mqtune.TrialStatus.EARLY_STOPPED]
-    completed = [each.id for each in results if each.status is mqtune.TrialStatus.COMPLETED]
-
-    patient = mqtune.results.Replay(results).run(mqtune.ASHA(MAX_T, grace_period=MAX_T))
-    without = mqtune.results.Replay(results).run(mqtune.FIFO())
-
-    assert patient.course.cut == tuple(stopped)
-    # A trial that its scheduler had completed might have continued as well.
-    assert without.course.cut == tuple(sorted(stopped + completed))
-    assert patient.course.known_s == pytest.approx(60, abs=10)
-    assert not patient.is_certain
-    assert patient.course.reports == patient.original.reports
-    share = f"{patient.course.trials_s / patient.original.trials_s:.0%}"
-    assert patient.verdict.startswith(
-        f"as far as the curves go {share} of the trials' time, and the same best trial, {patient.original.trial}; "
-        f"{len(stopped)} trials ({', '.join(stopped[:5])}"
-    )
-
-
-def test_a_trial_without_any_report_is_cut_off_at_its_beginning(tmp_path: Path) -> None:
-    book = Book(tmp_path / "running")
-    book.run("0001", 0.5, 0.4, config={"lr": 0.1})
-    book.stage("0002", {"lr": 0.2})
-    replayed = mqtune.results.Replay(Results.load(book.save())).run(mqtune.FIFO())
-
-    assert (replayed.course.cut, replayed.is_certain) == (("0002",), False)
-
-
 # Other conditions.
-
-
-def test_more_slots_take_less_time_and_as_much_of_the_trials() -> None:
-    replay = mqtune.results.Replay(recorded())
-    replayed = replay.run(slots=12)
-
-    assert (replay.original.slots, replayed.course.slots) == (4, 12)
-    assert replayed.course.trials_s == pytest.approx(replayed.original.trials_s, abs=0.01)
-    assert replayed.course.took_s < replayed.original.took_s / 2
-
-
-def test_one_that_failed_fails_again_and_one_that_was_lost_counts_once() -> None:
-    def breaks(config: Config) -> Iterator[Any]:
-        for place, item in enumerate(curve(config)):
-            if place == 3 and config["optimizer"] == "sgd":
-                yield 5.0, ValueError("diverged")
-            yield item
-
-    failing = mqtune.results.Replay(recorded(reports=breaks, failures=mqtune.Failures(max_failures=0)))
-    dying = mqtune.results.Replay(recorded(name="dying", life_s=lambda rng: rng.uniform(200, 2000)))
-
-    assert 0 < failing.run().course.failed == failing.original.failed < 12
-    assert dying.original.reports > 12 * MAX_T == dying.run().course.reports
-    assert dying.run().is_certain
-
-
-def test_the_slot_of_a_lost_attempt_was_another_ones_before_that_was_seen(tmp_path: Path) -> None:
-    book = Book(tmp_path / "lost", max_failures=1)
-    book.stage("0001", {"lr": 0.1})
-    book.run("0002", 0.5, config={"lr": 0.2})
-    book.end("0001", AttemptEnd.LOST)
-    book.run("0001", 0.25, config={"lr": 0.1})
-    book.finish()
-
-    assert mqtune.results.Replay(Results.load(book.save())).original.slots == 1
 
 
 def test_trials_of_one_config_keep_curves_of_their_own() -> None:
@@ -229,40 +158,6 @@ def test_stop_rules_count_again_and_functions_are_trusted() -> None:
     assert replay.run(mqtune.ASHA(4)).course.reports == replay.run(mqtune.ASHA(4)).course.reports
 
 
-def test_a_maximum_and_several_metrics_are_compared_as_they_are_meant() -> None:
-    def both(config: Config) -> Iterator[Any]:
-        for seconds, metrics in curve(config):
-            yield seconds, {"loss": metrics["loss"], "cost": 1 - config["lr"]}
-
-    several = mqtune.Tuner(
-        curve,
-        SPACE,
-        metric=["loss", "cost"],
-        mode="min",
-        max_trials=12,
-        seed=1,
-        name="several",
-        backend=mqtune.Simulated(both, slots=4),
-        run=mqtune.RunOptions(progress=False),
-    ).run()
-    replayed = mqtune.results.Replay(several).run(mqtune.MOASHA(MAX_T))
-
-    assert len(replayed.original.front) == len(several.pareto_front) > 1
-    assert f"of the {len(replayed.original.front)} trials on the Pareto front" in replayed.verdict
-
-
-def test_what_real_workers_have_recorded_is_replayed() -> None:
-    replayed = mqtune.results.Replay(Results.load(RECORDED / "hyperband")).run()
-    of_taken_over = mqtune.results.Replay(Results.load(RECORDED / "taken-over")).run()
-
-    assert (replayed.course.reports, replayed.verdict) == (
-        81,
-        "100% of the trials' time, and the same best trial, 0001",
-    )
-    assert of_taken_over.is_certain
-    assert of_taken_over.course.reports <= of_taken_over.original.reports
-
-
 def test_configs_that_change_can_not_be_replayed() -> None:
     left_out = mqtune.results.Replay(Results.load(RECORDED / "pbt"))
 
@@ -272,24 +167,6 @@ def test_configs_that_change_can_not_be_replayed() -> None:
 
 
 # The command.
-
-
-def test_the_command_shows_replays_beside_what_was_recorded(mqtune_home: Path) -> None:
-    recorded(mqtune.ASHA(MAX_T))
-    arguments = ["replay", "recorded", "--scheduler", "ASHA(9)", "--scheduler", "FIFO", "--slots", "2"]
-    shown = CliRunner().invoke(group, arguments)
-    told = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).stdout)
-
-    assert (shown.exit_code, shown.stderr) == (0, "")
-    lines = {line[:15].strip(): line for line in shown.stdout.splitlines()}
-    assert lines["scheduler"].split() == ["scheduler", "ASHA(max_t=9)", "ASHA(max_t=9)", "FIFO()"]
-    assert lines["slots"].split() == ["slots", "4", "2", "2"]
-    assert lines["reports"].rstrip().endswith("?")
-    assert lines["best"].rstrip().endswith("?")
-    assert "12 trials (" in shown.stdout.partition("replay 2: as far as the curves go ")[2]
-    assert told["original"]["reports"] == told["replays"][1]["reports"]
-    assert not told["replays"][1]["certain"]
-    assert [path.name for path in mqtune_home.iterdir()] == ["recorded"]
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

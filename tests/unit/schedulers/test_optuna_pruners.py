@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 #: Histories of each rule; each is drawn from its number.
-HISTORIES: Final = 100
+HISTORIES: Final = 40
 EVERY: Final = pytest.mark.parametrize("mode", ["min", "max"])
 
 #: Returns whether a trial that runs stops at a report, and hears of one that has ended.

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import random
 from fractions import Fraction
-from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
-from scheduler_play import Play, rough
+from hypothesis import given, strategies as st
 from scheduler_table import Table, bound
 
 from mqtune import PromotionASHA
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import CONTINUE, Action, Metrics, TrialId
+from mqtune.core.trial import CONTINUE, Action, TrialId
 from mqtune.schedulers import START, Resume
 
 
@@ -92,17 +89,3 @@ def test_the_best_are_the_longest_prefix_within_their_share_of_the_cost(
     sums = [sum((cost for *_, cost in entered[:k]), Fraction(0)) for k in range(len(entered) + 1)]
     best = max(k for k, spent in enumerate(sums) if spent <= limit)
     assert at.everything_chosen() == [f"Resume {number}" for _, number, _ in entered[:best]]
-
-
-@given(seed=st.integers(0, 10**6), slots=st.integers(1, 6), trials=st.integers(1, 25), cost=st.sampled_from([0.1, 3]))
-@settings(max_examples=40)
-def test_where_all_cost_the_same_it_is_as_without_costs(seed: int, slots: int, trials: int, cost: float) -> None:
-    def curve(config: dict[str, Any], now: int) -> Metrics:
-        return {**rough(config, now), "cost": cost * now}
-
-    logs = []
-    for arguments in ({}, {"cost": "cost"}):
-        scheduler = bound(PromotionASHA(9, brackets=2, **arguments))
-        logs.append(Play(scheduler, curve, slots=slots, trials=trials, rng=random.Random(seed)).run().log)
-
-    assert logs[0] == logs[1]

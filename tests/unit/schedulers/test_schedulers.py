@@ -1,4 +1,4 @@
-"""Schedulers: the ASHA rule against an oracle, its corner cases, and what each report costs."""
+"""ASHA against an oracle, its corner cases, and reports that are refused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any
 import msgpack
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
-from scheduler_play import counted, work
 from scheduler_table import Table, bound
 
-from mqtune import ASHA, MOASHA, PASHA, PBT, RUSH, HyperBand, MedianStopping, PromotionASHA, uniform
+from mqtune import ASHA, MOASHA, PASHA, RUSH, HyperBand, PromotionASHA
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers import Scheduler, Start
@@ -71,26 +70,6 @@ def test_rungs_are_exact_and_end_at_max_t(
 
 
 # Reports that are not like the others
-
-
-def test_the_scores_of_an_ended_trial_stay_in_the_rungs() -> None:
-    scheduler = asha()
-    tell(scheduler, "best", 1, 0)
-    scheduler.on_trial_end(trial("best"))
-    scheduler.on_trial_end(trial("never seen"))
-
-    assert tell(scheduler, "worse", 1, 1).action is Action.STOP
-
-
-def test_the_time_may_have_a_name_of_its_own_and_be_a_float() -> None:
-    scheduler = asha(max_t=2, grace_period=0.5, reduction_factor=2, time_attr="hours")
-    tell(scheduler, "best", 1, 0, hours=0.5)
-
-    assert scheduler.rung_levels == (0.5, 1, 2)
-    assert tell(scheduler, "t", 1, 1, hours=0.49) is CONTINUE
-    assert tell(scheduler, "t", 2, 1, hours=0.49) is CONTINUE
-    assert tell(scheduler, "t", 3, 1, hours=0.51).action is Action.STOP
-    assert tell(scheduler, "best", 2, 0, hours=2.5) == Decision(Action.COMPLETE, "reached max_t=2")
 
 
 def test_numpy_numbers_are_numbers() -> None:
@@ -246,32 +225,24 @@ def test_no_late_report_counts_after_a_trial_completed_without_the_metric(make: 
 
 # Cost
 
-KINDS: dict[str, Callable[[], Scheduler]] = {
-    "asha": lambda: counted(ASHA, 27),
-    "promotion": lambda: counted(PromotionASHA, 9),
-    "median": lambda: counted(MedianStopping, min_samples=2),
-    "pbt": lambda: counted(PBT, 1, {"lr": uniform(0, 1)}),
-}
-
-
-@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
-def test_neither_a_report_nor_a_choice_grows_with_the_trials(make: Callable[[], Scheduler]) -> None:
-    def steps_for_50(entered: int) -> int:
-        table = Table(bound(make()))
-
-        def enter(first: str, count: int) -> None:
-            for number in range(count):
-                name = f"{first}{number}"
-                if table.report(name, 1, number * 7919 % 100_003).action is Action.PAUSE:
-                    table.pause(name)
-                table.choose()
-
-        return work(lambda: enter("t", entered), lambda: enter("n", 50))
-
-    # Work in proportion to the trials would make it 100 times as much.
-    assert steps_for_50(10_000) < 3 * steps_for_50(100)
-
 
 def test_asha_decides_nothing_before_it_is_bound() -> None:
     with pytest.raises(ConfigurationError, match=r"call bind\(metric, mode\) first"):
         tell(ASHA(27), "t", 1, 1)
+
+
+def test_pasha_has_who_is_abandoned_in_no_ranking() -> None:
+    table = Table(bound(PASHA(16, reduction_factor=2)))
+
+    def climb(number: int, now: int, loss: float) -> None:
+        table.stage(number)
+        assert table.report(number, now, loss).action is Action.PAUSE
+        table.pause(number)
+
+    for number in range(6):
+        climb(number, 1, number)
+    climb(0, 2, 5)
+    table.abandon(0)
+    climb(1, 2, 4)
+
+    assert table.scheduler.current_max_t == 2

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
-import statistics
 from typing import Any
 
 import pytest
@@ -15,7 +13,7 @@ from mqtune import ExperimentPlateau, MetricMaximum, TargetReached, TimeLimit, T
 from mqtune.core.errors import ConfigurationError, MetricMissing, UserCodeFailed
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Attempt, CheckpointId, Report, Trial, TrialId, TrialStatus
-from mqtune.schedulers import AllRule, AnyRule, MetricBounds, Scope, as_rule
+from mqtune.schedulers import AnyRule, MetricBounds, Scope, as_rule
 from mqtune.schedulers.stopping import (
     MaximumIteration,
     ReportsReceived,
@@ -88,6 +86,8 @@ def experiment(mode: Any = "min", **counts: int) -> Experiment:
             for odd in (NAN, INF, -INF)
         ),
         (TrialPlateau(num_results=2, grace_period=0), "min", [1.0, None, None, 1.0], ["", "", "", "…"]),
+        # The standard deviation may equal the bound.
+        (TrialPlateau(std=0.0, num_results=3), "min", [0.1] * 4, ["", "", "", "…"]),
         # A value that is not good enough yet is no plateau, from either side.
         (TrialPlateau(num_results=2, grace_period=0, metric_threshold=1), "min", [2.0, 2.0, 1.0, 1.0, 0.5, 0.5], ["", "", "", "…", "", "…"]),
         (TrialPlateau(num_results=2, grace_period=0, metric_threshold=1), "max", [0.5, 0.5, 1.0, 1.0], ["", "", "", "…"]),
@@ -189,23 +189,6 @@ def test_a_metric_that_no_report_had_is_an_error_when_a_trial_completes() -> Non
         run.end(last_metrics={"loss": 0.5})
 
 
-@pytest.mark.parametrize("status", [TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED])
-def test_a_trial_that_was_cut_short_or_has_not_reported_proves_nothing_about_a_metric(status: TrialStatus) -> None:
-    run = Run(bound({"late": 1}))
-    run.end("0002")
-    run.report(0.5)
-
-    run.end(status=status)
-
-
-def test_a_metric_that_some_trial_has_reported_may_be_missing_from_others() -> None:
-    run = Run(bound({"accuracy": 1}))
-    run.report(0.5, accuracy=0.1)
-    run.report(0.5, name="0002")
-
-    run.end("0002")
-
-
 @pytest.mark.parametrize("value", ["low", [1], {"a": 1}, True])
 def test_a_value_that_is_no_number_is_passed_over(value: Any) -> None:
     run = Run(bound({"loss": 2}))
@@ -226,18 +209,6 @@ def test_a_function_is_asked_with_the_trial_and_its_report() -> None:
     assert run.report(0.5, name="0002") == ""
 
 
-def limit(most: float, trial: Trial, report: Report) -> bool:
-    return bool(report.metrics["loss"] > most)
-
-
-def test_anything_that_can_be_called_with_two_arguments_is_a_function() -> None:
-    run = Run(bound(functools.partial(limit, 1)))
-
-    assert run.report(2.0)
-    assert not run.report(0.5)
-    assert run.rule.describe()["function"]
-
-
 def test_an_error_in_a_function_names_it_the_report_and_what_it_is_called_with() -> None:
     run = Run(bound(lambda trial, report: report["loss"] > 1))
 
@@ -250,30 +221,6 @@ async def later(trial: Trial, report: Report) -> bool:
 
 
 # A plateau of a trial.
-
-
-def test_the_standard_deviation_of_a_plateau_is_that_of_the_population_and_may_equal_the_bound() -> None:
-    values = [0.1, 0.7, 0.4]
-    std = statistics.pstdev(values)
-
-    exact = [
-        Run(bound(TrialPlateau(std=std * factor, num_results=3, grace_period=0))) for factor in (1 + 1e-9, 1 - 1e-9)
-    ]
-    equal = Run(bound(TrialPlateau(std=0.0, num_results=3)))
-
-    assert [[bool(run.report(value)) for value in values][-1] for run in exact] == [True, False]
-    assert [bool(equal.report(0.1)) for _ in range(4)] == [False, False, False, True]
-
-
-def test_a_plateau_of_a_trial_looks_at_that_trial_alone_and_forgets_it_at_its_end() -> None:
-    rule = TrialPlateau("accuracy", num_results=2, grace_period=0)
-    run = Run(bound(rule))
-
-    assert not run.report(accuracy=1.0)
-    assert not run.report(accuracy=1.0, name="0002")
-    run.end()
-    assert not run.report(accuracy=1.0)
-    assert run.report(accuracy=1.0, name="0002")
 
 
 @pytest.mark.parametrize(
@@ -301,26 +248,16 @@ def test_a_later_attempt_goes_on_with_the_values_only_from_the_trials_own_checkp
         (TrialsStarted(3), {"CANDIDATE": 5, "STAGED": 1, "FAILED": 1}, {"STAGED": 1, "RUNNING": 1, "PAUSED": 1}),
         (TrialsCompleted(3), {"COMPLETED": 2, "EARLY_STOPPED": 9}, {"COMPLETED": 3}),
         (TrialsFailed(3), {"FAILED": 2, "ABANDONED": 9}, {"FAILED": 3}),
-        (
-            TrialsEnded(3),
-            {"FAILED": 2, "RUNNING": 9, "PAUSED": 9},
-            {"COMPLETED": 1, "EARLY_STOPPED": 1, "ABANDONED": 1},
-        ),
+        (TrialsFailed(2) & TrialsStarted(3), {"FAILED": 1, "STAGED": 9}, {"FAILED": 2, "STAGED": 1}),
+        (TrialsFailed(9) | TrialsStarted(3), {"FAILED": 2}, {"FAILED": 3}),
+        (TrialsEnded(3), {"FAILED": 2, "RUNNING": 9, "PAUSED": 9}, {"COMPLETED": 1, "EARLY_STOPPED": 1, "ABANDONED": 1}),
     ],
-)
+)  # fmt: skip
 def test_an_experiment_stops_at_exactly_the_number_of_trials(
     rule: StopRule, below: dict[str, int], at: dict[str, int]
 ) -> None:
     assert rule.stops_experiment(experiment(**below), T0) == ""
-    assert rule.stops_experiment(experiment(**at), T0).startswith("3 trials have ")
-
-
-def test_an_experiment_stops_at_exactly_the_number_of_reports() -> None:
-    mine = experiment()
-    told = []
-    for mine.reports in (2, 3):
-        told.append(ReportsReceived(3).stops_experiment(mine, T0))
-    assert told == ["", "its trials have made 3 reports"]
+    assert rule.stops_experiment(experiment(**at), T0).split(" and ")[-1].startswith("3 trials have ")
 
 
 def test_a_time_limit_holds_from_its_very_moment_on_and_says_when_that_is() -> None:
@@ -350,36 +287,6 @@ def test_an_experiment_stops_at_its_target_and_beyond(mode: str, short: float) -
     assert rule.stops_experiment(mine, T0) == "trial 0007 has reached the target: loss=0.1"
     best.best_value = 0.2 - short
     assert rule.stops_experiment(mine, T0)
-
-
-def test_an_experiment_has_a_plateau_when_its_best_trials_are_close() -> None:
-    run, mine = Run(bound(ExperimentPlateau(std=0.1, top=3))), experiment()
-
-    for number, loss in enumerate((9.0, 5.0, 5.1, NAN, None, 7.0)):
-        run.report(loss, name=f"{number}")
-        assert run.rule.stops_experiment(mine, T0) == ""
-    run.report(5.05, name="6")
-
-    assert run.rule.stops_experiment(mine, T0) == "loss has a plateau: std 0.0408 over the best 3 trials"
-
-
-def test_a_plateau_of_an_experiment_waits_for_trials_that_end_and_a_better_value_starts_anew() -> None:
-    run, mine = Run(bound(ExperimentPlateau(std=0.1, top=2, patience=2), "max")), experiment("max")
-
-    def stops() -> bool:
-        return bool(run.rule.stops_experiment(mine, T0))
-
-    run.report(1.0, name="a")
-    run.report(1.0, name="b")
-    run.end("a")
-    run.end("x")
-    assert not stops()
-    run.report(5.0, name="c")
-    run.report(5.0, name="d")
-    run.end("b")
-    assert not stops()
-    run.end("c")
-    assert stops()
 
 
 @settings(deadline=None)
@@ -414,42 +321,6 @@ def test_a_plateau_of_another_metric_needs_a_mode_and_that_of_the_experiments_no
 # Combinations.
 
 
-class Listening(StopRule):
-    """Stops nothing, and writes down what it is told."""
-
-    def __init__(self) -> None:
-        self.heard: list[Any] = []
-
-    def stops_trial(self, trial: Trial, report: Report) -> str:
-        self.heard.append(report.sequence)
-        return ""
-
-    def on_trial_end(self, trial: Trial) -> None:
-        self.heard.append("end")
-
-
-@pytest.mark.parametrize("combined", [AnyRule, AllRule])
-def test_a_combination_asks_each_rule_about_each_report_and_tells_each_of_each_end(combined: type[AnyRule]) -> None:
-    rules = [Listening() for _ in range(3)]
-    run = Run(bound(combined(MaximumIteration(1), *rules)))
-
-    run.report(0.5)
-    run.end()
-
-    assert [rule.heard for rule in rules] == [[1, "end"]] * 3
-
-
-def test_experiment_rules_combine_as_well() -> None:
-    mine = experiment(FAILED=2, COMPLETED=1)
-
-    assert (TrialsFailed(2) & TrialsCompleted(1)).stops_experiment(
-        mine, T0
-    ) == "2 trials have failed and 1 trials have completed"
-    assert (TrialsFailed(2) & TrialsCompleted(2)).stops_experiment(mine, T0) == ""
-    assert (TrialsFailed(3) | TrialsCompleted(1)).stops_experiment(mine, T0) == "1 trials have completed"
-    assert (TrialsFailed(3) | {"loss": 0.1}).stops_experiment(mine, T0) == ""
-
-
 def test_dicts_and_functions_combine_from_either_side() -> None:
     for rule in (
         {"loss": 0.1} | MaximumIteration(9),
@@ -458,14 +329,6 @@ def test_dicts_and_functions_combine_from_either_side() -> None:
         assert Run(bound(rule)).report(0.05)
     for rule in ({"loss": 0.1} & MaximumIteration(9), MaximumIteration(9) & (lambda trial, report: False)):
         assert not Run(bound(rule)).report(0.05)
-
-
-def test_rules_that_can_never_hold_together_are_refused() -> None:
-    with pytest.raises(
-        ConfigurationError,
-        match=r"MaximumIteration ends the trial, TimeLimit ends the experiment; join them by \|",
-    ):
-        MaximumIteration(9) & TimeLimit(60)
 
 
 def test_a_rule_says_what_it_may_end() -> None:
@@ -497,6 +360,10 @@ def test_a_rule_stands_in_one_place() -> None:
         (lambda: as_rule(later), "later is a coroutine"),
         (lambda: TimeLimit(1) | None, "None is not a stop rule"),
         (AnyRule, "has no rule"),
+        (
+            lambda: MaximumIteration(9) & TimeLimit(60),
+            r"MaximumIteration ends the trial, TimeLimit ends the experiment; join them by \|",
+        ),
         (lambda: MetricMaximum("", 1), "'' is not a name"),
         (lambda: MaximumIteration(0), "iterations=0 is not a whole number of at least 1"),
         (lambda: TrialDiverged(""), "metric='' is not a name"),

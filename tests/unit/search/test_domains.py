@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from collections.abc import Callable
-from statistics import NormalDist
 
 import pytest
 from hypothesis import given, strategies as st
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, SpaceError
-from mqtune.search import (
-    Choice,
-    Domain,
-    Interval,
-    Kind,
-    Multiples,
-    Normal,
-    Ordinal,
-    RoundedNormal,
-    domain_of,
-    parameter,
-    shares,
-)
+from mqtune.search import Choice, Domain, Kind, Multiples, Normal, Ordinal, RoundedNormal, domain_of, parameter
 
 DOMAINS = {
     "uniform": mqtune.uniform(-1, 3),
@@ -71,23 +57,6 @@ def test_a_domain_is_made_again_from_its_description(domain: Domain) -> None:
     assert domain_of(domain.describe()) == domain
 
 
-def test_each_function_that_makes_a_domain_is_among_these() -> None:
-    made = {name for name in mqtune.__all__ if getattr(getattr(mqtune, name), "__module__", "") == domain_of.__module__}
-
-    # These two make ordinal ones.
-    made -= {"finrange", "logfinrange"}
-    assert made - {"sample_from"} == {domain.describe()["domain"] for domain in DOMAINS.values()}
-
-
-def test_a_value_that_is_none_of_the_options_has_no_place() -> None:
-    domain = mqtune.choice([1, "1"])
-    assert isinstance(domain, Choice)
-
-    assert [domain.place(1), domain.place("1")] == [0, 1]
-    with pytest.raises(SpaceError, match=r"True is not one of choice\(\[1, '1'\]\)"):
-        domain.place(True)
-
-
 def test_a_finite_range_has_both_bounds_and_even_steps_or_integers() -> None:
     steps, logs = mqtune.finrange(0.1, 1, 10), mqtune.logfinrange(1, 1000, 4)
     assert isinstance(steps, Ordinal)
@@ -101,35 +70,6 @@ def test_a_finite_range_has_both_bounds_and_even_steps_or_integers() -> None:
     assert mqtune.logfinrange(8, 300, 7, cast_int=True) == mqtune.ordinal([8, 15, 27, 49, 90, 164, 300])
     assert mqtune.finrange(1, 10, 4, cast_int=True) == mqtune.ordinal([1, 4, 7, 10])
     assert all(type(option) is int for option in mqtune.finrange(1, 10, 4, cast_int=True).options)  # type: ignore[attr-defined]
-
-
-def test_what_is_rounded_of_a_normal_distribution_is_as_likely_as_all_that_is_rounded_to_it() -> None:
-    domain, rng = mqtune.qrandn(1, 0.1, 0.1), random.Random(0)
-    counts = Counter(domain.sample(rng) for _ in range(10_000))
-    drawn = Counter(domain.at((number + 0.5) / 10_000) for number in range(10_000))
-
-    within = NormalDist(1, 0.1)
-    for value in (0.8, 0.9, 1.0, 1.1, 1.2):
-        likely = within.cdf(value + 0.05) - within.cdf(value - 0.05)
-        assert drawn[value] / 10_000 == pytest.approx(likely, abs=1e-3)
-        assert counts[value] / 10_000 == pytest.approx(likely, abs=0.02)
-    assert domain.share(1.0) == pytest.approx(0.5)
-    assert domain.check(0.3) == 0.3
-    with pytest.raises(
-        SpaceError, match=r"0.35 is not a multiple of q=0.1 in qrandn\(1.0, 0.1, 0.1\); the nearest is 0.4"
-    ):
-        domain.check(0.35)
-
-
-def test_the_multiples_of_a_log_scale_of_integers_are_as_likely_as_their_stretches() -> None:
-    domain, rng = mqtune.qlograndint(10, 1000, 10), random.Random(0)
-    values = [domain.sample(rng) for _ in range(6000)]
-
-    assert all(type(value) is int and domain.check(value) == value and value % 10 == 0 for value in values)
-    assert {10, 1000} <= set(values)
-    # From half a step below the first to half a step above the last.
-    likely = (math.log(9.5) - math.log(0.5)) / (math.log(100.5) - math.log(0.5))
-    assert sum(value < 95 for value in values) / 6000 == pytest.approx(likely, abs=0.03)
 
 
 @pytest.mark.parametrize(
@@ -204,25 +144,6 @@ def test_a_value_is_within_the_models_bounds_and_comes_back(domain: Domain, kind
         assert known.low <= param <= known.high
         back = known.to_value(param)
         assert back == (pytest.approx(value, rel=1e-6) if kind is Kind.INTERVAL else value)
-
-
-@pytest.mark.parametrize(("domain", "kind"), MODELLED.values(), ids=MODELLED)
-def test_what_a_model_proposes_at_its_bounds_is_in_the_domain(domain: Domain, kind: Kind) -> None:
-    known = parameter("Mine", "Theirs", domain)
-    assert known.kind is kind
-
-    for param in (known.low, known.high):
-        domain.check(known.to_value(param))
-
-
-def test_an_interval_may_be_known_by_shares_of_what_is_sampled() -> None:
-    domain = mqtune.loguniform(1e-4, 1)
-    assert isinstance(domain, Interval)
-    known = shares(domain)
-
-    assert (known.low, known.high, known.log) == (0, 1, False)
-    assert known.to_value(0.5) == pytest.approx(1e-2)
-    assert known.to_param(1e-2) == pytest.approx(0.5)
 
 
 def test_a_domain_of_the_users_own_is_refused_by_name() -> None:

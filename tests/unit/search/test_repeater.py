@@ -13,7 +13,7 @@ import mqtune
 from mqtune import Space
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
-from mqtune.search import WAIT, Searcher, Suggestion
+from mqtune.search import Searcher
 
 NAN = math.nan
 COMPLETED, FAILED, STOPPED, ABANDONED = (
@@ -147,21 +147,6 @@ def test_the_mean_is_of_those_that_completed(ends: list[Any], mean: float | None
     )
 
 
-def test_a_config_that_a_user_adds_has_a_value_of_its_own() -> None:
-    story = noting()
-    first = story.begin()
-    added = story.begin(adds={"x": 5, "seed": 9, "twice": 10})
-    story.end(added, COMPLETED, 2.0)
-
-    assert story.told[1:] == [
-        ("adopt", "0002", {"x": 5, "seed": 7, "twice": 10}),
-        ("stage", "0002", {"x": 5, "seed": 7, "twice": 10}),
-        ("report", "0002", {"training_iteration": 1, "loss": 2.0}),
-        ("end", "0002", COMPLETED),
-    ]
-    assert story.begin().config == {**first.config, "seed": 8}
-
-
 def test_a_repetition_that_goes_on_with_another_config_has_no_part_any_more() -> None:
     story = noting()
     trials = [story.begin() for _ in range(3)]
@@ -186,43 +171,6 @@ def test_an_abandoned_repetition_is_not_suggested_again_and_the_others_are() -> 
 
     assert first == trial.config
     assert [repeater.suggest(TrialId("0002")) for _ in range(3)] == [{"x": 1, "seed": 8}] * 3
-
-
-def test_points_within_are_repeated_and_points_around_are_not() -> None:
-    points, space = [{"x": 1}, {"x": 2}], Space({"x": mqtune.randint(1, 9), "seed": mqtune.choice([7, 8])})
-    found = []
-    for searcher in (
-        mqtune.Repeater("seed", mqtune.PointsFirst(points)),
-        mqtune.PointsFirst([{"seed": 7, **point} for point in points], mqtune.Repeater("seed")),
-    ):
-        searcher.check_space(space)
-        searcher.bind(space, 1, metric="loss", mode="min")
-        found.append([searcher.suggest(TrialId(f"{number:04d}")) for number in range(1, 5)])
-
-    assert found[0] == [{"x": x, "seed": seed} for x in (1, 2) for seed in (7, 8)]
-    assert found[1][:2] == [{"x": 1, "seed": 7}, {"x": 2, "seed": 7}]
-    assert found[1][3] == {**found[1][2], "seed": 8}
-
-
-def test_waiting_and_exhaustion_are_passed_on_but_not_within_a_config() -> None:
-    class Slow(Searcher):
-        answers: list[Suggestion]
-        is_slow = True
-
-        def __init__(self) -> None:
-            self.answers = [WAIT, {"x": 1, "seed": 7}, WAIT, None]
-
-        def suggest(self, trial: TrialId) -> Suggestion:
-            return self.answers.pop(0)
-
-    space = Space({"x": mqtune.randint(1, 9), "seed": mqtune.choice([7, 8])})
-    repeater = mqtune.Repeater("seed", Slow())
-    repeater.bind(space, 1, metric="loss", mode="min")
-
-    found = [repeater.suggest(TrialId("0001")) for _ in range(5)]
-
-    assert repeater.is_slow
-    assert found == [WAIT, {"x": 1, "seed": 7}, {"x": 1, "seed": 8}, WAIT, None]
 
 
 steps = st.lists(

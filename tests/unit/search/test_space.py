@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import enum
-import itertools
 import math
 import random
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -154,16 +153,6 @@ def test_a_float_at_a_share_is_within_its_bounds_however_far_apart(low: float, h
         assert low <= loguniform(low, high).at(share) <= high
 
 
-@patient
-@given(one=shares, other=shares)
-def test_what_lies_at_a_larger_share_is_no_smaller(one: float, other: float) -> None:
-    first, second = sorted([one, other])
-
-    for domain in (uniform(-1, 1), loguniform(1e-9, 1), quniform(0, 1, 0.01), lograndint(1, 99), normal(0, 1)):
-        assert domain.at(first) <= domain.at(second)
-    assert math.isfinite(normal(0, 1).at(one))
-
-
 def test_naming_a_space_does_not_import_numpy() -> None:
     """A trial's module may name one, and its process must not wait for what it doesn't use."""
     code = "import sys, mqtune.search.space; mqtune.uniform(0, 1), mqtune.search.Searcher, mqtune.ASHA; sys.exit('numpy' in sys.modules)"
@@ -182,9 +171,6 @@ def test_both_bounds_of_every_integer_domain_are_included() -> None:
     # Bounds that are no multiples of q are left out.
     assert set(samples(quniform(0.25, 0.55, 0.1))) == {0.3, 0.4, 0.5}
     assert set(samples(qrandint(1, 10, 4))) == {4, 8}
-
-
-# Domains: what is refused when they are built
 
 
 # Values: what a config may hold
@@ -287,47 +273,7 @@ def test_configs_share_nothing_with_each_other_nor_with_the_space() -> None:
     assert conditional.sample(random.Random(0))["a"]["x"] == [1]
 
 
-def test_a_grid_is_walked_like_nested_loops_with_the_last_key_fastest() -> None:
-    space = Space({"a": grid_search([1, 2]), "x": uniform(0, 1), "in": {"b": grid_search(["p", "q"])}})
-
-    points = list(space.grid_points())
-
-    assert space.grid_size == 4
-    assert list(Space({"x": uniform(0, 1)}).grid_points()) == [{}]
-    assert points == [{"a": a, "in/b": b} for a, b in itertools.product([1, 2], ["p", "q"])]
-    config = space.sample(random.Random(0), points[2])
-    assert (config["a"], config["in"]["b"]) == (2, "p")
-
-
-def test_a_description_is_plain_and_tells_definitions_apart() -> None:
-    def describe(**definition: Any) -> dict[str, Any]:
-        return Space(definition).describe()
-
-    assert describe(lr=loguniform(1e-4, 0.1), model={"width": qrandint(8, 64, 8)}, epochs=27, k=grid_search([1])) == {
-        "lr": {"domain": "loguniform", "low": 1e-4, "high": 0.1},
-        "model/width": {"domain": "qrandint", "low": 8, "high": 64, "q": 8},
-        "epochs": {"constant": 27},
-        "k": {"domain": "grid_search", "values": [1]},
-    }
-    assert describe(x=randint(0, 3)) != describe(x=lograndint(1, 3))
-    assert describe(x=normal(0, 1)) == {"x": {"domain": "normal", "mean": 0.0, "sd": 1.0}}
-    assert describe(x=sample_from(len))["x"] == {"domain": "sample_from", "function": "len"}
-    assert repr(Space({"x": quniform(0, 1, 0.5), "y": 3})) == "Space(x: quniform(0, 1, 0.5), y: the constant 3)"
-
-
 # sample_from
-
-
-@pytest.mark.parametrize("order", ["abcd", "dcba", "bdac"])
-def test_sample_from_values_need_no_order(order: str) -> None:
-    definition = {
-        "a": 1,
-        "b": sample_from(lambda c: c["a"] + 1),
-        "c": sample_from(lambda c: c["b"] + c["a"]),
-        "d": sample_from(lambda c: c["c"] + c["b"]),
-    }
-
-    assert Space({key: definition[key] for key in order}).sample(random.Random(0)) == {"a": 1, "b": 2, "c": 3, "d": 5}
 
 
 def test_sample_from_values_that_need_each_other_are_refused_with_their_circle() -> None:
@@ -365,38 +311,6 @@ def test_a_function_for_ray_tune_reads_the_config_as_there() -> None:
         Space({"x": sample_from(lambda spec: spec.config.widht), "width": 8})
 
 
-def test_a_sample_from_function_sees_a_whole_config_that_it_cannot_change() -> None:
-    seen = []
-
-    def compute(config: Any) -> int:
-        seen.append((list(config), len(config), config.get("missing", 7), config["in"]["list"]))
-        config["in"]["list"].append(9)
-        with pytest.raises(TypeError):
-            config["a"] = 3
-        with pytest.raises(TypeError):
-            config["in"]["list2"] = 3
-        return 0
-
-    config = Space({"a": 1, "in": {"list": [1]}, "x": sample_from(compute)}).sample(random.Random(0))
-
-    assert [entry[:3] for entry in seen] == [(["a", "in", "x"], 3, 7)] * 2
-    assert config["in"]["list"] == [1]
-
-
-def test_a_sample_from_function_runs_once_for_each_config() -> None:
-    calls = []
-
-    def compute(config: Mapping[str, Any]) -> int:
-        calls.append(config)
-        return 1
-
-    space = Space({"y": sample_from(lambda c: c["x"] + c["x"]), "x": sample_from(compute)})
-    calls.clear()
-
-    assert space.sample(random.Random(0)) == {"y": 2, "x": 1}
-    assert len(calls) == 1
-
-
 # Points
 
 
@@ -412,19 +326,6 @@ def space() -> Space:
             "epochs": 27,
         }
     )
-
-
-def test_a_partial_point_is_kept_and_completed(space: Space) -> None:
-    config = space.complete({"model": {"width": 16}, "batch": 64}, random.Random(0))
-
-    assert config["model"]["width"] == 16
-    assert config["batch"] == 64
-    assert config["double"] == 32
-    space.check(config, partial=False)
-    # It takes the form that a sample has.
-    config = space.complete({"dropout": 0, "batch": 32.0}, random.Random(0))
-    assert repr(config["dropout"]) == "0.0"
-    assert repr(config["batch"]) == "32"
 
 
 @pytest.mark.parametrize(
@@ -597,13 +498,6 @@ def test_what_a_config_lacks_is_named_as_the_config_has_it(conditional: Space) -
         conditional.check({"layers": [1, {"width": 8}]}, partial=False)
 
 
-def test_a_complete_config_is_taken_for_the_entry_that_it_is_complete_for() -> None:
-    space = Space({"a": choice([{"x": uniform(0, 1), "y": uniform(0, 1)}, {"x": uniform(0, 1)}])})
-
-    space.check({"a": {"x": 0.5}}, partial=False)
-    assert space.complete({"a": {"x": 0.5}}, random.Random(0)) == {"a": {"x": 0.5}}
-
-
 def test_a_change_keeps_the_entry_where_it_fits_it() -> None:
     space = Space({"a": choice([{"n": 1, "x": uniform(0, 1)}, {"n": 2, "x": uniform(0, 1), "y": uniform(0, 1)}])})
     config = {"a": {"n": 2, "x": 0.25, "y": 0.75}}
@@ -632,19 +526,6 @@ def test_a_function_sees_the_entry_that_was_chosen_and_lists() -> None:
         first, second = config["layers"]
         assert second == first + 1
         assert config["depth"] == [2, first + second, first, config["opt"]["name"]]
-
-
-def test_a_function_that_fails_with_some_entry_shows_when_the_space_is_built() -> None:
-    optimizers = [
-        {"name": "adam", "lr": uniform(0, 1)},
-        *({"name": f"sgd {i}", "momentum": uniform(0, 1)} for i in range(9)),
-    ]
-    for place in range(10):
-        entries = [*optimizers[1 : place + 1], optimizers[0], *optimizers[place + 1 :]]
-        with pytest.raises(
-            SpaceError, match=r"x: its sample_from function raised KeyError: .*momentum \(there are name, lr"
-        ):
-            Space({"opt": choice(entries), "x": sample_from(lambda c: c["opt"]["momentum"])})
 
 
 def test_a_conditional_description_is_plain_and_names_what_it_can_not_make_again() -> None:
@@ -706,16 +587,6 @@ def test_every_config_meets_the_constraint(limited: Space) -> None:
     assert Space(NET).constraint == ""
 
 
-def test_what_the_constraint_allows_comes_as_often_as_without_it(limited: Space) -> None:
-    free, rng = Space(NET), random.Random(0)
-    expected = [config for config in (free.sample(rng) for _ in range(20_000)) if fits(config)]
-    found = [limited.sample(rng) for _ in range(len(expected))]
-
-    for width in (1, 8, 32):
-        below = [sum(config["net"]["width"] <= width for config in configs) for configs in (expected, found)]
-        assert abs(below[0] - below[1]) < 0.06 * len(expected)
-
-
 def test_a_config_that_the_constraint_refuses_is_named(limited: Space) -> None:
     refused = {"net": {"width": 64, "depth": 2}, "lr": 0.5}
     message = r"the constraint fits refuses {'net': {'width': 64, 'depth': 2}, 'lr': 0.5, 'x': 0.5}"
@@ -731,15 +602,6 @@ def test_a_config_that_the_constraint_refuses_is_named(limited: Space) -> None:
     limited.check({"net": {"width": 64, "depth": 1}, "lr": 0.5, "x": 0.5}, partial=False)
     with pytest.raises(SpaceError, match=r"the constraint <lambda> refuses {'a': 1}"):
         Space({"a": 1}, constraint=lambda config: False)
-
-
-def test_a_point_that_nothing_allowed_has_is_refused() -> None:
-    space = Space({"a": uniform(0, 1), "b": uniform(0, 1)}, constraint=lambda config: config["a"] < 0.5)
-
-    with pytest.raises(
-        SpaceError, match=r"allows none of 10,000 sampled configs, the last of which was {'a': 0.75, 'b'"
-    ):
-        space.complete({"a": 0.75}, random.Random(0))
 
 
 @pytest.mark.parametrize(
@@ -758,13 +620,6 @@ def test_a_point_that_nothing_allowed_has_is_refused() -> None:
 def test_a_constraint_that_can_not_be_met_or_fails_shows_when_the_space_is_built(constraint: Any, message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         Space({"a": uniform(0, 1)}, constraint=constraint)
-
-
-def test_a_constraint_is_tried_with_each_entry_of_a_choice() -> None:
-    optimizers = [*({"lr": uniform(0, 1), "n": n} for n in range(9)), {"momentum": uniform(0, 1)}]
-
-    with pytest.raises(SpaceError, match=r"raised KeyError: 'lr', for {'opt': {'momentum'"):
-        Space({"opt": choice(optimizers)}, constraint=lambda config: config["opt"]["lr"] < 0.5)
 
 
 def test_a_constraint_can_not_change_a_config() -> None:

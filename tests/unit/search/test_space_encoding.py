@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from typing import Any
 
 import numpy as np
@@ -50,13 +49,6 @@ def test_a_config_is_a_row_with_a_column_for_each_number_and_each_value_of_a_cho
         [[1, 0, 0.5, NAN, NAN, NAN, 0.125, 0, 1, 0], [0, 1, NAN, 0.25, 0, 1, 0.875, 0, 0, 1]],
     )
     assert all(map(alike, encoding.decode(encoding.encode([sgd, adam])), [sgd, adam]))
-
-
-def test_no_configs_and_no_columns_are_arrays_too() -> None:
-    assert Encoding(SPACE).encode([]).shape == (0, 10)
-    nothing = Encoding(Space({"depth": 3}))
-    assert nothing.encode([{"depth": 3}]).shape == (1, 0)
-    assert nothing.decode(np.empty((2, 0))) == [{"depth": 3}] * 2
 
 
 @pytest.mark.parametrize(
@@ -138,11 +130,3 @@ def test_every_point_of_the_cube_is_a_config_and_its_own_row_says_the_same(
     for config, again in zip(found := encoding.decode(rows), encoding.decode(encoding.encode(found)), strict=True):
         space.check(config, partial=False)
         assert alike(config, again)
-
-
-@given(st.integers(1, 10**9), st.integers(1, 10**9), st.randoms(use_true_random=False))
-def test_whole_numbers_come_back_exactly(low: int, size: int, rng: random.Random) -> None:
-    for make in (mqtune.randint, mqtune.lograndint):
-        domain = make(low, low + size)
-        for value in (low, low + size, rng.randint(low, low + size)):
-            assert domain.at(domain.share(value)) == value
