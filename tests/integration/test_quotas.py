@@ -10,8 +10,7 @@ import pytest
 import redis
 from click.testing import CliRunner
 from contract.journals.gangs import ANY
-from contract.journals.world import ASSIGNMENT, LONG_S, ONE, SHORT_S, ended, staged, started
-from waiting import eventually
+from contract.journals.world import ASSIGNMENT, LONG_S, ONE, ended, staged, started
 
 from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
@@ -104,15 +103,6 @@ def test_a_gang_counts_as_many_slots_as_it_has_seats_and_begins_only_where_a_quo
     assert many.start() == "granted"
 
 
-def test_what_a_dead_worker_ran_counts_until_its_lease_is_over(redis_client: redis.Redis, quotas: Quotas):
-    many = Many(redis_client, "x")
-    quotas.set("x", 1)
-
-    assert many.start(SHORT_S) == "granted"
-    waiting = many.stage()
-    eventually(lambda: many.claim(waiting) == "granted")
-
-
 def test_what_runs_when_a_quota_is_set_counts_from_the_next_heartbeat_on(redis_client: redis.Redis, quotas: Quotas):
     many = Many(redis_client, "x")
     claim = many.stage()
@@ -123,16 +113,9 @@ def test_what_runs_when_a_quota_is_set_counts_from_the_next_heartbeat_on(redis_c
     assert many.start() == "quota"
 
 
-@pytest.mark.parametrize(("pattern", "slots"), [("team a", 1), ("", 1), ("x", -1), ("x", 1.5)])
-def test_what_is_no_quota_is_refused(quotas: Quotas, pattern: str, slots: int):
-    with pytest.raises(ConfigurationError):
-        quotas.set(pattern, slots)
-    assert quotas.all() == []
-
-
 @pytest.mark.parametrize(
     ("pattern", "slots"),
-    [("x", "many"), ("x", ""), ("x", "-1"), ("*", "9" * 5_000), ("[", "0"), ("%", "0"), ("(", "0"), (b"\xff", "0")],
+    [("x", "many"), ("x", "-1"), ("*", "9" * 5_000), ("[", "0"), (b"\xff", "0")],
 )
 def test_what_is_no_quota_in_redis_is_not_listed_and_keeps_nothing_from_running(
     redis_client: redis.Redis, quotas: Quotas, pattern: str | bytes, slots: str

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import redis
 from accounts import Accounts
-from book import Book
 from click.testing import CliRunner
 from fleets import worker
 from test_client import NAME, AnsweringDriver
@@ -18,7 +16,7 @@ from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
-from mqtune.cli.ui.feed import Feed, Feeds
+from mqtune.cli.ui.feed import Feeds
 from mqtune.cli.ui.logs import Log
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.steering import steer
@@ -103,32 +101,6 @@ def test_who_has_how_much_is_shown_to_a_monitor_by_name_where_the_page_shows_the
     assert [each for each in accounts.refused() if DEMANDS in each or QUOTAS in each or "mqtune:quota:" in each] == []
 
 
-def test_nobody_shares_the_server_of_an_experiment_that_runs_on_this_machine_alone(
-    redis_server: EmbeddedServer, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-):
-    """Its driver says to nobody what it wants, so that it would stand there as one that nobody drives."""
-    Fleet(redis_client, patience_s=1.0).join(worker(busy={busy_as("alone"): 1}), hold_s=60)
-    monkeypatch.setattr(Places, "servers", lambda _: iter([redis_server.url]))
-    places = Places([], None, broker_alone=False)
-
-    with contextlib.closing(Feeds(places.find)) as feeds:
-        page = fleet_page(places, feeds)
-
-    assert (len(page["workers"]), page["shares"], page["problems"]) == (1, [], [])
-
-
-def test_an_account_of_an_earlier_version_is_told_why_no_shares_are_shown(driver: AnsweringDriver, accounts: Accounts):
-    places = Places([], accounts.make("monitor", without=DEMANDS), broker_alone=True)
-
-    with contextlib.closing(Feeds(places.find)) as feeds:
-        page = fleet_page(places, feeds)
-
-    assert page["shares"] == []
-    assert [each for each in page["problems"] if "make it again with mqtune acl" in each] == page["problems"] != []
-    assert page["waiting"]
-    assert len(accounts.refused()) == 1
-
-
 def test_a_trial_and_an_experiment_say_why_they_wait_as_the_command_line_does(
     driver: AnsweringDriver, redis_server: EmbeddedServer, redis_client: redis.Redis
 ):
@@ -197,11 +169,3 @@ def test_output_that_an_account_may_not_ask_for_says_so(driver: AnsweringDriver,
     assert is_over
     assert "it can't be asked for: " in text
     accounts.refused()
-
-
-def test_what_is_on_this_machine_is_shown_where_its_broker_is_gone(mqtune_home: Path):
-    Book(mqtune_home / "mine").save()
-    places = Places([], "redis://127.0.0.1:1/0", broker_alone=False)
-
-    with contextlib.closing(Feed(places.find("mine"), lambda _: False)) as feed:
-        assert feed.experiment.name == "mine"
