@@ -19,12 +19,7 @@ from mqtune.cli import group
 from mqtune.cli.ui.places import Places
 from mqtune.client import Answer, ExperimentHandle
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import (
-    BrokerUnavailable,
-    ConfigurationError,
-    MessageVersionError,
-    RequestRefused,
-)
+from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MessageVersionError, RequestRefused
 from mqtune.core.events import (
     START,
     AttemptStarted,
@@ -314,16 +309,7 @@ def _created(client: Any, keys: ExperimentKeys, definition: dict[str, object]) -
     client.xadd(keys.journal, {"e": ExperimentCreated(name="odd", definition=definition, at=1.0).encode()})
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        _other_entry,
-        _other_journal,
-        _other_meta,
-        _no_definition,
-        _odd_place,
-    ],
-)
+@pytest.mark.parametrize("spoil", [_other_entry, _other_journal, _other_meta, _no_definition, _odd_place])
 def test_an_experiment_with_something_that_is_none_of_mqtunes_is_named_and_hides_no_other(
     redis_server: EmbeddedServer,
     redis_client: Any,

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from altered_worker import altered_worker, let_go, tuner_of
 from restartable import RestartableRedis
-from waiting import eventually, lives
+from waiting import eventually
 
 import mqtune
 from mqtune.core.trial import TrialStatus
 from mqtune.testing.backends.world import drive
 
-#: A worker that looks for trials that wait twice a second, and acts on four seconds of it.
-QUICK = """
+#: A worker that looks twice a second for trials that wait, and acts on four seconds of it. As soon as there is a file that
+#: says so, its first connection asks the queue for nothing more.
+STUCK_UNTIL_RECONNECTED = """
 from pathlib import Path
 from mqtune.worker import app as worker_app
 timing = Timing(round_s=0.5, stuck_s=4.0)
 stuck = Path({stuck!r})
 ask = worker_app.TrialChannel._brpop_start
-"""
-#: Its first connection asks the queue for nothing more, as soon as there is a file that says so.
-STUCK_UNTIL_RECONNECTED = (
-    QUICK
-    + """
 channels = []
 def ask_if_not_stuck(channel, timeout=None):
     if channel not in channels:
@@ -36,19 +30,6 @@ def ask_if_not_stuck(channel, timeout=None):
     if channel is not channels[0] or not stuck.exists():
         ask(channel, timeout)
 worker_app.TrialChannel._brpop_start = ask_if_not_stuck
-"""
-)
-#: As soon as there is a file that says so, what a trial sends can't be joined for lack of memory.
-NO_MEMORY = """
-from pathlib import Path
-from mqtune.worker.uplink import Stream
-full = Path({full!r})
-read = Stream.read
-def read_if_there_is_memory(stream):
-    if full.exists():
-        raise MemoryError("no room")
-    return read(stream)
-Stream.read = read_if_there_is_memory
 """
 SLOTS = ("--gpus", "0", "--slots", "2", "--cpus", "2")
 
@@ -97,19 +78,3 @@ def test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on(
         log = (tmp_path / "worker.log").read_text()
         assert log.count("reconnecting") == 1
         assert "this worker restarts" not in log
-
-
-def test_a_worker_whose_uplink_has_died_ends_at_once_with_an_error_and_its_trials_with_it(
-    server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
-) -> None:
-    full = tmp_path / "full"
-    with altered_worker(server.url, tmp_path, NO_MEMORY.format(full=str(full)), *SLOTS) as worker:
-        first, second = (tuner.add({"number": number}) for number in (1, 2))
-        drive(tuner, lambda: first.attempt.reports and second.attempt.reports)
-        below = psutil.Process(worker.pid).children(recursive=True)
-        full.touch()
-        let_go(tmp_path, 1)
-
-        assert worker.wait(20) == os.EX_SOFTWARE, "a supervisor starts it again"
-        eventually(lambda: not any(lives(process) for process in below))
-        assert "the thread mqtune-uplink can't go on" in (tmp_path / "worker.log").read_text()

@@ -17,7 +17,7 @@ from mqtune.core.keys import DEMANDS, SHARES
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Share, Table, lists_of
 from mqtune.core.timing import Timing
-from mqtune.journal import Demands, Fleet, Quotas, RedisClient, celery_url
+from mqtune.journal import Demands, Fleet, RedisClient, celery_url
 from mqtune.worker import TrialTransport
 
 QUEUE = f"mqtune-{QUEUE_VERSION}.gpu0.cpu1"
@@ -63,9 +63,7 @@ def who_divides(client: Any) -> bytes:
     return number
 
 
-def test_each_demand_holds_until_its_experiment_leaves_or_says_nothing_more(
-    redis_client: RedisClient,
-):
+def test_each_demand_holds_until_its_experiment_leaves_or_says_nothing_more(redis_client: RedisClient):
     demands = Demands(redis_client, patience_s=1.0)
 
     for token, wanted in (("a", 3), ("b", 5), ("a", 4)):
@@ -132,9 +130,7 @@ def test_who_comes_new_divides_and_the_others_hear_their_share_from_it(redis_cli
     assert redis_client.hkeys(DEMANDS) == [b"a"]
 
 
-def test_what_a_silent_driver_does_not_use_is_lent_to_others_until_it_speaks_again(
-    redis_client: RedisClient,
-):
+def test_what_a_silent_driver_does_not_use_is_lent_to_others_until_it_speaks_again(redis_client: RedisClient):
     Fleet(redis_client, patience_s=1.0).join(worker(queue=QUEUE, slots=4, busy={"b": 1}), HOLD_S)
     a, b = Driver(redis_client, "a"), Driver(redis_client, "b")
     # Other experiments' text is no clock.
@@ -154,54 +150,7 @@ def test_what_a_silent_driver_does_not_use_is_lent_to_others_until_it_speaks_aga
     assert eventually(lambda: (a.look(wanted=4).limit, b.look(wanted=4, running=1).limit) == (2, 2))
 
 
-def test_who_was_frozen_while_it_divided_writes_over_nothing_when_it_goes_on(
-    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-):
-    fleet = Fleet(redis_client, patience_s=1.0)
-    fleet.join(worker(queue=QUEUE, slots=4), HOLD_S)
-    first, second = Driver(redis_client, "a"), Driver(redis_client, "b")
-    read = Fleet.workers
-    published: list[Any] = []
-
-    def frozen(fleet: Fleet) -> Any:
-        found = read(fleet)
-        if not published:
-            published.append(None)
-            # It has no share yet, as the first has not come to publish one.
-            second.look()
-            published[0] = redis_client.hgetall(SHARES)
-        return found
-
-    monkeypatch.setattr(Fleet, "workers", frozen)
-    assert first.look() == Share(), "it knew of nobody else"
-
-    assert redis_client.hgetall(SHARES) == published[0]
-    assert first.look() == Share(limit=2, at_most=2, rivals=1, wanted=[QUEUE])
-
-
-@pytest.mark.usefixtures("four_slots")
-def test_quotas_and_caps_hold_for_the_names_that_fit_them_whatever_a_driver_says(redis_client: redis.Redis):
-    quotas = Quotas(redis_client, patience_s=1.0)
-    quotas.set("team-*", 1)
-    quotas.set_cap("*-b", "olaf", priority="low", share=2.0)
-    first, second = Driver(redis_client, "team-a"), Driver(redis_client, "team-b")
-
-    assert first.look().full == "its quota is used up: 1 slots for all experiments whose names fit team-*"
-    share = second.look(priority="high", weight=9.0)
-    assert (share.limit, share.priority) == (0, "low")
-    assert share.capped == (
-        "; priority low and share 2 are the most for experiments whose names fit *-b, as set by olaf"
-    )
-    quotas.drop("team-*")
-    quotas.drop("*-b")
-    share = second.look(priority="high", weight=9.0)
-    assert (share.limit, share.priority, share.capped) == (3, "high", "")
-
-
-@pytest.mark.parametrize(
-    "kept",
-    [b"", b"\x81\xa5limit\xa1x", b"\x81\xa8priority\xa1x", b"\x91" * 2_000],
-)
+@pytest.mark.parametrize("kept", [b"", b"\x81\xa5limit\xa1x", b"\x81\xa8priority\xa1x", b"\x91" * 2_000])
 @pytest.mark.usefixtures("four_slots")
 def test_a_share_or_a_register_that_makes_no_sense_disturbs_no_driver(redis_client: redis.Redis, kept: bytes):
     first, second = Driver(redis_client, "a"), Driver(redis_client, "b")

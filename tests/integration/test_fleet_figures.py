@@ -166,28 +166,6 @@ def test_a_driver_that_does_not_read_on_is_behind(redis_client: redis.Redis, rea
     assert looked(read)[name] == 0
 
 
-def test_a_teams_monitor_sees_its_own_experiments_and_asks_for_others_once(
-    redis_client: redis.Redis, reader: Reader, accounts: Accounts
-) -> None:
-    ours, theirs = Driven(redis_client, "team-a-1"), Driven(redis_client, "team-b-1")
-    ours.stage()
-    theirs.stage()
-    shared = f"{QUEUE}@{TEAM},team-b-*"
-    Fleet(redis_client, patience_s=5).join(worker("w@h", queue=shared, slots=2), LONG_S)
-    redis_client.lpush(f"{QUEUE}@{TEAM}", "{}")
-    read = reader(experiments=TEAM)
-    seen = looked(read)
-    accounts.refused()
-    looked(read)
-
-    assert {each.split()[1] for each in seen if each.startswith("experiment_")} == {"team-a-1"}
-    assert seen[f"queue_slots {shared}"] == 2
-    assert [each for each in seen if each.startswith("queue_waiting")] == [
-        f"queue_waiting {QUEUE}@{TEAM} {priority}" for priority in ("high", "normal", "low")
-    ]
-    assert not [each for each in accounts.refused() if "team-b-1" in each]
-
-
 def test_workers_write_what_trials_use_and_whoever_may_look_reads_it_and_no_other_team(accounts: Accounts) -> None:
     ours, theirs = ("team-a-1", "w@h"), ("team-b-1", "w@h")
     use = LiveUse(1, {"0": DeviceUse(87.0, 5e9, 412.0)}, 1.5, 2e9, {}, {"sampled_s": 10.0})

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 import redis
-from restartable import RestartableRedis
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
@@ -155,20 +154,6 @@ def test_following_ends_with_the_experiment(redis_server: EmbeddedServer, writer
     assert isinstance(seen[0], ExperimentCreated)
     assert [event.trial for event in seen if isinstance(event, TrialStaged)] == writer.trials()
     assert isinstance(seen[-1], ExperimentEnded)
-
-
-def test_a_server_that_comes_back_is_followed_on(tmp_path: Path):
-    with RestartableRedis(tmp_path) as server:
-        writer = Writer(server.client)
-        writer.stage(3)
-        with contextlib.closing(Follower(server.url, NAME, patience_s=20)) as follower:
-            listening(follower, writer)
-            before = len(writer.ids)
-
-            server.restart()
-            writer.stage(3)
-
-            assert read_until(follower, writer.ids[-1]) == writer.ids[before:]
 
 
 def test_a_server_that_ends_with_its_experiment_takes_nothing_of_it_away(tmp_path: Path):

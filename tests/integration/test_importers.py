@@ -228,22 +228,3 @@ def test_an_importer_that_is_frozen_is_killed_and_takes_no_trial_along(slots: Ca
     zygote.kill(trial.pid)
     gone(zygote)
     zygote.close()
-
-
-#: Holds some 100 MB, so that a copy in each slot would show beside the few MB that each process has of its own.
-HOLDS: Final = "import random; HELD = [str(random.random()) for _ in range(1_200_000)]\n"
-
-
-def test_eight_slots_take_little_more_memory_than_one(slots: Callable[..., Slots]) -> None:
-    slots_ = slots(HOLDS)
-    scouts = len(psutil.Process(slots_.importer.pid).children())
-    slots_.fork("0")
-    eventually(lambda: len(psutil.Process(slots_.importer.pid).children(recursive=True)) == scouts + 2)
-    with_one = slots_.importer.size
-
-    for device in range(1, 8):
-        slots_.fork(str(device))
-    eventually(lambda: len(psutil.Process(slots_.importer.pid).children(recursive=True)) == scouts + 16)
-
-    assert with_one > 64 << 20
-    assert slots_.importer.size < 1.35 * with_one

@@ -12,8 +12,7 @@ import psutil
 import pytest
 from waiting import eventually, lives
 
-from mqtune.core.machine import describe_process
-from mqtune.worker import MARK, end_leftovers, processes as leftovers
+from mqtune.worker import MARK, end_leftovers
 
 #: Tells its mark, as a worker that starts a zygote does, and sleeps.
 WORKER = "import time; from mqtune.core.machine import describe_process as me; print(me(), flush=True); time.sleep(60)"
@@ -82,10 +81,3 @@ def test_what_is_not_known_to_be_a_dead_workers_is_left_alone(start: Start, mark
 
     assert other.pid not in end_leftovers(5)
     assert lives(other)
-
-
-def test_who_was_started_by_a_dead_workers_trial_does_not_kill_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    mark, line = describe_process(), (os.getpid(), os.getppid())
-    monkeypatch.setattr(leftovers, "mark_of", lambda pid: mark if pid in line else "")
-
-    assert end_leftovers(5) == []

@@ -109,20 +109,6 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(far: Far, tmp_path: Path) 
         far.ask()
 
 
-def test_a_worker_that_was_started_anew_still_has_what_it_claimed_last(far: Far) -> None:
-    stdout = far.logs.files("e", Claim(ONE, 2, "token"))[0]
-    stdout.parent.mkdir(parents=True)
-    stdout.write_bytes(b"from before")
-    keys = ExperimentKeys("e")
-    far.client.hset(keys.trial(ONE), mapping={"attempt": 2, "worker": "w2@far"})
-    with pytest.raises(LogUnavailable, match="did not run here"):
-        far.ask(attempt=2)
-
-    far.client.hset(keys.trial(ONE), "worker", WORKER)
-
-    assert far.ask(attempt=2) == LogChunk(b"from before", 0, 11, is_open=False)
-
-
 ODD: dict[str, object] = {
     "too short": ["token", "0001"],
     "a path for a token": ["../../x", "0001", 1, "stdout", 0],

@@ -7,26 +7,14 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from contract.journals.world import (
-    LONG_S,
-    ONE,
-    InWorld,
-    reported,
-    segment,
-)
+from contract.journals.world import LONG_S, ONE, InWorld, reported, segment
 from faulty_proxy import FaultyProxy
 from restartable import RestartableRedis
 from waiting import eventually
 
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.timing import Timing
-from mqtune.journal import (
-    ControlChannel,
-    Order,
-    RedisClient,
-    RedisJournal,
-    open_client,
-)
+from mqtune.journal import ControlChannel, Order, RedisClient, RedisJournal, open_client
 
 #: How long a command here may take before its connection counts as dead.
 TIMEOUT_S = 0.3

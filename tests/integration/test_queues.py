@@ -13,7 +13,7 @@ import pytest
 import redis
 from fleets import worker
 
-from mqtune.backends import MOST_AT_ONCE, CeleryBackend, EmbeddedServer, Offer, Together
+from mqtune.backends import CeleryBackend, EmbeddedServer, Offer, Together
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal import Fleet, RedisJournal, ServerClock
@@ -117,30 +117,6 @@ def test_the_settings_of_another_celery_project_in_the_drivers_shell_change_noth
 
 def offers(*numbers: int, **config: Any) -> list[Offer]:
     return [Offer(TrialId(f"{number:04d}"), 1, config) for number in numbers]
-
-
-def in_order(client: Any, key: Any) -> list[str]:
-    """The trials of the messages in a list, in the order in which workers take them."""
-    return [json.loads(message)["headers"]["id"].split("/")[1] for message in reversed(client.lrange(key, 0, -1))]
-
-
-def pushes(client: Any) -> int:
-    calls: int = client.info("commandstats").get("cmdstat_lpush", {"calls": 0})["calls"]
-    return calls
-
-
-def test_many_attempts_take_one_command_for_each_queue_and_come_in_their_order(
-    backend: CeleryBackend, redis_client: redis.Redis
-) -> None:
-    before, numbers = pushes(redis_client), range(1, 3 * MOST_AT_ONCE + 1)
-
-    backend.publish_all(offers(*numbers))
-
-    assert pushes(redis_client) == before + 2 * 3
-    plain, linked = (in_order(redis_client, queue_name(offer)) for offer in (PLAIN, LINKED))
-    assert sorted(plain + linked) == [offer.trial for offer in offers(*numbers)]
-    assert (plain, linked) == (sorted(plain), sorted(linked))
-    assert (plain[:2], linked[0]) == (["0001", "0002"], "0003")
 
 
 def test_a_message_is_the_same_as_celery_sends_it_and_kombu_puts_it(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +9,6 @@ import redis
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
-from mqtune.core.timing import Timing
 from mqtune.journal import RedisClient, RedisJournal, connect
 
 
@@ -22,14 +20,6 @@ def client(redis_server: EmbeddedServer) -> Iterator[RedisClient]:
 
 def connections(watching: redis.Redis) -> list[str]:
     return [each["id"] for each in watching.client_list() if each["name"] == "mqtune-kept"]
-
-
-def test_threads_get_the_answers_to_their_own_commands(client: RedisClient) -> None:
-    def asked(number: int) -> bool:
-        return bool(client.echo(str(number)) == str(number).encode())
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(asked, range(2_000)))
 
 
 def test_a_limited_client_has_no_more_connections_than_it_may_whatever_its_threads(
@@ -87,32 +77,6 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
     monkeypatch.setattr(client, "parse_response", parse)
 
     assert client.echo("second") == b"second"
-
-
-def test_a_cut_connection_is_told_once_and_the_others_are_looked_at_before_they_are_used(
-    client: RedisClient, redis_client: redis.Redis
-) -> None:
-    client.timing = Timing(fresh_s=60.0)
-    both = threading.Barrier(2)
-
-    def at_once() -> None:
-        both.wait(timeout=5)
-        client.blpop(["nothing"], timeout=0.2)
-
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(at_once), pool.submit(at_once)]:
-            done.result()
-    found = connections(redis_client)
-    assert len(found) >= 2
-    for each in found:
-        redis_client.client_kill_filter(_id=each)
-    eventually(lambda: not connections(redis_client))
-
-    with pytest.raises(redis.ConnectionError):
-        client.ping()
-
-    assert client.ping()
-    assert client.ping()
 
 
 def test_a_server_that_was_demoted_is_connected_to_anew(client: RedisClient, redis_client: redis.Redis) -> None:

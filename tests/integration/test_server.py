@@ -231,21 +231,6 @@ def test_a_second_server_on_a_folder_is_refused_and_the_first_runs_on(tmp_path: 
         assert EmbeddedServer.running_url(tmp_path) == url
 
 
-def test_a_second_server_is_refused_also_where_the_file_system_has_no_locks(
-    server: EmbeddedServer, tmp_path: Path, binary: ServerBinary, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_locks(*_: object) -> None:
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
-    with pytest.raises(NameTaken):
-        EmbeddedServer.start(tmp_path, binary=binary)
-    server.stop()
-
-    with EmbeddedServer.start(tmp_path, binary=binary) as second:
-        assert EmbeddedServer.running_url(tmp_path) == second.url
-
-
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_killed_owner_leaves_no_process_and_no_secret(tmp_path: Path, hangs: bool) -> None:
     with owner_process(tmp_path) as (owner, pid, _):

@@ -19,14 +19,7 @@ from mqtune.core.keys import ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.submission import Submission
 from mqtune.core.timing import Timing
-from mqtune.journal import (
-    MOST_SHORT,
-    RedisClient,
-    RedisJournal,
-    Submissions,
-    connect,
-    experiments_on,
-)
+from mqtune.journal import MOST_SHORT, RedisClient, RedisJournal, Submissions, connect, experiments_on
 from mqtune.trainable import Bundle, File
 
 KEY = "the key of this test's workers"
@@ -171,28 +164,6 @@ def test_what_somebody_drives_is_neither_submitted_nor_taken(there: Submissions,
     RedisJournal(client, "other").lock("a person", "process 1", 20)
     with pytest.raises(NameTaken, match="somebody drives experiment 'other'"):
         submit(there, "other")
-
-
-def test_a_person_ends_one_that_waits_at_once_and_the_worker_of_any_other_hears_of_it(
-    there: Submissions, briefly: Submissions
-):
-    assert there.halt("sweep", "by ada") == "unknown"
-    submit(there)
-    assert (there.halt("sweep", "by ada"), there.halt("sweep", "by bob")) == ("stopped", "ended")
-    found = state(there)
-    assert (found.how, found.reason, there.due()) == ("stopped", "by ada", [])
-
-    submit(there)
-    _, token = take(there)
-    assert (there.halt("sweep", "by ada"), there.keep("sweep", token)) == ("told", "stop")
-    # A worker that is drained meanwhile gives nothing back that nobody wants.
-    there.leave("sweep", token, "again", code=None, reason="drained", output="")
-    assert states(there) == ("ended", 1, "stopped")
-
-    submit(there)
-    take(briefly)
-    eventually(lambda: there.due() == ["sweep"])
-    assert there.halt("sweep", "by ada") == "stopped"
 
 
 def test_who_may_write_to_the_server_and_has_no_key_has_nothing_else_run(there: Submissions, client: redis.Redis):

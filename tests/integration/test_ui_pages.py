@@ -6,13 +6,12 @@ Skipped where there is no Chromium with its driver.
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -26,7 +25,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.keys import Keys
 from test_client import NAME, AnsweringDriver
 
-from mqtune.cli import group
+from mqtune.cli import group, ui
 from mqtune.cli.place import Place
 from mqtune.cli.ui.access import Access
 from mqtune.cli.ui.app import Page
@@ -48,13 +47,8 @@ pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no c
 
 FLAGS: Final = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
-    *(
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-dev-shm-usage",
-        "--disable-extensions",
-    ),
-    *("--window-size=1300,1400", "--host-resolver-rules=MAP tune.example 127.0.0.1"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+    *("--disable-extensions", "--window-size=1300,1400"),
 )
 #: How long a page may take on a busy machine.
 PAGE_S: Final = 60.0
@@ -176,11 +170,11 @@ def driver() -> Iterator[Any]:
 
 
 @contextlib.contextmanager
-def serving(driver: Any, places: Places, *names: str, steers: bool = False) -> Iterator[Browser]:
+def serving(driver: Any, places: Places, *, steers: bool = False) -> Iterator[Browser]:
     """A browser with the page of a server that runs in a thread of this process."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    access = Access("127.0.0.1", port, names)
+    access = Access("127.0.0.1", port, ())
     server = server_of(Page(places, access, steers=steers))
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
@@ -290,21 +284,6 @@ def test_selected_trials_stand_side_by_side_and_go_into_a_file(browser: Browser)
     browser.shows("Side by side", "2.8")
     differ = "return [...document.querySelectorAll('tr.differs td:first-child')].map((each) => each.innerText)"
     assert {"lr", "width", "best loss"} <= set(browser.run(differ))
-
-
-def test_any_number_of_trials_is_scrolled_through_a_window_of_rows(driver: Any, tmp_path: Path):
-    book = Book(tmp_path / "many")
-    for number in range(1, 1_001):
-        book.run(f"{number:04}", float(number))
-    book.save()
-    with serving(driver, Places([Place("many", tmp_path / "many", None)], None, broker_alone=False)) as page:
-        page.go("#/e/many")
-        page.shows("Trials (1,000)", "0001")
-        page.run("const pane = document.querySelector('.window'); pane.scrollTop = pane.scrollHeight")
-        eventually(lambda: rows(page)[-1] == "1000")
-        assert 0 < len(rows(page)) < 200
-        page.driver.find_element("css selector", "[aria-label^='select all']").click()
-        page.shows("1,000 selected")
 
 
 def test_a_chart_has_its_choices_which_a_link_brings_back(browser: Browser):
@@ -433,59 +412,11 @@ def test_a_report_is_on_the_screen_at_once(browser: Browser, home: Path, books: 
         assert any(seconds < 1 for seconds in took)
 
 
-@contextlib.contextmanager
-def proxied(page: str) -> Iterator[str]:
-    """The URL of a proxy for a page, under another name and below a path, which it does not pass on, as nginx without more words."""
-
-    class Relay(BaseHTTPRequestHandler):
-        def relay(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            kept = {name: each for name, each in self.headers.items() if name.lower() not in ("host", "connection")}
-            with contextlib.closing(HTTPConnection(page.partition("//")[2])) as upstream:
-                upstream.request(self.command, self.path.removeprefix("/team/tune"), body or None, kept)
-                answer = upstream.getresponse()
-                self.send_response_only(answer.status)
-                for name, each in answer.getheaders():
-                    if name.lower() not in ("connection", "transfer-encoding"):
-                        self.send_header(name, each)
-                self.end_headers()
-                with contextlib.suppress(OSError):
-                    while part := answer.read1(65_536):
-                        self.wfile.write(part)
-
-        do_GET = do_POST = relay
-
-        def log_message(self, *_: object) -> None:
-            """Print nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Relay) as proxy:
-        # A stream that nobody reads any more shows that with its next message.
-        proxy.daemon_threads = True
-        thread = threading.Thread(target=proxy.serve_forever)
-        thread.start()
-        yield f"http://tune.example:{proxy.server_port}/team/tune"
-        proxy.shutdown()
-        thread.join()
-
-
-def test_the_page_is_live_behind_a_proxy_that_has_another_name(driver: Any, home: Path):
-    book, file = mine(home, "proxied"), JournalFile(home / "proxied" / JOURNAL_FILE)
-    places = Places([Place("proxied", home / "proxied", None)], None, broker_alone=False)
-    with contextlib.closing(file), serving(driver, places, "tune.example") as browser, proxied(browser.url) as url:
-        file.begin(book.entries)
-        browser.url = url
-        browser.open()
-        # The token has been taken from the address.
-        browser.shows("proxied")
-        browser.go("#/e/proxied")
-        browser.shows("Trials (30)", "0029")
-        before = len(book.entries)
-        book.run("0031", 0.5)
-        file.append(book.entries[before:])
-        browser.shows("31\ntrials")
-        driver.get("about:blank")
-    # Of a header that a browser heeds where there is TLS.
-    assert browser.complaints("Cross-Origin-Opener-Policy") == []
+def test_no_link_of_the_page_is_absolute_so_that_a_proxy_may_have_it_below_any_path():
+    absolute = re.compile(r"""(src|href)=["']/|(fetch|import|EventSource)\(["'`]/|from ["']/""")
+    files = [file for file in Path(ui.__file__).parent.glob("assets/*") if file.suffix != ".svg"]
+    assert files
+    assert [file.name for file in files if absolute.search(file.read_text())] == []
 
 
 def seconds_until_shown(browser: Browser, book: Book, file: JournalFile, value: float) -> float:

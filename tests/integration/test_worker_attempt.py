@@ -18,29 +18,15 @@ from losing import set_back, snapshot
 from one_worker import Machine
 from waiting import eventually, is_gone, lives
 
-from mqtune.core.events import (
-    AttemptStarted,
-    CheckpointSaved,
-    Requested,
-)
+from mqtune.core.events import AttemptStarted, CheckpointSaved, Requested
 from mqtune.core.timing import Timing
-from mqtune.core.trial import (
-    UNDRIVEN,
-    AttemptEnd,
-    Intent,
-    TrialId,
-    attempt_and_number,
-)
+from mqtune.core.trial import UNDRIVEN, AttemptEnd, Intent, TrialId, attempt_and_number
 from mqtune.journal import FENCED, GAP, MemoryJournal
-from mqtune.worker import (
-    IMPORTER_IDLE_S,
-    revoke,
-)
+from mqtune.worker import IMPORTER_IDLE_S, revoke
 
 CODE = """
 import os, signal, time
 from pathlib import Path
-import msgpack
 import mqtune
 
 def raises(config):
@@ -67,27 +53,10 @@ def resumable(config):
         mqtune.report({"epoch": epoch}, checkpoint={"epoch": epoch})
         time.sleep(0.002)
 
-def files(config):
-    start = mqtune.get_checkpoint()
-    epoch = 0 if start is None else int((start.path / "epoch").read_text())
-    folder = mqtune.get_context().folder / "state"
-    folder.mkdir()
-    while True:
-        epoch += 1
-        (folder / "epoch").write_text(str(epoch))
-        mqtune.report({"epoch": epoch}, checkpoint=folder)
-        time.sleep(0.002)
-
 def waits_for(config):
     mqtune.report({"loss": 1})
     while not os.path.exists(config["file"]):
         time.sleep(0.01)
-
-def imports_late(config):
-    import sys
-    there = "wave" in sys.modules
-    import wave
-    mqtune.report({"loss": float(there)})
 
 def deaf(config):
     mqtune.report({"loss": 1})
@@ -134,7 +103,6 @@ def reports_from_a_program(config):
 
 def keeps_files(config):
     Path("model.txt").write_text(config["who"])
-    time.sleep(config.get("sleep_s", 0))
     context = mqtune.get_context()
     folder = {"folder": str(context.folder), "real_folder": os.path.realpath(context.folder)}
     mqtune.report({"loss": 1, "here": os.getcwd(), "code": Path("worker_code.py").read_text()[:10], **folder})
@@ -360,26 +328,6 @@ def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(machine: Machin
     assert handed_back.ended().end is AttemptEnd.HANDED_BACK
     machine.services = replace(machine.services, timing=replace(timing, pause_grace_s=0.1))
     assert machine.start("deaf", trial="0003").has_reported(1).intend(Intent.PAUSE).ended().end is AttemptEnd.PAUSED
-
-
-@pytest.mark.parametrize(
-    ("kills", "how", "code"),
-    [(1, "os.kill(os.getpid(), 9)", None), (2, "os.kill(os.getpid(), 9)", -9)],
-)
-def test_an_import_that_ends_its_process_or_is_killed_from_outside_is_tried_once_more(
-    machine: Machine, tmp_path: Path, kills: int, how: str, code: int | None
-) -> None:
-    mark = f"import os; marks = os.listdir({str(tmp_path)!r}).count; killed = [m for m in '12' if marks(m)]"
-    kill = f"if len(killed) < {kills}: open({str(tmp_path)!r} + '/' + '12'[len(killed)], 'w'); {how}"
-    (machine.code_root / "worker_code.py").write_text(f"{mark}\n{kill}\n{CODE}")
-
-    ended = machine.start("steady").ended()
-
-    if code is None:
-        assert ended.end is AttemptEnd.COMPLETED
-    else:
-        assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, "ImportDied")
-        assert f"died with {code}" in ended.error
 
 
 @pytest.mark.parametrize("broken", ["definition", "code root", "checkpoint"])

@@ -26,31 +26,7 @@ import mqtune
 
 SEEN_ON_IMPORT = os.environ.get("SLOT")
 
-def steady(config):
-    mqtune.report({"x": config["x"], "slot": SEEN_ON_IMPORT})
-
 def waits(config):
-    mqtune.report({"pid": os.getpid()})
-    while True:
-        time.sleep(0.01)
-
-def stops_itself(config):
-    mqtune.report({"x": 1})
-    raise mqtune.StopTrial
-
-def kills_its_zygote(config):
-    os.kill(os.getppid(), 9)
-    time.sleep(60)
-
-def tells_of_signals(config):
-    before = signal.getsignal(signal.SIGCHLD)
-    mqtune.report({"child": repr(before), "mask": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())]})
-    child = subprocess.Popen([sys.executable, "-c", "pass"])
-    child.wait()
-
-def orphans(config):
-    for _ in range(3):
-        subprocess.run(["sh", "-c", "true & true"])
     mqtune.report({"pid": os.getpid()})
     while True:
         time.sleep(0.01)
@@ -226,7 +202,6 @@ def test_a_signal_for_a_trial_that_has_ended_does_not_hit_the_next(trials) -> No
 #: What modules do on import, from which a zygote could take harm.
 HOSTILE = {
     "ignores": "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
-    "resets": "import signal; signal.signal(signal.SIGCHLD, signal.SIG_DFL)",
     "reaps": """
 import os, signal
 

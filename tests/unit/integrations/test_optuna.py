@@ -102,6 +102,27 @@ def test_once_trials_are_stopped_early_chance_has_a_third_of_the_configs(story: 
     assert 9 <= at_random() <= 21
 
 
+def test_where_parameters_hang_on_a_choice_two_suggestions_of_three_draw_that_alone() -> None:
+    model = mqtune.choice([{"name": "quick", "y": mqtune.uniform(0, 1)}, {"name": "slow", "z": mqtune.uniform(0, 1)}])
+    story = Study(bound(space=Space({"x": mqtune.uniform(0, 1), "model": model})))
+
+    def try_(config: Config | None = None) -> Config:
+        trial = story.begin(config)
+        slowness = 5 * (trial.config["model"]["name"] == "slow")
+        story.report(trial, abs(trial.config["x"] - 0.3) + slowness)
+        return story.end(trial, TrialStatus.EARLY_STOPPED).config
+
+    for number in range(40):
+        x = number / 40
+        try_({"x": x, "model": {"name": "quick", "y": x} if number % 2 else {"name": "slow", "z": x}})
+    suggested = [try_() for _ in range(60)]
+
+    slow = [abs(config["x"] - 0.3) < 0.1 for config in suggested if config["model"]["name"] == "slow"]
+    # Half of two thirds, which no model would try. Of those whose other parameters are left to chance too, a fifth is near.
+    assert 0.2 * len(suggested) < len(slow) < 0.5 * len(suggested)
+    assert sum(slow) > 0.3 * len(slow)
+
+
 def test_a_parameter_that_hangs_on_another_one_is_asked_for_where_it_is_there() -> None:
     story = Study(bound(space=CONDITIONAL))
     for _ in range(40):
@@ -111,6 +132,7 @@ def test_a_parameter_that_hangs_on_another_one_is_asked_for_where_it_is_there() 
         own = {"opt/0/lr"} if opt["name"] == "adam" else {"opt/1/lr", "opt/1/nesterov"}
         own |= {"opt/1/nesterov/1"} if opt.get("nesterov") is not None else set()
         assert params.keys() == {"opt", "layers/0", "layers/1/momentum", *own}
+        assert not story.model[-1].system_attrs, "it is not taken to have tried what was not chosen"
         story.end(story.report(trial, opt["lr"] if opt["name"] == "adam" else 9 + opt["lr"]))
 
     later = [trial.params["opt"] for trial in story.model[-15:]]
@@ -127,6 +149,17 @@ def test_what_the_constraint_refuses_is_asked_for_again_and_teaches_nothing() ->
     refused = [seen for seen in story.model if seen.params["x"] + seen.params["y"] >= 0.5]
     assert refused
     assert all(seen.state is TrialState.FAIL for seen in refused)
+
+
+def test_a_sampler_that_finds_nothing_allowed_leaves_it_to_chance() -> None:
+    class Stubborn(optuna.samplers.RandomSampler):
+        def sample_independent(self, *arguments: Any) -> float:
+            return 1.0
+
+    config = bound(Stubborn(), space=LIMITED).suggest(TrialId("0001"))
+
+    assert config is not None
+    LIMITED.check(config, partial=False)
 
 
 def test_a_config_that_is_adopted_teaches_what_its_entry_has() -> None:
@@ -197,6 +230,14 @@ def test_a_trial_that_has_diverged_counts_as_worse_than_all_others(
     assert other.intermediate_values == {1: 9.0}
 
 
+def test_a_step_that_is_reported_again_keeps_its_first_value(story: Study) -> None:
+    trial = story.report(story.begin(), 3.0, 2.0)
+    trial.reports = 1
+    story.report(trial, 9.0)
+
+    assert story.model[0].intermediate_values == {1: 3.0, 2: 2.0}
+
+
 @pytest.mark.parametrize("loss", [3.0, math.nan])
 def test_a_paused_trial_that_ends_where_it_is_counts_once(story: Study, loss: float) -> None:
     trial = story.end(story.report(story.begin(), loss), TrialStatus.PAUSED)
@@ -212,10 +253,7 @@ def test_a_paused_trial_that_goes_on_counts_once_more_when_it_ends(story: Study)
     story.searcher.on_stage(trial)
     story.end(story.report(trial, 1.0))
 
-    assert [(seen.state, seen.value) for seen in story.model] == [
-        (TrialState.PRUNED, 3.0),
-        (TrialState.COMPLETE, 1.0),
-    ]
+    assert [(seen.state, seen.value) for seen in story.model] == [(TrialState.PRUNED, 3.0), (TrialState.COMPLETE, 1.0)]
     assert story.model[0].params == story.model[1].params
 
 
