@@ -115,12 +115,12 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_what_messages_lose_is_read_from_the_journal(follower: Follower, writer: Writer, lost: list[Any]):
     listening(follower, writer)
     before = len(writer.ids)
-    thread = threading.Thread(target=writer.stage, args=(299,))
+    thread = threading.Thread(target=writer.stage, args=(300,))
 
     thread.start()
     found: list[str] = []
     deadline = time.monotonic() + 20
-    while (thread.is_alive() or len(found) < 299) and time.monotonic() < deadline:
+    while (thread.is_alive() or len(found) < 300) and time.monotonic() < deadline:
         found += [entry.id for entry in follower.read(0.2)]
     thread.join()
 
@@ -154,6 +154,7 @@ def test_following_ends_with_the_experiment(redis_server: EmbeddedServer, writer
     assert isinstance(seen[0], ExperimentCreated)
     assert [event.trial for event in seen if isinstance(event, TrialStaged)] == writer.trials()
     assert isinstance(seen[-1], ExperimentEnded)
+    assert [*follow(redis_server.url, NAME, from_start=False)] == []
 
 
 def test_a_server_that_ends_with_its_experiment_takes_nothing_of_it_away(tmp_path: Path):

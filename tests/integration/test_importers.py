@@ -124,19 +124,6 @@ def test_a_slow_program_that_leaves_no_trace_is_executed_once_for_all_slots(slot
     assert [report["imported_by"] for report in reports] == [scout] * 2
 
 
-def test_a_slow_program_that_leaves_a_trace_is_executed_by_each_trial_and_the_reason_is_known(
-    slots: Callable[..., Slots], tmp_path: Path
-) -> None:
-    (tmp_path / "data").touch()
-    one = slots(f"{SLOW}HELD = open({str(tmp_path / 'data')!r})")
-    zygote = one.fork("0")
-
-    report = one.start(zygote)
-
-    assert report["imported_by"] == report["pid"]
-    assert f"it has opened {tmp_path / 'data'}" in zygote.environment["start"]
-
-
 @pytest.mark.parametrize("looks", LOOKS)
 @pytest.mark.parametrize("where", ["package", "slow program", "quick program"])
 def test_an_import_for_all_slots_that_reads_their_devices_serves_only_slots_with_the_same(

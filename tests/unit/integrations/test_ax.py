@@ -176,16 +176,6 @@ def test_a_paused_trial_that_goes_on_is_pending_again(story: OfAx) -> None:
     assert story.model == [(Status.COMPLETED, 1.0, 2)]
 
 
-def test_a_trial_that_goes_on_with_another_config_is_another_one_for_ax(story: OfAx) -> None:
-    trial = story.report(story.begin(), 3.0)
-    trial.config = {**trial.config, "x": 0.5, "half": 0.25}
-    story.searcher.on_stage(trial)
-    story.end(story.report(trial, 1.0))
-
-    assert story.model == [(Status.EARLY_STOPPED, 3.0, 1), (Status.COMPLETED, 1.0, 2)]
-    assert story.searcher.experiment.trials[1].arm.parameters["x"] == 0.75
-
-
 def test_a_config_outside_the_space_teaches_nothing_and_breaks_nothing(story: OfAx) -> None:
     config = {**story.end(story.begin(), TrialStatus.FAILED).config, "x": 1.2, "half": 0.6}
     trial = story.end(story.report(story.begin(config), 0.25), TrialStatus.PAUSED)

@@ -103,16 +103,6 @@ def test_each_is_sent_once_when_drivers_are_killed() -> None:
     assert names(collector) == expected(results)
 
 
-def test_what_was_missed_by_the_end_the_next_driver_sends() -> None:
-    away, collector = Collector(away=10_000), Collector()
-    callbacks = [OpenTelemetry(exporter=away), OpenTelemetry(exporter=collector)]
-
-    results = run(lambda: callbacks.pop(0), cut_after=[40])
-
-    assert away.away < 10_000, "the first has tried"
-    assert names(collector) == expected(results)
-
-
 def test_written_later_they_have_the_same_ids_and_times() -> None:
     at_once, later = Collector(), Collector()
     results = run(lambda: OpenTelemetry(exporter=at_once))

@@ -238,15 +238,6 @@ def test_a_step_that_is_reported_again_keeps_its_first_value(story: Study) -> No
     assert story.model[0].intermediate_values == {1: 3.0, 2: 2.0}
 
 
-@pytest.mark.parametrize("loss", [3.0, math.nan])
-def test_a_paused_trial_that_ends_where_it_is_counts_once(story: Study, loss: float) -> None:
-    trial = story.end(story.report(story.begin(), loss), TrialStatus.PAUSED)
-    before = story.model
-    story.end(trial, TrialStatus.EARLY_STOPPED)
-
-    assert story.model == before
-
-
 def test_a_paused_trial_that_goes_on_counts_once_more_when_it_ends(story: Study) -> None:
     trial = story.end(story.report(story.begin(), 3.0), TrialStatus.PAUSED)
     trial.status = TrialStatus.STAGED
@@ -377,15 +368,6 @@ def test_a_sampler_that_remembers_goes_on_after_a_resume_as_it_would_have(
             story.end(story.report(trial, bowl(trial.config)))
 
 
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
-def test_cma_es_with_margin_does_not_learn_of_a_point_that_was_not_tried() -> None:
-    first = Study(bound(cma_es(seed=1, with_margin=True), space=STEPS))
-    second = continued(first, bound(cma_es(seed=2, with_margin=True), space=STEPS), trials=9)
-
-    assert {seen.system_attrs.get("cmawm:generation", -1) for seen in first.model} != {-1}
-    assert {seen.system_attrs.get("cmawm:generation", -1) for seen in second.model} == {-1}
-
-
 @pytest.mark.parametrize(
     "sampler",
     [
@@ -448,12 +430,6 @@ def test_constraints_on_what_trials_report_reach_the_sampler(status: TrialStatus
 
     went_on = [(12.0, 2.0), (8.0, -2.0)] if status is TrialStatus.PAUSED else [(12.0, 2.0)]
     assert [(seen.user_attrs["latency"], *seen.system_attrs["constraints"]) for seen in story.model] == went_on * 2
-
-
-def test_a_trial_of_which_one_of_several_metrics_has_diverged_is_worse_than_all_others() -> None:
-    story = Study(bound(several=True))
-    story.end(story.report(story.begin(), 1.0, math.nan))
-    assert [each.state for each in story.model] == [TrialState.FAIL, TrialState.PRUNED]
 
 
 def test_the_default_can_be_made_again_from_a_definition_and_a_sampler_of_the_users_can_not() -> None:

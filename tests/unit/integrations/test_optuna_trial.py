@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
-import random
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ from optuna.distributions import distribution_to_json
 from optuna.terminator import report_cross_validation_scores
 
 from mqtune.core.trial import PARAMETERS, Metrics, TrialId
-from mqtune.integrations import ASKED, CALL, MARK, TOOK, StudyTrials, as_trainable, is_stopped, storage_of
+from mqtune.integrations import ASKED, CALL, MARK, TOOK, StudyTrials, as_trainable, storage_of
 from mqtune.trainable import reporting
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -26,8 +23,8 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 class Wire:
     """Runs objectives against a study, and notes what they asked."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, study: optuna.Study, *, is_serial: bool = False) -> None:
-        self.trials = StudyTrials(study, "experiment", is_serial=is_serial)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, study: optuna.Study) -> None:
+        self.trials = StudyTrials(study, "experiment")
         self.asked: list[str] = []
         #: Whether the process dies before what it only says is out.
         self.loses = False
@@ -70,44 +67,6 @@ class Wire:
         return None
 
 
-class Crowd:
-    """Runs trials that overlap, each in a thread up to its next call; a seed says whose call is next."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, study: optuna.Study, seed: int) -> None:
-        self._wire = Wire(monkeypatch, study)
-        self._rng = random.Random(seed)
-        self._calls: dict[TrialId, Metrics] = {}
-        self._answers: dict[TrialId, queue.Queue[object]] = {}
-        #: Gets an item for each trial that has come to a call, or to its end.
-        self._is_there: queue.Queue[None] = queue.Queue()
-        monkeypatch.setattr(reporting, "ask", self._send)
-        monkeypatch.setattr(reporting, "report", self._send)
-
-    def run(self, objective: Callable[..., Any], at_once: int) -> None:
-        """Run trials until the sampler has stopped the study and all have ended."""
-        began, study = 0, self._wire.trials.study
-        while self._calls or not is_stopped(study):
-            if len(self._calls) < at_once and not is_stopped(study):
-                began += 1
-                trial = TrialId(f"{began:04d}")
-                self._answers[trial] = queue.Queue()
-                threading.Thread(target=self._evaluate, args=(objective,), name=trial, daemon=True).start()
-            else:
-                trial = self._rng.choice([*self._calls])
-                self._answers[trial].put(self._wire.send(trial, self._calls.pop(trial)))
-            self._is_there.get(timeout=30)
-
-    def _evaluate(self, objective: Callable[..., Any]) -> None:
-        as_trainable(objective)({})
-        self._is_there.put(None)
-
-    def _send(self, metrics: Metrics) -> object:
-        trial = TrialId(threading.current_thread().name)
-        self._calls[trial] = metrics
-        self._is_there.put(None)
-        return self._answers[trial].get(timeout=30)
-
-
 def fixed(trial: optuna.Trial) -> float:
     x = trial.suggest_float("x", 0, 1)
     return x + trial.suggest_int("n", 0, 5) + len(trial.suggest_categorical("c", ["a", "bb"]))
@@ -145,23 +104,6 @@ def test_what_a_trial_does_not_ask_for_is_not_its(monkeypatch: pytest.MonkeyPatc
     for trial in study.trials:
         assert [*trial.params] == ["x", "odd" if trial.number % 2 else "even", "n"]
         assert trial.value == sum(trial.params.values())
-
-
-def branches(trial: optuna.Trial) -> float:
-    """Four points, of a space where one parameter hangs on another."""
-    return 0.0 if trial.suggest_categorical("kind", ["a", "b"]) == "a" else trial.suggest_int("n", 1, 3)
-
-
-@pytest.mark.filterwarnings("ignore:BruteForceSampler is experimental")
-@pytest.mark.parametrize("seed", range(3))
-def test_a_sampler_of_all_points_gets_to_each_where_trials_overlap(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    study = optuna.create_study(sampler=optuna.samplers.BruteForceSampler(seed=seed))
-    crowd = Crowd(monkeypatch, study, seed)
-
-    crowd.run(branches, at_once=4)
-
-    assert {tuple(trial.params.values()) for trial in study.trials} == {("a",), ("b", 1), ("b", 2), ("b", 3)}
-    assert len(study.trials) < 30
 
 
 def test_a_range_that_moves_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

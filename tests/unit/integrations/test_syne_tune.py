@@ -184,40 +184,6 @@ class Notes(TrialScheduler):
         self.told.append(("error", trial.trial_id))
 
 
-class Draws(Notes):
-    """Suggests each config of a space twice, and writes down the flat configs of the trials."""
-
-    def __init__(self, space: dict[str, Any]) -> None:
-        super().__init__()
-        self.config_space = config_space(space)
-        self.flat: list[dict[str, Any]] = []
-
-    def suggest(self, trial_id: int | None = None) -> TrialSuggestion:
-        """Suggest a new config, and next the same as it came back."""
-        domains = self.config_space.items()
-        if len(self.flat) % 2:
-            config = {key: self.flat[-1][key] for key, _ in domains}
-        else:
-            config = {key: domain.sample() if hasattr(domain, "sample") else domain for key, domain in domains}
-        return TrialSuggestion.start_suggestion(config)
-
-    def on_trial_add(self, trial: Any) -> None:
-        self.flat.append(trial.config)
-
-
-def test_a_config_that_syne_tune_is_told_of_is_of_its_space_and_becomes_the_same_config_again() -> None:
-    draws, space = Draws(SPACE), mqtune.Space(SPACE)
-
-    results = tune(SyneTuneScheduler(draws), max_trials=50, backend=mqtune.Simulated(curve, slots=1)).run()
-
-    configs = [result.config for result in results]
-    for first, again in zip(configs[::2], configs[1::2], strict=True):
-        space.check(first, partial=False)
-        assert again == {**first, "noise": pytest.approx(first["noise"])}
-    domains = {key: domain for key, domain in draws.config_space.items() if key != "epochs"}
-    assert all(domain.is_valid(flat[key]) for flat in draws.flat for key, domain in domains.items())
-
-
 def noted(notes: Notes, *losses: Any, **options: Any) -> list[Any]:
     def reports(config: Config) -> Any:
         return [(1.0, loss if isinstance(loss, Exception) else {"loss": loss}) for loss in losses]
