@@ -110,6 +110,10 @@ def test_what_was_submitted_waits_is_taken_once_and_has_ended_when_its_worker_sa
     )
     assert there.keep("sweep", token) == "over"
     assert there.take("sweep", "w2", "another") is None
+    submit(there)
+    assert (there.halt("sweep", "by ada"), there.halt("sweep", "by bob")) == ("stopped", "ended")
+    ended = state(there)
+    assert (ended.how, ended.reason, there.due()) == ("stopped", "by ada", ["first"])
 
 
 def test_a_submission_whose_worker_is_gone_runs_on_another_and_the_first_one_is_not_heard_any_more(
