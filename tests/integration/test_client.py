@@ -167,18 +167,15 @@ def test_what_the_driver_refuses_is_an_error_with_its_reason(experiment: Experim
         experiment.trial("0001").fail()
 
 
-def test_an_argument_that_can_not_be_sent_is_refused_before_it_is(
+def test_what_can_not_be_sent_or_changes_nothing_is_refused_before_it_is_asked(
     experiment: ExperimentHandle, redis_client: redis.Redis
 ) -> None:
     with pytest.raises(ConfigurationError, match="restart can't be sent"):
         experiment.trial("0001").restart(checkpoint=object())  # type: ignore[arg-type]
-
-    assert requests_in(redis_client) == []
-
-
-def test_a_change_of_nothing_is_refused(experiment: ExperimentHandle) -> None:
     with pytest.raises(ConfigurationError, match="give max_trials, max_concurrent"):
         experiment.set()
+
+    assert requests_in(redis_client) == []
 
 
 def test_a_request_that_is_repeated_has_the_same_answer_and_is_seen_once(

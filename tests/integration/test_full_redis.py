@@ -127,7 +127,11 @@ def test_a_driver_keeps_its_lock_and_steers_on_a_full_server(full: Filled) -> No
     assert [each.experiment for each in table.demands] == ["token"]
 
 
-def test_a_worker_stays_keeps_its_attempts_and_ends_them_on_a_full_server(full: Filled) -> None:
+def test_who_asks_for_an_end_is_heard_and_a_worker_keeps_its_attempts_and_ends_them_on_a_full_server(
+    full: Filled,
+) -> None:
+    for action in ("stop", "end", "set"):
+        assert full.worker.request(request(action)) == entries(full.driver)[-1].id
     fourth = Unclaimed(TrialId("0004"), 1, INFO.name)
 
     for _ in range(3):
@@ -141,11 +145,6 @@ def test_a_worker_stays_keeps_its_attempts_and_ends_them_on_a_full_server(full: 
     assert full.worker.end(full.claims[0], ended())
     assert isinstance(decode_event(entries(full.driver)[-1].data), AttemptEnded)
     assert [each.trial for each in full.driver.unclaimed() if each.worker] == [fourth.trial]
-
-
-@pytest.mark.parametrize("action", ["stop", "end", "set"])
-def test_who_asks_for_an_end_or_a_change_is_heard_on_a_full_server(full: Filled, action: str) -> None:
-    assert full.worker.request(request(action)) == entries(full.driver)[-1].id
 
 
 def test_an_experiment_is_deleted_from_a_full_server_and_what_its_trials_still_send_is_refused(full: Filled) -> None:

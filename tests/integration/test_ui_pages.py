@@ -1,7 +1,4 @@
-"""The page in a real browser: what it shows, that it is live, and that nothing a trial writes is more than text.
-
-Skipped where there is no Chromium with its driver.
-"""
+"""The page in a real browser: what it shows, that it is live, and that nothing a trial writes is more than text."""
 
 from __future__ import annotations
 
@@ -63,10 +60,6 @@ def eventually(condition: Callable[[], object], timeout_s: float = PAGE_S) -> ob
     return waiting.eventually(condition, timeout_s)
 
 
-#: No complaint of a browser has these words.
-NOTHING: Final = "nothing is expected"
-
-
 class Browser:
     """A browser that has a page open."""
 
@@ -75,7 +68,7 @@ class Browser:
         self.url = url
         self.token = token
         #: What a test has the server answer, of which the browser tells too.
-        self.expected = NOTHING
+        self.expected = "\0"
         self.open()
 
     def open(self) -> None:
@@ -195,7 +188,7 @@ def opened(driver: Any, home: Path, books: dict[str, Book]) -> Iterator[Browser]
 
 @pytest.fixture
 def browser(opened: Browser) -> Iterator[Browser]:
-    opened.expected = NOTHING
+    opened.expected = "\0"
     if not opened.driver.current_url.startswith(opened.url):
         opened.open()
     yield opened

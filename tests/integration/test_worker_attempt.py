@@ -237,8 +237,13 @@ def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
     assert len(one.of(CheckpointSaved)) == (grace_s > step_s)
 
 
-def test_any_text_in_place_of_orders_leaves_the_trial_running_and_raises_nothing(machine: Machine) -> None:
+def test_any_text_in_place_of_orders_leaves_the_trial_running_and_raises_nothing(
+    machine: Machine, caplog: pytest.LogCaptureFixture
+) -> None:
     one = machine.start("endless").has_reported(1)
+    for word in ("no-such-intent", "save:x", "save:-1", "go:99999999999999999999999", "save:" + "9" * 400):
+        one.run.on_answer(word)
+        assert f"got {word!r:.100}, which this version of mqtune does not understand" in caplog.text
     ends = {*(intent.value for intent in Intent), UNDRIVEN, FENCED, GAP}
     numbers = (
         st.integers().map(str) | st.integers(0, 6_000).map("9".__mul__) | st.floats().map(str) | st.text(max_size=9)
