@@ -9,22 +9,17 @@ from mqtune.core.lazy import facade_of
 if TYPE_CHECKING:
     from mqtune.backends.base import Offer as Offer
     from mqtune.backends.celery import (
-        MOST_AT_ONCE as MOST_AT_ONCE,
         CeleryBackend as CeleryBackend,
         Together as Together,
     )
-    from mqtune.backends.local.backend import LocalBackend as LocalBackend
     from mqtune.backends.local.server import (
         EmbeddedServer as EmbeddedServer,
         ServerBinary as ServerBinary,
         find_binaries as find_binaries,
         find_binary as find_binary,
-        server_url as server_url,
     )
     from mqtune.backends.local.worker import (
-        PrivateWorker as PrivateWorker,
         WorkerProcess as WorkerProcess,
-        private_name as private_name,
     )
     from mqtune.backends.simulated.backend import (
         Simulated as Simulated,
@@ -34,19 +29,17 @@ if TYPE_CHECKING:
     from mqtune.backends.simulated.fleet import (
         STARTS_AT as STARTS_AT,
         SimulatedClock as SimulatedClock,
-        SimulatedFleet as SimulatedFleet,
     )
     from mqtune.backends.simulated.tables import rows_of as rows_of
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
     "base": ("Offer",),
-    "celery": ("CeleryBackend", "MOST_AT_ONCE", "Together"),
-    "local.backend": ("LocalBackend",),
-    "local.server": ("EmbeddedServer", "ServerBinary", "find_binaries", "find_binary", "server_url"),
-    "local.worker": ("PrivateWorker", "WorkerProcess", "private_name"),
+    "celery": ("CeleryBackend", "Together"),
+    "local.server": ("EmbeddedServer", "ServerBinary", "find_binaries", "find_binary"),
+    "local.worker": ("WorkerProcess",),
     "simulated.backend": ("Simulated", "SimulatedBackend", "SimulatedJournal"),
-    "simulated.fleet": ("STARTS_AT", "SimulatedClock", "SimulatedFleet"),
+    "simulated.fleet": ("STARTS_AT", "SimulatedClock"),
     "simulated.tables": ("rows_of",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         Sharing as Sharing,
         Standing as Standing,
     )
-    from mqtune.driver.tenancy import claim as claim, give_to_archive as give_to_archive, tenant_on as tenant_on
+    from mqtune.driver.tenancy import claim as claim, give_to_archive as give_to_archive
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
@@ -85,6 +85,6 @@ _NAMES = {
         "Settings",
     ),
     "sharing": ("Held", "STARVED_S", "ShareKeeper", "SharedFleet", "Sharing", "Standing"),
-    "tenancy": ("claim", "give_to_archive", "tenant_on"),
+    "tenancy": ("claim", "give_to_archive"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from mqtune.integrations.optuna_errors import failure_of as failure_of, name_of as name_of
     from mqtune.integrations.optuna_optimize import MARK as MARK, StudyTrials as StudyTrials
     from mqtune.integrations.optuna_private import (
-        OneSplitTPESampler as OneSplitTPESampler,
         close_databases as close_databases,
         is_stopped as is_stopped,
         storage_of as storage_of,
@@ -55,7 +54,7 @@ _NAMES = {
     "optuna": ("OptunaSearcher",),
     "optuna_errors": ("failure_of", "name_of"),
     "optuna_optimize": ("MARK", "StudyTrials"),
-    "optuna_private": ("OneSplitTPESampler", "close_databases", "is_stopped", "storage_of"),
+    "optuna_private": ("close_databases", "is_stopped", "storage_of"),
     "optuna_space": ("distributions_of",),
     "optuna_storage": ("DeferredStorage",),
     "optuna_study": ("study_of",),

@@ -47,10 +47,7 @@ if TYPE_CHECKING:
     )
     from mqtune.journal.clock import ServerClock as ServerClock
     from mqtune.journal.connection import (
-        CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S,
-        Connects as Connects,
         RedisClient as RedisClient,
-        celery_options as celery_options,
         celery_tls as celery_tls,
         celery_url as celery_url,
         connect as connect,
@@ -68,7 +65,6 @@ if TYPE_CHECKING:
     from mqtune.journal.fleet import LOOK as LOOK, ControlChannel as ControlChannel, Fleet as Fleet
     from mqtune.journal.follow import Follower as Follower
     from mqtune.journal.identity import identify as identify
-    from mqtune.journal.local_queue import LocalQueue as LocalQueue, encode_task as encode_task
     from mqtune.journal.lock import take_lock as take_lock
     from mqtune.journal.logs import (
         CHUNK_BYTES as CHUNK_BYTES,
@@ -132,10 +128,7 @@ _NAMES = {
     "chapters": ("chapter_bytes", "cut_chapters", "keep_chapter"),
     "clock": ("ServerClock",),
     "connection": (
-        "CONNECT_TIMEOUT_S",
-        "Connects",
         "RedisClient",
-        "celery_options",
         "celery_tls",
         "celery_url",
         "connect",
@@ -147,7 +140,6 @@ _NAMES = {
     "fleet": ("ControlChannel", "Fleet", "LOOK"),
     "follow": ("Follower",),
     "identity": ("identify",),
-    "local_queue": ("LocalQueue", "encode_task"),
     "lock": ("take_lock",),
     "logs": ("CHUNK_BYTES", "LOGS", "LogChunk", "LogExchange", "LogStream", "made_mark", "output_path"),
     "memory": ("MemoryJournal",),

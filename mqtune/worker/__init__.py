@@ -9,9 +9,7 @@ from mqtune.core.lazy import facade_of
 if TYPE_CHECKING:
     from mqtune.trainable.process.late_imports import USUAL as USUAL
     from mqtune.worker.app import (
-        MOST_COMMANDS as MOST_COMMANDS,
         ConsumerWatch as ConsumerWatch,
-        TrialApp as TrialApp,
         TrialTransport as TrialTransport,
         create_app as create_app,
     )
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from mqtune.worker.importers import (
         Importer as Importer,
         Importers as Importers,
-        ImportFailed as ImportFailed,
         ImportKey as ImportKey,
         SlotZygotes as SlotZygotes,
     )
@@ -85,7 +82,6 @@ if TYPE_CHECKING:
         OWNED_SETTINGS as OWNED_SETTINGS,
         WorkerSettings as WorkerSettings,
         celery_settings as celery_settings,
-        check_broker as check_broker,
         check_concurrency as check_concurrency,
         check_folders as check_folders,
         check_options as check_options,
@@ -122,7 +118,7 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "app": ("ConsumerWatch", "MOST_COMMANDS", "TrialApp", "TrialTransport", "create_app"),
+    "app": ("ConsumerWatch", "TrialTransport", "create_app"),
     "attempt": ("AttemptRun", "WorkerServices", "revoke"),
     "bundles": ("Bundles",),
     "control_pipe": ("ControlPipe",),
@@ -143,7 +139,7 @@ _NAMES = {
     "gpu_probe": ("Gpu",),
     "health": ("HealthCheck",),
     "impairments": ("Cause", "Impairments"),
-    "importers": ("ImportFailed", "ImportKey", "Importer", "Importers", "SlotZygotes"),
+    "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
     "late_imports": ("LateImports", "USUAL"),
     "logs": ("LogLimits", "LogServer", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
@@ -160,7 +156,6 @@ _NAMES = {
         "OWNED_SETTINGS",
         "WorkerSettings",
         "celery_settings",
-        "check_broker",
         "check_concurrency",
         "check_folders",
         "check_options",

@@ -45,26 +45,6 @@ def breaks(config: dict[str, Any]) -> None:
     mqtune.report({"loss": float(os.environ["CUDA_VISIBLE_DEVICES"])})
 
 
-def meets(config: dict[str, Any]) -> None:
-    """Write down the process and the surroundings of its seat; report, with a dict, until there is a file with this trial's number.
-
-    A seat fails whose number stands in a file of its trial.
-    """
-    context, number = mqtune.get_context(), config["number"]
-    folder = Path(os.environ[FOLDER])
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    text = " ".join([str(os.getpid()), *(os.environ[name] for name in names)])
-    (folder / f"seat-{number}-{context.attempt}-{context.seat}").write_text(text)
-    checkpoint = mqtune.get_checkpoint()
-    steps = 0 if checkpoint is None else int(checkpoint.data["steps"])
-    while not (folder / f"end-{number}").exists():
-        steps += 1
-        mqtune.report({"loss": 1.0, "steps": steps}, checkpoint={"steps": steps})
-        if (folder / f"fail-{number}-{context.seat}").exists():
-            raise RuntimeError(f"seat {context.seat} has failed")
-        time.sleep(0.02)
-
-
 @contextlib.contextmanager
 def tuner_of(
     broker: str, name: str, resources: Resources, trainable: Callable[[dict[str, Any]], None] = held
@@ -102,12 +82,7 @@ def altered_worker(
 
     command = [sys.executable, str(Path(__file__)), alteration, "worker", "--name", name, "--code-root", str(HERE)]
     log = folder / ("worker.log" if name == "altered" else f"{name}.log")
-    settings = {
-        "MQTUNE_BROKER": broker,
-        "MQTUNE_LOG_ROOT": str(folder),
-        "PYTHONFAULTHANDLER": "1",
-        FOLDER: str(folder),
-    }
+    settings = {"MQTUNE_BROKER": broker, "MQTUNE_LOG_ROOT": str(folder), "PYTHONFAULTHANDLER": "1", FOLDER: str(folder)}
     with started([*command, *options], settings, log, within_s=goes_within_s) as process:
         try:
             wait_for_worker(broker, process, log)

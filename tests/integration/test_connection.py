@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import logging
 import os
 import signal
@@ -12,35 +11,19 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final
-from urllib.parse import quote
+from typing import Final
 
-import celery
 import pytest
 import redis
-from redis.connection import HiredisRespSerializer
-from restartable import RestartableRedis
 from servers import EACH_SERVER, started_on
 
 from mqtune.backends import EmbeddedServer
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError, MqtuneError
-from mqtune.core.keys import UNACKED
 from mqtune.core.timing import Timing
-from mqtune.journal import (
-    Connects,
-    celery_options,
-    celery_tls,
-    celery_url,
-    connect,
-    open_client,
-    redact,
-)
-from mqtune.worker import check_broker
+from mqtune.journal import celery_url, connect, open_client, redact
 
 TIMING: Final = Timing()
 COMMAND_TIMEOUT_S: Final = TIMING.command_timeout_s
-BLOCKING_READ_MAX_S: Final = TIMING.blocking_read_s
 
 SECRET = "s3cr3t/with@odd#chars"
 QUOTED = "s3cr3t%2Fwith%40odd%23chars"
@@ -125,21 +108,6 @@ def refusal(url: str, *, timeout_s: float = 5.0) -> MqtuneError:
     return caught.value
 
 
-def test_a_read_from_a_stream_has_one_shape_and_an_empty_one_is_falsy(client: redis.Redis) -> None:
-    entry = client.xadd("stream", {"field": "value"})
-
-    assert client.xread({"stream": "0"}, block=10) == [[b"stream", [(entry, {b"field": b"value"})]]]
-    assert not client.xread({"stream": "$"}, block=10)
-
-
-def test_the_longest_blocking_read_does_not_count_as_a_dead_connection(server: EmbeddedServer) -> None:
-    shrink = 10.0
-    quick = open_client(server.url, timing=Timing(command_timeout_s=COMMAND_TIMEOUT_S / shrink))
-
-    with contextlib.closing(quick):
-        assert not quick.xread({"nothing": "$"}, block=int(BLOCKING_READ_MAX_S / shrink * 1000))
-
-
 def test_a_command_that_times_out_is_not_repeated(server: EmbeddedServer, client: redis.Redis) -> None:
     hasty = open_client(server.url, timing=Timing(command_timeout_s=0.5))
     hasty.ping()
@@ -156,41 +124,11 @@ def test_a_command_that_times_out_is_not_repeated(server: EmbeddedServer, client
     assert client.xlen("stream") == 1
 
 
-def test_takes_the_url_of_a_socket_as_celery_writes_it(server: EmbeddedServer, client: redis.Redis) -> None:
-    client.set("key", "value")
-
-    with contextlib.closing(connect(celery_url(server.url))) as same:
-        assert same.get("key") == b"value"
-
-
 def test_a_missing_password_is_refused_with_a_way_out(server: EmbeddedServer) -> None:
     error = refusal(server.url.replace(f":{password_of(server)}@", ""))
 
     assert type(error) is BrokerRefused
     assert "put the right password into the URL" in str(error)
-
-
-def test_a_user_who_may_do_nothing_is_refused(server: EmbeddedServer, client: redis.Redis) -> None:
-    client.acl_setuser("nobody", enabled=True, passwords=[f"+{SECRET}"], commands=["+client"])
-
-    error = refusal(server.url.replace(f":{password_of(server)}", f"nobody:{QUOTED}"))
-
-    assert type(error) is BrokerRefused
-    assert "nobody" in str(error)
-
-
-def test_a_user_who_may_not_ask_for_info_is_accepted(server: EmbeddedServer, client: redis.Redis) -> None:
-    client.acl_setuser(
-        "worker",
-        enabled=True,
-        passwords=[f"+{SECRET}"],
-        categories=["+@all", "-@dangerous"],
-        commands=["+client|setname"],
-        keys=["*"],
-    )
-
-    with contextlib.closing(connect(server.url.replace(f":{password_of(server)}", f"worker:{QUOTED}"))) as limited:
-        assert limited.ping()
 
 
 NEW = "redis_version:7.2.4\r\n"
@@ -237,37 +175,6 @@ def test_a_place_where_nothing_listens_is_unavailable(url: str, shown: str) -> N
     assert shown in str(error)
 
 
-def test_who_follows_a_master_takes_no_replica_for_it(tmp_path: Path) -> None:
-    with RestartableRedis(tmp_path) as server:
-        password = server.client.get_connection_kwargs()["password"]
-        follow = {"port": server.port, "password": password, "redis_connect_func": Connects(follows=True)}
-        server.client.replicaof("127.0.0.1", 1)
-
-        with contextlib.closing(redis.Redis(**follow)) as late, pytest.raises(redis.ConnectionError, match="a replica"):
-            late.ping()
-        server.client.replicaof("NO", "ONE")
-        with contextlib.closing(redis.Redis(**follow)) as right:
-            assert right.ping()
-
-
-def test_a_web_server_on_the_port_is_no_redis() -> None:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
-    with serving(web):
-        error = refusal(f"redis://:{QUOTED}@127.0.0.1:{web.server_address[1]}/0")
-
-    assert type(error) is BrokerUnavailable
-    assert "is not Redis" in str(error)
-
-
-def test_tls_to_a_server_without_it_is_unavailable() -> None:
-    with fake_redis() as url:
-        assert type(refusal(url.replace("redis://", "rediss://"), timeout_s=2)) is BrokerUnavailable
-
-
 def test_a_peer_that_never_answers_is_unavailable_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         started = time.monotonic()
@@ -299,43 +206,23 @@ def test_a_server_that_may_evict_the_journal_is_warned_of(caplog: pytest.LogCapt
     assert "s3cr3t" not in caplog.text
 
 
-def test_a_server_that_never_evicts_is_not_warned_of(
-    server: EmbeddedServer, client: redis.Redis, caplog: pytest.LogCaptureFixture
-) -> None:
-    client.config_set("maxmemory", 10**9)
-    try:
-        with caplog.at_level(logging.WARNING, "mqtune"), contextlib.closing(connect(server.url)):
-            pass
-    finally:
-        client.config_set("maxmemory", 0)
-
-    assert not caplog.records
-
-
 @pytest.mark.parametrize(
     "url",
     [
         "",
         "localhost:6379",
-        f"http://:{QUOTED}@localhost",
         f"amqp://guest:{QUOTED}@localhost",
         f"redis://:{QUOTED}@localhost:port/0",
-        f"redis://:{QUOTED}@localhost:6379/zero",
         f"redis://:{QUOTED}@localhost:6379/0?socket_timeout=1",
         f"redis://:{QUOTED}@localhost:6379/0?ssl_cert_reqs=none",
         f"redis://:{QUOTED}@one:6379/0;redis://:{QUOTED}@two:6379/0",
         f"rediss://:{QUOTED}@localhost:6379/0?ssl_cert_reqs=maybe",
         f"unix://:{QUOTED}@?db=0",
-        f"unix://:{QUOTED}@/path?db=x",
         f"redis://:{SECRET}@localhost:6379/0",
         "redis://:s3cr3t/6379@localhost",
-        "redis://:12#s3cr3t@localhost",
         "redis://:12?s3cr3t@localhost",
-        "redis://user:s3cr3t",
         "redis://:s3cr3t",
         f"sentinel://:{QUOTED}@one,two",
-        f"sentinel://:{QUOTED}@one,two/",
-        f"sentinel://:{QUOTED}@one,two/0/name",
         f"sentinel://:{QUOTED}@one,,two/name",
         f"sentinel://:{QUOTED}@one:port/name",
         f"sentinel://:{QUOTED}@one/na me/0",
@@ -384,49 +271,6 @@ def test_an_address_is_rewritten_for_celery(url: str, for_celery: str) -> None:
     assert celery_url(for_celery) == for_celery
 
 
-def test_a_master_behind_sentinels_is_told_to_celery_by_their_addresses_and_its_name() -> None:
-    url = "rediss+sentinel://user:p%40w@a:1,b,[::1]:3/my-master/2?sentinel_password=o+ther&ssl_ca_certs=/ca.pem"
-
-    options = celery_options(url)
-
-    assert celery_url(url) == (
-        "sentinel://user:p%40w@a:1/2;sentinel://user:p%40w@b:26379/2;sentinel://user:p%40w@[::1]:3/2"
-    )
-    assert celery_tls(url) == {"ssl_cert_reqs": "required", "ssl_ca_certs": "/ca.pem"}
-    assert options["master_name"] == "my-master"
-    assert options["sentinel_kwargs"].items() >= {"password": "o ther", "ssl": True, "ssl_ca_certs": "/ca.pem"}.items()
-    assert celery_options("rediss://h/0") == UNACKED
-    check_broker(url, celery_url(url))
-
-
-def test_the_order_of_the_options_of_tls_makes_no_other_url() -> None:
-    options = [f"{name}=/{name}.pem" for name in ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")]
-    urls = {celery_url("rediss://head:6379/0?" + "&".join(each)) for each in (options, options[::-1])}
-
-    assert urls == {
-        (
-            "rediss://head:6379/0?ssl_cert_reqs=required&ssl_ca_certs=%2Fssl_ca_certs.pem&ssl_certfile=%2Fssl_certfile.pem"
-            "&ssl_keyfile=%2Fssl_keyfile.pem"
-        )
-    }
-
-
-@pytest.mark.parametrize("name", ["plain", "odd; name+with %41 #1 @home?"])
-@pytest.mark.usefixtures("client")
-def test_celery_publishes_through_the_rewritten_address(tmp_path: Path, server: EmbeddedServer, name: str) -> None:
-    link = tmp_path / name
-    link.symlink_to(Path(server.url.split("@")[1].removesuffix("?db=0")))
-    url = f"unix://:{password_of(server)}@{quote(str(link))}?db=2"
-    app = celery.Celery(broker=celery_url(url), set_as_current=False)
-
-    app.send_task("anything", queue="trials", ignore_result=True)
-
-    with contextlib.closing(connect(url)) as client:
-        assert client.llen("trials") == 1
-    assert password_of(server) not in app.connection_for_read().as_uri()
-    app.close()
-
-
 INTERRUPTED = """
 import signal
 from mqtune.journal.connection import open_client
@@ -453,26 +297,3 @@ def test_a_signal_whose_handler_raises_while_a_command_is_packed_crashes_no_proc
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
 
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("SET", "größe", b"\0\xff", 5, -(2**70), 0.5, float("inf")),
-        (b"XREAD", "BLOCK", 5),
-        ("CLIENT SETNAME", "x"),
-        (b"CONFIG GET", "save"),
-        ("SET", bytearray(b"a"), memoryview(b"b")),
-    ],
-)
-def test_a_command_is_packed_as_redis_py_packs_it(command: tuple[Any, ...]) -> None:
-    pack = open_client("redis://localhost:1").connection_pool.make_connection().pack_command
-
-    assert pack(*command) == HiredisRespSerializer().pack(*command)
-
-
-def test_what_can_not_be_sent_is_named_as_redis_py_names_it() -> None:
-    pack = open_client("redis://localhost:1").connection_pool.make_connection().pack_command
-
-    with pytest.raises(redis.DataError, match="str, int, float or bytes"):
-        pack("SET", "a", None)

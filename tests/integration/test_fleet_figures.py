@@ -13,22 +13,20 @@ from typing import Any, Final
 import pytest
 import redis
 from accounts import Accounts
-from contract.journals.world import ASSIGNMENT, LONG_S, ended, staged, started
+from contract.journals.world import ASSIGNMENT, LONG_S, staged, started
 from fleets import impairment, worker
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
-from mqtune.core.codec import REPORTS_PREFIX
-from mqtune.core.events import START, DriverStarted, ExperimentCreated, ExperimentEnded, busy_as
+from mqtune.core.errors import AccessDenied
+from mqtune.core.events import START, ExperimentCreated, busy_as
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.owner import NOBODY
 from mqtune.core.resources import QUEUE_VERSION
 from mqtune.core.shares import Demand, lists_of
-from mqtune.core.submission import Submission
-from mqtune.core.trial import AttemptEnd, TrialId
+from mqtune.core.trial import TrialId
+from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.core.version import __version__
-from mqtune.journal import Claim, Demands, Fleet, Quotas, RedisJournal, Submissions
-from mqtune.trainable import Bundle, File
+from mqtune.journal import Claim, Demands, Fleet, Quotas, RedisJournal, UsageBoard, connect
 
 pytest.importorskip("prometheus_client")
 from mqtune.cli import fleet_figures
@@ -65,9 +63,6 @@ class Driven:
         claim = self.stage()
         self.journal.claim(claim, f"w-{claim.token}", LONG_S, started(claim))
         return claim
-
-    def finish(self) -> None:
-        self.journal.record(ExperimentEnded(outcome="finished", reason="", at=2.0, cursor=START).encode())
 
 
 def looked(reader: FleetReader) -> dict[str, float]:
@@ -146,102 +141,6 @@ def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     assert accounts.refused() == []
 
 
-def test_a_submitted_script_counts_while_a_worker_runs_it(redis_client: redis.Redis, reader: Reader) -> None:
-    there = Submissions(redis_client, patience_s=5)
-    bundle = Bundle.of({"tune.py": File(b"print(1)")})
-    there.submit(Submission("digits", "tune.py", (), bundle.digest, NOBODY, 1.0), bundle, "the key of this test")
-    Driven(redis_client, "digits").journal.unlock("driver")
-    Driven(redis_client, "by-hand")
-    read = reader()
-
-    def scripts() -> tuple[float, float]:
-        found = looked(read)
-        first, second = (found[f"experiment_script_up {name} ada a-driver"] for name in ("digits", "by-hand"))
-        return first, second
-
-    assert scripts() == (0, 0)
-    assert there.take("digits", "w", "a token")
-    assert scripts() == (1, 0)
-    there.leave("digits", "a token", "again", code=None, reason="", output="")
-    assert scripts() == (0, 0)
-
-
-def test_an_experiment_leaves_when_it_ends_and_comes_back_when_it_goes_on(
-    redis_client: redis.Redis, reader: Reader
-) -> None:
-    name, digits, read = "experiment_driver_up digits ada a-driver", Driven(redis_client, "digits"), reader()
-    assert name in looked(read)
-
-    digits.finish()
-    assert not [each for each in looked(read) if "digits" in each]
-    assert not [each for each in looked(reader()) if "digits" in each], "for who comes later, too"
-    digits.journal.record(DriverStarted(driver="d", version="0.2.0", at=3.0, cursor=START).encode())
-    assert name in looked(read)
-    # Another one takes its name.
-    redis_client.flushdb()
-    Driven(redis_client, "digits", "eve")
-    assert {each.split()[2] for each in looked(read) if "driver_up" in each} == {"eve"}
-
-
-def test_ends_of_attempts_are_counted_by_device_from_when_it_began_to_look(
-    redis_client: redis.Redis, reader: Reader
-) -> None:
-    digits = Driven(redis_client, "digits")
-    before, running = digits.start(), digits.start()
-    digits.journal.end(before, ended(before.trial))
-    read = reader()
-    assert not [each for each in looked(read) if "attempts_ended" in each]
-
-    later = digits.start()
-    digits.journal.end(running, ended(running.trial))
-    digits.journal.end(later, ended(later.trial))
-    counted = {each: value for each, value in looked(read).items() if "attempts_ended" in each}
-
-    assert counted == {f"fleet_attempts_ended_total w-{each.token} 0 completed": 1 for each in (running, later)}
-    assert looked(read).items() >= counted.items(), "counters stay"
-
-
-def test_the_count_of_failures_of_each_device_begins_at_0_with_its_worker(
-    redis_client: redis.Redis, reader: Reader
-) -> None:
-    digits, read = Driven(redis_client, "digits"), reader()
-    Fleet(redis_client, patience_s=5).join(worker("w-1", slots=2, devices=["0", "1"]), LONG_S)
-    failed = [f"fleet_attempts_ended_total w-1 {device} failed" for device in "01"]
-    assert [looked(read)[each] for each in failed] == [0, 0]
-
-    claim = digits.start()
-    digits.journal.end(claim, ended(claim.trial, end=AttemptEnd.FAILED))
-
-    assert [looked(read)[each] for each in failed] == [1, 0]
-
-
-def test_a_long_journal_is_not_read_again_and_what_can_not_be_read_is_passed_over(
-    redis_client: redis.Redis, reader: Reader
-) -> None:
-    admin: Any = redis_client
-    Driven(redis_client, "digits")
-    keys = ExperimentKeys("digits")
-    with admin.pipeline(transaction=False) as pipe:
-        for number in range(5_000):
-            pipe.xadd(keys.journal, {"e": REPORTS_PREFIX + b"\xc1" * 100 if number % 2 else b"no event"})
-        last = pipe.execute()[-1]
-    admin.hset(keys.meta, "last", last)
-    read = reader()
-
-    def calls_and_bytes() -> tuple[int, int]:
-        stats = admin.info("commandstats")
-        calls = sum(stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("xrange", "xrevrange"))
-        return calls, admin.info("stats")["total_net_output_bytes"]
-
-    calls, sent = calls_and_bytes()
-    assert looked(read)["experiment_driver_up digits ada a-driver"] == 1
-    first, second = calls_and_bytes()
-    assert first - calls <= 4
-    assert second - sent < 400_000, "of 5,000 entries a thousand are looked at once"
-    looked(read)
-    assert calls_and_bytes()[0] == first, "and none again"
-
-
 def test_a_driver_that_does_not_read_on_is_behind(redis_client: redis.Redis, reader: Reader) -> None:
     name, digits, read = (
         "experiment_driver_behind_seconds digits ada a-driver",
@@ -267,43 +166,29 @@ def test_a_driver_that_does_not_read_on_is_behind(redis_client: redis.Redis, rea
     assert looked(read)[name] == 0
 
 
-def test_a_teams_monitor_sees_its_own_experiments_and_asks_for_others_once(
-    redis_client: redis.Redis, reader: Reader, accounts: Accounts
-) -> None:
-    ours, theirs = Driven(redis_client, "team-a-1"), Driven(redis_client, "team-b-1")
-    ours.stage()
-    theirs.stage()
-    shared = f"{QUEUE}@{TEAM},team-b-*"
-    Fleet(redis_client, patience_s=5).join(worker("w@h", queue=shared, slots=2), LONG_S)
-    redis_client.lpush(f"{QUEUE}@{TEAM}", "{}")
-    read = reader(experiments=TEAM)
-    seen = looked(read)
-    accounts.refused()
-    looked(read)
+def test_workers_write_what_trials_use_and_whoever_may_look_reads_it_and_no_other_team(accounts: Accounts) -> None:
+    ours, theirs = ("team-a-1", "w@h"), ("team-b-1", "w@h")
+    use = LiveUse(1, {"0": DeviceUse(87.0, 5e9, 412.0)}, 1.5, 2e9, {}, {"sampled_s": 10.0})
+    with contextlib.ExitStack() as open_:
 
-    assert {each.split()[1] for each in seen if each.startswith("experiment_")} == {"team-a-1"}
-    assert seen[f"queue_slots {shared}"] == 2
-    assert [each for each in seen if each.startswith("queue_waiting")] == [
-        f"queue_waiting {QUEUE}@{TEAM} {priority}" for priority in ("high", "normal", "low")
-    ]
-    assert not [each for each in accounts.refused() if "team-b-1" in each]
+        def board(role: Any) -> UsageBoard:
+            url = accounts.make(role, experiments=TEAM)
+            return UsageBoard(open_.enter_context(contextlib.closing(connect(url, role=role))))
 
+        worker = board("worker")
+        worker.write(ours, {"0001": use})
+        for role in ("driver", "operator", "monitor"):
+            assert board(role).read([ours]) == {ours: {"0001": use}}
+        assert accounts.refused() == []
 
-def test_an_account_of_an_earlier_version_has_the_figures_that_it_may_have(
-    redis_client: redis.Redis, accounts: Accounts
-) -> None:
-    Driven(redis_client, "digits").stage()
-    Demands(redis_client, patience_s=5).exchange(
-        "digits", Demand(experiment=busy_as("digits"), queues=[QUEUE], wanted=1)
-    )
-    accounts.admin.execute_command(
-        "ACL", "SETUSER", "old", "reset", "on", ">old", "+info", "+time", "+ping", "+auth", "+hello", "+client|setname",
-        "+select", "(+hmget +xrange +xrevrange +zrevrange +hgetall %R~mqtune:*)",
-    )  # fmt: skip
-    seen = looked(FleetReader(accounts.url_of("old", "old")))
-
-    assert seen["redis_up"] == seen["experiment_driver_up digits ada a-driver"] == 1
-    assert not [each for each in seen if each.startswith(("experiment_waiting", "queue_"))]
+        # To those of other teams, as of an account of an earlier version, nothing is known.
+        assert board("monitor").read([theirs]) == {}
+        with pytest.raises(AccessDenied):
+            worker.write(theirs, {"0001": use})
+        with pytest.raises(AccessDenied):
+            board("monitor").write(ours, {})
+        assert len(accounts.refused()) == 3
+        assert 0 < accounts.admin.pttl(ExperimentKeys(ours[0]).usage(ours[1])) <= 30_000
 
 
 def test_a_server_that_does_not_answer_is_a_figure_and_is_looked_at_again(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from click.testing import CliRunner
 from contract.journals.world import (
     ASSIGNMENT,
     HELD,
@@ -32,18 +30,13 @@ from servers import EACH_SERVER, started_on
 from waiting import DEADLINE_S, eventually
 
 from mqtune.backends import EmbeddedServer
-from mqtune.cli import group
 from mqtune.core.errors import BrokerFull
-from mqtune.core.events import AttemptEnded, ExperimentCreated, Requested, decode_event
+from mqtune.core.events import AttemptEnded, Requested, decode_event
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.owner import NOBODY
 from mqtune.core.shares import Demand, Share
-from mqtune.core.submission import Submission
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal import (
-    CONNECT_TIMEOUT_S,
     FENCED,
-    Chapter,
     Claim,
     Demands,
     Fleet,
@@ -52,12 +45,9 @@ from mqtune.journal import (
     Quotas,
     RedisClient,
     RedisJournal,
-    Submissions,
     Unclaimed,
     connect,
-    identify,
 )
-from mqtune.trainable import Bundle, File
 
 #: How long a call goes on trying where a person waits for it.
 PATIENCE_S = 0.1
@@ -137,7 +127,11 @@ def test_a_driver_keeps_its_lock_and_steers_on_a_full_server(full: Filled) -> No
     assert [each.experiment for each in table.demands] == ["token"]
 
 
-def test_a_worker_stays_keeps_its_attempts_and_ends_them_on_a_full_server(full: Filled) -> None:
+def test_who_asks_for_an_end_is_heard_and_a_worker_keeps_its_attempts_and_ends_them_on_a_full_server(
+    full: Filled,
+) -> None:
+    for action in ("stop", "end", "set"):
+        assert full.worker.request(request(action)) == entries(full.driver)[-1].id
     fourth = Unclaimed(TrialId("0004"), 1, INFO.name)
 
     for _ in range(3):
@@ -153,28 +147,11 @@ def test_a_worker_stays_keeps_its_attempts_and_ends_them_on_a_full_server(full: 
     assert [each.trial for each in full.driver.unclaimed() if each.worker] == [fourth.trial]
 
 
-@pytest.mark.parametrize("action", ["stop", "end", "set"])
-def test_who_asks_for_an_end_or_a_change_is_heard_on_a_full_server(full: Filled, action: str) -> None:
-    assert full.worker.request(request(action)) == entries(full.driver)[-1].id
-
-
 def test_an_experiment_is_deleted_from_a_full_server_and_what_its_trials_still_send_is_refused(full: Filled) -> None:
     full.driver.forget(TRIALS)
 
     assert full.driver.definition() is None
     assert full.worker.report([segment(full.claims[0], 1)]) == [FENCED]
-
-
-def test_what_is_in_a_chapter_leaves_a_full_server(full: Filled) -> None:
-    before = entries(full.driver)
-    size = sum(len(entry.data) for entry in before[:3])
-    chapter = Chapter(CheckpointId(f"journal.1.0.{'0' * 64}"), before[0].id, before[2].id, 3, size)
-
-    assert full.driver.trim(chapter, "")
-
-    assert full.driver.read(chapter.last, count=100) == before[3:]
-    assert full.driver.first() == before[0]
-    assert full.driver.chapters() == [chapter]
 
 
 GROWING: dict[str, Callable[[Filled], object]] = {
@@ -197,17 +174,6 @@ def test_what_takes_memory_is_refused_with_the_way_out_where_a_person_waits(full
     assert entries(full.driver) == before
 
 
-@pytest.mark.parametrize("what", ["report", "checkpoint", "saved"])
-def test_a_workers_uplink_is_told_at_once_that_a_server_is_full(
-    full: Filled, what: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    full.worker.patience_s = math.inf
-    with pytest.raises(BrokerFull, match=r"Redis is full \(maxmemory\); raise its maxmemory"):
-        GROWING[what](full)
-
-    assert caplog.text == ""
-
-
 def test_a_claim_waits_for_room_as_long_as_its_worker_is_patient_and_says_so_once(
     full: Filled, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -226,21 +192,6 @@ def test_a_claim_waits_for_room_as_long_as_its_worker_is_patient_and_says_so_onc
     eventually(lambda: "Redis has room after" in caplog.text)
 
 
-def test_a_wait_for_room_ends_with_the_patience_also_of_a_caller_that_has_more_than_a_person(full: Filled) -> None:
-    full.worker.patience_s = CONNECT_TIMEOUT_S + 0.2
-
-    with pytest.raises(BrokerFull, match=r"refused for [56] s"):
-        GROWING["claim"](full)
-
-
-def test_a_full_server_says_who_it_is(full: Filled) -> None:
-    full.make_room()
-    known = identify(full.client, patience_s=PATIENCE_S)
-    full.client.config_set("maxmemory", 1)
-
-    assert identify(full.client, patience_s=PATIENCE_S) == known != ""
-
-
 def test_the_room_that_is_left_is_known(full: Filled) -> None:
     room = full.driver.room()
 
@@ -255,51 +206,3 @@ def test_the_room_that_is_left_is_known(full: Filled) -> None:
     room = full.driver.room()
     assert room is not None
     assert "nearly full" in room.shortage
-
-
-@pytest.mark.parametrize(
-    ("is_taken", "words"), [(True, "its script has run on w for "), (False, "its script waits for")]
-)
-def test_an_experiment_whose_submitted_script_waits_on_a_full_server_is_listed_so(
-    full: Filled, server: EmbeddedServer, is_taken: bool, words: str
-) -> None:
-    definition = {"metric": "loss", "mode": "min", "max_failures": 0, "scheduler": {"scheduler": "fifo"}}
-    created = ExperimentCreated(name="y", definition=definition, at=1.0)
-    full.make_room()
-    there = Submissions(full.client, patience_s=PATIENCE_S)
-    bundle = Bundle.of({"tune.py": File(b"print(1)")})
-    there.submit(Submission("y", "tune.py", (), bundle.digest, NOBODY, 1.0), bundle, "the key of this test")
-    # An earlier run of it has begun the experiment.
-    driver = RedisJournal(full.client, "y", patience_s=PATIENCE_S)
-    driver.lock("driver-1", "process 1 on head", LONG_S)
-    driver.record(created.encode(), definition=DEFINITION)
-    driver.unlock("driver-1")
-    full.client.config_set("maxmemory", 1)
-    if is_taken:
-        assert there.take("y", "w", "a token")
-
-    done = CliRunner().invoke(group, ["list", "--broker", server.url, "--json"])
-
-    assert done.exit_code == 0, done.output
-    (found,) = [each for each in json.loads(done.stdout) if each["name"] == "y"]
-    assert found["state"].startswith(words)
-
-
-def test_doctor_names_the_experiments_that_fill_a_server(full: Filled, server: EmbeddedServer) -> None:
-    full.make_room()
-    other = RedisJournal(full.client, "flood", patience_s=PATIENCE_S)
-    other.lock("driver-2", "process 2 on head", LONG_S)
-    other.record(closed(), definition=DEFINITION)
-    # A trial's first reports travel alone, those of a flood by the hundred.
-    for size in [5_000] * 10 + [200_000] * 20:
-        full.client.xadd(ExperimentKeys("flood").journal, {"e": bytes(size)})
-    full.client.config_set("maxmemory", 1)
-
-    done = CliRunner().invoke(group, ["doctor", "--broker", server.url, "--json"])
-
-    [memory] = [each for each in json.loads(done.stdout) if each["check"] == "memory"]
-    assert memory["state"] == "problem"
-    assert "the largest: flood (" in memory["text"]
-    assert 3.5 < float(memory["text"].partition("flood (")[2].partition(" MiB")[0]) < 8
-    assert memory["text"].index("flood (") < memory["text"].index("x (0.0 MiB)")
-    assert "mqtune delete" in memory["way_out"]

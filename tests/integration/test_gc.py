@@ -15,20 +15,19 @@ import pytest
 from accounts import Accounts
 from book import Book
 from click.testing import CliRunner
-from redis.exceptions import NoPermissionError
 
 from mqtune.backends import EmbeddedServer, ServerBinary
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.checkpoints.store import Tenant
-from mqtune.cli import group, unused
+from mqtune.cli import group
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import AccessDenied
-from mqtune.core.keys import EXPERIMENTS, IDENTITY, TASK_NAME, ExperimentKeys
+from mqtune.core.keys import EXPERIMENTS, TASK_NAME, ExperimentKeys
 from mqtune.core.machine import process_mark, started_at
 from mqtune.core.timing import Timing
 from mqtune.core.trial import checkpoint_id
-from mqtune.driver import claim, garbage_on, give_to_archive, tenant_on
-from mqtune.journal import RedisJournal, connect, identify
+from mqtune.driver import claim, garbage_on, give_to_archive
+from mqtune.journal import RedisJournal, connect
 
 TIMING: Final = Timing()
 LOCK_S: Final = TIMING.lock_s
@@ -103,13 +102,7 @@ def test_what_belongs_to_nothing_goes_and_all_else_stays(redis_client: Any) -> N
     assert "would delete  gone: 1 messages in queues of workers, 0.1 KiB" in planned
     assert "would delete  gone: 2 keys, 5." in planned
     assert done.endswith("4 of 4 deleted\n")
-    assert before - names_and_keys(redis_client) == {
-        "cut",
-        cut.driver,
-        cut.meta,
-        gone.trial("0001"),
-        gone.checkpoints,
-    }
+    assert before - names_and_keys(redis_client) == {"cut", cut.driver, cut.meta, gone.trial("0001"), gone.checkpoints}
     assert [json.loads(each)["headers"]["id"] for each in redis_client.lrange(QUEUE, 0, -1)[:-1]] == [
         "written/0001/1",
         "begins/0001/1",
@@ -117,19 +110,6 @@ def test_what_belongs_to_nothing_goes_and_all_else_stays(redis_client: Any) -> N
         "gone/0001/1",
     ]
     assert run("--yes") == "there is nothing to delete\n"
-
-
-@pytest.mark.usefixtures("_left")
-@pytest.mark.parametrize("key", [ExperimentKeys("odd").meta, ExperimentKeys("odd").journal])
-def test_an_experiment_of_which_a_key_is_of_another_type_is_kept_and_keeps_nothing_else_from_going(
-    redis_client: Any, key: str
-) -> None:
-    begin(redis_client, "odd").unlock("odd's")
-    redis_client.delete(key)
-    redis_client.set(key, "none")
-
-    assert run("--yes").endswith("4 of 4 deleted\n")
-    assert {"odd", key} <= names_and_keys(redis_client)
 
 
 @pytest.mark.usefixtures("_left")
@@ -143,21 +123,6 @@ def test_what_somebody_begins_to_use_meanwhile_is_kept(redis_client: Any, redis_
     assert kept == ["cut", "gone", "gone"]
     assert names_and_keys(redis_client) == before
     assert redis_client.llen(QUEUE) == 6
-
-
-@pytest.mark.usefixtures("_left")
-def test_json_says_what_there_was_and_what_was_deleted() -> None:
-    assert "give --yes or --dry-run" in run("--json", code=2)
-    planned, done = json.loads(run("--json", "--dry-run")), json.loads(run("--json", "--yes"))
-
-    assert {each["deleted"] for each in planned["garbage"]} == {False}
-    assert {(each["kind"], each["experiment"], each["deleted"]) for each in done["garbage"]} == {
-        ("experiment", "cut", True),
-        ("messages", "comes-back", True),
-        ("messages", "gone", True),
-        ("keys", "gone", True),
-    }
-    assert json.loads(run("--json", "--yes")) == {"garbage": [], "unseen": []}
 
 
 @pytest.mark.usefixtures("_left")
@@ -179,19 +144,6 @@ def test_an_account_deletes_what_it_may_and_is_told_what_it_can_not_see(
     )
     assert "cut" not in names_and_keys(redis_client)
     assert ExperimentKeys("gone").trial("0001") in names_and_keys(redis_client)
-
-
-@pytest.mark.usefixtures("_left")
-def test_the_account_that_acl_prints_for_it_sees_and_deletes_all(
-    redis_client: Any, redis_server: EmbeddedServer
-) -> None:
-    with contextlib.closing(Accounts(redis_server.url)) as accounts:
-        cleaner = accounts.make("driver", "cleaner", all_keys=True)
-        done = run("--yes", "--broker", cleaner)
-
-        assert accounts.refused() == []
-    assert "not looked at" not in done
-    assert ExperimentKeys("gone").trial("0001") not in names_and_keys(redis_client)
 
 
 def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
@@ -291,84 +243,12 @@ def test_deleting_on_a_copy_of_a_server_leaves_the_checkpoints_to_the_original(
     assert not Path(store.describe()).exists()
 
 
-def test_a_copy_whose_driver_has_gone_on_takes_nothing_from_the_original_and_neither_does_that_from_it(
-    redis_client: Any, redis_server: EmbeddedServer, tmp_path: Path, copied: Callable[[], tuple[EmbeddedServer, Any]]
-) -> None:
-    store = begin_with_store(redis_client, "moved", tmp_path / "shared")
-    copy, client = copied()
-    claim(store, client, "moved", patience_s=5)
-    shared = store.tenants()
-
-    assert "stay: " in CliRunner().invoke(group, ["delete", "moved", "--yes", "--broker", redis_server.url]).output
-
-    assert len(shared) == 2
-    assert len(store.ids()) == 1
-    # The original has it no more.
-    assert CliRunner().invoke(group, ["delete", "moved", "--yes", "--broker", copy.url]).exit_code == 0
-    assert not Path(store.describe()).exists()
-
-
-def test_a_copy_collects_no_checkpoints_that_the_original_may_have(
-    redis_client: Any, tmp_path: Path, copied: Callable[[], tuple[EmbeddedServer, Any]]
-) -> None:
-    place = tmp_path / "shared"
-    store = begin_with_store(redis_client, "moved", place)
-    copy, client = copied()
-    client.flushdb()
-    client.set(IDENTITY, redis_client.get(IDENTITY))
-    taken = ("--broker", copy.url, "--checkpoints", str(place), "--unused-days", "0")
-
-    assert run(*taken, "--yes") == "there is nothing to delete\n"
-    assert len(store.ids()) == 1
-
-
-def test_a_server_that_was_restarted_is_recognized_by_its_address(tmp_path: Path, server_binary: ServerBinary) -> None:
-    runs = []
-    for _ in range(2):
-        with EmbeddedServer.start(tmp_path / "one", binary=server_binary) as server:
-            runs.append(tenant_on(server.url, "x"))
-    first, second = (Tenant("one", *each[1:]) for each in runs)
-
-    assert first.run != second.run
-    assert first.is_same(second)
-
-
-def test_a_mark_of_an_earlier_version_becomes_one_that_says_which_server_it_is_of(
-    redis_client: Any, tmp_path: Path
-) -> None:
-    store = begin_with_store(redis_client, "goes-on", tmp_path / "shared")
-    (mark,) = store.tenants()
-    store.release(mark)
-    store.claim(Tenant(mark.broker, "goes-on"))
-
-    claim(store, redis_client, "goes-on", patience_s=5)
-
-    assert store.tenants() == [mark]
-
-
-def test_a_teams_driver_may_not_say_that_this_server_is_another(
-    redis_server: EmbeddedServer, redis_client: Any
-) -> None:
-    with contextlib.closing(Accounts(redis_server.url)) as accounts:
-        team, everybody = accounts.make("driver", "team", experiments="team-*"), accounts.make("driver", "everybody")
-        with contextlib.closing(connect(team)) as client:
-            assert identify(client, patience_s=5) == ""
-            with pytest.raises(NoPermissionError):
-                client.set(IDENTITY, "another's")
-        with contextlib.closing(connect(everybody)) as client:
-            known = identify(client, patience_s=5)
-        with contextlib.closing(connect(team)) as client:
-            assert identify(client, patience_s=5) == known
-
-
 @pytest.mark.parametrize(
     ("other", "is_same"),
     [
         ({"run": "r1"}, True),
-        ({"place": "head:6379/0 10.0.0.1"}, True),
         ({"place": "head:6379/0"}, True),
         ({"place": "head:6379/0 10.0.0.2"}, False),
-        ({"place": "head:6379/1 10.0.0.1"}, False),
         ({"place": "spare:6379/0 10.0.0.1"}, False),
         ({}, False),
         ({"run": "r1", "broker": "b2"}, False),
@@ -415,15 +295,3 @@ def test_what_killed_processes_left_here_goes_and_what_living_ones_have_stays(
     assert (lives / "attempt" / "big").exists()
     assert not gone.exists()
     assert run("--yes") == "there is nothing to delete\n"
-
-
-def test_a_server_that_starts_meanwhile_keeps_its_files(home: Path, server_binary: ServerBinary) -> None:
-    Book(home / "mine").save()
-    (home / "mine" / "redis").mkdir()
-    for name in ("lock", "url"):
-        (home / "mine" / "redis" / name).touch()
-    (found,) = unused.left_here()
-
-    with EmbeddedServer.start(home / "mine", binary=server_binary) as server:
-        assert not found.delete()
-        assert EmbeddedServer.running_url(home / "mine") == server.url

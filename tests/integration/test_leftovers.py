@@ -12,8 +12,7 @@ import psutil
 import pytest
 from waiting import eventually, lives
 
-from mqtune.core.machine import describe_process, process_mark
-from mqtune.worker import MARK, end_leftovers, processes as leftovers
+from mqtune.worker import MARK, end_leftovers
 
 #: Tells its mark, as a worker that starts a zygote does, and sleeps.
 WORKER = "import time; from mqtune.core.machine import describe_process as me; print(me(), flush=True); time.sleep(60)"
@@ -76,31 +75,9 @@ def test_what_a_worker_left_is_killed_once_that_is_dead_and_not_before(
     eventually(lambda: not lives(left))
 
 
-def test_a_number_that_another_process_has_now_is_no_living_worker(start: Start) -> None:
-    place = process_mark().partition(".")[0]
-
-    left = start(f"process {os.getpid()} on here ({place}.12)", *SLEEPER)
-
-    end_leftovers(5)
-    eventually(lambda: not lives(left))
-
-
-def test_what_the_same_process_left_when_it_was_a_worker_before_is_killed(start: Start) -> None:
-    left = start(describe_process(), *SLEEPER)
-
-    assert left.pid in end_leftovers(5)
-
-
 @pytest.mark.parametrize("mark", ["", "12", "process 1 on elsewhere (7a.2)", "none of these"])
 def test_what_is_not_known_to_be_a_dead_workers_is_left_alone(start: Start, mark: str) -> None:
     other = start(mark, *SLEEPER)
 
     assert other.pid not in end_leftovers(5)
     assert lives(other)
-
-
-def test_who_was_started_by_a_dead_workers_trial_does_not_kill_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    mark, line = describe_process(), (os.getpid(), os.getppid())
-    monkeypatch.setattr(leftovers, "mark_of", lambda pid: mark if pid in line else "")
-
-    assert end_leftovers(5) == []

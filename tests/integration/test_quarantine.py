@@ -184,33 +184,3 @@ def test_an_error_that_names_the_device_costs_the_trial_nothing(
         }
         note = "device 0 is quarantined, an attempt failed there by 'uncorrectable ECC error'"
         assert gpus.info().note == note
-
-
-def test_a_device_whose_health_check_fails_takes_no_attempt_until_it_succeeds(
-    broker: str,
-    machine: Callable[[int], Machine],
-    breaking: mqtune.Tuner,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    gpus = machine(2)
-    (tmp_path / "sick-0").touch()
-    command = (
-        f'cd {tmp_path}; echo "$CUDA_VISIBLE_DEVICES" >> checked; '
-        '! test -e "sick-$CUDA_VISIBLE_DEVICES" || { echo "the fan is dead" >&2; exit 3; }'
-    )
-    options = ("--gpus", gpus.gpus, "--health-check", command)
-    with altered_worker(broker, tmp_path, gpus.alteration(0.5), *options):
-        for number in range(6):
-            breaking.add({"number": number})
-        drive(breaking, lambda: gpus.info().note == "device 0 is quarantined, its health check failed: the fan is dead")
-        drive(breaking, lambda: not breaking.busy_trials)
-
-        assert {attempt.devices for trial in breaking.get_trials() for attempt in trial.attempts} == {("1",)}
-        assert {len(trial.attempts) for trial in breaking.get_trials()} == {1}, "no attempt is lost"
-        assert "nobody has taken it" not in caplog.text, "the task of one that finds its device quarantined is put back"
-        assert (tmp_path / "checked").read_text().split().count("1") == 1, (
-            "a slot that is sound is not checked again at once"
-        )
-        (tmp_path / "sick-0").unlink()
-        eventually(lambda: gpus.info().slots == 2)

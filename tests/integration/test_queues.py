@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import celery
 import pytest
 import redis
 from fleets import worker
 
-from mqtune.backends import MOST_AT_ONCE, CeleryBackend, EmbeddedServer, Offer, Together
+from mqtune.backends import CeleryBackend, EmbeddedServer, Offer, Together
 from mqtune.core.resources import Resources, queue_name
-from mqtune.core.shares import lists_of
 from mqtune.core.trial import Attempt, TrialId
 from mqtune.journal import Fleet, RedisJournal, ServerClock
 
@@ -91,15 +89,9 @@ event_exchange = "theirs"
 @pytest.mark.parametrize(
     "environment",
     [
-        {"CELERY_BROKER_URL": "redis://127.0.0.1:1/0"},
-        {"CELERY_BROKER_WRITE_URL": "redis://127.0.0.1:1/0", "CELERY_BROKER_READ_URL": "redis://127.0.0.1:1/0"},
-        {"CELERY_RESULT_BACKEND": "nonsense://x"},
-        {"CELERY_CONFIG_MODULE": "celeryconfig"},
-        {"CELERY_CONFIG_MODULE": "there_is_no_such_module"},
-        {"CELERY_LOADER": "default"},
-        {"CELERY_LOADER": "there_is_no_such_module:Loader"},
+        {"CELERY_BROKER_URL": "redis://127.0.0.1:1/0", "CELERY_RESULT_BACKEND": "nonsense://x"},
+        {"CELERY_CONFIG_MODULE": "celeryconfig", "CELERY_LOADER": "there_is_no_such_module:Loader"},
     ],
-    ids=lambda given: " ".join(f"{name}={value}" for name, value in given.items()),
 )
 def test_the_settings_of_another_celery_project_in_the_drivers_shell_change_nothing(
     request: pytest.FixtureRequest,
@@ -123,51 +115,8 @@ def test_the_settings_of_another_celery_project_in_the_drivers_shell_change_noth
     assert not redis_client.exists("theirs")
 
 
-def test_what_a_full_server_does_not_take_holds_up_no_driver_and_is_published_again(
-    backend: CeleryBackend, redis_client: redis.Redis
-) -> None:
-    redis_client.config_set("maxmemory", 1)
-    try:
-        backend.publish(TrialId("0001"), 1, {})
-        assert published(redis_client, PLAIN) == set()
-    finally:
-        redis_client.config_set("maxmemory", 0)
-
-    backend.publish(TrialId("0001"), 1, {})
-
-    assert published(redis_client, PLAIN) == {"x/0001/1"}
-
-
-# Many attempts at once.
-
-
 def offers(*numbers: int, **config: Any) -> list[Offer]:
     return [Offer(TrialId(f"{number:04d}"), 1, config) for number in numbers]
-
-
-def in_order(client: Any, key: Any) -> list[str]:
-    """The trials of the messages in a list, in the order in which workers take them."""
-    return [json.loads(message)["headers"]["id"].split("/")[1] for message in reversed(client.lrange(key, 0, -1))]
-
-
-def pushes(client: Any) -> int:
-    calls: int = client.info("commandstats").get("cmdstat_lpush", {"calls": 0})["calls"]
-    return calls
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_many_attempts_take_one_command_for_each_queue_and_come_in_their_order(
-    backend: CeleryBackend, redis_client: redis.Redis, times: int
-) -> None:
-    before, numbers = pushes(redis_client), range(1, times * MOST_AT_ONCE + 1)
-
-    backend.publish_all(offers(*numbers))
-
-    assert pushes(redis_client) == before + 2 * times
-    plain, linked = (in_order(redis_client, queue_name(offer)) for offer in (PLAIN, LINKED))
-    assert sorted(plain + linked) == [offer.trial for offer in offers(*numbers)]
-    assert (plain, linked) == (sorted(plain), sorted(linked))
-    assert (plain[:2], linked[0]) == (["0001", "0002"], "0003")
 
 
 def test_a_message_is_the_same_as_celery_sends_it_and_kombu_puts_it(
@@ -186,54 +135,3 @@ def test_a_message_is_the_same_as_celery_sends_it_and_kombu_puts_it(
     assert kombus.pop("body") != ours.pop("body")
     assert kombus == ours
     assert ours["properties"]["delivery_info"] == {"exchange": "", "routing_key": queue}
-
-
-def test_attempts_that_are_published_together_wait_in_the_list_of_their_priority(
-    backend: CeleryBackend, redis_client: redis.Redis
-) -> None:
-    backend.publish_all(offers(1))
-    backend.priority = "low"
-    backend.publish_all(offers(2))
-    backend.priority = "high"
-    backend.publish_all(offers(3, 4))
-
-    high, normal, low, _ = (in_order(redis_client, key) for key in lists_of(queue_name(PLAIN)))
-    assert (high, normal, low) == (["0004"], ["0001"], ["0002"])
-
-
-def test_what_failed_in_the_middle_is_published_again_and_then_all_of_it_is_there(
-    backend: CeleryBackend, redis_client: redis.Redis
-) -> None:
-    backend.publish_all(offers(1, 2, 3))
-    for number in (1, 2, 3):
-        backend.ended(TrialId(f"{number:04d}"), 1)
-    redis_client.set(queue_name(LINKED), "no list")
-    redis_client.delete(queue_name(PLAIN))
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        backend.publish_all(offers(4, 5, 6))
-    assert in_order(redis_client, queue_name(PLAIN)) == ["0004", "0005"]
-    assert backend.free(Resources(gpus=1)) == 3
-    redis_client.delete(queue_name(LINKED))
-
-    backend.publish_all(offers(4, 5, 6))
-
-    assert in_order(redis_client, queue_name(PLAIN)) == ["0004", "0005", "0004", "0005"]
-    assert in_order(redis_client, queue_name(LINKED)) == ["0006"]
-
-
-def test_a_connection_that_kombu_makes_anew_takes_many_attempts_by_one_command_too(
-    backend: CeleryBackend, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Any] = []
-    connect = celery.Celery.connection_for_write
-    monkeypatch.setattr(celery.Celery, "connection_for_write", lambda *args: made.append(connect(*args)) or made[-1])
-    backend.publish_all(offers(1))
-    # As kombu does when a Sentinel does not answer, before it goes on to the next one.
-    made[0].close()
-    before = pushes(redis_client)
-
-    backend.publish_all(offers(*range(2, 10)))
-
-    assert pushes(redis_client) == before + 2
-    plain, linked = (in_order(redis_client, queue_name(offer)) for offer in (PLAIN, LINKED))
-    assert sorted(plain + linked) == [offer.trial for offer in offers(*range(1, 10))]

@@ -10,8 +10,7 @@ import pytest
 import redis
 from click.testing import CliRunner
 from contract.journals.gangs import ANY
-from contract.journals.world import ASSIGNMENT, LONG_S, ONE, SHORT_S, ended, staged, started
-from waiting import eventually
+from contract.journals.world import ASSIGNMENT, LONG_S, ONE, ended, staged, started
 
 from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
@@ -104,15 +103,6 @@ def test_a_gang_counts_as_many_slots_as_it_has_seats_and_begins_only_where_a_quo
     assert many.start() == "granted"
 
 
-def test_what_a_dead_worker_ran_counts_until_its_lease_is_over(redis_client: redis.Redis, quotas: Quotas):
-    many = Many(redis_client, "x")
-    quotas.set("x", 1)
-
-    assert many.start(SHORT_S) == "granted"
-    waiting = many.stage()
-    eventually(lambda: many.claim(waiting) == "granted")
-
-
 def test_what_runs_when_a_quota_is_set_counts_from_the_next_heartbeat_on(redis_client: redis.Redis, quotas: Quotas):
     many = Many(redis_client, "x")
     claim = many.stage()
@@ -123,16 +113,8 @@ def test_what_runs_when_a_quota_is_set_counts_from_the_next_heartbeat_on(redis_c
     assert many.start() == "quota"
 
 
-@pytest.mark.parametrize(("pattern", "slots"), [("team a", 1), ("", 1), ("x", -1), ("x", 1.5)])
-def test_what_is_no_quota_is_refused(quotas: Quotas, pattern: str, slots: int):
-    with pytest.raises(ConfigurationError):
-        quotas.set(pattern, slots)
-    assert quotas.all() == []
-
-
 @pytest.mark.parametrize(
-    ("pattern", "slots"),
-    [("x", "many"), ("x", ""), ("x", "-1"), ("*", "9" * 5_000), ("[", "0"), ("%", "0"), ("(", "0"), (b"\xff", "0")],
+    ("pattern", "slots"), [("x", "many"), ("x", "-1"), ("*", "9" * 5_000), ("[", "0"), (b"\xff", "0")]
 )
 def test_what_is_no_quota_in_redis_is_not_listed_and_keeps_nothing_from_running(
     redis_client: redis.Redis, quotas: Quotas, pattern: str | bytes, slots: str
@@ -148,42 +130,32 @@ def test_what_is_no_quota_in_redis_is_not_listed_and_keeps_nothing_from_running(
 
 
 def test_after_how_long_an_experiment_gets_a_slot_is_set_for_all_and_is_no_quota(
-    redis_client: redis.Redis, quotas: Quotas
+    redis_server: EmbeddedServer, redis_client: redis.Redis, quotas: Quotas, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setenv("MQTUNE_BROKER", redis_server.url)
     demands = Demands(redis_client, patience_s=1.0)
+
+    def run(*arguments: str) -> str:
+        return CliRunner().invoke(group, ["quota", *arguments]).output.strip().splitlines()[-1]
 
     def told() -> float:
         table = demands.table()
         assert table is not None
         return table.aging_s
 
-    assert quotas.aging_s() == told() == AGING_S
-    quotas.set("team-*", 2)
-    for aging_s in (3_600.0, math.inf):
-        quotas.set_aging(aging_s)
-        assert quotas.aging_s() == told() == aging_s
-    assert quotas.all() == [Quota("team-*", 2, 0)]
-    assert Many(redis_client, "team-1").start() == "granted"
+    assert told() == AGING_S
+    assert run() == "an experiment without a slot gets one after 1 d 0 h, whatever its priority"
+    assert run("--aging", "4") == "an experiment without a slot gets one after 4 h 00 min, whatever its priority"
+    assert quotas.aging_s() == told() == 4 * 3600
+    assert run("--aging", "0") == "an experiment of low priority may wait for a slot for ever"
+    assert quotas.aging_s() == told() == math.inf
+    assert quotas.all() == []
     for unsound in (b"-1", b"nan", b"soon"):
         redis_client.hset(QUOTAS, ":aging_s", unsound)
         assert told() == AGING_S
     for wrong in (0.0, -1.0, math.nan):
         with pytest.raises(ConfigurationError, match="is no time above 0"):
             quotas.set_aging(wrong)
-
-
-@pytest.mark.usefixtures("redis_client")
-def test_the_command_says_and_sets_when_an_experiment_gets_a_slot(
-    redis_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("MQTUNE_BROKER", redis_server.url)
-
-    def run(*arguments: str) -> str:
-        return CliRunner().invoke(group, ["quota", *arguments]).output.strip().splitlines()[-1]
-
-    assert run() == "an experiment without a slot gets one after 1 d 0 h, whatever its priority"
-    assert run("--aging", "4") == "an experiment without a slot gets one after 4 h 00 min, whatever its priority"
-    assert run("--aging", "0") == "an experiment of low priority may wait for a slot for ever"
     assert "--aging is for all experiments" in run("team-*", "2", "--aging", "4")
 
 
@@ -216,7 +188,10 @@ def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
     table = demands.table()
     assert table is not None
     assert table.caps["both-*"] == Cap("low", 2.0, 80.0, str(this_owner())), "the part that was not given stays"
-    with pytest.raises(ConfigurationError, match="share=-1"):
-        Quotas(redis_client, patience_s=1.0).set_cap("team-*", "olaf", share=-1.0)
-    with pytest.raises(ConfigurationError, match="journal_mb=0"):
-        Quotas(redis_client, patience_s=1.0).set_cap("team-*", "olaf", journal_mb=0.0)
+    quotas = Quotas(redis_client, patience_s=1.0)
+    for pattern, slots in (("team a", 1), ("", 1), ("x", -1), ("x", 1.5)):
+        with pytest.raises(ConfigurationError):
+            quotas.set(pattern, slots)
+    for wrong in ({"share": -1.0}, {"journal_mb": 0.0}):
+        with pytest.raises(ConfigurationError, match=r"share=-1|journal_mb=0"):
+            quotas.set_cap("team-*", "olaf", **wrong)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +9,6 @@ import redis
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
-from mqtune.core.timing import Timing
 from mqtune.journal import RedisClient, RedisJournal, connect
 
 
@@ -24,27 +22,6 @@ def connections(watching: redis.Redis) -> list[str]:
     return [each["id"] for each in watching.client_list() if each["name"] == "mqtune-kept"]
 
 
-def test_commands_one_after_the_other_share_a_connection_and_an_error_costs_none(
-    client: RedisClient, redis_client: redis.Redis
-) -> None:
-    before = connections(redis_client)
-
-    for _ in range(10):
-        client.ping()
-        with pytest.raises(redis.ResponseError):
-            client.execute_command("NO-SUCH-COMMAND")
-
-    assert connections(redis_client) == before
-
-
-def test_threads_get_the_answers_to_their_own_commands(client: RedisClient) -> None:
-    def asked(number: int) -> bool:
-        return bool(client.echo(str(number)) == str(number).encode())
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(asked, range(2_000)))
-
-
 def test_a_limited_client_has_no_more_connections_than_it_may_whatever_its_threads(
     client: RedisClient, redis_client: redis.Redis
 ) -> None:
@@ -56,21 +33,6 @@ def test_a_limited_client_has_no_more_connections_than_it_may_whatever_its_threa
 
     assert answers == [None] * 48
     assert len(connections(redis_client)) <= 3
-
-
-def test_connections_that_nobody_has_used_for_a_while_are_closed(
-    client: RedisClient, redis_client: redis.Redis
-) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda number: client.blpop([f"nothing-{number}"], timeout=0.05), range(8)))
-    assert len(connections(redis_client)) > 1
-    client.close_unused(60)
-    assert len(connections(redis_client)) > 1
-
-    client.close_unused(0)
-
-    eventually(lambda: connections(redis_client) == [])
-    assert client.ping()
 
 
 def test_a_connection_beside_others_or_after_want_of_use_says_nothing_of_the_server(
@@ -117,53 +79,7 @@ def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
     assert client.echo("second") == b"second"
 
 
-def test_a_connection_that_was_cut_while_nobody_used_it_is_replaced_unnoticed(
-    client: RedisClient, redis_client: redis.Redis
-) -> None:
-    client.timing = Timing(fresh_s=0.0)
-    (cut,) = connections(redis_client)
-    redis_client.client_kill_filter(_id=cut)
-    eventually(lambda: cut not in connections(redis_client))
-
-    assert client.ping()
-
-
-def test_a_cut_connection_is_told_once_and_the_others_are_looked_at_before_they_are_used(
-    client: RedisClient, redis_client: redis.Redis
-) -> None:
-    client.timing = Timing(fresh_s=60.0)
-    both = threading.Barrier(2)
-
-    def at_once() -> None:
-        both.wait(timeout=5)
-        client.blpop(["nothing"], timeout=0.2)
-
-    with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(at_once), pool.submit(at_once)]:
-            done.result()
-    found = connections(redis_client)
-    assert len(found) >= 2
-    for each in found:
-        redis_client.client_kill_filter(_id=each)
-    eventually(lambda: not connections(redis_client))
-
-    with pytest.raises(redis.ConnectionError):
-        client.ping()
-
-    assert client.ping()
-    assert client.ping()
-
-
-def test_closing_it_closes_all_connections(client: RedisClient, redis_client: redis.Redis) -> None:
-    client.ping()
-
-    client.close()
-
-    eventually(lambda: not connections(redis_client))
-
-
 def test_a_server_that_was_demoted_is_connected_to_anew(client: RedisClient, redis_client: redis.Redis) -> None:
-    """The old master of a managed Redis may keep its clients and refuse their writes, while its name leads to the new one."""
     before = client.connects.count
     redis_client.execute_command("REPLICAOF", "127.0.0.1", "1")
     try:

@@ -21,9 +21,8 @@ from waiting import DEADLINE_S, eventually
 from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.cli.submit import why_no_driver_slot
-from mqtune.core.errors import BrokerRefused
 from mqtune.core.timing import Timing
-from mqtune.journal import Fleet, RedisJournal, account, connect, password_hash, rules_of
+from mqtune.journal import Fleet, RedisJournal, connect
 
 USER = "team-driver"
 OLD, NEW = "the-old-one", "the-new-one"
@@ -58,20 +57,6 @@ def team(redis_server: EmbeddedServer, redis_client: redis.Redis) -> Iterator[Te
         yield team
 
 
-def test_a_driver_is_told_that_its_login_is_refused_and_gives_up_when_its_patience_ends(
-    team: Team, caplog: pytest.LogCaptureFixture
-) -> None:
-    journal = RedisJournal(team.client, "x", patience_s=0.2)
-    journal.lock("driver", "a test", 60)
-    team.rotate()
-
-    with pytest.raises(BrokerRefused, match=r"refuses the login \(.*\); was its password changed\?"):
-        journal.lock("driver", "a test", 60)
-
-    assert "Redis refuses the login" in caplog.text
-    assert "trying again for 0.2 s" in caplog.text
-
-
 def test_a_patient_program_goes_on_once_it_can_log_in(team: Team, caplog: pytest.LogCaptureFixture) -> None:
     journal = RedisJournal(team.client, "x", patience_s=math.inf)
     journal.lock("driver", "a test", 60)
@@ -86,19 +71,6 @@ def test_a_patient_program_goes_on_once_it_can_log_in(team: Team, caplog: pytest
 
     assert not caller.is_alive()
     eventually(lambda: "Redis takes the login after" in caplog.text)
-
-
-def test_an_account_that_is_made_again_keeps_its_passwords_and_gets_other_rules(
-    team: Team, redis_server: EmbeddedServer
-) -> None:
-    """As after an upgrade, or while programs change from one password to the next."""
-    line = account(USER, password_hash(NEW), rules_of("monitor"))
-    team.admin.admin.execute_command(*line.split())
-
-    for password in (OLD, NEW):
-        url = team.admin.url_of(USER, password)
-        assert team.admin.may(url, "HGET", "mqtune:x:{x}:meta", "last")
-        assert not team.admin.may(url, "ZADD", "mqtune:experiments", 1, "x")
 
 
 @pytest.fixture

@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
-from driver_hosts import DriverHost
-from impaired import nothing_impaired
 from servers import EACH_SERVER, started_on
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
 from mqtune.core.errors import BrokerFull, CodeRefused, NameTaken
-from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS, ExperimentKeys
+from mqtune.core.keys import ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.submission import Submission
 from mqtune.core.timing import Timing
-from mqtune.journal import (
-    MOST_SHORT,
-    RedisClient,
-    RedisJournal,
-    Submissions,
-    connect,
-    experiments_on,
-)
+from mqtune.journal import MOST_SHORT, RedisClient, RedisJournal, Submissions, connect, experiments_on
 from mqtune.trainable import Bundle, File
-from mqtune.worker import DriverSlots, Logs, Scratch
 
 KEY = "the key of this test's workers"
 BUNDLE = Bundle.of({"tune.py": File(b"print(1)")})
@@ -123,21 +110,10 @@ def test_what_was_submitted_waits_is_taken_once_and_has_ended_when_its_worker_sa
     )
     assert there.keep("sweep", token) == "over"
     assert there.take("sweep", "w2", "another") is None
-
-
-def test_a_name_is_taken_until_its_submission_has_ended_and_runs_are_numbered_on(there: Submissions):
     submit(there)
-    with pytest.raises(NameTaken, match="waits for a driver slot"):
-        submit(there)
-    _, token = take(there, "w7")
-    with pytest.raises(NameTaken, match="runs on w7"):
-        submit(there)
-    there.leave("sweep", token, "done", code=0, reason="", output="")
-
-    submit(there)
-
-    taken, _ = take(there)
-    assert (taken.run, taken.is_first) == (2, True)
+    assert (there.halt("sweep", "by ada"), there.halt("sweep", "by bob")) == ("stopped", "ended")
+    ended = state(there)
+    assert (ended.how, ended.reason, there.due()) == ("stopped", "by ada", ["first"])
 
 
 def test_a_submission_whose_worker_is_gone_runs_on_another_and_the_first_one_is_not_heard_any_more(
@@ -192,41 +168,6 @@ def test_what_somebody_drives_is_neither_submitted_nor_taken(there: Submissions,
     RedisJournal(client, "other").lock("a person", "process 1", 20)
     with pytest.raises(NameTaken, match="somebody drives experiment 'other'"):
         submit(there, "other")
-
-
-def test_a_person_ends_one_that_waits_at_once_and_the_worker_of_any_other_hears_of_it(
-    there: Submissions, briefly: Submissions
-):
-    assert there.halt("sweep", "by ada") == "unknown"
-    submit(there)
-    assert (there.halt("sweep", "by ada"), there.halt("sweep", "by bob")) == ("stopped", "ended")
-    found = state(there)
-    assert (found.how, found.reason, there.due()) == ("stopped", "by ada", [])
-
-    submit(there)
-    _, token = take(there)
-    assert (there.halt("sweep", "by ada"), there.keep("sweep", token)) == ("told", "stop")
-    # A worker that is drained meanwhile gives nothing back that nobody wants.
-    there.leave("sweep", token, "again", code=None, reason="drained", output="")
-    assert states(there) == ("ended", 1, "stopped")
-
-    submit(there)
-    take(briefly)
-    eventually(lambda: there.due() == ["sweep"])
-    assert there.halt("sweep", "by ada") == "stopped"
-
-
-def test_a_worker_puts_back_what_the_server_has_lost(there: Submissions, client: redis.Redis):
-    submit(there)
-    taken, token = take(there)
-    client.flushdb()
-    assert there.keep("sweep", token) == "unknown"
-    there.put_back(taken, BUNDLE, "w1", token)
-    assert there.keep("sweep", token) == ""
-    assert there.bundle("sweep", BUNDLE.digest) == BUNDLE
-    there.leave("sweep", token, "again", code=None, reason="", output="")
-    again, _ = take(there)
-    assert (again.run, again.is_first, again.submission(KEY)) == (2, False, submission())
 
 
 def test_who_may_write_to_the_server_and_has_no_key_has_nothing_else_run(there: Submissions, client: redis.Redis):
@@ -288,194 +229,6 @@ def test_workers_that_may_not_run_one_leave_it_to_others_and_are_known_until_it_
     found = state(there)
     assert found.refused_by == ()
     assert there.signed("gone") is None
-
-
-def drives(there: Submissions, folder: Path, timing: Timing = Timing()) -> DriverSlots:
-    """A worker that has room for one script, in this folder."""
-    scratch: Any = SimpleNamespace(folder=lambda *_: folder, remove=lambda _: None)
-    return DriverSlots(
-        there,
-        slots=1,
-        worker="w1",
-        experiments="*",
-        broker="",
-        key=KEY,
-        logs=scratch,
-        scratch=scratch,
-        impairments=nothing_impaired(),
-        timing=timing,
-    )
-
-
-def test_a_submission_that_no_worker_could_run_has_failed(there: Submissions, tmp_path: Path):
-    there.submit(submission(script="missing.py"), BUNDLE, KEY)
-
-    with contextlib.closing(drives(there, tmp_path)) as slots:
-        slots.start()
-        eventually(lambda: states(there) == ("ended", 1, "failed"))
-
-    found = state(there)
-    assert found.reason == "it can't run: its code has no missing.py"
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there are no real-time signals here")
-def test_a_script_that_a_real_time_signal_ends_frees_its_slot(there: Submissions, tmp_path: Path):
-    bundle = Bundle.of({"tune.py": File(b"import os; os.kill(os.getpid(), 40)")})
-    there.submit(submission(bundle=bundle.digest), bundle, KEY)
-    slots = DriverSlots(
-        there,
-        slots=1,
-        worker="w1",
-        experiments="*",
-        broker="",
-        key=KEY,
-        logs=Logs(tmp_path, (), nothing_impaired()),
-        scratch=Scratch(tmp_path),
-        impairments=nothing_impaired(),
-        timing=Timing(look_at_scripts_s=0.01),
-    )
-
-    with contextlib.closing(slots):
-        slots.start()
-        eventually(lambda: states(there) == ("ended", MOST_SHORT, "failed"))
-
-    found = state(there)
-    assert "it was ended by signal 40" in found.reason
-
-
-def test_scripts_go_to_the_worker_that_has_least_to_do(client: RedisClient, tmp_path: Path):
-    timing = Timing(look_at_scripts_s=0.05, spread_s=2.0)
-    with contextlib.ExitStack() as stack:
-        hosts: list[DriverHost] = []
-        for name in ("one", "two"):
-            host = DriverHost(client, tmp_path / name, name=name, slots=4, timing=timing)
-            hosts.append(stack.enter_context(contextlib.closing(host)))
-            for number in range(1, 4):
-                host.submit(f"{name}-{number}")
-                eventually(lambda: client.zcount(SUBMISSIONS, "-inf", "+inf") == sum(each.slots.busy for each in hosts))
-            assert [each.slots.busy for each in hosts] == [3] * len(hosts)
-
-
-def test_a_worker_that_is_shut_down_hands_its_scripts_over_without_a_wait_for_their_lock(
-    client: RedisClient, url: str, tmp_path: Path
-):
-    drives = """if True:
-        import os, time
-        from mqtune.core.machine import describe_process
-        from mqtune.journal.connection import RedisClient, connect
-        from mqtune.journal.redis import RedisJournal
-        RedisJournal(connect(os.environ["MQTUNE_BROKER"]), "sweep").lock("holder", describe_process(), 600)
-        time.sleep(600)
-    """
-    other = Submissions(client, patience_s=1.0)
-    with contextlib.closing(DriverHost(client, tmp_path / "host", url=url)) as host:
-        host.submit("sweep", drives)
-        eventually(lambda: client.hexists(ExperimentKeys("sweep").meta, "driver_until"))
-
-    taken = other.take("sweep", "w2", "token")
-
-    assert taken is not None
-    assert taken.run == 2
-
-
-def test_a_submission_for_which_a_worker_has_no_room_is_left_to_others_at_first(there: Submissions, tmp_path: Path):
-    (tmp_path / "file").touch()
-    submit(there)
-
-    with contextlib.closing(drives(there, tmp_path / "file" / "run", Timing(look_at_scripts_s=0.001))) as slots:
-        slots.start()
-        eventually(lambda: states(there)[1] == 1 and there.due() == ["sweep"])
-        # What is submitted later is taken later.
-        there.submit(submission("later", script="missing.py"), BUNDLE, KEY)
-        eventually(lambda: (found := there.state("later")) and found.state == "ended")
-
-    taken, _ = take(there, "w2")
-    assert taken.run == 2
-
-
-def place(client: Any, name: str = "sweep") -> float:
-    """How many seconds ago a submission came among those that workers look for."""
-    score = client.zscore(SUBMISSIONS, name)
-    assert score is not None
-    return float(client.time()[0] - score / 1000)
-
-
-def submit_in_vain(there: Submissions) -> None:
-    with pytest.raises(NameTaken, match="waits for a driver slot"):
-        submit(there)
-
-
-@pytest.mark.parametrize("is_removed", [True, False])
-@pytest.mark.parametrize(
-    "look",
-    [
-        lambda there: there.state("sweep"),
-        lambda there: there.heal_some(10, "sweep".__eq__),
-        submit_in_vain,
-    ],
-    ids=["why", "a worker", "submit"],
-)
-def test_a_submission_that_another_team_has_taken_out_or_put_off_is_found_again(
-    there: Submissions, client: Any, look: Callable[[Submissions], object], *, is_removed: bool
-):
-    submit(there)
-    if is_removed:
-        client.zrem(SUBMISSIONS, "sweep")
-    else:
-        client.zadd(SUBMISSIONS, {"sweep": 2**52})
-    assert there.due() == []
-
-    look(there)
-
-    assert there.due() == ["sweep"]
-    assert place(client) < 60
-    assert take(there)[0].run == 1
-
-
-def test_the_worker_of_a_script_that_runs_keeps_it_when_its_place_is_written_again(there: Submissions, client: Any):
-    submit(there)
-    _, token = take(there)
-    before = place(client)
-    assert states(there)[0] == "running"
-    assert place(client) == pytest.approx(before, abs=2), "it was sound"
-    client.zrem(SUBMISSIONS, "sweep")
-
-    assert states(there)[0] == "running"
-
-    assert there.due() == []
-    assert -Timing().lock_s - 2 <= place(client) < 0, "its worker may be gone, and then another one takes it"
-    assert there.keep("sweep", token) == ""
-
-
-def test_a_submission_that_has_ended_is_not_put_back(there: Submissions, client: Any):
-    submit(there)
-    _, token = take(there)
-    there.leave("sweep", token, "done", code=0, reason="", output="")
-
-    there.heal(["sweep", "unknown"])
-    there.heal_some(10, lambda _: True)
-
-    assert client.zscore(SUBMISSIONS, "sweep") is None
-
-
-def test_who_drives_an_experiment_puts_it_back_among_the_names_of_all(client: Any):
-    journal = RedisJournal(client, "driven", patience_s=5)
-    journal.lock("holder", "somebody", 10)
-    client.zrem(EXPERIMENTS, "driven")
-
-    journal.lock("holder", "somebody", 10)
-    assert experiments_on(client, patience_s=5) == ["driven"]
-    client.zrem(EXPERIMENTS, "driven")
-    journal.unlock("holder")
-
-    assert experiments_on(client, patience_s=5) == [], "a deletion ends with that"
-
-
-def test_names_that_are_none_are_passed_over(there: Submissions, client: redis.Redis):
-    client.zadd(SUBMISSIONS, {"../x": 1, b"\xff": 1, "gone": 1})
-    assert there.due() == ["gone"]
-    assert there.take("gone", "w", "t") is None
-    assert there.due() == []
 
 
 def test_a_full_server_lets_a_submission_be_kept_ended_and_stopped_and_takes_no_other(

@@ -6,73 +6,33 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import psutil
 import pytest
 from hypothesis import assume, given, settings, strategies as st
-from impaired import nothing_impaired, quarantined
 from losing import set_back, snapshot
 from one_worker import Machine
 from waiting import eventually, is_gone, lives
 
-from mqtune.checkpoints import open_store
-from mqtune.core.errors import BrokerFull
-from mqtune.core.events import (
-    AttemptEnded,
-    AttemptStarted,
-    CheckpointSaved,
-    Requested,
-)
+from mqtune.core.events import AttemptStarted, CheckpointSaved, Requested
 from mqtune.core.timing import Timing
-from mqtune.core.trial import (
-    UNDRIVEN,
-    WORKER_ERROR,
-    AttemptEnd,
-    Intent,
-    TrialId,
-    attempt_and_number,
-)
-from mqtune.journal import FENCED, GAP, Answer, Claim, EndedBy, MemoryJournal, Segment
-from mqtune.trainable import TrainableSpec, fingerprints, read_code
-from mqtune.worker import (
-    FAILED_STARTS,
-    IMPORTER_IDLE_S,
-    ControlPipe,
-    QuickFailures,
-    Stream,
-    Uplink,
-    ZygoteHandle,
-    attempt as attempt_module,
-    revoke,
-)
+from mqtune.core.trial import UNDRIVEN, AttemptEnd, Intent, TrialId, attempt_and_number
+from mqtune.journal import FENCED, GAP, MemoryJournal
+from mqtune.worker import IMPORTER_IDLE_S, revoke
 
 CODE = """
 import os, signal, time
 from pathlib import Path
-import msgpack
 import mqtune
 
 def raises(config):
     raise ValueError("no luck")
 
 print("imported here", flush=True)
-
-def goes_slowly(config):
-    try:
-        endless(config)
-    finally:
-        time.sleep(0.5)
-        with open(config["log"], "a") as file:
-            file.write("the first goes\\n")
-
-def notes_start(config):
-    with open(config["log"], "a") as file:
-        file.write("the second runs\\n")
-    mqtune.report({"loss": 1})
 
 def steady(config):
     for epoch in range(1, 4):
@@ -93,40 +53,10 @@ def resumable(config):
         mqtune.report({"epoch": epoch}, checkpoint={"epoch": epoch})
         time.sleep(0.002)
 
-def files(config):
-    start = mqtune.get_checkpoint()
-    epoch = 0 if start is None else int((start.path / "epoch").read_text())
-    folder = mqtune.get_context().folder / "state"
-    folder.mkdir()
-    while True:
-        epoch += 1
-        (folder / "epoch").write_text(str(epoch))
-        mqtune.report({"epoch": epoch}, checkpoint=folder)
-        time.sleep(0.002)
-
 def waits_for(config):
     mqtune.report({"loss": 1})
     while not os.path.exists(config["file"]):
         time.sleep(0.01)
-
-def imports_late(config):
-    import sys
-    there = "wave" in sys.modules
-    import wave
-    mqtune.report({"loss": float(there)})
-
-def saves_a_dict(config):
-    mqtune.report({"loss": 1.0}, checkpoint={"state": 1})
-
-
-def reports_twice(config):
-    waits_for(config)
-    mqtune.report({"loss": 2})
-
-def exits_under_a_frozen_zygote(config):
-    mqtune.report({"loss": 1})
-    os.kill(os.getppid(), signal.SIGSTOP)
-    os._exit(3)
 
 def deaf(config):
     mqtune.report({"loss": 1})
@@ -173,27 +103,14 @@ def reports_from_a_program(config):
 
 def keeps_files(config):
     Path("model.txt").write_text(config["who"])
-    time.sleep(config.get("sleep_s", 0))
     context = mqtune.get_context()
     folder = {"folder": str(context.folder), "real_folder": os.path.realpath(context.folder)}
     mqtune.report({"loss": 1, "here": os.getcwd(), "code": Path("worker_code.py").read_text()[:10], **folder})
     if config.get("fails"):
         raise ValueError("no luck")
 
-def appends(config):
-    with open("shared.txt", "a") as file:
-        file.write(" more")
-    mqtune.report({"loss": 1, "text": Path("shared.txt").read_text()})
-
 def tells_where(config):
     mqtune.report({"loss": 1, "here": os.getcwd()})
-
-def forges(config):
-    from mqtune.trainable.process.protocol import FRAME
-    from mqtune.trainable.reporting import here
-    mqtune.report({"loss": 1})
-    os.write(here()._pipe, FRAME.pack(13, 1) + b"no report at all")
-    time.sleep(60)
 
 def closes_everything(config):
     mqtune.report({"loss": 1})
@@ -205,10 +122,6 @@ def closes_everything(config):
                 mqtune.report({"loss": epoch})
             except Exception as error:
                 print("refused:", error, flush=True)
-
-def is_killed(config):
-    mqtune.report({"loss": 1})
-    os.kill(os.getpid(), config["signal"])
 
 class Steps(mqtune.Trainable):
     def setup(self, config):
@@ -225,9 +138,6 @@ class Steps(mqtune.Trainable):
         self.epoch = checkpoint.data["epoch"]
 """
 
-#: A trial that is told to stop is given no time.
-HASTY: Final = Timing(lease_s=60.0, stop_grace_s=0.01)
-
 
 @pytest.fixture
 def timing() -> Timing:
@@ -241,12 +151,6 @@ def machine(tmp_path: Path, timing: Timing) -> Iterator[Machine]:
     machine.close()
 
 
-def made_store(folder: Path) -> str:
-    store = open_store(str(folder / "store"))
-    store.create()
-    return store.url
-
-
 def test_an_attempt_tells_where_and_with_what_it_ran(machine: Machine) -> None:
     one = machine.start("steady")
 
@@ -258,24 +162,6 @@ def test_an_attempt_tells_where_and_with_what_it_ran(machine: Machine) -> None:
     assert [report.metrics["loss"] for report in one.reports] == [1.0, 0.5, 1 / 3]
 
 
-def test_an_attempt_that_did_well_opens_no_device_that_the_slots_next_one_has_closed(machine: Machine) -> None:
-    """Its worker comes to note how it fared behind its end, and on a busy machine behind the next one's."""
-    one = machine.start("steady")
-    assert one.ended().end is AttemptEnd.COMPLETED
-    impairments, devices = nothing_impaired(), ("0",)
-    failures = QuickFailures("w1", impairments, lambda _: [])
-    failures.note_failed(machine.driver, 0, devices, "0002", "CUDA error: uncorrectable ECC error", broken=True)
-    assert quarantined(impairments) == {"0"}
-
-    one.run.devices = devices
-    assert one.outcome is not None
-    failures.take(one.run, one.outcome)
-    failures.look(one.run)
-
-    assert quarantined(impairments) == {"0"}
-    impairments.close()
-
-
 def test_a_revoke_that_reaches_several_workers_is_one_request_and_what_waits_does_not_begin(machine: Machine) -> None:
     machine.stage()
     for _ in range(3):
@@ -284,46 +170,6 @@ def test_a_revoke_that_reaches_several_workers_is_one_request_and_what_waits_doe
     (request,) = (event for event in machine.events() if isinstance(event, Requested))
     assert (request.action, request.trial) == ("stop", "0001")
     assert machine.attempt(1).ended_unclaimed() == "not run: revoked"
-
-
-def test_a_revoke_of_an_attempt_that_runs_or_is_not_there_is_a_request_alone(machine: Machine) -> None:
-    one = machine.start("endless").has_reported(1)
-    for trial in ("0001", "0002"):
-        revoke(machine.services, MemoryJournal(machine.server, "e"), TrialId(trial), 1)
-
-    assert [event.trial for event in machine.events() if isinstance(event, Requested)] == ["0001", "0002"]
-    assert not one.of(AttemptEnded)
-    one.run.terminate(kill=False)
-    assert one.ended().error == "terminated by an operator through Celery"
-
-
-def test_a_worker_that_ends_in_the_middle_of_an_import_begins_no_other_and_blames_no_module(
-    machine: Machine, tmp_path: Path
-) -> None:
-    slow = "import pathlib, time\nfile = pathlib.Path(__file__).with_name('imports')\n"
-    slow += "file.write_text(file.read_text() + 'x' if file.exists() else 'x')\ntime.sleep(600)\n"
-    (machine.code_root / "worker_code.py").write_text(slow + CODE)
-    one = machine.start("steady")
-    imports = machine.code_root / "imports"
-    eventually(lambda: imports.exists() and imports.read_text())
-
-    one.run.requeue("the worker shuts down")
-    machine.services.slots.end()
-
-    assert eventually(lambda: one.outcome).end is None
-    assert imports.read_text() == "x"
-    (importer,) = machine.services.slots.importers.all
-    assert machine.services.slots.late_imports.of(importer.key.spec), "what trials import late may be imported early"
-
-
-def test_what_a_trial_imports_late_later_ones_find(machine: Machine) -> None:
-    found = []
-    for number in range(1, 5):
-        one = machine.start("imports_late", trial=f"000{number}")
-        one.ended()
-        found.append(one.reports[0].metrics["loss"])
-
-    assert (found[0], found[-1]) == (0.0, 1.0)
 
 
 def test_while_it_waits_for_an_import_an_attempt_is_held_and_the_driver_knows_since_when(
@@ -343,18 +189,6 @@ def test_while_it_waits_for_an_import_an_attempt_is_held_and_the_driver_knows_si
     assert one.ended().end is AttemptEnd.COMPLETED
 
 
-def test_an_attempt_that_needs_no_import_is_claimed_without_another_word(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.start("steady").ended()
-    said: list[object] = []
-    monkeypatch.setattr(MemoryJournal, "hold", lambda _, held, __: said.extend(held))
-
-    assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
-
-    assert said == []
-
-
 @pytest.mark.parametrize("which", ["importer", "zygote"])
 def test_a_process_that_is_killed_while_no_trial_uses_it_is_no_zombie_for_long(machine: Machine, which: str) -> None:
     machine.start("steady").ended()
@@ -365,27 +199,6 @@ def test_a_process_that_is_killed_while_no_trial_uses_it_is_no_zombie_for_long(m
 
     eventually(lambda: machine.services.slots.trim(IMPORTER_IDLE_S) or not process.is_running())
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
-
-
-def test_an_attempt_that_cannot_be_attached_leaves_no_pipe_open_and_the_next_one_runs(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pipes: list[str] = []
-
-    def refuse(_: Uplink, stream: Stream) -> NoReturn:
-        pipes.append(os.readlink(f"/proc/self/fd/{stream.write_end}"))
-        raise OSError("no descriptor is left")
-
-    machine.start("steady").ended()
-    with monkeypatch.context() as patched:
-        patched.setattr(Uplink, "attach", refuse)
-        failed = machine.start("steady", trial="0002")
-        assert "no descriptor is left" in failed.ended().error
-
-    assert machine.start("steady", trial="0003").ended().end is AttemptEnd.COMPLETED
-    opened = {str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()}
-    assert opened.isdisjoint(pipes)
-    assert pipes
 
 
 def test_a_second_process_of_an_attempt_saves_dicts_of_its_own(machine: Machine) -> None:
@@ -408,12 +221,11 @@ def test_a_second_process_of_an_attempt_saves_dicts_of_its_own(machine: Machine)
     assert third.reports[0].metrics["epoch"] == second.reports[-1].metrics["epoch"] + 1
 
 
-@pytest.mark.parametrize("timing", [HASTY])
+@pytest.mark.parametrize("timing", [Timing(lease_s=60.0, stop_grace_s=0.01)])
 @pytest.mark.parametrize(("grace_s", "step_s"), [(60.0, 0.5), (0.1, 30.0)])
 def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
     machine: Machine, tmp_path: Path, grace_s: float, step_s: float
 ) -> None:
-    """Longer than a trial that is told to stop may take."""
     machine.grace_s = grace_s
     mark = tmp_path / "mark"
     one = machine.start("Steps", {"later_steps_s": step_s, "mark": str(mark)}, kind="class").has_reported(1)
@@ -425,38 +237,13 @@ def test_a_step_that_is_long_is_ended_and_saved_if_the_workers_grace_lasts(
     assert len(one.of(CheckpointSaved)) == (grace_s > step_s)
 
 
-@pytest.mark.parametrize("timing", [HASTY])
-def test_a_trial_that_gives_way_has_time_to_save_until_it_is_to_hurry(machine: Machine, tmp_path: Path) -> None:
-    """As much as one that is paused by hand: nothing of it is lost because others have come."""
-    marks = [tmp_path / "first", tmp_path / "second"]
-    for mark, step_s in zip(marks, (0.5, 60.0), strict=True):
-        one = machine.start("Steps", {"later_steps_s": step_s, "mark": str(mark)}, kind="class").has_reported(1)
-        eventually(mark.exists)
-        one.intend(Intent.GIVE_WAY)
-        if step_s > 0.5:
-            assert not one.run.is_ending, "no other trial waits here for what may take minutes"
-            # Its driver is interrupted meanwhile.
-            one.intend(Intent.HAND_BACK)
-
-        assert one.ended().end is AttemptEnd.HANDED_BACK
-        assert len(one.of(CheckpointSaved)) == (step_s == 0.5)
-
-
-def test_a_word_that_no_driver_of_this_version_says_is_passed_over(
+def test_any_text_in_place_of_orders_leaves_the_trial_running_and_raises_nothing(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = machine.start("endless").has_reported(1)
-    long = ("save:" + "9" * 400, "go:" + "9" * 400, "go:" + "9" * 5_000 + ":b25l", "save:1e400")
-    for word in ("no-such-intent", "save:x", "save:-1", "go:99999999999999999999999", *long):
+    for word in ("no-such-intent", "save:x", "save:-1", "go:99999999999999999999999", "save:" + "9" * 400):
         one.run.on_answer(word)
         assert f"got {word!r:.100}, which this version of mqtune does not understand" in caplog.text
-
-    assert one.intend(Intent.STOP).ended().end is AttemptEnd.STOPPED
-
-
-def test_any_text_in_place_of_orders_leaves_the_trial_running_and_raises_nothing(machine: Machine) -> None:
-    """A team's account may write any orders for its own trials, and the calling thread serves the trials of others."""
-    one = machine.start("endless").has_reported(1)
     ends = {*(intent.value for intent in Intent), UNDRIVEN, FENCED, GAP}
     numbers = (
         st.integers().map(str) | st.integers(0, 6_000).map("9".__mul__) | st.floats().map(str) | st.text(max_size=9)
@@ -477,40 +264,18 @@ def test_any_text_in_place_of_orders_leaves_the_trial_running_and_raises_nothing
     assert one.intend(Intent.STOP).ended().end is AttemptEnd.STOPPED
 
 
-def test_an_error_in_an_answer_to_one_trial_does_not_reach_the_thread_that_serves_others(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = machine.start("endless").has_reported(1)
-
-    def fail(*_: object) -> NoReturn:
-        raise RuntimeError("nobody has thought of this")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(ControlPipe, "request_save", fail)
-        one.run.on_answer("save:1")
-
-    assert "'save:1' can't be applied" in caplog.text
-    assert one.intend(Intent.STOP).ended().end is AttemptEnd.STOPPED
-
-
-@pytest.mark.parametrize(
-    ("intent", "end", "told"),
-    [(Intent.STOP, AttemptEnd.STOPPED, "stop"), (Intent.PAUSE, AttemptEnd.PAUSED, "pause")],
-)
-def test_a_trial_that_catches_every_stop_ends_at_a_report_and_says_why(
-    machine: Machine, intent: Intent, end: AttemptEnd, told: str
-) -> None:
+def test_a_trial_that_catches_every_stop_ends_at_a_report_and_says_why(machine: Machine) -> None:
     why = (
-        f"did not end when it was told to {told}: a bare `except:` or `except BaseException:` has caught StopTrial; write "
+        "did not end when it was told to pause: a bare `except:` or `except BaseException:` has caught StopTrial; write "
         "`except Exception:`"
     )
     one = machine.start("catches_all").has_reported(3)
     began = time.monotonic()
 
-    ended = one.intend(intent).ended()
+    ended = one.intend(Intent.PAUSE).ended()
 
     assert time.monotonic() - began < Timing().stop_grace_s - 3, "it had the slot until its worker lost patience"
-    assert (ended.end, ended.signal, ended.error) == (end, signal.SIGTERM, why)
+    assert (ended.end, ended.signal, ended.error) == (AttemptEnd.PAUSED, signal.SIGTERM, why)
     assert ended.stderr_tail == f"{why}\n"
 
 
@@ -524,7 +289,6 @@ NO_CHILD = (
     ("how", "config", "end", "reports"),
     [
         ("reports_from_a_fork", {}, AttemptEnd.COMPLETED, []),
-        ("reports_from_a_program", {}, AttemptEnd.COMPLETED, []),
         ("reports_from_a_fork", {"fails": True}, AttemptEnd.FAILED, []),
         # It reports itself, so it has no error.
         ("reports_from_a_program", {"also": True}, AttemptEnd.COMPLETED, [2]),
@@ -556,90 +320,6 @@ def test_a_stopped_trial_can_report_once_more_and_save_while_it_unwinds(machine:
     assert len(one.of(CheckpointSaved)) == 1
 
 
-def test_one_that_is_paused_and_then_stopped_is_stopped(machine: Machine) -> None:
-    one = machine.start("deaf").has_reported(1).intend(Intent.PAUSE)
-    one.intend(Intent.STOP)
-    one.run.terminate(kill=True)
-
-    assert one.ended().end is AttemptEnd.STOPPED
-
-
-@pytest.mark.parametrize(("lost", "how"), [(1, AttemptEnd.COMPLETED), (2, AttemptEnd.LOST)])
-def test_no_attempt_has_ended_without_reports_that_a_server_has_lost_before_its_end(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: int, how: AttemptEnd
-) -> None:
-    """What was written last is written again; of what lacks more, the trial runs again."""
-    report, end = MemoryJournal.report, MemoryJournal.end
-    before: list[Any] = []
-    losses: list[Any] = []
-
-    def reports_(journal: MemoryJournal, segments: Sequence[Segment]) -> list[Answer]:
-        if not losses:
-            before.append(snapshot(machine.server))
-        return report(journal, segments)
-
-    def ends(journal: MemoryJournal, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
-        if not losses:
-            losses.append(before[-lost])
-            set_back(machine.server, losses[0])
-        return end(journal, claim, event, reports, by)
-
-    monkeypatch.setattr(MemoryJournal, "report", reports_)
-    monkeypatch.setattr(MemoryJournal, "end", ends)
-    file = tmp_path / "file"
-    one = machine.start("reports_twice", {"file": str(file)}).has_reported(1)
-    file.touch()
-    ended = one.ended()
-
-    assert ended.end is how
-    assert len(one.reports) == (2 if how is AttemptEnd.COMPLETED else 0)
-    assert ended.error_type == ("" if how is AttemptEnd.COMPLETED else "Gap")
-
-
-def test_no_attempt_has_ended_without_a_dict_that_a_server_has_lost_before_the_report_that_names_it(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = MemoryJournal.report
-    lost: list[str] = []
-
-    def reports_(journal: MemoryJournal, segments: Sequence[Segment]) -> list[Answer]:
-        if not lost:
-            held = machine.server.experiments[journal.experiment].checkpoints
-            lost.extend(held)
-            held.clear()
-            journal.outages += 1
-        return report(journal, segments)
-
-    monkeypatch.setattr(MemoryJournal, "report", reports_)
-    one = machine.start("saves_a_dict")
-
-    assert one.ended().end is AttemptEnd.COMPLETED
-    assert [report.checkpoint for report in one.reports] == lost
-    assert list(machine.server.experiments[one.run.journal.experiment].checkpoints) == lost
-
-
-def test_a_heartbeat_that_meets_the_journaled_end_is_no_refusal(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It was on its way when the end was journaled, and is told that there is no such attempt any more."""
-    end, told = MemoryJournal.end, []
-
-    def ends(journal: MemoryJournal, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
-        counted = end(journal, claim, event, reports, by)
-        for run in machine.runs:
-            (answer,) = journal.renew([run.claim], 60.0)
-            told.append(answer)
-            run.on_answer(answer)
-        return counted
-
-    monkeypatch.setattr(MemoryJournal, "end", ends)
-    attempt = machine.start("steady")
-
-    assert attempt.ended().end is AttemptEnd.COMPLETED
-    assert told == ["fenced"]
-    assert "refuses" not in caplog.text
-
-
 @pytest.mark.parametrize("timing", [Timing(lease_s=60.0, terminate_grace_s=0.1)])
 def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(machine: Machine, timing: Timing) -> None:
     machine.grace_s = 0.1
@@ -655,31 +335,10 @@ def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(machine: Machin
     assert machine.start("deaf", trial="0003").has_reported(1).intend(Intent.PAUSE).ended().end is AttemptEnd.PAUSED
 
 
-@pytest.mark.parametrize(
-    ("kills", "how", "code"),
-    [(1, "os.kill(os.getpid(), 9)", None), (2, "os.kill(os.getpid(), 9)", -9), (2, "os._exit(5)", 5)],
-)
-def test_an_import_that_ends_its_process_or_is_killed_from_outside_is_tried_once_more(
-    machine: Machine, tmp_path: Path, kills: int, how: str, code: int | None
-) -> None:
-    mark = f"import os; marks = os.listdir({str(tmp_path)!r}).count; killed = [m for m in '12' if marks(m)]"
-    kill = f"if len(killed) < {kills}: open({str(tmp_path)!r} + '/' + '12'[len(killed)], 'w'); {how}"
-    (machine.code_root / "worker_code.py").write_text(f"{mark}\n{kill}\n{CODE}")
-
-    ended = machine.start("steady").ended()
-
-    if code is None:
-        assert ended.end is AttemptEnd.COMPLETED
-    else:
-        assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, "ImportDied")
-        assert f"died with {code}" in ended.error
-
-
 @pytest.mark.parametrize("broken", ["definition", "code root", "checkpoint"])
 def test_whatever_is_wrong_before_a_trial_runs_ends_the_attempt_with_the_reason(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """Else the driver would publish it again and again."""
 
     def fail(*_: object) -> None:
         raise RuntimeError("out of luck")
@@ -705,47 +364,7 @@ def test_whatever_is_wrong_before_a_trial_runs_ends_the_attempt_with_the_reason(
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
 
 
-@pytest.mark.parametrize("timing", [Timing(full_retry_s=0.01, least_wait_s=0.01)])
-def test_an_attempt_ends_with_the_time_for_which_its_data_waited_for_a_full_server(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = machine.start("reports_twice").ended()
-    report, refusals = MemoryJournal.report, iter(range(20))
-
-    def refuse(journal: MemoryJournal, segments: Sequence[Segment]) -> list[Answer]:
-        if next(refusals, None) is not None:
-            raise BrokerFull("Redis is full")
-        return report(journal, segments)
-
-    monkeypatch.setattr(MemoryJournal, "report", refuse)
-
-    assert "redis_wait_s" not in usual.usage
-    assert machine.start("reports_twice").ended().usage["redis_wait_s"] >= 0.1
-
-
-def test_an_attempt_that_its_worker_cannot_end_is_handed_back_with_the_error(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> None:
-        raise RuntimeError("out of luck")
-
-    monkeypatch.setattr(attempt_module.AttemptOutcome, "ending", fail)
-    for number in range(1, FAILED_STARTS + 1):
-        assert machine.back_off.allows is None
-        one = machine.start("steady")
-        ended = one.ended()
-        assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, WORKER_ERROR)
-        assert ended.error == "on worker w1@here: the attempt could not be ended: RuntimeError: out of luck"
-        assert len(one.reports) == 3, number
-
-    assert machine.back_off.allows == 0
-    monkeypatch.undo()
-    assert machine.start("steady").ended().end is AttemptEnd.COMPLETED
-    assert machine.back_off.allows is None
-
-
 def test_a_worker_that_can_start_nothing_takes_nothing_for_a_while_until_it_can(machine: Machine) -> None:
-    """Trials that fail by themselves are no reason."""
     for name in ("raises", "no_such"):
         for trial in ("0001", "0002", "0003"):
             assert machine.back_off.allows is None
@@ -754,19 +373,6 @@ def test_a_worker_that_can_start_nothing_takes_nothing_for_a_while_until_it_can(
     assert machine.back_off.allows == 0
     machine.start("steady").ended()
     assert machine.back_off.allows is None
-
-
-def test_another_trainables_trial_starts_when_the_process_before_it_in_the_slot_is_gone(
-    machine: Machine, tmp_path: Path
-) -> None:
-    log = tmp_path / "log"
-    machine.start("notes_start", {"log": str(tmp_path / "unread")}, trial="0002").ended()
-    one = machine.start("goes_slowly", {"log": str(log)}, trial="0003").has_reported(1).intend(Intent.STOP)
-
-    two = machine.start("notes_start", {"log": str(log)}, trial="0004")
-
-    assert (one.ended().end, two.ended().end) == (AttemptEnd.STOPPED, AttemptEnd.COMPLETED)
-    assert log.read_text().splitlines() == ["the first goes", "the second runs"]
 
 
 #: Nobody waits long for a frozen zygote, nor for the steps of the stop ladder; a zygote at work takes less to start a trial.
@@ -797,7 +403,6 @@ def frozen(machine: Machine) -> Iterator[psutil.Process]:
 @IMPATIENT
 @pytest.mark.parametrize("trainable", ["endless", "deaf"])
 def test_a_trial_under_a_frozen_zygote_is_ended_when_that_is_wanted(machine: Machine, trainable: str) -> None:
-    """One that hears nothing has every rung of the ladder climbed."""
     one = machine.start(trainable).has_reported(1)
 
     with frozen(machine):
@@ -818,13 +423,6 @@ def test_a_trial_that_ends_under_a_frozen_zygote_has_ended_as_it_says(machine: M
 
     assert (ended.end, ended.error) == (AttemptEnd.COMPLETED, "")
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED, "the slot serves on"
-
-
-@pytest.mark.parametrize("timing", [Timing(zygote_silence_s=3.0)])
-def test_a_trial_that_exits_under_a_frozen_zygote_has_not_outlived_its_time(machine: Machine) -> None:
-    ended = machine.start("exits_under_a_frozen_zygote", ttl_s=2.0).ended()
-
-    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "Exited")
 
 
 @IMPATIENT
@@ -852,21 +450,6 @@ def test_a_trial_whose_zygote_dies_with_the_trial_before_is_started_by_a_fresh_o
     assert len(two.reports) == 1
 
 
-def test_a_trial_that_no_zygote_starts_is_lost_with_the_reason(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ZygoteHandle, "wait_started", lambda self: self.take_over("started no process within 30 s"))
-
-    # One that ends by itself may have done so before its zygote is killed.
-    ended = machine.start("endless").ended()
-
-    assert (ended.end, ended.error_type, ended.pid) == (AttemptEnd.LOST, "ZygoteSilent", 0)
-    assert "started no process within 30 s" in ended.error
-
-
-# Where a trial runs.
-
-
 def test_trials_with_folders_of_their_own_read_the_codes_files_and_do_not_overwrite_each_others(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -884,23 +467,6 @@ def test_trials_with_folders_of_their_own_read_the_codes_files_and_do_not_overwr
         assert os.listdir(started.working_dir) == ["model.txt"]
         assert (Path(started.working_dir) / "model.txt").read_text() == who
         assert not Path(metrics["here"]).exists()
-
-
-def test_an_existing_file_that_trials_append_to_is_each_trials_own(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(machine.code_root)
-    shared = machine.code_root / "shared.txt"
-    shared.write_text("one")
-    for trial in ("0001", "0002"):
-        one = machine.start("appends", trial=trial, working_dir="trial", keep_working_dir="always")
-
-        assert one.ended().end is AttemptEnd.COMPLETED
-        (started,) = one.of(AttemptStarted)
-        assert one.reports[0].metrics["text"] == "one more"
-        assert (Path(started.working_dir) / "shared.txt").read_text() == "one more"
-        assert f"its own copy of {shared.resolve()}" in Path(started.stderr_path).read_text()
-    assert shared.read_text() == "one"
 
 
 @pytest.mark.parametrize(("keep", "kept"), [("always", {"bad", "well"}), ("failed", {"bad"}), ("never", set())])
@@ -921,30 +487,6 @@ def test_a_folder_of_its_own_is_kept_by_the_rule(
     assert not list(machine.log_root.glob(".scratch/*/*"))
 
 
-def test_the_store_and_the_working_directory_do_not_get_into_each_others_way(machine: Machine, tmp_path: Path) -> None:
-    """What is fetched to go on from is no file of the trial's."""
-    store = made_store(tmp_path)
-    settings = {"store": store, "working_dir": "trial", "keep_working_dir": "always"}
-    first = machine.start("files", **settings).has_reported(1).intend(Intent.PAUSE)
-    first.ended()
-
-    second = machine.start("files", checkpoint=first.reports[-1].checkpoint, **settings).has_reported(1)
-    second.intend(Intent.STOP).ended()
-
-    (started,) = second.of(AttemptStarted)
-    assert [path.name for path in Path(started.working_dir).iterdir()] == ["state"]
-
-
-def test_a_trial_that_sends_what_no_trial_sends_has_failed_and_its_reports_count(machine: Machine) -> None:
-    one = machine.start("forges")
-
-    ended = one.ended()
-
-    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "Noise")
-    assert "file descriptors" in ended.error
-    assert [report.metrics["loss"] for report in one.reports] == [1]
-
-
 def test_a_trial_that_has_closed_its_pipe_is_told_so_and_writes_nothing_elsewhere(
     machine: Machine, tmp_path: Path
 ) -> None:
@@ -958,118 +500,3 @@ def test_a_trial_that_has_closed_its_pipe_is_told_so_and_writes_nothing_elsewher
     assert "os.closerange" in ended.stdout_tail
     assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "PipeClosed")
     assert "os.closerange" in ended.error
-
-
-# What code a trial runs.
-
-
-SPEC = TrainableSpec("tells_version", module="versioned")
-
-
-class Versioned:
-    """A trainable that reports the version that stands in a file that it imports, and one that it imports when it runs."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.root = machine.code_root
-        self.write(1)
-        self.definition = self.read()
-
-    def write(self, version: int, more: str = "") -> None:
-        (self.root / "versioned.py").write_text(
-            "import mqtune, versioned_first\n"
-            "def tells_version(config):\n"
-            "    import versioned_later\n"
-            "    mqtune.report({'loss': versioned_first.VERSION, 'later': versioned_later.VERSION})\n"
-        )
-        for name in ("first", "later"):
-            (self.root / f"versioned_{name}.py").write_text(f"VERSION = {version}{more}\n")
-
-    def read(self) -> dict[str, Any]:
-        """Return what the definition of an experiment with the code of now has of it."""
-        return {"trainable": SPEC.encode(), "code_files": fingerprints(SPEC, read_code(SPEC, self.root))}
-
-
-@pytest.fixture
-def versioned(machine: Machine) -> Versioned:
-    return Versioned(machine)
-
-
-def test_a_zygote_serves_on_while_its_files_are_edited_and_another_version_has_another(
-    machine: Machine, versioned: Versioned
-) -> None:
-    def run(definition: dict[str, Any]) -> tuple[int, int]:
-        one = machine.start("", **definition)
-        assert one.ended().end is AttemptEnd.COMPLETED
-        assert "differs" not in one.of(AttemptStarted)[0].environment
-        return one.reports[0].metrics["loss"], one.reports[0].metrics["later"]
-
-    old = versioned.definition
-    assert run(old) == (1, 1)
-    (zygote,) = machine.slot.zygotes.all
-    versioned.write(2)
-    new = versioned.read()
-
-    assert [run(old), run(new), run(old)] == [(1, 1), (2, 2), (1, 1)]
-
-    assert zygote in machine.slot.zygotes.all
-    assert len(machine.slot.zygotes.all) == 2
-
-
-def test_code_that_is_not_the_experiments_runs_and_is_recorded_until_it_is_put_right(
-    machine: Machine, versioned: Versioned
-) -> None:
-    """In the same slot, and without an end of its importer."""
-    told = {}
-    for version in (2, 1):
-        versioned.write(version)
-        one = machine.start("", **versioned.definition)
-        assert one.ended().end is AttemptEnd.COMPLETED
-        assert one.reports[0].metrics["loss"] == version
-        told[version] = one.of(AttemptStarted)[0].environment
-
-    assert told[2]["differs"] == ["versioned_first.py", "versioned_later.py"]
-    assert "differs" not in told[1]
-
-
-def test_an_import_that_fails_says_which_code_is_not_the_experiments(machine: Machine, versioned: Versioned) -> None:
-    versioned.write(2, more=" + (")
-
-    ended = machine.start("", **versioned.definition).ended()
-
-    assert (ended.end, ended.error_type) == (AttemptEnd.HANDED_BACK, "SyntaxError")
-    assert "versioned_first.py, versioned_later.py there is not as it was when the experiment began" in ended.error
-
-
-@pytest.mark.parametrize("first", ["", "import sys\nsys.setrecursionlimit(2000)\n"])
-def test_a_program_with_a_package_that_no_fork_can_have_runs_in_each_trial(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str
-) -> None:
-    """Whether its first statement imports the package, or a later one, which its scout finds."""
-    installed = tmp_path / "site-packages"
-    installed.mkdir()
-    thread = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
-    (installed / "starts_a_thread.py").write_text(f"import os\nPID = os.getpid()\n{thread}")
-    monkeypatch.setenv("PYTHONPATH", str(installed))
-    code = "import mqtune\ndef own(config): mqtune.report({'loss': 1, 'same': starts_a_thread.PID == starts_a_thread.os.getpid()})\n"
-    (machine.code_root / "worker_code.py").write_text(f"{first}import starts_a_thread\n{code}")
-
-    for trial in ("0001", "0002"):
-        one = machine.start("own", trial=trial)
-        assert one.ended().end is AttemptEnd.COMPLETED
-        assert one.reports[0].metrics["same"] is True
-
-
-def test_a_script_with_an_import_that_crashes_says_so_in_a_process_of_its_own(
-    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    installed = tmp_path / "site-packages"
-    installed.mkdir()
-    (installed / "needs_avx512.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)\n")
-    monkeypatch.setenv("PYTHONPATH", str(installed))
-    (machine.code_root / "crashes.py").write_text("import needs_avx512\n")
-    spec = TrainableSpec("crashes", script="crashes.py", kind="script")
-
-    ended = machine.start("", trainable=spec.encode()).ended()
-
-    assert (ended.end, ended.error_type) == (AttemptEnd.FAILED, "Killed")
-    assert "SIGILL" in ended.error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import select
 import signal
 import subprocess
@@ -14,12 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 from attempts import COUNTED, forked, gone, import_key, start_message
-from waiting import eventually, is_gone, lives
+from waiting import eventually, is_gone
 
 from mqtune.core.codec import decode_value
 from mqtune.core.timing import Timing
 from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED, TrainableSpec
-from mqtune.worker import ControlPipe, Importer, ZygoteDied, ZygoteHandle, ZygoteSilent
+from mqtune.worker import ControlPipe, Importer, ZygoteHandle
 
 CODE = """
 import os, signal, subprocess, sys, time
@@ -27,31 +26,7 @@ import mqtune
 
 SEEN_ON_IMPORT = os.environ.get("SLOT")
 
-def steady(config):
-    mqtune.report({"x": config["x"], "slot": SEEN_ON_IMPORT})
-
 def waits(config):
-    mqtune.report({"pid": os.getpid()})
-    while True:
-        time.sleep(0.01)
-
-def stops_itself(config):
-    mqtune.report({"x": 1})
-    raise mqtune.StopTrial
-
-def kills_its_zygote(config):
-    os.kill(os.getppid(), 9)
-    time.sleep(60)
-
-def tells_of_signals(config):
-    before = signal.getsignal(signal.SIGCHLD)
-    mqtune.report({"child": repr(before), "mask": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())]})
-    child = subprocess.Popen([sys.executable, "-c", "pass"])
-    child.wait()
-
-def orphans(config):
-    for _ in range(3):
-        subprocess.run(["sh", "-c", "true & true"])
     mqtune.report({"pid": os.getpid()})
     while True:
         time.sleep(0.01)
@@ -139,9 +114,9 @@ def frames(pipe: int) -> Iterator[tuple[int, object]]:
     os.close(pipe)
 
 
-@pytest.fixture(params=["fork", "spawn"])
-def start_method(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest.fixture
+def start_method() -> str:
+    return "fork"
 
 
 @pytest.fixture
@@ -156,37 +131,6 @@ def trials(tmp_path: Path, start_method: str) -> Iterator[type[Trials]]:
     yield make  # type: ignore[misc]
     for one in made:
         one.close()
-
-
-@pytest.fixture
-def many_descriptors() -> Iterator[None]:
-    """More descriptors than select() takes, of whatever the worker's own process has open."""
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[1]), before[1]))
-    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
-    yield
-    for number in opened:
-        os.close(number)
-    resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-@pytest.mark.parametrize("start_method", ["fork"])
-def test_trials_run_and_are_killed_in_a_process_with_more_descriptors_than_select_takes(
-    many_descriptors: None, trials
-) -> None:
-    one = trials("waits")
-    assert one.zygote.fileno() > 1_024
-    first, first_pipe = one.start({})
-    next(frames(first_pipe))
-    one.zygote.kill(first)
-    assert os.WTERMSIG(one.wait_ended() or 0) == signal.SIGKILL
-
-    second, second_pipe = one.start({})
-    next(frames(second_pipe))
-    one.zygote.end()
-    with pytest.raises(ZygoteDied):
-        gone(one.zygote)
-    eventually(lambda: not psutil.pid_exists(second))
 
 
 #: What a trainable's module may hold, and its trials inherit: more files than select() takes.
@@ -255,25 +199,9 @@ def test_a_signal_for_a_trial_that_has_ended_does_not_hit_the_next(trials) -> No
     one.wait_ended()
 
 
-def test_a_zygote_that_is_killed_by_the_first_line_of_its_trial_has_said_whom_it_started(trials) -> None:
-    runs = trials("kills_its_zygote")
-    zygote = psutil.Process(runs.zygote.pid)
-    for process in (zygote, *zygote.children()):
-        # On one processor the trial runs as soon as it is told to, and the zygote only then goes on.
-        process.cpu_affinity([min(os.sched_getaffinity(0))])
-
-    pid, pipe = runs.start({})
-
-    with pytest.raises(ZygoteDied):
-        runs.wait_ended()
-    assert not psutil.pid_exists(pid)
-    os.close(pipe)
-
-
 #: What modules do on import, from which a zygote could take harm.
 HOSTILE = {
     "ignores": "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
-    "resets": "import signal; signal.signal(signal.SIGCHLD, signal.SIG_DFL)",
     "reaps": """
 import os, signal
 
@@ -317,7 +245,6 @@ threading.Thread(target=wait, daemon=True).start()
 def test_whatever_a_module_does_with_signals_on_import_trials_end_and_what_they_leave_is_gone(
     trials, before: str
 ) -> None:
-    """In its group, and in a session of its own; a zygote that imports nothing itself takes no harm."""
     one = trials("leaves", HOSTILE.get(before, "") + "\n")
     for _ in range(2):
         if before == "raises":
@@ -330,41 +257,6 @@ def test_whatever_a_module_does_with_signals_on_import_trials_end_and_what_they_
 
         assert not any(psutil.pid_exists(left[name]) for name in ("inner", "outer"))
         os.close(pipe)
-
-
-@pytest.mark.parametrize("start_method", ["fork"])
-@pytest.mark.parametrize("before", ["ignores", "reaps", "raises"])
-def test_a_trial_finds_signals_as_its_module_has_left_them(trials, before: str) -> None:
-    one = trials("tells_of_signals", HOSTILE[before] + "\n")
-    if before == "raises":
-        os.kill(one.zygote.pid, signal.SIGALRM)
-    _, pipe = one.start({})
-
-    (_, (_, found)), (_, end) = frames(pipe)
-
-    assert end["end"] == "completed"
-    assert found["mask"] == []
-    assert {"ignores": "SIG_IGN", "reaps": "function reap", "raises": "SIG_DFL"}[before] in found["child"]
-    one.wait_ended()
-
-
-def test_what_a_running_trial_leaves_to_its_zygote_and_ends_is_no_zombie_for_long(trials) -> None:
-    one = trials("orphans")
-    pid, pipe = one.start({})
-    next(frames(pipe))
-    zygote = psutil.Process(one.zygote.pid)
-
-    # Of what the trial has left, some may still run for a moment.
-    eventually(lambda: len(spares(zygote, pid)) <= 1 and len(zygote.children()) <= len(spares(zygote, pid)) + 1)
-
-    one.zygote.kill(pid)
-    one.wait_ended()
-    os.close(pipe)
-
-
-def spares(zygote: psutil.Process, trial: int) -> set[int]:
-    """The children of a zygote that live, but for its trial: a spare, once all else has ended."""
-    return {child.pid for child in zygote.children() if lives(child)} - {trial}
 
 
 def test_what_a_program_starts_on_import_is_of_one_trial_and_ends_with_it(tmp_path: Path) -> None:
@@ -384,32 +276,6 @@ def test_what_a_program_starts_on_import_is_of_one_trial_and_ends_with_it(tmp_pa
     one.close()
 
     assert len({*helpers}) == 2
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the process table says so on Linux alone")
-def test_a_zygote_that_is_stopped_while_it_imports_is_killed(tmp_path: Path) -> None:
-    stops = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)\n"
-    one = Trials(tmp_path, "steady", "fork", stops, timing=Timing(import_look_s=0.1))
-
-    with pytest.raises(ZygoteSilent, match="was stopped while it imported and was killed"):
-        one.get_ready()
-
-    assert one.importer.was_killed
-    one.close()
-
-
-def test_a_spare_that_is_killed_costs_no_trial(trials) -> None:
-    one = trials("steady")
-    zygote = psutil.Process(one.zygote.pid)
-    eventually(zygote.children)
-    (spare,) = zygote.children()
-    spare.kill()
-    eventually(lambda: not lives(spare))
-
-    _, pipe = one.start({"x": 1})
-
-    assert [kind for kind, _ in frames(pipe)] == [FRAME_REPORT, FRAME_END]
-    assert one.wait_ended() == 0
 
 
 #: A worker that dies while its zygote is frozen; it tells of that one, of its trial, and of what the trial has started.

@@ -7,7 +7,6 @@ import random
 from typing import Any, Final
 
 import pytest
-from waiting import eventually
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
@@ -151,24 +150,6 @@ def test_of_several_metrics_it_goes_by_the_one_that_the_strategy_names() -> None
     assert story.report(trial, **{"loss": 0.0, "hits/s": 4.0}).action is Action.STOP
 
 
-def test_in_the_background_nothing_is_decided_before_the_replay_is_over_and_then_all_at_once() -> None:
-    story = Story()
-    story.scheduler.decide_in_background()
-    background = story.scheduler.background
-    assert background is not None
-    story.two_good()
-    trials = [story.begin() for _ in range(3)]
-    for trial, loss in zip(trials, (0.15, 2.0, 3.0), strict=True):
-        assert story.losses(trial, loss, loss) == [CONTINUE] * 2
-    story.end(trials[2], TrialStatus.FAILED)
-
-    found: dict[TrialId, Decision] = {}
-    eventually(lambda: found.update(background.take()) or found)
-    assert list(found) == ["0004"]
-    eventually(lambda: not background.is_busy)
-    background.close()
-
-
 def test_a_strategy_is_described_whole_and_made_again() -> None:
     strategy = OrEarlyStoppingStrategy(
         AndEarlyStoppingStrategy(LOW, PercentileEarlyStoppingStrategy(["loss"], patience=3, interval=2.5)), MEDIAN
@@ -201,27 +182,6 @@ def test_bad_arguments_are_named() -> None:
     strategy = OrEarlyStoppingStrategy(LOW, PercentileEarlyStoppingStrategy(metric_signatures=["accuracy"]))
     with pytest.raises(ConfigurationError, match=r"\['accuracy'\] of the strategy are not among the metrics .*'loss'"):
         mqtune.Tuner(train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", scheduler=AxEarlyStopping(strategy))
-
-
-def test_in_virtual_time_a_tuner_stops_trials_and_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    results = mqtune.Tuner(
-        train,
-        {"x": mqtune.grid_search([0.1, 0.2, 0.9, 0.15, 0.1])},
-        metric="loss",
-        mode="min",
-        scheduler=AxEarlyStopping(MEDIAN),
-        backend=mqtune.Simulated(lambda config: [(1.0, {"loss": config["x"] + 1 / t}) for t in range(1, 4)], slots=1),
-        run=mqtune.RunOptions(progress=False),
-    ).run()
-
-    assert [trial.status.name for trial in results] == [
-        "COMPLETED",
-        "COMPLETED",
-        "EARLY_STOPPED",
-        "COMPLETED",
-        "COMPLETED",
-    ]
-    assert capfd.readouterr() == ("", "")
 
 
 def train(config: dict[str, Any]) -> None:

@@ -7,20 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from book import Book
 from logged import curve, tuner
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.trial import AttemptEnd
 
 mlflow = pytest.importorskip("mlflow")
 # What it imports warns of what it uses itself.
 pytestmark = pytest.mark.filterwarnings("default")
 
 from mqtune.integrations import MLflow  # noqa: E402 - it needs mlflow
-
-New = Callable[[], MLflow]
 
 
 @pytest.fixture(scope="module")
@@ -83,47 +79,6 @@ def test_later_drivers_and_a_later_write_add_no_point_twice(
     for trial in ("0001", "0002"):
         history = mlflow.MlflowClient(place).get_metric_history(found[trial].info.run_id, "loss")
         assert [point.step for point in history] == [1, 2, 3]
-
-
-def test_a_run_that_a_kill_has_left_without_its_params_gets_them_later(
-    place: str, tmp_path: Path, runs: Callable[[], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    results = tuner(mqtune.Callback()).run()
-    with monkeypatch.context() as killed:
-        killed.setattr(mlflow.MlflowClient, "log_batch", kill)
-        with pytest.raises(KeyboardInterrupt):
-            MLflow(place, experiment=tmp_path.name).write(results)
-    assert runs()["0001"].data.params == {}
-
-    MLflow(place, experiment=tmp_path.name).write(results)
-
-    assert runs()["0001"].data.params == {"x": "0.5", "layers.widths": "[32, 8]"}
-
-
-@pytest.mark.parametrize(
-    ("outcome", "status"), [("finished", "FAILED"), ("interrupted", "KILLED"), ("failed", "FAILED")]
-)
-def test_the_experiments_run_ends_as_the_experiment_did(
-    place: str, tmp_path: Path, runs: Callable[[], dict[str, Any]], outcome: str, status: str
-) -> None:
-    book = Book(tmp_path / "mine")
-    book.stage("0001")
-    book.end("0001", AttemptEnd.FAILED, error_type="ValueError", error="ValueError: no")
-    book.finish(outcome)
-    book.save()
-
-    MLflow(place, experiment=f"{tmp_path.name}-{outcome}").write(mqtune.Results.load(book.folder))
-
-    client = mlflow.MlflowClient(place)
-    (run,) = client.search_runs(
-        [client.get_experiment_by_name(f"{tmp_path.name}-{outcome}").experiment_id],
-        filter_string="tags.`mqtune.experiment` = 'mine'",
-    )
-    assert run.info.status == status
-
-
-def kill(*args: object, **named: object) -> None:
-    raise KeyboardInterrupt
 
 
 def test_a_place_that_can_not_be_used_is_said_before_anything_runs() -> None:

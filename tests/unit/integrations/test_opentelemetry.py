@@ -11,7 +11,6 @@ from logged import tuner
 
 import mqtune
 from mqtune.core.errors import ConfigurationError, MqtuneError
-from mqtune.core.trial import Trial
 from mqtune.testing.worlds import WORLDS
 
 pytest.importorskip("opentelemetry.sdk")
@@ -101,32 +100,6 @@ def test_each_is_sent_once_when_drivers_are_killed() -> None:
     results = run(new, cut_after=[15, 25, 10])
 
     assert len(made) == 4
-    assert names(collector) == expected(results)
-
-
-def test_each_is_sent_once_when_the_collector_was_away() -> None:
-    collector = Collector(away=3)
-
-    class Sending(OpenTelemetry):
-        """Sends at each trial's end: how many steps its thread hears of before the run ends is left to chance."""
-
-        def on_trial_end(self, trial: Trial) -> None:
-            super().on_trial_end(trial)
-            self.on_step("")
-
-    results = run(lambda: Sending(exporter=collector))
-
-    assert collector.away < 0
-    assert names(collector) == expected(results)
-
-
-def test_what_was_missed_by_the_end_the_next_driver_sends() -> None:
-    away, collector = Collector(away=10_000), Collector()
-    callbacks = [OpenTelemetry(exporter=away), OpenTelemetry(exporter=collector)]
-
-    results = run(lambda: callbacks.pop(0), cut_after=[40])
-
-    assert away.away < 10_000, "the first has tried"
     assert names(collector) == expected(results)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -59,17 +58,3 @@ def test_of_a_type_that_is_not_here_or_that_nothing_derives_from_the_next_counts
     assert "not_imported_here" not in sys.modules
     for names in (["builtins:Exception", "builtins:BaseException"], [], ["builtins:SystemExit"], [":objective"]):
         assert type(failure_of("text", names, objective)) is TrialFailed
-
-
-def test_a_script_is_the_same_module_on_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ``__main__`` for its caller alone."""
-    there = ModuleType("there")
-    exec("class Mine(Exception): ...\ndef objective(): ...", vars(there))
-    here = ModuleType("here")
-    exec("class Mine(Exception): ...\ndef objective(): ...", vars(here))
-    monkeypatch.setitem(sys.modules, "here", here)
-
-    name = name_of(there.Mine, there.objective)
-
-    assert name == name_of(here.Mine, here.objective)
-    assert isinstance(failure_of("text", [name], here.objective), here.Mine)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import errno
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-import sqlalchemy
 from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage, InMemoryStorage, JournalStorage
@@ -75,37 +71,6 @@ def test_the_storage_behind_has_after_a_flush_what_was_seen_at_once(behind: Base
     assert storage.get_best_trial(study).value == 0.75
 
 
-@contextmanager
-def engine_event(name: str, listener: Callable[..., None]) -> Iterator[None]:
-    """Have a listener hear what all databases do."""
-    sqlalchemy.event.listen(sqlalchemy.Engine, name, listener)
-    try:
-        yield
-    finally:
-        sqlalchemy.event.remove(sqlalchemy.Engine, name, listener)
-
-
-def test_all_that_waits_is_one_transaction_of_a_database_together_with_the_next_trial(database: BaseStorage) -> None:
-    storage, study, trial = deferred(database)
-    other = storage.create_new_trial(study)
-    commits: list[int] = []
-    with engine_event("commit", lambda _: commits.append(1)):
-        for each in (trial, other):
-            say_all(storage, each)
-        storage.flush()
-        storage.flush()
-        assert len(commits) == 1
-        say_all(storage, storage.create_new_trial(study))
-        commits.clear()
-        last = storage.create_new_trial(study, create_trial(state=TrialState.RUNNING, user_attrs={"mark": 4}))
-        # Reading the new trial is the other transaction.
-        assert len(commits) <= 2
-
-    states = [each.state for each in database.get_all_trials(study)]
-    assert states == [TrialState.COMPLETE] * 3 + [TrialState.RUNNING]
-    assert (storage.get_trial(last).number, database.get_trial(last).user_attrs) == (3, {"mark": 4})
-
-
 class Full(BaseJournalBackend):
     """A journal in memory whose disk can be full."""
 
@@ -138,16 +103,6 @@ def test_writes_that_a_full_disk_has_refused_are_made_the_next_time() -> None:
     assert second.state is TrialState.RUNNING
 
 
-def test_a_refused_write_makes_no_second_trial(database: BaseStorage) -> None:
-    storage, study, trial = deferred(database)
-    database.set_trial_state_values(trial, TrialState.FAIL)
-    storage.set_trial_user_attr(trial, "late", 1)
-
-    storage.create_new_trial(study)
-
-    assert [each.number for each in database.get_all_trials(study)] == [0, 1]
-
-
 def test_a_trial_that_somebody_else_ends_stays_so_and_others_are_written(behind: BaseStorage) -> None:
     storage, study, trial = deferred(behind)
     second, third = (storage.create_new_trial(study) for _ in range(2))
@@ -177,18 +132,6 @@ def test_a_value_that_another_process_makes_impossible_ends_nothing(database: Ba
 
     assert (written := database.get_trial(trial)).state is TrialState.COMPLETE
     assert written.params == {"y": "b"}
-
-
-def test_parameters_that_were_only_tried_are_not_written(behind: BaseStorage) -> None:
-    storage, _, trial = deferred(behind)
-    with storage.trying(trial) as tried:
-        for name in ("kept", "tried"):
-            storage.set_trial_param(trial, name, 0.5, X)
-        assert storage.get_trial(trial).params == {"x": 0.25, "kept": 0.5, "tried": 0.5}
-    assert tried == [("kept", X, 0.5), ("tried", X, 0.5)]
-    storage.set_trial_param(trial, "kept", 0.5, X)
-    storage.flush()
-    assert storage.get_trial(trial).params == behind.get_trial(trial).params == {"x": 0.25, "kept": 0.5}
 
 
 def test_trials_of_others_are_seen_after_a_refresh(behind: BaseStorage) -> None:
@@ -228,21 +171,7 @@ def test_a_trial_has_its_marks_from_its_first_moment_whether_it_is_new_or_was_qu
     assert "mark" not in storage.last_seen(2).system_attrs
 
 
-def test_a_trial_that_is_queued_here_begins_as_one_that_others_queue(behind: BaseStorage) -> None:
-    """By a sampler, which has this storage."""
-    storage, study, _ = deferred(behind)
-    queued = storage.create_new_trial(study, create_trial(state=TrialState.WAITING))
-
-    assert storage.set_trial_state_values(queued, TrialState.RUNNING)
-
-    began = storage.take_over(queued)
-    assert began.datetime_start is not None
-    assert began.datetime_complete is None
-    assert behind.get_trial(queued).datetime_start == began.datetime_start
-
-
 def test_trials_that_were_read_do_not_get_system_attributes_that_are_set_later(behind: BaseStorage) -> None:
-    """SuccessiveHalvingPruner counted a trial's own value twice."""
     storage, study, trial = deferred(behind)
     (read,) = storage.get_all_trials(study, deepcopy=False)
 
@@ -253,27 +182,3 @@ def test_trials_that_were_read_do_not_get_system_attributes_that_are_set_later(b
     now = storage.get_trial(trial)
     assert (now.system_attrs["rung"], now.params) == (0.5, {"x": 0.25, "y": 0.5})
     assert storage.get_all_trials(study, deepcopy=False) == [now]
-
-
-def test_another_thread_may_use_the_studys_storage_while_a_transaction_is_open(database: BaseStorage) -> None:
-    storage, study, trial = deferred(database)
-    say_all(storage, trial)
-    seen: list[int] = []
-    reader = threading.Thread(target=lambda: seen.append(len(database.get_all_trials(study))))
-
-    def read(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if statement.startswith("INSERT") and not reader.ident:
-            reader.start()
-            reader.join(30)
-
-    with engine_event("after_cursor_execute", read):
-        storage.flush()
-
-    assert seen == [1]
-    assert database.get_trial(trial).params == {"x": 0.25, "y": "b"}
-
-
-def test_a_closed_storage_leaves_the_studys_own_one_open(database: BaseStorage) -> None:
-    storage, study, _ = deferred(database)
-    storage.close()
-    assert len(database.get_all_trials(study)) == 1

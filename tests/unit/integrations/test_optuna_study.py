@@ -109,7 +109,7 @@ def test_a_study_of_a_running_experiment_has_its_waiting_and_running_trials(resu
     created, *events = results.events()
     assert isinstance(created, ExperimentCreated)
 
-    seen = {trial.state for end in range(0, len(events), 3) for trial in study_of(created, events[:end]).trials}
+    seen = {trial.state for end in range(0, len(events), 25) for trial in study_of(created, events[:end]).trials}
 
     assert seen >= {TrialState.WAITING, TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED}
 
@@ -134,24 +134,6 @@ def test_optunas_dashboard_serves_an_exported_experiment(results: Results, tmp_p
     assert states == [trial.state.name.capitalize() for trial in results.to_optuna_study().trials]
     again = CliRunner().invoke(group, command)
     assert (type(again.exception), "is there already" in str(again.exception)) == (ConfigurationError, True)
-
-
-def test_of_several_metrics_it_has_the_pareto_front() -> None:
-    def both(config: Config) -> Any:
-        for epoch in range(1, 10):
-            yield 60.0, {"loss": config["x"] ** 2 + 1 / epoch, "cost": math.nan if config["x"] > 0.9 else config["q"]}
-
-    scheduler = mqtune.MOASHA(max_t=9)
-    results = tuned(SPACE, both, metric=["loss", "cost"], searcher="tpe", scheduler=scheduler, max_trials=20)
-    study = results.to_optuna_study()
-
-    assert study.metric_names == ["loss", "cost"]
-    assert {trial.state for trial in study.trials} >= {TrialState.COMPLETE, TrialState.PRUNED}
-    for seen, trial in zip(study.trials, results, strict=True):
-        if seen.state is TrialState.COMPLETE:
-            assert seen.values == [trial.metrics["loss"], trial.metrics["cost"]]
-    ended = {trial.id for trial in results.pareto_front if trial.status.is_completed}
-    assert ended <= {trial.user_attrs["mqtune.trial"] for trial in study.best_trials}
 
 
 def test_a_study_of_a_conditional_space_names_parameters_as_the_config_does() -> None:

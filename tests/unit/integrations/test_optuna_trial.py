@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
-import random
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ from optuna.distributions import distribution_to_json
 from optuna.terminator import report_cross_validation_scores
 
 from mqtune.core.trial import PARAMETERS, Metrics, TrialId
-from mqtune.integrations import ASKED, CALL, MARK, TOOK, StudyTrials, as_trainable, is_stopped, storage_of
+from mqtune.integrations import ASKED, CALL, MARK, TOOK, StudyTrials, as_trainable, storage_of
 from mqtune.trainable import reporting
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -26,8 +23,8 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 class Wire:
     """Runs objectives against a study, and notes what they asked."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, study: optuna.Study, *, is_serial: bool = False) -> None:
-        self.trials = StudyTrials(study, "experiment", is_serial=is_serial)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, study: optuna.Study) -> None:
+        self.trials = StudyTrials(study, "experiment")
         self.asked: list[str] = []
         #: Whether the process dies before what it only says is out.
         self.loses = False
@@ -70,44 +67,6 @@ class Wire:
         return None
 
 
-class Crowd:
-    """Runs trials that overlap, each in a thread up to its next call; a seed says whose call is next."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, study: optuna.Study, seed: int) -> None:
-        self._wire = Wire(monkeypatch, study)
-        self._rng = random.Random(seed)
-        self._calls: dict[TrialId, Metrics] = {}
-        self._answers: dict[TrialId, queue.Queue[object]] = {}
-        #: Gets an item for each trial that has come to a call, or to its end.
-        self._is_there: queue.Queue[None] = queue.Queue()
-        monkeypatch.setattr(reporting, "ask", self._send)
-        monkeypatch.setattr(reporting, "report", self._send)
-
-    def run(self, objective: Callable[..., Any], at_once: int) -> None:
-        """Run trials until the sampler has stopped the study and all have ended."""
-        began, study = 0, self._wire.trials.study
-        while self._calls or not is_stopped(study):
-            if len(self._calls) < at_once and not is_stopped(study):
-                began += 1
-                trial = TrialId(f"{began:04d}")
-                self._answers[trial] = queue.Queue()
-                threading.Thread(target=self._evaluate, args=(objective,), name=trial, daemon=True).start()
-            else:
-                trial = self._rng.choice([*self._calls])
-                self._answers[trial].put(self._wire.send(trial, self._calls.pop(trial)))
-            self._is_there.get(timeout=30)
-
-    def _evaluate(self, objective: Callable[..., Any]) -> None:
-        as_trainable(objective)({})
-        self._is_there.put(None)
-
-    def _send(self, metrics: Metrics) -> object:
-        trial = TrialId(threading.current_thread().name)
-        self._calls[trial] = metrics
-        self._is_there.put(None)
-        return self._answers[trial].get(timeout=30)
-
-
 def fixed(trial: optuna.Trial) -> float:
     x = trial.suggest_float("x", 0, 1)
     return x + trial.suggest_int("n", 0, 5) + len(trial.suggest_categorical("c", ["a", "bb"]))
@@ -147,59 +106,6 @@ def test_what_a_trial_does_not_ask_for_is_not_its(monkeypatch: pytest.MonkeyPatc
         assert trial.value == sum(trial.params.values())
 
 
-def test_a_sampler_sees_of_a_running_trial_what_it_has_asked_for_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
-    wire = Wire(monkeypatch, study)
-    wire.run(fixed)
-    seen: list[dict[str, Any]] = []
-
-    def looking(trial: optuna.Trial) -> float:
-        seen.append(wire.trials.study.trials[-1].params)
-        value = fixed(trial)
-        seen.append(wire.trials.study.trials[-1].params)
-        return value
-
-    assert wire.run(looking) == ["begin"]
-    assert seen == [{}, study.trials[-1].params]
-
-
-def test_the_experiment_has_the_parameters_of_a_trial_while_it_runs_and_at_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
-    wire = Wire(monkeypatch, study)
-    wire.run(fixed)
-    assert wire.shown == study.trials[-1].params
-    seen: list[object] = []
-
-    def looking(trial: optuna.Trial) -> float:
-        value = fixed(trial)
-        seen.append(wire.shown)
-        return value
-
-    wire.run(looking)
-
-    assert [*seen, wire.shown] == [study.trials[-1].params] * 2
-
-
-def branches(trial: optuna.Trial) -> float:
-    """Four points, of a space where one parameter hangs on another."""
-    return 0.0 if trial.suggest_categorical("kind", ["a", "b"]) == "a" else trial.suggest_int("n", 1, 3)
-
-
-@pytest.mark.filterwarnings("ignore:BruteForceSampler is experimental")
-@pytest.mark.parametrize("seed", range(6))
-def test_a_sampler_of_all_points_gets_to_each_where_trials_overlap(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """A trial ends while others have answered, and not asked, a question, or wait for their first."""
-    study = optuna.create_study(sampler=optuna.samplers.BruteForceSampler(seed=seed))
-    crowd = Crowd(monkeypatch, study, seed)
-
-    crowd.run(branches, at_once=4)
-
-    assert {tuple(trial.params.values()) for trial in study.trials} == {("a",), ("b", 1), ("b", 2), ("b", 3)}
-    assert len(study.trials) < 30
-
-
 def test_a_range_that_moves_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     study = optuna.create_study()
     wire = Wire(monkeypatch, study)
@@ -212,7 +118,6 @@ def test_a_range_that_moves_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_question_that_is_answered_again_after_a_kill_has_the_same_answer(tmp_path: Path) -> None:
-    """The trial may go on with the first answer, and nobody could tell the study of another one."""
     storage = f"sqlite:///{tmp_path}/study.db"
     study = optuna.create_study(study_name="killed", storage=storage)
     trial, distribution = TrialId("0001"), distribution_to_json(optuna.distributions.FloatDistribution(0, 1))
@@ -259,28 +164,6 @@ def test_an_attempt_gets_the_parameters_of_the_one_before_also_those_it_had_not_
     assert study.trials[1].intermediate_values == {2: 1.0, 3: 1.0}
 
 
-def test_a_serial_study_foresees_only_what_was_drawn_for_the_whole_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
-    wire = Wire(monkeypatch, study, is_serial=True)
-    assert [[*wire.run(fixed)] for _ in range(2)] == [["begin", *["suggest"] * 3]] * 2
-    study.enqueue_trial({"x": 0.5, "n": 2, "c": "a"})
-    wire.trials.refresh()
-    assert wire.run(fixed) == ["begin"]
-    assert study.trials[-1].value == 3.5
-
-
-def test_more_parameters_than_an_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
-    wire = Wire(monkeypatch, study)
-
-    def many(trial: optuna.Trial) -> float:
-        return sum(trial.suggest_float(f"a rather long name of a parameter {n}", 0, 1) for n in range(80))
-
-    wire.run(many)
-    assert 1 < len(wire.run(many)) < 81
-    assert [len(trial.params) for trial in study.trials] == [80, 80]
-
-
 def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -302,22 +185,6 @@ def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
     (trial,) = study.trials
     assert trial.user_attrs["accuracy"] == trial.system_attrs["accuracy"] == {"top": [0.5, 3]}
     assert trial.user_attrs.keys() | trial.system_attrs.keys() == {"accuracy", MARK}
-
-
-def test_constraints_are_the_studys_where_optuna_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    study = optuna.create_study()
-    wire = Wire(monkeypatch, study)
-
-    def constrained(trial: optuna.Trial) -> float:
-        trial.set_constraint("c", -1)
-        return float(trial.constraints["c"])
-
-    if hasattr(optuna.Trial, "set_constraint"):
-        wire.run(constrained)
-        assert study.trials[0].constraints == {"c": study.trials[0].value} == {"c": -1.0}
-    else:
-        with pytest.raises(AttributeError, match="Optuna 5"):
-            wire.run(constrained)
 
 
 @pytest.mark.filterwarnings("ignore:`optuna.terminator` module has been deprecated:FutureWarning")
@@ -373,23 +240,6 @@ def test_choices_that_are_tuples_stay_so_where_the_studys_storage_has_tuples(
         assert asked[1:] == [["begin"]] * 19
         params = [trial.params["shape"] for trial in study.trials]
         assert params == (seen if storage is None else [json.loads(json.dumps(each)) for each in seen])
-
-
-def test_a_copy_of_a_trial_that_is_queued_to_run_again_is_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Optuna's own callback for that copies all attributes."""
-    study = optuna.create_study()
-    wire = Wire(monkeypatch, study)
-    wire.run(fixed)
-    first = study.trials[0]
-    assert first.user_attrs == study.user_attrs == {}
-    study.add_trial(
-        optuna.trial.create_trial(state=optuna.trial.TrialState.WAITING, system_attrs=dict(first.system_attrs))
-    )
-
-    assert StudyTrials(study, "experiment").numbers == {TrialId("0001"): first.number}
-    wire.trials.refresh()
-    wire.run(fixed)
-    assert [trial.system_attrs[MARK] for trial in study.trials] == ["experiment/0001", "experiment/0002"]
 
 
 class FailsOnce(optuna.samplers.RandomSampler):

@@ -132,40 +132,6 @@ class TestContract(SchedulerContract):
             scheduler.bind("loss", "min")
 
 
-def test_without_a_seed_the_journal_counts_and_nothing_is_lost() -> None:
-    backend = mqtune.Simulated(curve, slots=4, keep_journal=True)
-    seen: list[Config] = []
-    for _ in range(4):
-        tuner = tune(SyneTuneScheduler(kinds(SPACE)["asha"]()), name="cut", backend=backend)
-        for _ in range(9):
-            if not tuner.is_finished:
-                tuner.step(1.0)
-        configs = [trial.config for trial in tuner.get_trials()]
-        assert configs[: len(seen)] == seen
-        seen = configs
-        tuner.close()
-
-
-def test_a_space_is_written_once() -> None:
-    space, theirs = mqtune.Space(SPACE), config_space(SPACE)
-    scheduler = SyneTuneScheduler(RandomSearch(theirs, **METRICS))
-    scheduler.check_space(space)
-
-    assert theirs.keys() == {
-        "lr",
-        "net/width",
-        "net/act",
-        "net/bias",
-        "q",
-        "depth",
-        "buffer",
-        "momentum",
-        "noise",
-        "bias",
-        "epochs",
-    }
-
-
 class Quarter:
     """A searcher that knows one config."""
 
@@ -218,40 +184,6 @@ class Notes(TrialScheduler):
         self.told.append(("error", trial.trial_id))
 
 
-class Draws(Notes):
-    """Suggests each config of a space twice, and writes down the flat configs of the trials."""
-
-    def __init__(self, space: dict[str, Any]) -> None:
-        super().__init__()
-        self.config_space = config_space(space)
-        self.flat: list[dict[str, Any]] = []
-
-    def suggest(self, trial_id: int | None = None) -> TrialSuggestion:
-        """Suggest a new config, and next the same as it came back."""
-        domains = self.config_space.items()
-        if len(self.flat) % 2:
-            config = {key: self.flat[-1][key] for key, _ in domains}
-        else:
-            config = {key: domain.sample() if hasattr(domain, "sample") else domain for key, domain in domains}
-        return TrialSuggestion.start_suggestion(config)
-
-    def on_trial_add(self, trial: Any) -> None:
-        self.flat.append(trial.config)
-
-
-def test_a_config_that_syne_tune_is_told_of_is_of_its_space_and_becomes_the_same_config_again() -> None:
-    draws, space = Draws(SPACE), mqtune.Space(SPACE)
-
-    results = tune(SyneTuneScheduler(draws), max_trials=50, backend=mqtune.Simulated(curve, slots=1)).run()
-
-    configs = [result.config for result in results]
-    for first, again in zip(configs[::2], configs[1::2], strict=True):
-        space.check(first, partial=False)
-        assert again == {**first, "noise": pytest.approx(first["noise"])}
-    domains = {key: domain for key, domain in draws.config_space.items() if key != "epochs"}
-    assert all(domain.is_valid(flat[key]) for flat in draws.flat for key, domain in domains.items())
-
-
 def noted(notes: Notes, *losses: Any, **options: Any) -> list[Any]:
     def reports(config: Config) -> Any:
         return [(1.0, loss if isinstance(loss, Exception) else {"loss": loss}) for loss in losses]
@@ -273,19 +205,6 @@ def test_what_its_models_can_not_take_ends_the_trial_as_a_failure() -> None:
     assert noted(Notes(), 3.0, math.nan, 1.0) == [("add", 0, 0.25), (0, 1), ("error", 0)]
     assert noted(Notes(), -math.inf, 1.0) == [("add", 0, 0.25), ("error", 0)]
     assert noted(Notes(), 3.0, None, 1.0)[1:3] == [(0, 1), (0, 3)]
-
-
-def test_a_trial_that_runs_again_is_not_told_twice() -> None:
-    tries = itertools.count()
-
-    def reports(config: Config) -> Any:
-        fails = next(tries) == 0
-        return [(1.0, {"loss": 2.0}), (1.0, RuntimeError("bad luck") if fails else {"loss": 1.0})]
-
-    backend = mqtune.Simulated(reports, slots=1, checkpoints=False)
-    told = noted(Notes(), backend=backend, failures=mqtune.Failures(max_failures=1))
-
-    assert told == [("add", 0, 0.25), (0, 1), (0, 2), ("complete", 0, 1.0)]
 
 
 def test_a_paused_trial_goes_on_from_where_that_was_decided() -> None:
@@ -314,51 +233,6 @@ def test_a_trial_that_is_never_resumed_is_stopped_in_the_end() -> None:
     results = tuner.run()
     assert [trial.status for trial in results] == [TrialStatus.EARLY_STOPPED] * 3
     assert {trial.reason for trial in results} == {"Forgets does not resume it, and no other trial is under way"}
-
-
-def test_trials_that_a_user_adds_are_known_to_it() -> None:
-    notes = Notes()
-    tuner = tune(
-        SyneTuneScheduler(notes),
-        space={"x": mqtune.uniform(0, 1)},
-        max_trials=2,
-        backend=mqtune.Simulated(lambda config: [(1.0, {"loss": 1.0})], slots=1),
-    )
-    tuner.add({"x": 0.75})
-    results = tuner.run()
-
-    assert [trial.config["x"] for trial in results] == [0.75, 0.25, 0.25]
-    assert sorted(each[2] for each in notes.told if each[0] == "add") == [0.25, 0.25, 0.75]
-    assert sum(each[0] == "complete" for each in notes.told) == 3
-
-
-def test_a_scheduler_of_several_metrics_goes_by_all_of_them() -> None:
-    moasha = pytest.importorskip("syne_tune.optimizer.schedulers.multiobjective.moasha").MOASHA
-    modes = "do_minimize" if "do_minimize" in inspect.signature(moasha).parameters else "mode"
-
-    def both(config: Config) -> Any:
-        for epoch in range(1, 10):
-            yield 1.0, {"loss": config["x"] + 1 / epoch, "cost": 1 - config["x"]}
-
-    def run(**options: Any) -> mqtune.Results:
-        space = {"x": mqtune.uniform(0, 1)}
-        scheduler = moasha(
-            config_space(space),
-            metrics=["loss", "cost"],
-            time_attr="training_iteration",
-            max_t=9,
-            **{modes: True if modes == "do_minimize" else ["min", "min"]},
-        )
-        backend = mqtune.Simulated(both, slots=2)
-        return tune(
-            SyneTuneScheduler(scheduler), space=space, metric=["loss", "cost"], backend=backend, **options
-        ).run()
-
-    results = run()
-    assert {trial.status for trial in results} <= {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}
-    assert results.pareto_front
-    with pytest.raises(ConfigurationError, match="give both the same"):
-        run(mode=["min", "max"])
 
 
 def test_what_does_not_fit_the_tuner_is_said_when_it_is_made() -> None:

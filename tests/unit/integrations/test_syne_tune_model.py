@@ -70,14 +70,6 @@ def slow(scheduler: Halves) -> Iterator[SlowSearcher]:
     slow.background.close()
 
 
-def test_before_a_config_is_wanted_all_is_done_at_once(scheduler: Halves, slow: SlowSearcher) -> None:
-    scheduler.searcher.may_answer.set()
-
-    assert scheduler.suggest(0)[2] == {"x": 0.5}
-    scheduler.on_trial_result({"loss": 1.0})
-    assert scheduler.searcher.told[1:] == [{"told": "by itself"}, {"loss": 1.0}]
-
-
 def test_while_the_searcher_ponders_the_scheduler_decides_and_what_it_tells_waits(
     scheduler: Halves, slow: SlowSearcher
 ) -> None:
@@ -119,17 +111,6 @@ def test_a_scheduler_that_goes_by_what_the_model_has_found_is_asked_at_once(
     assert not slow.is_asked
     scheduler.searcher.may_answer.set()
     assert scheduler.suggest(1)[2] == {"x": 0.5}
-
-
-def test_an_error_of_the_searcher_comes_out(
-    scheduler: Halves, slow: SlowSearcher, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduler.searcher, "may_answer", None)
-    slow.is_ready(1)
-
-    with pytest.raises(AttributeError, match="wait"):
-        eventually(slow.background.take)
-    monkeypatch.undo()
 
 
 def test_a_searcher_that_draws_at_random_needs_no_thread() -> None:

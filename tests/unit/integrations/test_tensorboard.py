@@ -74,25 +74,6 @@ def test_a_run_has_a_curve_for_each_number_and_the_config(tmp_path: Path) -> Non
     assert repr(read(tmp_path / "again" / "mine" / "0001")) == repr((curves, hyperparameters))
 
 
-def test_a_driver_that_goes_on_adds_no_point_twice_and_leaves_the_files_of_others(tmp_path: Path) -> None:
-    runs, backend = tmp_path / "runs", mqtune.Simulated(logged.curve, slots=2, keep_journal=True)
-    first = tuner(runs, backend)
-    while sum(trial.reports for trial in first.get_trials()) < 2:
-        first.step(1.0)
-    first.close()
-    (runs / "mine" / "0001" / "events.out.tfevents.of-the-trial").write_bytes(b"")
-    tuner(runs, backend).run()
-    written = {path: path.stat().st_mtime_ns for path in runs.rglob("*.mqtune")}
-
-    tuner(runs, backend).run()
-
-    assert {path: path.stat().st_mtime_ns for path in runs.rglob("*.mqtune")} == written
-    assert (runs / "mine" / "0001" / "events.out.tfevents.of-the-trial").exists()
-    for trial in ("0001", "0002"):
-        curves, _ = read(runs / "mine" / trial)
-        assert [step for step, _ in curves["loss"]] == [1, 2, 3]
-
-
 def test_a_folder_that_can_not_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file", encoding="utf-8")
 
