@@ -81,12 +81,6 @@ def test_the_key_of_the_first_pattern_that_fits_a_name_counts() -> None:
     assert KEY not in str(refused.value)
 
 
-@pytest.mark.parametrize("key", [KEY, "YWJjZGVmZ2hpamtsbW5v==", "with, a comma and more"])
-def test_a_text_without_patterns_is_one_key_for_all(key: str) -> None:
-    assert CodeKeys(key).of("anything") == key
-    CodeKeys(key).check("--accept-code")
-
-
 @pytest.mark.parametrize("text", [f"team-a-*={KEY},{OTHER_KEY}", f"a*={KEY},a*={OTHER_KEY}", "team-a-*=short", ""])
 def test_what_is_no_key_for_some_names_is_refused_without_saying_a_key(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--drivers needs MQTUNE_CODE_KEY") as refused:

@@ -75,13 +75,6 @@ def test_files_that_are_read_or_the_attempts_own_are_left_alone(project: Path) -
     assert (project / "results.csv").read_text() == "old\nby intent\n"
 
 
-def test_a_file_beside_the_programs_folder_is_the_attempts_own_too(project: Path) -> None:
-    folder, _ = run(project, "open('../beside.txt', 'a').write('new\\n')")
-
-    assert (folder.parent / "beside.txt").read_text() == "old\nnew\n"
-    assert (project.parent / "beside.txt").read_text() == "old\n"
-
-
 def test_a_change_of_the_original_is_said(project: Path) -> None:
     with_table = project / "study.db"
     subprocess.run(

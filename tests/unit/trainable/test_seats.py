@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 from attempts import AttemptHere, ForkedTrial, TrialProcess, own_metrics
-from one_slot import Slot
 
 import mqtune
-from mqtune.checkpoints import encode_dict
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable import FRAME_END, TrainableSpec
 
@@ -58,9 +56,6 @@ def files_in(folder: Path) -> list[str]:
     return [path.name for path in folder.rglob("*") if path.is_file()]
 
 
-# What it finds.
-
-
 @pytest.mark.parametrize(
     ("message", "found"),
     [
@@ -71,62 +66,22 @@ def files_in(folder: Path) -> list[str]:
         ({"seat": 0, "seats": 1, "address": ""}, [None] * 8),
     ],
 )
-@pytest.mark.parametrize("kind", ["function", "class"])
 def test_each_seat_of_a_gang_finds_the_others_by_the_variables_of_torchrun(
-    seat: Seat, message: dict[str, Any], found: list[str | None], kind: str
+    seat: Seat, message: dict[str, Any], found: list[str | None]
 ) -> None:
     seen = []
 
-    class Looks(mqtune.Trainable):
-        def __init__(self) -> None:
-            seen.append(variables())
-
-        def step(self) -> dict[str, Any]:
-            return {"done": True}
-
     attempt = seat(**message)
-    ending = attempt.run(Looks if kind == "class" else lambda _: seen.append(variables()))
+    ending = attempt.run(lambda _: seen.append(variables()))
 
     assert (ending.end, ending.error) == (AttemptEnd.COMPLETED, "")
     assert seen == [found]
 
 
-CODE = f"""
-import os
-import mqtune
-
-class Train(mqtune.Trainable):
-    def step(self):
-        return {{"found": [os.environ.get(name) for name in {NAMES!r}], "pid": os.getpid(), "done": True}}
-
-    def reset_config(self, config):
-        return True
-"""
-
-
-def test_a_process_that_is_used_again_has_the_address_of_each_trial(tmp_path: Path) -> None:
-    with contextlib.closing(
-        Slot(tmp_path, "fork", TrainableSpec("Train", module="reused_seat", kind="class"), CODE)
-    ) as slot:
-        first, other = {**SECOND, "seat": 0}, {**SECOND, "seat": 0, "address": "[::1]:80"}
-        rows = [slot.start(message=message).ended().rows()[0] for message in (first, other, first)]
-
-    assert len({row["pid"] for row in rows}) == 1
-    assert [row["found"][-2:] for row in rows] == [
-        ["10.0.0.7", "4123"],
-        ["::1", "80"],
-        ["10.0.0.7", "4123"],
-    ]
-
-
-# What it does not do.
-
-
-@pytest.mark.parametrize("sync", ["stream", "lockstep"])
 def test_another_seat_reports_nothing_counts_its_reports_waits_for_no_decision_and_says_so_once(
-    seat: Seat, sync: str, capsys: pytest.CaptureFixture[str]
+    seat: Seat, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    attempt = seat(sync=sync)
+    attempt = seat(sync="lockstep")
     last = []
 
     def train(_config: dict[str, Any]) -> None:
@@ -183,21 +138,6 @@ def test_another_seat_may_not_ask_and_its_arguments_are_checked(
     assert error in ending.error
 
 
-def test_another_seat_is_not_asked_for_a_checkpoint_and_starts_from_that_of_the_trial(seat: Seat) -> None:
-    attempt = seat(checkpoint="m-1", checkpoint_data=encode_dict({"epoch": 4}, {"training_iteration": 4}))
-    attempt.want_saved(1)
-    seen = []
-
-    def train(_config: dict[str, Any]) -> None:
-        checkpoint = mqtune.get_checkpoint()
-        seen.append(checkpoint and checkpoint.data)
-        mqtune.report({"loss": 1})
-        seen.extend([mqtune.should_checkpoint(), attempt.session.last_metrics["training_iteration"]])
-
-    assert attempt.run(train).error == ""
-    assert seen == [{"epoch": 4}, False, 5]
-
-
 class Steps(mqtune.Trainable):
     """Would be saved in each step, at its end, for a pause and on request."""
 
@@ -234,8 +174,6 @@ def test_a_class_in_another_seat_steps_and_is_never_saved(seat: Seat, act: str) 
     assert saved[1] == []
 
 
-# Scripts.
-
 Trial = Callable[..., ForkedTrial]
 
 
@@ -258,13 +196,6 @@ def script(tmp_path: Path) -> Iterator[Trial]:
         yield start
 
 
-PRINTS = f"""#!/bin/sh
-echo {" ".join("$" + name for name in NAMES)} $MQTUNE_SEAT $MQTUNE_SEATS $MQTUNE_ADDRESS
-echo '[tune-metric]: {{"loss": 1}}'
-echo '[tune-metric]: {{"loss": 2}}'
-mkdir -p "$2"
-echo 1 > "$2/state"
-"""
 REPORTS = f"""
 import os
 import mqtune
@@ -274,16 +205,6 @@ mqtune.report({{"loss": 1}}, checkpoint={{"epoch": 1}})
 mqtune.save_checkpoint({{"epoch": 1}})
 print(mqtune.should_checkpoint())
 """
-
-
-def test_printed_reports_and_the_folder_of_a_script_in_another_seat_go_nowhere(script: Trial) -> None:
-    trial = script(PRINTS, "train.sh", options={"pass_checkpoint_dir": True})
-
-    assert trial.wait()["end"] == "completed", trial.stderr()
-    assert trial.stdout().splitlines()[0] == " ".join([*OF_SECOND, "1", "3", "10.0.0.7:4123"])
-    assert kinds(trial) == [FRAME_END]
-    assert files_in(trial.store) == ["store.json"]
-    assert trial.stderr() == SAYS
 
 
 def test_a_python_script_in_another_seat_knows_it_and_reports_and_saves_nothing(script: Trial) -> None:

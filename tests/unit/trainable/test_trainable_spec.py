@@ -72,27 +72,6 @@ def spec(**values: Any) -> TrainableSpec:
     return TrainableSpec.decode({"name": "train", **values})
 
 
-# What is found.
-
-
-@pytest.mark.parametrize("name", ["train", "wrapped", "Holder.train"])
-def test_what_a_module_below_the_code_root_defines_is_found(root: Path, module: str, name: str):
-    assert callable(spec(name=name, module=module).load(root))
-
-
-def test_a_code_root_that_is_a_link_is_the_folder_behind_it_and_a_link_to_a_file_below_it_is_that_file(
-    root: Path, module: str, tmp_path: Path
-):
-    (tmp_path / "current").symlink_to(root)
-    (root / "linked.py").symlink_to(root / f"{module}.py")
-
-    assert spec(module=module).locate(tmp_path / "current") == tmp_path / "current" / f"{module}.py"
-    assert spec(script="linked.py", kind="script").locate(root) == root / "linked.py"
-
-
-# What is not.
-
-
 NOT_ITS_OWN = (
     "subprocess.call call process.run os.system os.path.join OrderedDict __builtins__ train.__globals__ absent"
 )
@@ -138,12 +117,6 @@ def test_what_only_a_driver_may_do_at_import_is_an_error_with_the_line_that_is_l
     assert f"{module}.py {what} when it is imported" in str(caught.value)
     assert 'below `if __name__ == "__main__":`' in str(caught.value)
     assert sys.stdin is before
-
-
-def test_code_that_only_looks_at_standard_input_is_imported(root: Path, module: str):
-    (root / f"{module}.py").write_text(f"{CODE}\nimport sys\nassert not sys.stdin.isatty()\n")
-
-    assert spec(module=module).load(root)
 
 
 @pytest.mark.parametrize(
