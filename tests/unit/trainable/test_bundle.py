@@ -11,7 +11,7 @@ import pytest
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import CodeRefused, ConfigurationError
-from mqtune.trainable import Bundle, CodeKeys, File, is_signed, signature, unpack
+from mqtune.trainable import Bundle, CodeKeys, File, unpack
 
 KEY, OTHER_KEY = "a key of sixteen letters", "another key of some letters"
 #: The most bytes that may travel.
@@ -55,17 +55,6 @@ def test_files_that_can_not_both_be_there_are_an_error_and_nothing_is_overwritte
     (tmp_path / "there").mkdir()
     with pytest.raises(FileExistsError):
         unpack({"a": File(b"1")}, tmp_path / "there")
-
-
-def test_a_signature_is_of_one_key_and_one_bundle():
-    assert is_signed(KEY, "d1", signature(KEY, "d1"))
-    for key, digest, found in (
-        (KEY, "d2", signature(KEY, "d1")),
-        ("x" * 16, "d1", signature(KEY, "d1")),
-        (KEY, "d1", "ü"),
-        (KEY, "d1", signature(KEY, "d1", "submission")),
-    ):
-        assert not is_signed(key, digest, found)
 
 
 def test_the_key_of_the_first_pattern_that_fits_a_name_counts() -> None:

@@ -124,18 +124,6 @@ print(json.dumps(found))
     assert list(zip([*CLEAN, *UNCLEAN], found, strict=True)) == expected
 
 
-def test_a_connection_and_a_server_are_told_apart_and_named_by_their_addresses(tmp_path: Path) -> None:
-    found = left_by(
-        "import socket; SERVER = socket.create_server(('127.0.0.1', 0)); CLIENT = socket.create_connection(SERVER.getsockname())",
-        tmp_path,
-    )
-
-    (listener, address), connection = kinds_and_names(found)
-    assert listener == "listener"
-    assert address.startswith("127.0.0.1:")
-    assert connection == ("socket", f"a connection to {address}")
-
-
 def test_a_socket_is_inspected_without_a_change_to_it(tmp_path: Path) -> None:
     source = """
 import socket
@@ -148,20 +136,6 @@ print(json.dumps([os.get_blocking(CLIENT.fileno()), CLIENT.send(b"1")]))
 """
 
     assert printed(source, tmp_path) == [True, 1]
-
-
-def test_a_thread_counts_that_takes_the_place_of_one_that_a_fork_has_ended(tmp_path: Path) -> None:
-    source = """
-if (pid := os.fork()) == 0:
-    os._exit(0)
-os.waitpid(pid, 0)
-import _thread
-_thread.start_new_thread(time.sleep, (60,))
-"""
-
-    (trace,) = left_by(source, tmp_path, before="import numpy")
-
-    assert trace.kind == "native thread"
 
 
 @pytest.mark.parametrize("is_mapped", [False, True], ids=["open", "mapped"])

@@ -75,28 +75,23 @@ def test_a_flag_needs_true_or_false(value: Any):
     [
         ("./train", r"give a list, \['./train', '--\{name\}=\{value\}'\]"),
         ([], "is not a list of a program"),
-        ([3], "neither text nor a list of texts"),
-        (["./train", 3], "neither text nor a list of texts"),
+        *((command, "neither text nor a list of texts") for command in ([3], ["./train", 3])),
         (["./train", []], "empty list"),
         ([["./train", "x"]], "the first item is the program"),
-        (["-m"], "give a module's name"),
-        (["-m", "../x"], "give a module's name"),
-        (["-m", "x/y.py"], "give a module's name"),
-        (["./train", "--a={"], "which is no field"),
-        (["./train", "--a={}"], "which is no field"),
-        (["./train", '{"lr": 1}'], "which is no field"),
-        (["./train", "{lr:.3f}"], "which is no field"),
-        (["./train", "{lr!r}"], "which is no field"),
-        (["./train", "{lr}}"], "which is no field"),
-        (["./train", "{value}"], r"needs \{name\} and \{value\}"),
-        (["./train", "--{name}"], r"needs \{name\} and \{value\}"),
-        (["./train", "--{name}={value},{lr}"], r"needs \{name\} and \{value\}"),
-        (["./train", "--{name}", "x", "{value}"], r"needs \{name\} and \{value\}"),
+        *((["-m", *module], "give a module's name") for module in ([], ["../x"], ["x/y.py"])),
+        *(
+            (["./train", item], "which is no field")
+            for item in ("--a={", "--a={}", '{"lr": 1}', "{lr:.3f}", "{lr!r}", "{lr}}")
+        ),
+        *(
+            (["./train", *items], r"needs \{name\} and \{value\}")
+            for items in (["{value}"], ["--{name}"], ["--{name}={value},{lr}"], ["--{name}", "x", "{value}"])
+        ),
         (["./train", "--{name*}={value}"], "a name is only written as"),
-        (["./train", "--{name}={value:--x}"], "make it an item of its own"),
-        (["./train", "{name}", "{value:--x}"], "make it an item of its own"),
-        (["./train", "x{amp:--amp}"], "make it an item of its own"),
-        (["./train", ["{amp:--amp}", "x"]], "make it an item of its own"),
+        *(
+            (["./train", *items], "make it an item of its own")
+            for items in (["--{name}={value:--x}"], ["{name}", "{value:--x}"], ["x{amp:--amp}"], [["{amp:--amp}", "x"]])
+        ),
         (["./train", "{a*}{b*}"], "repeats two lists"),
         (["./train", *["x"] * 2_000], "more than 1,000 items"),
         (["./train", "x\0"], "or a NUL"),
@@ -123,23 +118,6 @@ def test_a_command_that_does_not_fit_the_space_is_an_error_when_the_tuner_is_mad
 
     with pytest.raises(ConfigurationError, match=message):
         mqtune.Tuner(Script(command), space, metric="loss", mode="min", backend=mqtune.Local())
-
-
-def test_a_template_and_a_file_for_the_config_exclude_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train").touch(0o755)
-    options = {"process": mqtune.Process(pass_config="json"), "backend": mqtune.Local()}
-
-    with pytest.raises(ConfigurationError, match="leave one of both out"):
-        mqtune.Tuner(Script(["./train", "{lr}"]), {"lr": 0.1}, metric="loss", mode="min", **options)
-    mqtune.Tuner(Script(["./train", "--fast"]), {"lr": 0.1}, metric="loss", mode="min", **options).close()
-
-
-def test_an_interpreter_in_front_of_the_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-
-    with pytest.raises(TrainableNotFound, match=r"'python' does not exist; .* without an interpreter"):
-        TrainableSpec.of(Script(["python", "train.py"]))
 
 
 def test_a_script_with_a_command_comes_back_from_a_definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -176,20 +154,9 @@ def test_a_module_is_found_below_the_current_folder(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     "values",
     [
-        {"arguments": "x"},
-        {"arguments": ["x"]},
-        {"arguments": [[]]},
-        {"arguments": [[3]]},
-        {"arguments": [["x\0"]]},
-        {"arguments": [["x"]] * 1_001},
-        {"arguments": [["x" * 100_001]]},
-        {"arguments": [["x"]], "kind": "function"},
-        {"metrics": "(?P<loss>x)"},
-        {"metrics": [3]},
-        {"metrics": ["x"] * 33},
-        {"metrics": ["x" * 40_000]},
-        {"metrics": ["(?P<loss>x)"], "kind": "class"},
-        {"metrics": {"loss": "x"}},
+        *({"arguments": items} for items in ("x", ["x"], [[]], [[3]], [["x\0"]], [["x"]] * 1_001, [["x" * 100_001]])),
+        *({"metrics": patterns} for patterns in ("(?P<loss>x)", [3], ["x"] * 33, ["x" * 40_000], {"loss": "x"})),
+        *({"arguments": [["x"]], "kind": "function"}, {"metrics": ["(?P<loss>x)"], "kind": "class"}),
     ],
 )
 def test_a_malformed_call_in_a_definition_is_refused(values: dict[str, Any]):

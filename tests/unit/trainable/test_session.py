@@ -3,13 +3,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
-import io
 import logging
 import math
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,9 +20,9 @@ from waiting import DEADLINE_S, eventually
 
 import mqtune
 from mqtune import StopTrial, report
-from mqtune.checkpoints import decode_dict, encode_dict, open_store
+from mqtune.checkpoints import decode_dict, open_store
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import CheckpointBroken, CheckpointGone, ConfigurationError, ReportingClosed
+from mqtune.core.errors import CheckpointBroken, CheckpointGone, ConfigurationError
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable import (
     FRAME_CHECKPOINT,
@@ -119,26 +117,6 @@ def test_times_are_those_of_the_clock_that_all_machines_share_and_never_before_a
         current.report({"loss": 1})
 
     assert [at for at, _ in pipe.reports()] == times
-
-
-def test_a_control_pipe_that_the_trial_has_closed_takes_nothing_from_the_file_in_its_place(
-    pipe: Pipe, tmp_path: Path
-) -> None:
-    control, own = ControlPipe(), Pipe()
-    os.write(own.write_end, b"mine")
-    trial = Session(start_message(sync="lockstep"), [pipe.write_end, control.read_end])
-    os.dup2(own.read_end, control.read_end)
-
-    with pytest.raises(ReportingClosed):
-        _ = trial.save_wanted
-    with pytest.raises(ReportingClosed):
-        trial.report({"loss": 1})
-    with pytest.raises(StopTrial):
-        # Somebody wants something of it, and what can't be heard any more.
-        trial.tell()
-    assert own.drain() == b"mine"
-    own.close()
-    control.close()
 
 
 def in_thread(call: Callable[[], None]) -> list[type[BaseException]]:
@@ -409,61 +387,6 @@ def test_what_can_not_be_saved_or_reported_is_refused_in_a_trial_and_outside_and
     assert pipe.frames() == []
 
 
-@pytest.mark.parametrize(
-    ("told", "is_done", "sent"), [("pause", True, [("report", {"loss": 1}, "p-0007-2-1")]), ("stop", False, [])]
-)
-def test_a_pause_waits_for_a_checkpoint_that_is_being_saved_and_a_stop_does_not(
-    attempt: Session,
-    pipe: Pipe,
-    control: ControlPipe,
-    tmp_path: Path,
-    monkeypatch: Any,
-    told: str,
-    is_done: bool,
-    sent: list[Any],
-) -> None:
-    saved: list[Any] = []
-
-    def save(*what: Any) -> int:
-        control.tell(told)
-        signal.raise_signal(STOP_SIGNAL)
-        saved.append(what)
-        return 0
-
-    monkeypatch.setattr(type(open_store(str(tmp_path))), "save", save)
-    open_attempt(pipe, control, tmp_path, store=made_store(tmp_path))
-
-    with pytest.raises(StopTrial):
-        report({"loss": 1}, checkpoint=tmp_path)
-
-    assert (len(saved) == 1, checkpoints_of(pipe)) == (is_done, sent)
-
-
-def test_a_trial_goes_on_from_a_dict_and_its_counters_go_on_too(
-    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
-) -> None:
-    data = encode_dict({"epoch": 5}, {"training_iteration": 5, "time_total_s": 100.0})
-    open_attempt(pipe, control, tmp_path, checkpoint="m-0003-1-4", checkpoint_data=data)
-
-    checkpoint = mqtune.get_checkpoint()
-
-    assert checkpoint is not None
-    assert checkpoint is mqtune.get_checkpoint()
-    assert (checkpoint.id, checkpoint.data, checkpoint.counters["training_iteration"]) == (
-        "m-0003-1-4",
-        {"epoch": 5},
-        5,
-    )
-    report({"loss": 1})
-    report({"loss": 1, "training_iteration": 70})
-    report({"loss": 1}, checkpoint=checkpoint)
-    assert [metrics["training_iteration"] for _, metrics in pipe_reports(pipe)] == [6, 70, 8]
-    (_, _, data, counters) = next(sent for sent in checkpoints_of(pipe) if sent[0] == "held")
-    assert data == {"epoch": 5}
-    assert counters["training_iteration"] == 8
-    assert counters["time_total_s"] > 100
-
-
 def pipe_reports(pipe: Pipe) -> list[tuple[Any, Any]]:
     return [tuple(decode_value(body)[:2]) for kind, body in pipe.frames() if kind == FRAME_REPORT]
 
@@ -528,20 +451,3 @@ def raising(error: BaseException) -> Callable[[dict[str, Any]], Any]:
 )
 def test_how_a_trainable_ended_is_told_by_what_it_raised(error: BaseException, end: AttemptEnd, kind: str) -> None:
     assert ending_of(raising(error))[:2] == (end, kind)
-
-
-def test_an_error_whose_text_is_no_unicode_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A trial's own output takes anything.
-    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO(), errors="backslashreplace"))
-
-    ended = ending_of(raising(ValueError("can't read data-\udcff.bin")))
-
-    assert b"can't read data-" in encode_value({"error": ended.error})
-
-
-def test_a_plain_script_shows_its_reports_without_setting_up_logging() -> None:
-    code = "import mqtune; mqtune.report({'loss': 0.5}); mqtune.report({'loss': 0.25})"
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stderr.splitlines() == ["loss=0.5", "loss=0.25"]

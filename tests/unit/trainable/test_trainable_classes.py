@@ -13,7 +13,6 @@ from attempts import AttemptHere
 
 import mqtune
 from mqtune import Checkpoint
-from mqtune.checkpoints import open_store
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable import TrainableSpec, export_model
@@ -130,13 +129,6 @@ def test_a_step_that_returns_no_dict_is_an_error_that_names_the_class(attempt: A
     assert f"Anything.step returned {returned!r}" in ending.error
 
 
-def test_checkpoints_come_with_every_so_many_reports_and_the_last(attempt: AttemptHere):
-    attempt.run(a(InFolder, checkpoint_every=2, checkpoint_at_end=True), {"loss": 5})
-
-    assert attempt.checkpoints() == ["", "p-t1-1-1", "", "p-t1-1-2", "p-t1-1-3"]
-    assert open_store(str(attempt.store)).ids() == ["p-t1-1-1", "p-t1-1-2", "p-t1-1-3"]
-
-
 @pytest.mark.parametrize(
     ("save", "error"),
     [
@@ -226,23 +218,6 @@ def test_a_paused_trial_goes_on_from_its_checkpoint(attempt: AttemptHere, tmp_pa
         again.run(a(base), {"loss": 5})
         assert again.values() == [3, 2, 1, 0]
         assert again.values("training_iteration") == [2, 3, 4, 5]
-
-
-def test_in_lockstep_a_stop_comes_between_two_steps_and_the_end_is_saved(tmp_path: Path):
-    with contextlib.closing(AttemptHere(tmp_path, sync="lockstep")) as attempt:
-        attempt.clear(1)
-        own = a(InFolder, on_step=lambda self: self.loss == 3 and attempt.write(b"S"), checkpoint_at_end=True)
-
-        assert attempt.run(own, {"loss": 5}).end is STOPPED
-        assert own.log == ["setup", "step 4", "step 3", "save", "cleanup"]
-        assert attempt.saved() == ["p-t1-1-1"]
-
-
-def test_a_checkpoint_that_can_not_be_saved_is_said_once(attempt: AttemptHere, capsys: pytest.CaptureFixture[str]):
-    own = a(Falls, on_step=lambda self: attempt.want_saved(1))
-
-    assert attempt.run(own, {"loss": 4}).end is COMPLETED
-    assert capsys.readouterr().err.count("has no save_checkpoint") == 1
 
 
 class NoTrainable:

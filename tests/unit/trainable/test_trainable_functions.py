@@ -15,8 +15,8 @@ import pytest
 from attempts import AttemptHere
 
 import mqtune
-from mqtune.checkpoints import encode_dict, open_store
-from mqtune.core.trial import AttemptEnd, CheckpointId
+from mqtune.checkpoints import encode_dict
+from mqtune.core.trial import AttemptEnd
 
 
 @pytest.fixture
@@ -116,24 +116,6 @@ def test_these_are_the_reports_of_a_function(attempt: AttemptHere, train, report
     assert attempt.reports() == reports
 
 
-LAST = {"loss": 1.5, "note": "a"}
-
-
-@pytest.mark.parametrize(
-    ("returned", "again"),
-    [(LAST, False), ({"loss": 1.5}, False), (1.5, False), ({**LAST, "note": "b"}, True), ({"loss": 1.5, "more": 1}, True), (2.5, True)],
-)  # fmt: skip
-def test_what_the_last_report_has_is_not_reported_again_at_the_end(attempt: AttemptHere, returned, again):
-    def train(config):
-        mqtune.report({"loss": 0.5})
-        mqtune.report(LAST)
-        return returned
-
-    attempt.run(train)
-
-    assert len(attempt.reports()) == 2 + again
-
-
 def test_a_generator_is_stopped_at_its_yield_and_cleans_up(attempt: AttemptHere):
     seen = []
 
@@ -200,23 +182,6 @@ def test_a_checkpoint_dir_whose_block_fails_is_no_checkpoint(attempt: AttemptHer
     assert attempt.checkpoints() == [""]
 
 
-def test_the_last_of_two_checkpoint_dirs_counts_and_outside_a_trial_one_goes_away(attempt: AttemptHere):
-    with mqtune.checkpoint_dir() as folder:
-        (folder / "weights").touch()
-    assert not os.path.exists(folder)
-
-    def train(config):
-        for number in (1, 2):
-            with mqtune.checkpoint_dir(number) as folder:
-                (folder / f"weights-{number}").touch()
-        mqtune.report({"loss": 1})
-
-    attempt.run(train)
-
-    (saved,) = attempt.store.rglob("weights-*")
-    assert saved.name == "weights-2"
-
-
 class Watch:
     """A clock that goes on when it is told to."""
 
@@ -273,32 +238,6 @@ def test_every_report_has_its_iteration_and_times_from_the_attempts_own_beginnin
 
         assert counted(one) == expected
         assert one.values() == [1, 1, 2]
-
-
-def test_what_a_report_itself_takes_is_not_the_trials_time(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    kind = type(open_store(str(tmp_path)))
-    save = kind.save  # type: ignore[method-assign]
-
-    def slowly(*arguments: Any) -> int:
-        watch.now += 50
-        return save(*arguments)
-
-    monkeypatch.setattr(kind, "save", slowly)
-    (model := tmp_path / "model").mkdir()
-
-    def function(config):
-        for seconds in (2, 3):
-            watch.now += seconds
-            mqtune.report({"loss": 1}, checkpoint=model)
-
-    with contextlib.closing(AttemptHere(tmp_path)) as one:
-        one.run(function)
-
-        assert counted(one) == [(1, 2.0, 2.0), (2, 3.0, 5.0)]
-        counters = open_store(str(one.store)).fetch(CheckpointId("p-t1-1-2"), tmp_path / "copy")
-        assert counters == {"training_iteration": 2, "time_total_s": 5.0}
 
 
 def test_a_function_with_a_checkpoint_dir_that_is_resumed_from_a_dict_gets_a_folder_with_it(tmp_path: Path):

@@ -11,25 +11,19 @@ from typing import Any
 import psutil
 import pytest
 from one_slot import Slot
-from waiting import eventually
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
-from mqtune.trainable import FRAME_END, STOP, TrainableSpec
+from mqtune.trainable import FRAME_END, TrainableSpec
 
 CODE = """
-import os, time
+import os
 from pathlib import Path
 import mqtune
 
 def note(folder, what):
     with (Path(folder) / "log").open("a") as file:
         file.write(f"{what}\\n")
-
-def wait_for(path):
-    deadline = time.monotonic() + 20
-    while not Path(path).exists() and time.monotonic() < deadline:
-        time.sleep(0.002)
 
 class Job(mqtune.Trainable):
     def setup(self, config):
@@ -46,16 +40,6 @@ class Job(mqtune.Trainable):
         row = {"total": self.total, "resets": self.resets, "pid": os.getpid()}
         row["folder"] = str(self.folder)
         self.total += config["lr"]
-        do = config.get("do")
-        if do == "sleep":
-            mqtune.report({"in": "step"})
-            time.sleep(30)
-        if do == "swallow":
-            mqtune.report({"in": "step"})
-            try:
-                time.sleep(30)
-            except mqtune.StopTrial:
-                pass
         row["done"] = self.training_iteration + 1 >= config["steps"]
         return row
 
@@ -68,9 +52,6 @@ class Job(mqtune.Trainable):
             mqtune.report({"too": "early"})
         if answer == "exit":
             os._exit(3)
-        if "until" in config:
-            note(config["log"], "waits")
-            wait_for(config["until"])
         self.total = 0
         self.resets += 1
         return answer
@@ -104,21 +85,6 @@ def test_one_process_and_one_setup_serve_trial_after_trial_each_with_its_own_con
     assert [one.status for one in trials] == [0, 0, 0]
     slot.end()
     assert slot.log()[-1] == "cleanup of t3"
-
-
-@pytest.mark.parametrize("do", ["sleep", "swallow"])
-def test_a_process_that_was_told_in_the_middle_of_a_step_does_not_stay(slot: Slot, do: str) -> None:
-    first = slot.start(do=do)
-    eventually(first.reports)
-    first.tell(STOP)
-    first.ended()
-
-    second = slot.run()
-
-    assert first.end()["end"] == "stopped"
-    assert first.pid != second.pid
-    assert second.pids == [second.pid]
-    assert slot.log() == ["setup", "cleanup of t1", "setup"]
 
 
 @pytest.mark.parametrize(
@@ -157,34 +123,6 @@ def test_a_process_whose_code_has_changed_on_the_disk_is_not_used_again(slot: Sl
     assert second.pid != first.pid
     assert "its code has changed" in second.errors()
     assert slot.log() == ["setup", "cleanup of t1", "setup"]
-
-
-def test_a_stop_waits_for_the_reset_and_then_ends_the_trial_before_its_first_step(slot: Slot) -> None:
-    first = slot.run()
-    until = slot.folder / "until"
-    second = slot.start(until=str(until))
-    eventually(lambda: slot.log()[-1] == "waits")
-    second.tell(STOP)
-    until.touch()
-    second.ended()
-
-    assert second.pid == first.pid
-    assert second.end()["end"] == "stopped"
-    assert second.reports() == []
-
-
-def test_a_process_that_is_killed_in_its_reset_takes_the_trial_along(slot: Slot) -> None:
-    slot.run()
-    one = slot.start(until="never")
-    eventually(lambda: slot.log()[-1] == "waits")
-    slot.zygote.kill(one.pid)
-
-    one.ended()
-
-    assert one.status is not None
-    assert os.WIFSIGNALED(one.status)
-    assert one.pids == [one.pid]
-    assert slot.run().end()["end"] == "completed"
 
 
 def note(config: dict[str, Any]) -> None:

@@ -15,13 +15,6 @@ CODE = """
 import resource, subprocess, sys
 import mqtune
 
-def prints(config):
-    print("to stdout", "x" * 100_000)
-    print("to stderr", file=sys.stderr)
-    sys.stdout.buffer.write(b"bytes")
-    sys.stdout.flush()
-    mqtune.report({"loss": 1})
-
 def meets_a_full_disk(config):
     print("before")
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -37,26 +30,11 @@ def reports_and_fails(config):
         mqtune.report({"loss": step})
     raise ValueError("no luck")
 
-def closes_its_output(config):
-    sys.stdout.close()
-    sys.stderr.close()
-    raise ValueError("no luck")
-
 def fails_at_length(config):
     raise ValueError("begin " + "x" * 10_000_000 + " end")
 
 def exits_at_length(config):
     sys.exit("begin " + "x" * 10_000_000 + " end")
-
-class Unprintable(Exception):
-    def __str__(self):
-        raise RuntimeError("no words")
-
-def fails_without_words(config):
-    raise Unprintable
-
-def exits_without_words(config):
-    sys.exit(Unprintable())
 """
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,16 +18,7 @@ from hypothesis import given, strategies as st
 from waiting import eventually, lives
 
 from mqtune.checkpoints import open_store
-from mqtune.core.codec import encode_value
-from mqtune.trainable import (
-    PAUSE,
-    STOP,
-    FrozenCode,
-    MetricLines,
-    TrainableSpec,
-    WatchedFolder,
-    fingerprint,
-)
+from mqtune.trainable import PAUSE, STOP, MetricLines, TrainableSpec, WatchedFolder
 
 Trial = Callable[..., TrialProcess]
 Kind = type[TrialProcess]
@@ -106,22 +96,6 @@ def test_metrics_are_read_from_output_and_errors_which_are_logged_as_they_were(t
     assert one.stderr() == "epoch 2: loss nan\nepoch 3: loss 1e-05"
 
 
-@pytest.mark.parametrize(
-    ("given_call", "message"),
-    [
-        (call(metrics=["("]), "is not a regular expression"),
-        (call([["{rate}"]]), "names 'rate'"),
-    ],
-)
-def test_a_call_that_makes_no_sense_fails_its_trial_with_the_reason(trial: Trial, given_call: Any, message: str):
-    one = trial("print('begun')", {"lr": 1}, call=given_call)
-
-    end = one.wait()
-
-    assert (end["end"], one.stdout()) == ("failed", "")
-    assert message in end["error"]
-
-
 def test_a_program_in_any_language_reports_by_printing(trial: Trial):
     code = """
         #!/bin/sh
@@ -192,30 +166,6 @@ def test_a_report_that_was_printed_and_is_too_large_to_be_read_is_told():
     assert len(str(problem)) < 2_000
 
 
-def test_a_script_saves_dicts_or_folders_and_is_resumed_from_them(trial: Trial, store: str):
-    code = """
-        import mqtune, pathlib, sys
-        before = mqtune.get_checkpoint()
-        if sys.argv[2] == "dict":
-            start = 0 if before is None else before.data["epoch"]
-            mqtune.report({"loss": start}, checkpoint={"epoch": start + 1})
-            sys.exit()
-        start = 0 if before is None else int((before.path / "epoch").read_text())
-        with mqtune.checkpoint_dir(1) as folder:
-            pathlib.Path(folder, "epoch").write_text(str(start + 1))
-        mqtune.report({"loss": start})
-        """
-    for number, kind in ((1, "dict"), (3, "folder")):
-        first = trial(code, {"kind": kind}, store=store, attempt=number)
-        assert first.wait()["end"] == "completed"
-        (name,) = first.checkpoints()
-        given = {"checkpoint": name, "checkpoint_data": first.dicts().get(name)}
-        second = trial(code, {"kind": kind}, store=store, attempt=number + 1, **given)
-        assert second.wait()["end"] == "completed"
-
-        assert (first.values(), second.values(), second.values("training_iteration")) == ([0], [1], [2])
-
-
 def test_a_script_that_fails_is_told_with_its_code_or_the_signal_and_its_last_words(trial: Trial):
     code = """
         import os, signal, sys
@@ -279,18 +229,6 @@ def test_a_stop_is_raised_in_a_script_that_reports_so_that_it_cleans_up(trial: T
     assert one.stderr() == ""
 
 
-def test_a_script_that_leaves_a_process_with_its_output_ends_all_the_same(trial: Trial):
-    code = """
-        #!/bin/sh
-        sleep 600 &
-        echo '[tune-metric]: {"loss": 1}'
-        """
-    one = trial(code, name="run")
-
-    one.wait_for(lambda one: any(kind == 2 for kind, _ in one.frames()))
-    assert one.end()["end"] == "completed"
-
-
 #: Counts epochs, on from its checkpoint, and saves before it reports.
 SYNE_TUNE = """
 import argparse, json, os, pathlib, sys, time
@@ -349,22 +287,6 @@ def test_a_folder_is_taken_when_it_has_changed_and_is_whole(tmp_path: Path):
     os.utime(folder.path / "model", (time.time() + 3600,) * 2)
     assert (folder.take(draft, before=time.time()) / "model").read_text() == "three"
     assert WatchedFolder(folder.path).take(lambda: pytest.fail("copied")) is None, "what was there before is not new"
-
-
-def test_a_script_and_what_it_runs_find_their_trial_and_the_folder_of_its_own_in_the_environment(
-    trial: Trial, tmp_path: Path
-):
-    code = f"""
-        #!/bin/sh
-        echo "$MQTUNE_EXPERIMENT $MQTUNE_TRIAL $MQTUNE_ATTEMPT $MQTUNE_TRIAL_FOLDER $(pwd)"
-        {sys.executable} -c 'import mqtune; mqtune.report({{"loss": str(mqtune.get_context().folder)}})'
-        """
-    one = trial(code, {"lr": 1}, name="run", attempt=3, options={"pass_config": "json"})
-
-    assert one.wait()["end"] == "completed", one.stderr()
-    own = one.folder / "attempt"
-    assert one.stdout() == f"exp t1 3 {own} {os.getcwd()}\n"
-    assert one.values() == [str(own)]
 
 
 #: Shows all that a program can see of how it was started; it imports first what takes longest.
@@ -484,25 +406,3 @@ def test_a_package_behind_which_no_fork_is_safe_is_imported_by_each_script(
 
     assert one.wait()["end"] == "completed", one.stderr()
     assert one.stdout() == "True x ['--lr', '1']\n"
-
-
-def test_a_script_that_has_changed_since_the_experiment_began_runs_as_it_was(tmp_path: Path):
-    folder = tmp_path / "code"
-    folder.mkdir()
-    script = written(folder, "import argparse\nimport sys\nprint(__name__, __file__, sys.argv, sys.path[0])\n1 / 0")
-    kept, wanted = tmp_path / "kept", fingerprint(script.read_bytes(), is_run=True)
-    FrozenCode(kept, {str(script): wanted}, is_run=True)
-    manifest = kept / "manifest"
-    manifest.write_bytes(encode_value({str(script): wanted}))
-    script.write_text("print('edited'")
-    spec = TrainableSpec("train", script=script.name, kind="script")
-
-    with contextlib.closing(ForkedTrial(tmp_path, spec, folder, manifest=manifest, store="", options={})) as one:
-        one.start({"lr": 1})
-        ended = one.wait()
-
-    assert one.stdout() == f"__main__ {script} {[str(script), '--lr', '1']} {folder}\n"
-    assert (ended["end"], ended["error_type"]) == ("failed", "Exited")
-    trace = "ZeroDivisionError: division by zero\n"
-    assert one.stderr().endswith(trace)
-    assert one.stderr().count("File ") == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import shutil
 import stat
@@ -127,27 +126,6 @@ def test_a_program_may_delete_its_working_folder(attempt: Attempt, project: Path
     assert tree(project.parent) == before
 
 
-def test_a_deleted_record_keeps_links_and_loses_nothing(attempt: Attempt, project: Path):
-    before = tree(project)
-    Path("new").touch()
-    Path("../.mqtune-source").unlink()
-
-    assert attempt.settle()
-    assert {"new", "data.csv", "data/train.csv"} < names(attempt.target)
-    assert tree(project) == before
-
-
-def test_files_that_cannot_be_moved_stay_and_the_log_names_them(attempt: Attempt, caplog: pytest.LogCaptureFixture):
-    Path("new").touch()
-    build(attempt.target, {"occupied": ""})
-
-    with caplog.at_level(logging.WARNING):
-        assert attempt.settle()
-    assert (attempt.folder / "new").exists()
-    assert names(attempt.target) == {"occupied"}
-    assert str(attempt.place) in caplog.text
-
-
 def test_folders_beyond_the_limit_are_one_link_the_largest_first(project: Path, tmp_path: Path):
     build(project / "images", {f"{number}.png": "" for number in range(12)})
     build(project / "runs/old", {f"{number}.txt": "" for number in range(8)})
@@ -161,18 +139,6 @@ def test_folders_beyond_the_limit_are_one_link_the_largest_first(project: Path, 
     )
     assert linked == {".git", "images", "runs/old"}
     assert mirrored == {"data", "lightning_logs", "lightning_logs/version_0", "outputs", "runs"}
-
-
-def test_skipped_folders_are_empty_and_can_be_written(project: Path, tmp_path: Path):
-    build(project / "logs", {"1/output.txt": ""})
-    (project / "more").symlink_to(build(tmp_path / "more", {"output.txt": ""}))
-    attempt = Attempt(project, tmp_path, 1, project / "logs", project / "more", project.parent / "shared")
-
-    assert [os.listdir(attempt.folder / name) for name in ("logs", "more", "../shared")] == [[], [], []]
-    (attempt.folder / "logs/new").touch()
-    assert attempt.settle()
-    assert names(attempt.target) == {"logs/new"}
-    assert names(project / "logs") == {"1/output.txt"}
 
 
 def test_a_full_disk_is_an_error_and_the_place_can_be_discarded(project: Path, tmp_path: Path):
