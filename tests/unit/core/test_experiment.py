@@ -21,6 +21,7 @@ from mqtune.core.objective import Mode
 from mqtune.core.trial import (
     DEVICE_BROKEN,
     PARAMETERS,
+    WORKER_ERROR,
     Action,
     AttemptEnd,
     Decision,
@@ -236,16 +237,20 @@ def test_the_config_of_a_trial_that_chooses_its_parameters_is_what_it_says_last(
     assert story.trial().config == {"x": 1, "y": 2}, "a number is no config"
 
 
-def test_a_trial_that_has_broken_two_devices_has_failed_itself_and_one_that_breaks_one_is_lost_so_often() -> None:
-    story, other = Story(max_failures=1), Story()
+@pytest.mark.parametrize("error_type", [DEVICE_BROKEN, WORKER_ERROR])
+def test_a_fault_of_a_device_or_worker_uses_up_the_budget_for_lost_ones(story: Story, error_type: str) -> None:
+    for attempt in range(1, LOST_BUDGET + 2):
+        story.run(attempt=attempt).report(1, attempt=attempt, training_iteration=1)
+        story.end(HANDED_BACK, attempt=attempt, error_type=error_type, error="GPU is lost", pid=7)
+        assert story.trial().status is (TrialStatus.STAGED if attempt <= LOST_BUDGET else TrialStatus.FAILED)
+
+
+def test_a_trial_that_has_broken_two_devices_has_failed_itself() -> None:
+    story = Story(max_failures=1)
 
     story.break_device().break_device(2, device="2")
     assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 1)
     story.break_device(3, device="0")
-    for attempt in range(1, LOST_BUDGET + 2):
-        other.run(attempt=attempt).report(1, attempt=attempt, training_iteration=1)
-        other.end(HANDED_BACK, attempt=attempt, error_type=DEVICE_BROKEN, error="GPU is lost", pid=7)
-        assert other.trial().status is (TrialStatus.STAGED if attempt <= LOST_BUDGET else TrialStatus.FAILED)
 
     assert story.trial().status is TrialStatus.FAILED
     assert story.trial().reason.endswith("as on another device before")
@@ -315,13 +320,24 @@ def test_a_trial_may_be_lost_as_often_as_was_said(max_lost: int, times: int, sta
     assert story.trial().status is status
 
 
-def test_an_attempt_that_could_not_be_started_is_no_failure_and_says_why(story: Story) -> None:
-    error = "on worker w@a, trainable train:f below code root /code:\nno module named torch"
-    story.run().end(AttemptEnd.HANDED_BACK, error_type="ModuleNotFoundError", error=error)
+@pytest.mark.parametrize(
+    ("error_type", "error", "pid", "reason"),
+    [
+        ("", "", 7, "handed_back by w@a"),
+        ("ModuleNotFoundError", "on worker w@a:\nno torch", None, "could not be started by w@a: ModuleNotFoundError: no torch"),
+        (DEVICE_BROKEN, "CUDA error: ECC", 7, "device 0,1 of w@a is broken: DeviceBroken: CUDA error: ECC"),
+        (WORKER_ERROR, "on worker w@a: ValueError: 40", 7, "handed_back by w@a, which could not end it: "),
+    ],
+)  # fmt: skip
+def test_an_attempt_that_is_handed_back_is_no_failure_and_says_why(
+    story: Story, error_type: str, error: str, pid: int | None, reason: str
+) -> None:
+    story.run().end(HANDED_BACK, error_type=error_type, error=error, pid=pid)
 
     assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 0)
-    assert story.trial().attempt.could_not_start
-    assert story.trial().reason == "could not be started by w@a: ModuleNotFoundError: no module named torch"
+    assert story.trial().attempt.could_not_start is (pid is None)
+    assert story.trial().reason.startswith(reason)
+    assert list(story.experiment.to_retry) == [ONE]
 
 
 def test_a_report_after_the_end_or_of_an_earlier_attempt_is_counted_and_not_shown(story: Story) -> None:
