@@ -11,7 +11,7 @@ import pytest
 
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import CodeRefused, ConfigurationError
-from mqtune.trainable import Bundle, CodeKeys, File, unpack
+from mqtune.trainable import Bundle, CodeKeys, File, is_signed, signature, unpack
 
 KEY, OTHER_KEY = "a key of sixteen letters", "another key of some letters"
 #: The most bytes that may travel.
@@ -77,3 +77,14 @@ def test_what_is_no_key_for_some_names_is_refused_without_saying_a_key(text: str
     assert KEY not in str(refused.value)
     with pytest.raises(CodeRefused):
         CodeKeys("").of("anything")
+
+
+def test_a_signature_is_of_one_key_and_one_bundle():
+    assert is_signed(KEY, "d1", signature(KEY, "d1"))
+    for key, digest, found in (
+        (KEY, "d2", signature(KEY, "d1")),
+        ("x" * 16, "d1", signature(KEY, "d1")),
+        (KEY, "d1", "ü"),
+        (KEY, "d1", signature(KEY, "d1", "submission")),
+    ):
+        assert not is_signed(key, digest, found)

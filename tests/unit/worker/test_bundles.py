@@ -124,3 +124,14 @@ def test_code_of_one_team_is_not_run_with_the_key_of_another(tmp_path: Path) -> 
     for name, why in (("team-b-1", "is not signed"), ("team-c-1", "has no key for")):
         with pytest.raises(CodeRefused, match=why):
             bundles.of(here(name, definition))
+
+
+def test_code_that_can_not_be_unpacked_leaves_nothing_half_there(tmp_path: Path):
+    bundle = Bundle.of({"a": File(b"1"), "a/b.py": File(b"2")})
+    there = unpacked(tmp_path, Exchange(bundle))
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="a"):
+            there.of(here("e", {"bundle": bundle.digest}))
+
+    assert list((tmp_path / "cache").iterdir()) == []

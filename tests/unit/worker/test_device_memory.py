@@ -195,3 +195,17 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
     turn.settles()
     turn.end()
     assert quarantined(watched.impairments) == {"0"}
+
+
+def test_devices_that_can_not_say_how_full_they_are_cost_no_wait() -> None:
+    watched = Watched(Gpus())
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = GB
+    watched.memory.settle(0, ("0",))
+    assert not quarantined(watched.impairments)
+
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = 3 * GB
+    del watched.gpus.now["0"]
+    watched.memory.settle(0, ("0",))
+    assert not quarantined(watched.impairments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -425,3 +426,26 @@ def test_who_is_told_to_end_waits_for_no_memory_and_its_unwritten_reports_are_co
     assert (one.stream.sequence, one.stream.dropped) == ((1, 2) if call == "saved" else (0, 3))
     assert not one.stream.is_in_doubt
     assert one.stream.waited_s > 0
+
+
+def test_a_trial_that_floods_the_uplink_with_small_parts_delays_nobody_else(
+    book: Book, sender: Callable[[str], Sender]
+) -> None:
+    flooding, quiet = sender("0001"), sender("0002")
+    parts = [frame for number in range(1, 500) for frame in (a_report(), without_report(f"p-0001-1-{number}.t"))]
+    flooding.frames(*parts)
+    quiet.frames(a_report())
+    with contextlib.closing(Uplink(time)) as uplink:
+        for one in (flooding, quiet):
+            uplink.attach(one.stream)
+        ends = [threading.Thread(target=uplink.detach, args=(one.stream,)) for one in (flooding, quiet)]
+        for end in ends:
+            end.start()
+        uplink.start()
+        for end in ends:
+            end.join(DEADLINE_S)
+
+    assert any("0002" in call for call in book.calls[:4])
+    assert [name for name in book.told() if "0002" not in name] == [
+        name for number in range(1, 500) for name in (f"0001:{number}", f"saved p-0001-1-{number}.t")
+    ]
