@@ -90,7 +90,6 @@ if TYPE_CHECKING:
     from mqtune.journal.sentinel import Sentinels as Sentinels
     from mqtune.journal.submissions import (
         MOST_SHORT as MOST_SHORT,
-        Signed as Signed,
         Submissions as Submissions,
         SubmissionState as SubmissionState,
     )
@@ -149,7 +148,7 @@ _NAMES = {
     "restore": ("Restorer", "bring_back"),
     "room": ("Room",),
     "sentinel": ("Sentinels",),
-    "submissions": ("MOST_SHORT", "Signed", "SubmissionState", "Submissions"),
+    "submissions": ("MOST_SHORT", "SubmissionState", "Submissions"),
     "usage": ("UsageBoard",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

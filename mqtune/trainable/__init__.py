@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         resolve as resolve,
     )
     from mqtune.trainable.frozen_code import (
-        MOST_BYTES as MOST_BYTES,
         FrozenCode as FrozenCode,
         fingerprint as fingerprint,
         loaded_files as loaded_files,
@@ -67,7 +66,7 @@ _NAMES = {
     "cells": ("cell_of",),
     "class_": ("Trainable", "export_model"),
     "experiment_code": ("fingerprints", "read_code", "resolve"),
-    "frozen_code": ("MOST_BYTES", "FrozenCode", "fingerprint", "loaded_files"),
+    "frozen_code": ("FrozenCode", "fingerprint", "loaded_files"),
     "process.channel": ("Channel",),
     "process.children": ("NOTE",),
     "process.environment": ("describe_environment",),

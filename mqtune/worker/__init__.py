@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
-    from mqtune.trainable.process.late_imports import USUAL as USUAL
     from mqtune.worker.app import (
         ConsumerWatch as ConsumerWatch,
         TrialTransport as TrialTransport,
@@ -75,7 +74,6 @@ if TYPE_CHECKING:
         ADVERTISE as ADVERTISE,
         SEAT_S as SEAT_S,
         Address as Address,
-        advertised as advertised,
     )
     from mqtune.worker.settings import (
         GRACE_S as GRACE_S,
@@ -86,14 +84,12 @@ if TYPE_CHECKING:
         check_folders as check_folders,
         check_options as check_options,
         check_settings as check_settings,
-        owned_settings as owned_settings,
         take_name as take_name,
     )
     from mqtune.worker.shutdown import shutdown_s as shutdown_s
     from mqtune.worker.slots import (
         BACK_OFF_S as BACK_OFF_S,
         FAILED_STARTS as FAILED_STARTS,
-        LONGEST_BACK_OFF_S as LONGEST_BACK_OFF_S,
         BackOff as BackOff,
         Slot as Slot,
         Slots as Slots,
@@ -102,12 +98,10 @@ if TYPE_CHECKING:
     from mqtune.worker.threads import guarded as guarded
     from mqtune.worker.uplink import READ_BYTES as READ_BYTES, Stream as Stream, Uplink as Uplink
     from mqtune.worker.usage import (
-        IDLE_UNREPORTED_S as IDLE_UNREPORTED_S,
         ProcessUse as ProcessUse,
         Sample as Sample,
         UsageMeter as UsageMeter,
         UsageSampler as UsageSampler,
-        use_of_process as use_of_process,
     )
     from mqtune.worker.zygotes import (
         Gone as Gone,
@@ -140,7 +134,7 @@ _NAMES = {
     "health": ("HealthCheck",),
     "impairments": ("Cause", "Impairments"),
     "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
-    "late_imports": ("LateImports", "USUAL"),
+    "late_imports": ("LateImports",),
     "logs": ("LogLimits", "LogServer", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
     "privileges": ("become", "home_of", "without_secrets"),
@@ -150,7 +144,7 @@ _NAMES = {
     "runtime": ("IMPORTER_IDLE_S", "WorkerRuntime"),
     "scratch": ("Scratch",),
     "script_process": ("AGAIN_CODE", "start_message"),
-    "seats": ("ADVERTISE", "Address", "SEAT_S", "advertised"),
+    "seats": ("ADVERTISE", "Address", "SEAT_S"),
     "settings": (
         "GRACE_S",
         "OWNED_SETTINGS",
@@ -160,14 +154,13 @@ _NAMES = {
         "check_folders",
         "check_options",
         "check_settings",
-        "owned_settings",
         "take_name",
     ),
     "shutdown": ("shutdown_s",),
-    "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "LONGEST_BACK_OFF_S", "Slot", "Slots", "ZygoteFinder"),
+    "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "Slot", "Slots", "ZygoteFinder"),
     "threads": ("guarded",),
     "uplink": ("READ_BYTES", "Stream", "Uplink"),
-    "usage": ("IDLE_UNREPORTED_S", "ProcessUse", "Sample", "UsageMeter", "UsageSampler", "use_of_process"),
+    "usage": ("ProcessUse", "Sample", "UsageMeter", "UsageSampler"),
     "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -7,21 +7,7 @@ from typing import Any
 import pytest
 from fleets import impairment, worker
 
-from mqtune.core.crews import Register, register_of
-
-
-def test_workers_that_offer_the_same_are_one_crew_and_slots_are_counted_by_queue():
-    workers = [worker(f"w{number}", queue="q", slots=2, busy={"a": 1}) for number in range(7)]
-    workers += [worker("x", queue="p", slots=3, busy={"a": 2, "b": 1, "odd": "many"})]
-
-    found = register_of(workers)
-
-    first, second = found.crews
-    assert (first.queue, first.workers, first.slots, first.names) == ("q", 7, 2, ["w0", "w1", "w2", "w3", "w4"])
-    assert (second.queue, second.workers, second.slots, second.names) == ("p", 1, 3, ["x"])
-    assert found.slots == {"q": 14, "p": 3}
-    assert found.busy == {"a": {"q": 7, "p": 2}, "b": {"p": 1}}
-    assert register_of([]) == Register([], {})
+from mqtune.core.crews import register_of
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import re
 import struct
-from collections import OrderedDict, UserDict
-from enum import StrEnum
+from collections import UserDict
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,18 +26,8 @@ from mqtune.core.codec import (
     segment_bytes,
 )
 from mqtune.core.errors import MessageVersionError, ReportInvalid, ReportTooLarge
-from mqtune.core.events import VERSION, AttemptStarted, Cursor, Event, Reports, WorkerInfo, decode_event
-from mqtune.core.resources import Resources
-from mqtune.core.trial import (
-    Action,
-    AttemptEnd,
-    Intent,
-    Report,
-    Restart,
-    TrialId,
-    TrialStatus,
-    checkpoint_id,
-)
+from mqtune.core.events import VERSION, AttemptStarted, Event, Reports, WorkerInfo, decode_event
+from mqtune.core.trial import Report, TrialId, checkpoint_id
 from mqtune.results import json_text
 
 WIRE = Path(__file__).parents[2] / "wire"
@@ -52,47 +42,7 @@ values = st.recursive(
 maps = st.dictionaries(texts, values, max_size=4)
 trials = texts.map(TrialId)
 counts = st.integers(0, 2**40)
-attempts = st.integers(1, 2**40)
-cursors = st.builds(Cursor, st.from_regex(r"[0-9]{1,20}-[0-9]{1,20}", fullmatch=True), counts)
-restarts = st.builds(
-    Restart, config=maps, checkpoint=texts, source=st.none() | trials.filter(bool), by=texts, reason=texts
-)
-#: What fields of events may hold, by their types.
-HELD: dict[str, st.SearchStrategy[Any]] = {
-    "str": texts,
-    "TrialId": trials,
-    "int": counts,
-    "int | None": st.none() | st.integers(-1, 255),
-    "float": st.floats(),
-    "float | None": st.none() | st.floats(),
-    "bool": st.booleans(),
-    "list[str]": st.lists(texts, max_size=3),
-    **dict.fromkeys(("Body", "Config", "Metrics", "dict[str, object]"), maps),
-    "Cursor": cursors,
-    "Cursor | None": st.none() | cursors,
-    "ActionName": st.sampled_from([action.value for action in Action]),
-    "StatusName": st.sampled_from([status.value for status in TrialStatus]),
-    "Intent": st.sampled_from(Intent),
-    "AttemptEnd": st.sampled_from(AttemptEnd),
-    "Resources | None": st.none()
-    | st.builds(
-        Resources,
-        gpus=st.sampled_from([0, 0.5, 2]),
-        cpus=st.integers(1, 99),
-        # In the order in which they come back: two sets that are equal may have two texts.
-        tags=st.lists(st.sampled_from(["a100", "nvlink"])).map(sorted),
-    ),
-    "Restart | None": st.none() | restarts,
-}
-
-
-def of_kind(kind: Any) -> st.SearchStrategy[Event]:
-    fields = {each.name: HELD[str(each.type)] for each in dataclasses.fields(kind)}
-    return st.builds(kind, **({**fields, "attempt": attempts} if "attempt" in fields else fields))
-
-
 KINDS = [kind for kind in get_args(Event) if kind is not Reports]
-events = st.one_of(*map(of_kind, KINDS))
 segments = st.lists(
     st.tuples(
         trials, counts, counts, st.lists(st.tuples(st.floats(), maps, st.just("") | texts), min_size=1, max_size=3)
@@ -109,17 +59,6 @@ def encode_reports(parts: list[tuple[TrialId, int, int, list[tuple[float, dict[s
 
 def event_of(body: Any, kind: Any = "closed", version: Any = VERSION) -> bytes:
     return msgpack.packb([version, kind, body])
-
-
-# Round trips.
-
-
-@given(event=events)
-def test_what_was_encoded_comes_back(event: Event) -> None:
-    decoded = decode_event(event.encode())  # type: ignore[union-attr]
-
-    # By their texts, in which NaN is equal to NaN.
-    assert repr(decoded) == repr(event)
 
 
 @given(parts=segments)
@@ -140,9 +79,6 @@ def test_reports_that_come_one_by_one_are_encoded_as_in_a_batch(reports: Any) ->
             assert encoder.segment(sequence, *report, checkpoint) == segment_bytes("0001", 2, sequence, [packed])
 
 
-# What later versions write.
-
-
 @pytest.mark.parametrize("version", [0, 2, 99, "1", None, [], True, 1.0])
 def test_a_version_that_is_not_known_is_a_clear_error(version: object) -> None:
     with pytest.raises(MessageVersionError, match=re.escape(f"version {version!r}; this mqtune reads version 1")):
@@ -154,9 +90,6 @@ def test_a_version_that_is_not_known_is_a_clear_error(version: object) -> None:
 def test_a_kind_that_is_not_known_is_passed_over() -> None:
     assert decode_event(event_of({"a": 1}, kind="teleported")) is None
     assert decode_event(event_of(None, kind="teleported")) is None
-
-
-# Broken bytes.
 
 
 @pytest.mark.parametrize("changed", [{"devices": ["0", 1]}, {"attempt": 0}, {"attempt": "1"}, {"at": None}])
@@ -210,45 +143,19 @@ def test_what_is_no_report_is_left_out_of_a_batch_and_counted(body: Any, caplog:
     assert "entry 7-0 of the journal has 1 report that can't be read" in caplog.text
 
 
-def test_a_report_that_can_not_be_read_takes_none_with_it_that_can(caplog: pytest.LogCaptureFixture) -> None:
-    good = [pack_metrics(float(number), {"loss": number}) for number in range(1, 6)]
-    forged = encode_value(["no report"])
-    first = segment_bytes("0001", 2, 7, [good[0], forged, good[1]])
-    second = segment_bytes("0002", 1, 1, [good[2], b"\xc1 noise", good[3]])
-    third = segment_bytes("0003", 1, 1, [good[4]])
-
-    event = decode_event(REPORTS_PREFIX + b"\x93" + first + second + third)
-
-    assert isinstance(event, Reports)
-    assert [(r.trial, r.attempt, r.sequence, r.metrics["loss"]) for r in event] == [
-        ("0001", 2, 7, 1),
-        ("0001", 2, 9, 2),
-        ("0002", 1, 1, 3),
-    ]
-    # The forged one, the two that follow in the second segment, and the third, of whose number nothing is known.
-    assert event.unreadable == 4
-    assert "4 reports that can't be read" in caplog.text
-
-
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
-        ("staged", {"trial": 1}),
-        ("staged", {"attempt": "1"}),
-        ("staged", {"config": [1]}),
-        ("staged", {"cursor": ["1-0", "1"]}),
-        ("staged", {"cursor": [f"{'9' * 30}-0", 1]}),
-        ("staged", {"cursor": [{}, []]}),
-        ("decided", {"intent": "dance"}),
-        ("ended", {"end": None}),
-        ("started", {"devices": None}),
-        ("started", {"environment": []}),
-        ("staged", {"ttl_s": "1 h"}),
-        ("decided", {"restart": None}),
-        ("decided", {"restart": {"checkpoint": "m-0003-1-2"}}),
-        ("decided", {"restart": {"config": {}, "source": 3}}),
-        ("answered", {"done": "yes"}),
-        ("ended", {"attempt": ...}),
+        *(
+            ("staged", {"trial": 1}),
+            ("staged", {"attempt": "1"}),
+            ("staged", {"config": [1]}),
+            ("staged", {"ttl_s": "1 h"}),
+        ),
+        *(("staged", {"cursor": cursor}) for cursor in (["1-0", "1"], [f"{'9' * 30}-0", 1], [{}, []])),
+        *(("decided", {"restart": restart}) for restart in (None, {"checkpoint": "m-1"}, {"config": {}, "source": 3})),
+        *(("decided", {"intent": "dance"}), ("ended", {"end": None}), ("ended", {"attempt": ...})),
+        *(("started", {"devices": None}), ("started", {"environment": []}), ("answered", {"done": "yes"})),
     ],
     ids=repr,
 )
@@ -260,57 +167,24 @@ def test_a_field_that_makes_no_sense_is_a_clear_error(kind: str, change: dict[st
         decode_event(event_of(wrong, kind))
 
 
-# Metrics.
-
-
-class Tensor:
-    """As one of TensorFlow, which has nothing but an array."""
-
-    ndim = 1
-
-    def __repr__(self) -> str:
-        return "Tensor"
-
-    def __array__(self) -> np.ndarray[Any, Any]:
-        return np.array([1.0, 2.0])
+NAN = math.nan
 
 
 @pytest.mark.parametrize(
     ("value", "plain"),
     [
-        (np.float64(0.5), 0.5),
-        (np.float32(0.5), 0.5),
-        (np.uint8(3), 3),
-        (np.uint64(2**64 - 1), 2**64 - 1),
-        (np.bool_(True), True),
-        (np.str_("a"), "a"),
-        (np.array(2.5), 2.5),
-        (np.longdouble("0.5"), 0.5),
-        (np.array(np.longdouble("0.5")), 0.5),
-        (np.ma.masked, math.nan),
-        (np.ma.array(1.0, mask=True), math.nan),
-        (np.array([0.5, 1.5]), [0.5, 1.5]),
-        (np.array([]), []),
-        (np.array([1, 2], dtype=np.int8), [1, 2]),
-        (np.array([0.5, 0.25], dtype=np.longdouble), [0.5, 0.25]),
-        (np.array(["a", "b"]), ["a", "b"]),
+        (np.float32(0.5), 0.5), (np.uint64(2**64 - 1), 2**64 - 1), (np.bool_(True), True), (np.str_("a"), "a"),
+        (np.array(2.5), 2.5), (np.longdouble("0.5"), 0.5), (np.array(np.longdouble("0.5")), 0.5), (np.array([]), []),
+        (np.ma.masked, NAN), (np.ma.array(1.0, mask=True), NAN), (np.array([0.5, 1.5]), [0.5, 1.5]), (None, None),
+        (np.array([0.5, 0.25], dtype=np.longdouble), [0.5, 0.25]), (np.array(["a", "b"]), ["a", "b"]),
         # Masked values are missing, and no zeros.
-        (np.ma.array([1.0, 2.0], mask=[False, True]), [1.0, math.nan]),
-        (pd.Series([1, 2]), [1, 2]),
-        (Tensor(), [1.0, 2.0]),
-        ({"folds": [np.array([1, 2]), np.array([3])]}, {"folds": [[1, 2], [3]]}),
-        (None, None),
-        (b"\x00", b"\x00"),
-        ((1, 2), [1, 2]),
-        ([np.float32(1), {"a": np.int8(2)}], [1.0, {"a": 2}]),
-        ({1: "a", None: "b", 2.5: "c"}, {1: "a", None: "b", 2.5: "c"}),
-        (2**64 - 1, 2**64 - 1),
-        (-(2**63), -(2**63)),
-        (np.float32("nan"), math.nan),
-        (np.float64("-inf"), -math.inf),
+        (np.ma.array([1.0, 2.0], mask=[False, True]), [1.0, NAN]), (pd.Series([1, 2]), [1, 2]),
+        ({"folds": [np.array([1, 2]), np.array([3])]}, {"folds": [[1, 2], [3]]}), (b"\x00", b"\x00"), ((1, 2), [1, 2]),
+        ([np.float32(1), {"a": np.int8(2)}], [1.0, {"a": 2}]), ({1: "a", None: "b", 2.5: "c"}, {1: "a", None: "b", 2.5: "c"}),
+        (-(2**63), -(2**63)), (np.float32("nan"), NAN), (np.float64("-inf"), -math.inf),
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_metrics_become_plain_values(value: object, plain: object) -> None:
     _, metrics = decode_value(pack_metrics(1.0, {"m": value}))
 
@@ -329,14 +203,6 @@ def deep(levels: int) -> list[Any]:
     for _ in range(levels):
         value = [value]
     return value
-
-
-def can_be_sent(metrics: dict[str, Any]) -> bool:
-    try:
-        pack_metrics(1.0, metrics)
-    except TypeError:
-        return False
-    return True
 
 
 class Unshowable:
@@ -372,8 +238,11 @@ def test_an_array_of_several_dimensions_is_refused_with_its_type_its_shape_and_t
 
 
 def test_what_can_be_sent_can_be_read_from_the_journal_and_written_as_json_however_deep_it_is() -> None:
-    """A report that a trial can send and a driver can't read would end the experiment, and every driver after that one."""
-    deepest = next(levels for levels in range(520, 0, -1) if can_be_sent({"culprit": deep(levels)}))
+    deepest = 500
+    with contextlib.suppress(TypeError):
+        while True:
+            pack_metrics(1.0, {"culprit": deep(deepest + 1)})
+            deepest += 1
     segment = segment_bytes("0001", 1, 1, [pack_metrics(1.0, {"culprit": deep(deepest)})])
 
     (report,) = decode_event(REPORTS_PREFIX + b"\xdd" + struct.pack(">I", 1) + segment)  # type: ignore[union-attr]
@@ -381,8 +250,6 @@ def test_what_can_be_sent_can_be_read_from_the_journal_and_written_as_json_howev
     assert report.metrics == {"culprit": deep(deepest)}
     assert json_text(report.metrics).count("[") == deepest + 1
     assert 500 < deepest < 520
-    with pytest.raises(TypeError, match=r"'culprit' .* nested too deeply"):
-        pack_metrics(1.0, {"culprit": deep(deepest + 1)})
 
 
 def test_a_report_may_have_a_mebibyte_and_a_larger_one_is_refused_by_its_largest_metric() -> None:
@@ -395,21 +262,6 @@ def test_a_report_may_have_a_mebibyte_and_a_larger_one_is_refused_by_its_largest
     with pytest.raises(ReportTooLarge, match="these 20,000 metrics") as caught:
         pack_metrics(1.0, {f"{'n' * 100}{number}": 1 for number in range(20_000)})
     assert len(str(caught.value)) < 1_000
-
-
-@pytest.mark.parametrize("key", [1, None, ("a",), b"loss", 1.5])
-def test_a_metric_name_that_is_no_string_is_a_type_error_that_shows_it(key: object) -> None:
-    with pytest.raises(TypeError, match=re.escape(repr(key))):
-        pack_metrics(1.0, {"loss": 1, key: 2})  # type: ignore[dict-item]
-
-
-class Name(StrEnum):
-    LOSS = "loss"
-
-
-def test_a_metric_name_may_be_any_kind_of_string_and_metrics_any_kind_of_dict() -> None:
-    for metrics in ({Name.LOSS: 2}, {np.str_("loss"): 2}, OrderedDict(loss=2)):
-        assert decode_value(pack_metrics(1.0, metrics)) == [1.0, {"loss": 2}]
 
 
 @pytest.mark.parametrize(
@@ -440,7 +292,6 @@ REPORTS: dict[str, list[Report]] = {
 
 @pytest.mark.parametrize("path", EVENTS, ids=lambda path: path.name)
 def test_the_bytes_of_version_1_decode_for_ever(path: Path) -> None:
-    """To an event that says all that they say, by the same names; fields of a later mqtune are ignored."""
     version, kind, body = decode_value(path.read_bytes())
 
     event: Any = decode_event(path.read_bytes())

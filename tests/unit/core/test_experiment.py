@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,19 +7,16 @@ from typing import Any
 import pytest
 
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import InvalidTransition
 from mqtune.core.events import (
     START,
     AttemptEnded,
     AttemptStarted,
     DecisionTaken,
-    ExperimentCreated,
-    ExperimentEnded,
     RequestAnswered,
     Requested,
     TrialStaged,
 )
-from mqtune.core.experiment import ANSWERED_COUNT, LOST_BUDGET, Experiment
+from mqtune.core.experiment import LOST_BUDGET, Experiment
 from mqtune.core.objective import Mode
 from mqtune.core.trial import (
     DEVICE_BROKEN,
@@ -82,18 +78,10 @@ class Story:
         trial: TrialId = ONE,
         attempt: int = 1,
     ) -> Story:
-        self.experiment.apply(
-            DecisionTaken(
-                trial=trial,
-                attempt=attempt,
-                sequence=1,
-                action=action,
-                intent=intent,
-                reason=reason,
-                at=13.0,
-                cursor=START,
-            )
+        decided = DecisionTaken(
+            trial=trial, attempt=attempt, sequence=1, action=action, intent=intent, reason=reason, at=13.0, cursor=START
         )
+        self.experiment.apply(decided)
         return self
 
     def end(
@@ -117,81 +105,11 @@ def story() -> Story:
     return Story()
 
 
-# The way of a trial.
-
-
-def test_a_trial_that_reported_and_returned_is_completed(story: Story) -> None:
-    story.run().report(0.5).end(pid=7, exit_code=0, stdout_tail="out", stderr_tail="err")
-
-    trial = story.trial()
-    assert trial.status is TrialStatus.COMPLETED
-    assert (trial.attempt.end, trial.attempt.ended_at, trial.attempt.pid) == (AttemptEnd.COMPLETED, 14.0, 7)
-    assert (trial.attempt.exit_code, trial.attempt.stdout_tail, trial.attempt.stderr_tail) == (0, "out", "err")
-    assert (story.experiment.running, story.experiment.live) == (0, 0)
-
-
-def test_an_event_that_can_not_follow_is_an_error_and_changes_nothing(story: Story) -> None:
-    story.run().report(1).end()
-    counts = dict(story.experiment.counts)
-
-    with pytest.raises(InvalidTransition, match="0001"):
-        story.stage(ONE, 2)
-
-    assert story.trial().status is TrialStatus.COMPLETED
-    assert len(story.trial().attempts) == 1
-    assert (story.experiment.counts, story.experiment.live) == (counts, 0)
-
-
 def test_an_end_that_is_told_twice_counts_once(story: Story) -> None:
     story.run().fail().end(AttemptEnd.COMPLETED)
 
     assert story.trial().attempt.end is AttemptEnd.FAILED
     assert (story.trial().failures, story.experiment.live) == (1, 0)
-
-
-def test_the_experiment_knows_when_it_was_created_and_how_it_ended(story: Story) -> None:
-    story.experiment.apply(ExperimentCreated(name="x", definition={}, at=5.0))
-    story.experiment.apply(ExperimentEnded(outcome="finished", reason="all done", at=6.0, cursor=START))
-
-    experiment = story.experiment
-    assert (experiment.created_at, experiment.outcome, experiment.reason) == (5.0, "finished", "all done")
-    story.stage()
-    assert (experiment.outcome, experiment.reason) == ("", ""), "it goes on"
-
-
-# Ends.
-
-
-def test_a_trial_that_never_reported_has_failed_and_the_reason_says_what_to_call(story: Story) -> None:
-    story.run().end()
-
-    assert story.trial().status is TrialStatus.FAILED
-    assert story.trial().reason == (
-        "ended without any report: call mqtune.report({'loss': …}), or have a script print [tune-metric]: {\"loss\": …}"
-    )
-
-
-@pytest.mark.parametrize("value", [None, "0.5", [0.5], {"train": 0.5}, True])
-def test_a_trial_whose_reports_have_no_number_for_the_metric_has_failed_and_the_reason_says_so(
-    story: Story, value: object
-) -> None:
-    """A flag is none, as for the schedulers: its mean is not a loss."""
-    story.run().report(value, value).end()
-
-    assert story.trial().status is TrialStatus.FAILED
-    assert story.trial().reason.startswith(
-        f"none of its 2 reports has a number for 'loss' (the last has loss={value!r}): call mqtune.report({{'loss': …}})"
-    )
-    assert (story.experiment.metric_seen, story.experiment.best) == (False, None)
-
-
-def test_a_trial_whose_reports_lack_the_metric_has_failed_and_the_reason_names_what_they_have(story: Story) -> None:
-    story.run()
-    story.experiment.apply_report(Report(ONE, 1, 1, 12.0, {"Loss": 1.0, "epoch": 1}))
-    story.end()
-
-    assert story.trial().status is TrialStatus.FAILED
-    assert "its only report has no number for 'loss' (the last has 'Loss', 'epoch')" in story.trial().reason
 
 
 @pytest.mark.parametrize(
@@ -214,42 +132,41 @@ def test_whatever_follows_a_decision_is_its_consequence(
     assert (story.trial().failures, list(story.experiment.to_retry)) == (0, [])
 
 
-@pytest.mark.parametrize(("error", "reason"), [("terminated by Ann", "terminated by Ann"), ("", "terminated by hand")])
-def test_a_trial_that_a_person_terminated_is_stopped_and_its_reports_count(
-    story: Story, error: str, reason: str
-) -> None:
-    story.run().report(1).end(AttemptEnd.STOPPED, error=error)
-
-    assert (story.trial().status, story.trial().reason) == (TrialStatus.EARLY_STOPPED, reason)
-    assert story.experiment.best is story.trial()
-
-
-# Trying again.
+TELLS_WHAT_TO_CALL = "call mqtune.report({'loss': …})"
+COMPLETED, FAILED = AttemptEnd.COMPLETED, AttemptEnd.FAILED
 
 
 @pytest.mark.parametrize(
-    ("error_type", "error", "reason"),
+    ("reports", "end", "error_type", "error", "reason"),
     [
-        ("ValueError", "Traceback (most recent call last):\n  File x\nValueError: no luck\n", "ValueError: no luck"),
-        (
-            "OutOfMemoryError",
-            "Traceback\ntorch.OutOfMemoryError: CUDA is full\n",
-            "torch.OutOfMemoryError: CUDA is full",
+        ([], COMPLETED, "", "", f"ended without any report: {TELLS_WHAT_TO_CALL}, or have a script print [tune-metric]: "),
+        *(
+            ([{"loss": value}] * 2, COMPLETED, "", "", f"none of its 2 reports has a number for 'loss' (the last has loss={value!r}): {TELLS_WHAT_TO_CALL}")
+            for value in (None, "0.5", [0.5], {"train": 0.5}, True)
         ),
-        ("AssertionError", "Traceback\nAssertionError\n", "AssertionError"),
-        ("SystemExit", "SystemExit: 3", "SystemExit: 3"),
-        ("Killed", "the trial's process was killed by SIGKILL", "Killed: the trial's process was killed by SIGKILL"),
+        ([{"Loss": 1.0, "epoch": 1}], COMPLETED, "", "", "its only report has no number for 'loss' (the last has 'Loss', 'epoch')"),
+        ([], FAILED, "ValueError", "Traceback (most recent call last):\n  File x\nValueError: no luck\n", "ValueError: no luck"),
+        ([], FAILED, "OutOfMemoryError", "Traceback\ntorch.OutOfMemoryError: full\n", "torch.OutOfMemoryError: full"),
+        ([], FAILED, "AssertionError", "Traceback\nAssertionError\n", "AssertionError"),
+        ([], FAILED, "SystemExit", "SystemExit: 3", "SystemExit: 3"),
+        ([], FAILED, "Killed", "the process was killed by SIGKILL", "Killed: the process was killed by SIGKILL"),
         # As torchrun ends its report.
-        ("Exited", "its last errors were:\ntrain.py FAILED\n==========\n", "Exited: train.py FAILED"),
-        ("Exited", "=====", "Exited: ====="),
+        ([], FAILED, "Exited", "its last errors were:\ntrain.py FAILED\n==========\n", "Exited: train.py FAILED"),
+        ([], FAILED, "Exited", "=====", "Exited: ====="),
     ],
-)
-def test_a_failed_trial_has_the_last_line_of_its_error_that_has_words_as_the_reason(
-    story: Story, error_type: str, error: str, reason: str
+)  # fmt: skip
+def test_a_failed_trial_says_why(
+    story: Story, reports: list[dict[str, Any]], end: AttemptEnd, error_type: str, error: str, reason: str
 ) -> None:
-    story.run().end(AttemptEnd.FAILED, error_type=error_type, error=error)
+    story.run()
+    for sequence, metrics in enumerate(reports, 1):
+        story.experiment.apply_report(Report(ONE, 1, sequence, 12.0, metrics))
+    story.end(end, error_type=error_type, error=error)
 
-    assert (story.trial().status, story.trial().reason) == (TrialStatus.FAILED, reason)
+    assert story.trial().status is TrialStatus.FAILED
+    assert story.trial().reason.startswith(reason)
+    assert error == "" or story.trial().reason == reason
+    assert (story.experiment.metric_seen, story.experiment.best) == (False, None)
 
 
 @pytest.mark.parametrize("reports", [True, False])
@@ -284,7 +201,6 @@ def test_a_retry_pauses_from_the_second_one_in_a_row_on_until_a_report_says_more
 
 
 def test_trials_that_have_come_somewhere_run_again_first_and_the_others_in_their_order(story: Story) -> None:
-    """In whatever order they were taken back: what a person put first, or a grid's beginning, stays first."""
     ids = [TrialId(name) for name in ("0001", "0002", "0003", "9999", "10000")]
     for id_ in ids:
         story.stage(id_)
@@ -321,32 +237,20 @@ def test_the_config_of_a_trial_that_chooses_its_parameters_is_what_it_says_last(
     assert story.trial().config == {"x": 1, "y": 2}, "a number is no config"
 
 
-@pytest.mark.parametrize("end", [AttemptEnd.LOST, AttemptEnd.HANDED_BACK])
-def test_a_lost_or_handed_back_attempt_is_no_failure(story: Story, end: AttemptEnd) -> None:
-    story.run().report(1).end(end)
-
-    assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 0)
-    assert list(story.experiment.to_retry) == [ONE]
-    assert story.trial().reason == f"{end.value} by w@a"
-
-
-def test_a_broken_device_is_no_failure_of_the_trial_that_met_it(story: Story) -> None:
-    story.break_device()
-
-    assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 0)
-    assert story.trial().reason.startswith("device 0,1 of w@a is broken: DeviceBroken: RuntimeError: CUDA error")
+@pytest.mark.parametrize("error_type", [DEVICE_BROKEN, WORKER_ERROR])
+def test_a_fault_of_a_device_or_worker_uses_up_the_budget_for_lost_ones(story: Story, error_type: str) -> None:
+    for attempt in range(1, LOST_BUDGET + 2):
+        story.run(attempt=attempt).report(1, attempt=attempt, training_iteration=1)
+        story.end(HANDED_BACK, attempt=attempt, error_type=error_type, error="GPU is lost", pid=7)
+        assert story.trial().status is (TrialStatus.STAGED if attempt <= LOST_BUDGET else TrialStatus.FAILED)
 
 
-def test_a_trial_that_has_broken_two_devices_has_failed_itself_and_one_that_breaks_one_is_lost_so_often() -> None:
-    story, other = Story(max_failures=1), Story()
+def test_a_trial_that_has_broken_two_devices_has_failed_itself() -> None:
+    story = Story(max_failures=1)
 
     story.break_device().break_device(2, device="2")
     assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 1)
     story.break_device(3, device="0")
-    for attempt in range(1, LOST_BUDGET + 2):
-        other.run(attempt=attempt).report(1, attempt=attempt, training_iteration=1)
-        other.end(HANDED_BACK, attempt=attempt, error_type=DEVICE_BROKEN, error="GPU is lost", pid=7)
-        assert other.trial().status is (TrialStatus.STAGED if attempt <= LOST_BUDGET else TrialStatus.FAILED)
 
     assert story.trial().status is TrialStatus.FAILED
     assert story.trial().reason.endswith("as on another device before")
@@ -395,7 +299,6 @@ def test_lost_and_handed_back_attempts_that_come_no_further_have_a_budget(
 def test_what_the_driver_takes_back_is_tried_again_any_number_of_times_and_uses_nothing_of_that_budget(
     story: Story, intent: Intent
 ) -> None:
-    """Else an experiment that a person interrupts now and then would end at its first flaky worker."""
     for attempt in range(1, LOST_BUDGET + 5):
         story.run(attempt=attempt).decide(intent, intent.value, "Ctrl-C", attempt=attempt)
         assert story.trial().decision is None
@@ -417,39 +320,24 @@ def test_a_trial_may_be_lost_as_often_as_was_said(max_lost: int, times: int, sta
     assert story.trial().status is status
 
 
-def test_an_attempt_that_could_not_be_started_is_no_failure_and_says_why(story: Story) -> None:
-    error = "on worker w@a, trainable train:f below code root /code:\nno module named torch"
-    story.run().end(AttemptEnd.HANDED_BACK, error_type="ModuleNotFoundError", error=error)
+@pytest.mark.parametrize(
+    ("error_type", "error", "pid", "reason"),
+    [
+        ("", "", 7, "handed_back by w@a"),
+        ("ModuleNotFoundError", "on worker w@a:\nno torch", None, "could not be started by w@a: ModuleNotFoundError: no torch"),
+        (DEVICE_BROKEN, "CUDA error: ECC", 7, "device 0,1 of w@a is broken: DeviceBroken: CUDA error: ECC"),
+        (WORKER_ERROR, "on worker w@a: ValueError: 40", 7, "handed_back by w@a, which could not end it: "),
+    ],
+)  # fmt: skip
+def test_an_attempt_that_is_handed_back_is_no_failure_and_says_why(
+    story: Story, error_type: str, error: str, pid: int | None, reason: str
+) -> None:
+    story.run().end(HANDED_BACK, error_type=error_type, error=error, pid=pid)
 
     assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 0)
-    assert story.trial().attempt.could_not_start
-    assert story.trial().reason == "could not be started by w@a: ModuleNotFoundError: no module named torch"
-
-
-def test_a_trial_that_its_workers_can_not_end_has_failed_after_some_attempts(story: Story) -> None:
-    error = "on worker w@a: the attempt could not be ended: ValueError: 40"
-    for attempt in range(1, LOST_BUDGET + 2):
-        story.run(attempt=attempt).report(1, attempt=attempt, training_iteration=1)
-        story.end(AttemptEnd.HANDED_BACK, attempt=attempt, pid=7, error_type=WORKER_ERROR, error=error)
-        assert story.trial().status is (TrialStatus.STAGED if attempt <= LOST_BUDGET else TrialStatus.FAILED)
-        assert story.trial().reason.startswith("handed_back by w@a, which could not end it: ")
-        assert "ValueError: 40" in story.trial().reason
-
-
-# Reports.
-
-
-def test_a_trial_that_is_taken_back_goes_on_until_it_has_ended_or_something_is_decided(story: Story) -> None:
-    """Nothing is decided about it until then: what it reports counts like anything else."""
-    story.run().report(3).decide(Intent.HAND_BACK, "hand_back", "Ctrl-C")
-    story.run(TWO).report(3, trial=TWO).decide(Intent.HAND_BACK, "hand_back", "Ctrl-C", trial=TWO)
-
-    assert story.experiment.apply_report(Report(ONE, 1, 2, 13.0, {"loss": 1})) is story.trial()
-
-    assert (story.trial().reports, story.trial().late_reports, story.trial().best_value) == (2, 0, 1)
-    assert story.end(AttemptEnd.COMPLETED).trial().status is TrialStatus.COMPLETED
-    assert story.decide(trial=TWO).trial(TWO).attempt.intent is Intent.STOP
-    assert story.end(AttemptEnd.HANDED_BACK, trial=TWO).trial(TWO).status is TrialStatus.EARLY_STOPPED
+    assert story.trial().attempt.could_not_start is (pid is None)
+    assert story.trial().reason.startswith(reason)
+    assert list(story.experiment.to_retry) == [ONE]
 
 
 def test_a_report_after_the_end_or_of_an_earlier_attempt_is_counted_and_not_shown(story: Story) -> None:
@@ -459,9 +347,6 @@ def test_a_report_after_the_end_or_of_an_earlier_attempt_is_counted_and_not_show
     assert story.experiment.apply_report(Report(ONE, 1, 2, 13.0, {"loss": 1})) is None
 
     assert (story.trial().late_reports, story.trial().reports) == (2, 0)
-
-
-# What is best.
 
 
 @pytest.mark.parametrize(
@@ -491,15 +376,12 @@ def test_the_best_report_of_a_trial_is_kept(mode: Mode, values: list[float], bes
 
 
 def test_a_trial_of_nothing_but_nan_is_completed_and_has_no_best(story: Story) -> None:
-    story.run().report(math.nan, math.nan).end()
+    trial = story.run().report(math.nan, math.nan).end().trial()
 
-    trial = story.trial()
-    assert trial.status is TrialStatus.COMPLETED
-    assert story.experiment.metric_seen
+    assert (trial.status, story.experiment.metric_seen) == (TrialStatus.COMPLETED, True)
     assert math.isnan(trial.best_value)
     assert math.isnan(trial.average)
-    assert trial.best_metrics == {}
-    assert story.experiment.best is None
+    assert (trial.best_metrics, story.experiment.best) == ({}, None)
 
 
 def test_whoever_reached_the_best_value_first_keeps_its_place(story: Story) -> None:
@@ -508,54 +390,15 @@ def test_whoever_reached_the_best_value_first_keeps_its_place(story: Story) -> N
     assert story.experiment.best is story.trial(TWO)
 
 
-# Requests.
-
-
-def requested(id_: str, action: str = "stop", trial: str = ONE) -> Requested:
-    return Requested(id=id_, action=action, trial=trial, arguments={}, by="ada", at=12.0)
-
-
-def answered(id_: str) -> RequestAnswered:
-    return RequestAnswered(id=id_, done=True, reason="", trial=ONE, at=13.0, cursor=START)
-
-
 def test_a_request_that_comes_again_waits_once_and_not_after_its_answer(story: Story) -> None:
+    requested = Requested(id="a", action="stop", trial=ONE, arguments={}, by="ada", at=12.0)
     for _ in range(2):
-        story.experiment.apply(requested("a"))
+        story.experiment.apply(requested)
     assert [*story.experiment.requests] == ["a"]
 
-    story.experiment.apply(answered("a"))
-    story.experiment.apply(requested("a"))
+    story.experiment.apply(RequestAnswered(id="a", done=True, reason="", trial=ONE, at=13.0, cursor=START))
+    story.experiment.apply(requested)
     assert story.experiment.requests == {}
-
-
-def test_what_is_remembered_of_answered_requests_does_not_grow(story: Story) -> None:
-    sizes = []
-    for first in (0, ANSWERED_COUNT):
-        for number in range(first, first + ANSWERED_COUNT):
-            story.experiment.apply(requested(f"{number:05d}"))
-            story.experiment.apply(answered(f"{number:05d}"))
-        sizes.append(len(encode_value(story.experiment.state())))
-
-    assert sizes[0] == sizes[1] > ANSWERED_COUNT
-    assert story.experiment.requests == {}
-
-
-def test_equal_environments_are_kept_once_also_by_who_restores_a_state() -> None:
-    packages = {f"package-{number}": "1.0" for number in range(40)}
-    story = Story()
-    for number, python in enumerate(["3.12", "3.12", "3.13"], 1):
-        trial = TrialId(f"{number:04d}")
-        started = AttemptStarted(trial=trial, attempt=1, worker="w", host="h", devices=[], at=11.0)
-        environment = {"python": python, "packages": dict(packages)}
-        story.stage(trial).experiment.apply(dataclasses.replace(started, environment=environment))
-    restored = Experiment("x", metric="loss", mode="min", max_failures=0)
-    restored.restore(decode_value(encode_value(story.experiment.state())))
-
-    for experiment in (story.experiment, restored):
-        first, second, third = (trial.attempt.environment for trial in experiment.trials.values())
-        assert first is second
-        assert [third["python"], third["packages"], first["python"]] == ["3.13", packages, "3.12"]
 
 
 def test_an_attempt_of_several_seats_has_begun_with_the_last_of_them_and_says_where_each_is() -> None:

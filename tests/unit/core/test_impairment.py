@@ -26,18 +26,6 @@ def test_each_says_what_does_not_work_and_only_logs_and_logins_stop_no_trial():
     assert [each.stops_trials for each in (MEMORY, STARTS, LOGS, ACCOUNT)] == [True, True, False, False]
 
 
-def test_they_travel_in_the_description_of_their_worker_which_says_nothing_of_them_while_all_is_well():
-    impaired = worker(impairments=[MEMORY, STARTS, LOGS])
-
-    found = WorkerInfo.decode(impaired.encode())
-
-    assert found == impaired
-    assert found.impairments == [MEMORY, STARTS, LOGS]
-    assert found.note == "; ".join(each.reason for each in (MEMORY, STARTS, LOGS))
-    assert b"impairments" not in worker().encode()
-    assert worker().note == ""
-
-
 @pytest.mark.parametrize(
     "impairment",
     [

@@ -25,20 +25,6 @@ def line_of(formatter: logging.Formatter, *args: object, **given: Any) -> dict[s
     return parsed
 
 
-def test_a_record_has_its_text_and_the_fields_of_its_call() -> None:
-    line = line_of(JsonLines(worker="w@h"), "trial %s: %s", "0007", "odd\ntext", extra={"trial": "0007", "action": "x"})
-
-    assert line.pop("time").endswith("+00:00")
-    assert line == {
-        "level": "WARNING",
-        "logger": "mqtune.test",
-        "message": "trial 0007: odd\ntext",
-        "worker": "w@h",
-        "trial": "0007",
-        "action": "x",
-    }
-
-
 def test_a_record_has_the_fields_of_the_code_around_its_call_and_no_others_afterwards() -> None:
     formatter = JsonLines()
 
@@ -52,12 +38,3 @@ def test_a_record_has_the_fields_of_the_code_around_its_call_and_no_others_after
         "attempt": 2,
     }
     assert not {"experiment", "trial", "attempt"} & outside.keys()
-
-
-def test_a_traceback_is_a_field() -> None:
-    try:
-        raise ValueError("no")
-    except ValueError:
-        line = line_of(JsonLines(), "it failed", exc_info=True)
-
-    assert line["traceback"].endswith("ValueError: no")

@@ -4,22 +4,7 @@ import re
 from pathlib import Path
 
 import mqtune
-from mqtune.core.keys import (
-    DEMANDS,
-    EXPERIMENTS,
-    FLEET,
-    IDENTITY,
-    QUOTAS,
-    SHARES,
-    SUBMISSIONS,
-    WORKERS,
-    ExperimentKeys,
-    control_channel,
-    drain_key,
-    name_key,
-    quota_key,
-    worker_key,
-)
+from mqtune.core.keys import ExperimentKeys
 
 
 def keys_of(experiment: str) -> list[str]:
@@ -36,35 +21,6 @@ def hash_tag(key: str) -> str:
 
 def test_all_keys_of_an_experiment_lie_in_one_slot_of_a_cluster() -> None:
     assert {hash_tag(key) for key in keys_of("mnist-asha")} == {"mnist-asha"}
-
-
-def test_no_two_things_share_a_key() -> None:
-    names = ["a", "b", "a:meta", "a.b", "trial", "checkpoints", "0001"]
-    found = [key for name in names for key in keys_of(name)]
-    found += [
-        FLEET,
-        WORKERS,
-        EXPERIMENTS,
-        IDENTITY,
-        DEMANDS,
-        QUOTAS,
-        SUBMISSIONS,
-        SHARES,
-        quota_key("a"),
-        quota_key("a*"),
-        worker_key("a"),
-        worker_key("b"),
-        name_key("a"),
-        drain_key("a"),
-        control_channel("a"),
-        control_channel("b"),
-        control_channel("a", 1),
-        control_channel("a", 11),
-        ExperimentKeys("a", 1).metrics,
-    ]
-    found += [ExperimentKeys("a").trial("0002")]
-
-    assert len(set(found)) == len(found)
 
 
 def test_nobody_else_spells_a_key_out() -> None:

@@ -7,16 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtune.core.machine import end_of_file, replace_file
-
-
-def test_the_end_of_a_file_is_its_last_bytes_as_text(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    path.write_bytes("ä and more".encode())
-
-    assert end_of_file(path, 4) == "more"
-    assert end_of_file(path, 10) == "\ufffd and more"
-    assert end_of_file(path, 100) == "ä and more"
+from mqtune.core.machine import replace_file
 
 
 def test_a_file_is_replaced_as_a_whole_or_stays_as_it_was(tmp_path: Path) -> None:

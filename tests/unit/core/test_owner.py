@@ -9,8 +9,6 @@ import pytest
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.events import ExperimentCreated, WorkerInfo, decode_event
-from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.submission import Submission, SubmittedRun, this_submission
 
@@ -37,10 +35,6 @@ def test_an_owner_is_asked_for_by_account_user_or_user_and_host() -> None:
     assert not NOBODY.matches("")
 
 
-def test_an_owner_is_shown_with_the_account_if_there_is_one() -> None:
-    assert [str(each) for each in (ADA, Owner("", "ada", "lap"), NOBODY)] == ["ada@lap (team-a)", "ada@lap", ""]
-
-
 def test_this_process_is_its_users_also_where_that_has_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "ada")
     assert this_owner("team-a") == Owner("team-a", "ada", socket.gethostname())
@@ -51,27 +45,6 @@ def test_this_process_is_its_users_also_where_that_has_no_name(monkeypatch: pyte
     monkeypatch.setattr(getpass, "getuser", fails)
     assert this_owner().user.isdecimal()
 
-
-def test_an_experiment_has_the_owner_of_its_first_event_also_from_a_kept_state() -> None:
-    created = ExperimentCreated(name="x", definition={}, at=1.0, account="team-a", user="ada", host="lap")
-    experiment, again = (Experiment("x", metric="loss", mode="min") for _ in range(2))
-
-    event = decode_event(created.encode(), "1-0")
-    assert event is not None
-    experiment.apply(event)
-    again.restore(experiment.state())
-
-    assert experiment.owner == again.owner == ADA
-
-
-def test_a_worker_of_an_earlier_version_is_nobodys() -> None:
-    plain = {"name": "w", "host": "a", "pid": 1, "version": "1", "queue": "q", "gpus": 0.0, "cpus": 1, "slots": 1}
-    info = WorkerInfo(**plain, devices=[], code_root="/", joined_at=1.0)
-
-    assert info.owner == NOBODY
-
-
-# Submissions.
 
 SUBMISSION = Submission("sweep", "src/tune.py", ("--epochs", "5"), "ab" * 32, ADA, 12.5)
 FIELDS = decode_value(SUBMISSION.encode())[1]

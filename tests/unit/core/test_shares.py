@@ -19,10 +19,6 @@ def wants(name: str, wanted: int = ALL, **more: object) -> Demand:
     return Demand(**{"experiment": name, "queues": ONE, "wanted": wanted, **more})
 
 
-#: It has waited for so long that it gets a slot.
-LATE = wants("a", waiting_s=AGING_S)
-
-
 @pytest.mark.parametrize(
     ("demands", "slots", "shares"),
     [
@@ -47,14 +43,6 @@ def test_who_had_less_of_late_is_rounded_up():
 
     assert entitlements(thirds, {"q": 4}) == {"a": 1, "b": 1, "c": 2}
     assert entitlements([wants("a", used=0.6), wants("b", used=0.4)], {"q": 1}) == {"a": 0, "b": 1}
-
-
-def test_who_fits_several_queues_leaves_those_to_others_that_fit_only_them():
-    demands = [wants("a", queues=("small", "large")), wants("b", queues=("large",))]
-
-    assert entitlements(demands, {"small": 4, "large": 4}) == {"a": 4, "b": 4}
-    assert entitlements(demands, {"small": 0, "large": 4}) == {"a": 2, "b": 2}
-    assert entitlements(demands, {"small": 1, "large": 4}) == {"a": 3, "b": 2}
 
 
 def test_a_quota_holds_for_all_under_it_together_and_the_rest_goes_to_others():
@@ -88,23 +76,6 @@ def placed(demands: list[Demand], shares: dict[str, int], slots: dict[str, int])
 
 
 @settings(max_examples=60, deadline=None)
-@given(some_demands, some_slots, st.randoms())
-def test_nobody_gets_too_much_and_no_slot_is_left_that_somebody_wants(
-    demands: list[Demand], slots: dict[str, int], random: object
-):
-    shares = entitlements(demands, slots)
-
-    assert all(0 <= shares[each.experiment] <= each.wanted for each in demands)
-    assert placed(demands, shares, slots)
-    for each in demands:
-        more = {**shares, each.experiment: shares[each.experiment] + 1}
-        assert more[each.experiment] > each.wanted or not placed(demands, more, slots)
-    shuffled = list(demands)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert entitlements(shuffled, slots) == shares
-
-
-@settings(max_examples=60, deadline=None)
 @given(some_demands, st.integers(0, 24))
 def test_within_a_class_shares_are_max_min_fair_but_for_rounding(demands: list[Demand], slots: int):
     demands = [replace(each, queues=ONE) for each in demands]
@@ -132,8 +103,6 @@ def test_slots_that_are_given_at_once_are_those_that_would_be_given_one_by_one(d
     )
 
 
-# Trials that take several slots at once.
-
 units = st.sampled_from([1, 1, 2, 3, 8])
 some_gangs = st.lists(st.tuples(a_demand, units), max_size=8, unique_by=lambda each: each[0].experiment)
 
@@ -156,26 +125,11 @@ def test_an_experiment_has_whole_trials_and_nobody_lacks_one_for_which_there_is_
         assert more[each.experiment] > each.wanted or not is_there
 
 
-def test_trials_of_several_slots_come_in_turns_with_others_where_there_is_no_room_for_both():
-    gang, single = wants("g", 8, unit=8), wants("s")
-
-    assert entitlements([gang, replace(single, used=6.0)], {"q": 8}) == {"g": 8, "s": 0}
-    assert entitlements([replace(gang, used=6.0), single], {"q": 8}) == {"g": 0, "s": 8}
-
-
 def test_who_has_waited_for_long_enough_gets_all_slots_of_a_trial_at_once_or_none():
     gang, others = wants("g", 8, unit=4, priority="low", waiting_s=100.0), wants("h", priority="high")
 
     assert entitlements([gang, others], {"q": 6}, aging_s=100.0) == {"g": 4, "h": 2}
     assert entitlements([gang, others], {"q": 3}, aging_s=100.0) == {"g": 0, "h": 3}
-
-
-def test_a_quota_that_is_too_small_for_a_trial_is_named():
-    gang = wants("g", 8, unit=4, quotas=("team-*",))
-
-    share = divide(Table([gang], {"team-*": 3}), {"q": 8}, {})["g"]
-
-    assert (share.limit, share.full) == (0, "its quota is used up: 3 slots for all experiments whose names fit team-*")
 
 
 def test_who_runs_more_than_its_share_is_told_that_rounded_up_to_whole_trials():
@@ -200,24 +154,6 @@ def test_who_has_waited_for_so_long_gets_one_slot_before_all_priorities(waited_s
     demands = [wants("low", priority="low", waiting_s=waited_s), wants("high", priority="high")]
 
     assert entitlements(demands, {"q": 4}, aging_s=aging_s) == {"low": slots, "high": 4 - slots}
-
-
-@pytest.mark.parametrize(
-    ("demands", "slots", "shares"),
-    [
-        # After that slot it counts as any other again.
-        ([wants("low", priority="low", running=1), wants("high", priority="high")], 4, {"low": 0, "high": 4}),
-        # The longest wait comes first.
-        ([LATE, replace(LATE, experiment="b", waiting_s=2 * AGING_S), wants("c")], 1, {"a": 0, "b": 1, "c": 0}),
-        # Within a priority the slot counts as part of the share.
-        ([LATE, wants("b")], 4, {"a": 2, "b": 2}),
-    ],
-)
-def test_such_a_slot_is_the_longest_waiters_and_part_of_its_share(
-    demands: list[Demand], slots: int, shares: dict[str, int]
-):
-    assert entitlements(demands, {"q": slots}) == shares
-    assert entitlements([replace(LATE, quotas=("team-*",))], {"q": 4}, {"team-*": 0}) == {"a": 0}
 
 
 def lower(one: Priority, than: Priority) -> bool:

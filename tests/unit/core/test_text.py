@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.text import flatten, in_words, name_in_words, names_in_words, nested
+from mqtune.core.text import in_words, name_in_words, names_in_words, nested
 
 
 def test_values_stand_on_one_line_with_numbers_in_short() -> None:
@@ -29,14 +29,6 @@ def test_names_are_quoted_and_of_many_the_number_of_the_others_is_said() -> None
     assert names_in_words({}) == ""
     assert names_in_words([str(number) for number in range(5_000)]).endswith("'18', '19' and 4,980 more")
     assert len(name_in_words("n" * 10_000)) == 100
-
-
-def test_values_under_names_become_the_nested_dict_that_flattens_to_them() -> None:
-    values = {"lr": 0.1, "net.width": 64, "net.act.name": "relu", "net.empty": {}}
-
-    assert nested(values) == {"lr": 0.1, "net": {"width": 64, "act": {"name": "relu"}, "empty": {}}}
-    assert dict(flatten(nested(values))) == values
-    assert nested({"a.b/c": 1}, "/") == {"a.b": {"c": 1}}
 
 
 def test_a_name_below_a_value_is_refused() -> None:

@@ -14,7 +14,6 @@ import pytest
 from bench import settings_of
 from cells import run_cells
 
-import mqtune
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.driver import DefinitionWriter, Plan
 from mqtune.trainable import TrainableSpec, cell_of
@@ -96,33 +95,6 @@ def train(config, factor=scale):
     assert "import collections.abc" in source
 
 
-def test_a_class_of_a_cell_is_a_trainable_too(session: Session, tmp_path: Path):
-    main = session(
-        "import mqtune\nSTART = 5\n",
-        """
-class Model(mqtune.Trainable):
-    def setup(self, config):
-        self.value = START
-
-    def step(self):
-        self.value -= 1
-        return {"loss": self.value}
-""",
-    )
-    assert issubclass(written(main.Model, tmp_path), mqtune.Trainable)
-    cell = cell_of(main.Model)
-    assert cell is not None
-    assert (cell.spec, cell.file) == (TrainableSpec("Model", module="Model_cell", kind="class"), "Model_cell.py")
-
-
-def test_what_a_notebook_puts_in_the_place_of_pythons_own_is_pythons(session: Session, tmp_path: Path):
-    main = session(
-        "import functools, io\n@functools.wraps(io.open)\ndef open(*given): raise AssertionError(given)\n",
-        f"def train(config):\n    with open({str(tmp_path / 'x')!r}, 'w') as file: return file.write('four')\n",
-    )
-    assert written(main.train, tmp_path)({}) == len("four")
-
-
 def test_each_part_of_an_object_that_can_not_travel_is_named(session: Session):
     main = session(
         "import threading, functools, queue\n",
@@ -171,42 +143,6 @@ partial = functools.partial(base, queue=queue.SimpleQueue(), more=[open])
     assert "train, a function that uses later, a variable without a value" in said(main.empty)
     assert "queue, a SimpleQueue, no plain value" in said(main.partial)
     assert "more" not in said(main.partial)
-
-
-def test_an_object_that_can_not_be_called_with_a_config_is_refused(session: Session):
-    main = session(
-        """
-import functools
-class Async:
-    async def __call__(self, config): ...
-    async def train(self, config): ...
-instance = Async()
-method, several, none = instance.train, lambda config, other: other, lambda: 0
-""",
-    )
-    for trainable in (main.instance, main.method):
-        with pytest.raises(TrainableNotFound, match="is an async function"):
-            cell_of(trainable)
-    for trainable in (main.several, main.none):
-        with pytest.raises(TrainableNotFound, match="can't be called with the config alone"):
-            cell_of(trainable)
-
-
-def test_what_can_not_travel_is_named_with_a_way_out(session: Session):
-    main = session(
-        "model, lock, text = object(), __import__('threading').Lock(), 'x' * 30_000\nplain = 1\n",
-        "def helper(x): return lock\ndef train(config): return helper(model), text, plain\n",
-    )
-    with pytest.raises(TrainableNotFound) as error:
-        cell_of(main.train)
-    said = str(error.value)
-    assert "model, an object, no plain value" in said
-    assert "lock, a lock, no plain value" in said
-    assert "text, a str with more than 20,000 characters" in said
-    assert "plain, " not in said
-    assert "%%writefile train.py" in said
-    with pytest.raises(TrainableNotFound, match="async function"):
-        cell_of(session("async def train(config): ...").train)
 
 
 def test_what_is_in_a_file_or_has_no_source_is_no_cells(session: Session):

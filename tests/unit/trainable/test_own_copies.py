@@ -61,27 +61,6 @@ def test_an_existing_file_that_python_opens_for_writing_is_the_attempts_own(
     assert said == f"mqtune: this trial writes to its own copy of {project / 'results.csv'}, which stays as it is\n"
 
 
-def test_files_that_are_read_or_the_attempts_own_are_left_alone(project: Path) -> None:
-    folder, said = run(
-        project,
-        "open('results.csv').read(); open('new.txt', 'w').write('x'); open('new.txt', 'a').write('y')\n"
-        "os.symlink(project / 'results.csv', 'linked'); open('linked', 'a').write('by intent\\n')\n"
-        "try:\n    open('results.csv', 'x')\nexcept FileExistsError:\n    pass\n",
-    )
-
-    assert said == ""
-    assert (folder / "results.csv").is_symlink()
-    assert (folder / "new.txt").read_text() == "xy"
-    assert (project / "results.csv").read_text() == "old\nby intent\n"
-
-
-def test_a_file_beside_the_programs_folder_is_the_attempts_own_too(project: Path) -> None:
-    folder, _ = run(project, "open('../beside.txt', 'a').write('new\\n')")
-
-    assert (folder.parent / "beside.txt").read_text() == "old\nnew\n"
-    assert (project.parent / "beside.txt").read_text() == "old\n"
-
-
 def test_a_change_of_the_original_is_said(project: Path) -> None:
     with_table = project / "study.db"
     subprocess.run(

@@ -48,13 +48,6 @@ class Manager:
         assert self.itself is self and self.mode is Mode.FAST and self.point == Point(3) and self.log.name == "manager"
         return config["x"] + self.settings.shift + len(self.settings.names)
 
-    @classmethod
-    def of_class(cls, config):
-        return cls.__name__
-
-    def __call__(self, config):
-        return self.train(config)
-
     def inside(self):
         return lambda config: self.train(config)
 
@@ -123,23 +116,16 @@ if __name__ == "__main__":
         return SCALE * config["x"]
 
     functions = [lambda config, by=by: base(config, by) for by in (1, 2)]
-    one, two = (lambda config: "one"), (lambda config: "two")
     write("lambda", lambda config: base(config, 0.5))
     write("second_of_a_loop", functions[1])
-    write("second_of_a_line", two)
     write("closure", closure(0.5))
     write("partial", functools.partial(base, shift=float("inf"), more=[1, 2]))
-    write("partial_of_a_partial", functools.partial(functools.partial(base, more=[1]), shift=2))
     write("method", Manager(0.5).train)
-    write("class_method", Manager.of_class)
-    write("instance", Manager(0.5))
     write("lambda_over_self", Manager(1).inside())
     write("decorated", decorated(closure(0.5)))
-    write("of_main_block", inner)
     write("with_main_block", lambda config: uses_main_block(config))
     write("with_a_cache", lambda config: cached(config))
     write("of_a_module", library.closure(0.5))
-    write("partial_of_a_module", functools.partial(library.add, 0.5))
 """
 LIBRARY = """
 OFFSET = 100
@@ -171,20 +157,14 @@ print(json.dumps(found))
 EXPECTED = {
     "lambda": [1.5, "trainable"],
     "second_of_a_loop": [3, "trainable"],
-    "second_of_a_line": ["two", "trainable"],
     "closure": [12.5, "train"],
     "partial": [float("inf"), "base"],
-    "partial_of_a_partial": [4, "base"],
     "with_a_cache": [1, "trainable"],
     "method": [4.5, "train"],
-    "class_method": ["Manager", "of_class"],
-    "instance": [4.5, "Manager"],
     "lambda_over_self": [5, "trainable"],
     "decorated": [-12.5, "train"],
-    "of_main_block": [10, "inner"],
     "with_main_block": [16, "trainable"],
     "of_a_module": [101.5, "trainable"],
-    "partial_of_a_module": [101.5, "add"],
 }
 
 

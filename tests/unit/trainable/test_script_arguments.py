@@ -28,9 +28,6 @@ def words(command: list[Any], config: dict[str, Any]) -> list[str]:
     return ArgumentTemplate(Script(["./train", *command]).items).fill(config)
 
 
-# Arguments.
-
-
 @pytest.mark.parametrize(("items", "config", "expected"), ROWS)
 def test_each_row_of_the_page_is_true(items: str, config: str, expected: str):
     assert len(ROWS) >= 12
@@ -52,38 +49,10 @@ def test_argparse_reads_each_number_exactly(config: dict[str, float]):
     assert {name: repr(value) for name, value in read.items()} == {name: repr(value) for name, value in config.items()}
 
 
-@given(st.dictionaries(st.sampled_from("abcd"), st.text().filter(lambda text: "\0" not in text)))
-def test_argparse_reads_each_text_unchanged(config: dict[str, str]):
-    parser = argparse.ArgumentParser()
-    for name in config:
-        parser.add_argument(f"--{name}")
-
-    assert vars(parser.parse_args(words([], config))) == config
-    joined = words(["--{name}={value}"], config)
-    assert vars(parser.parse_args(joined)) == config
-
-
-def test_other_values_are_json_and_a_parameter_with_a_dot_is_named_as_it_is_written():
-    config = {"on": True, "off": None, "sizes": [1, 2], "more": {"a": "ü"}}
-
-    assert words([], config) == ["--on", "True", "--off", "None", "--sizes", "[1, 2]", "--more", '{"a": "\\u00fc"}']
-    assert words(["optimizer.lr={optimizer.lr}", "{text}"], {"optimizer.lr": 0.1, "text": "{a} $x"}) == [
-        "optimizer.lr=0.1", "{a} $x",
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("value", ["a\0b", b"raw"])
 def test_a_value_that_no_program_can_be_given_is_refused_by_name(value: Any):
     with pytest.raises(ConfigurationError, match="'key'"):
         words([], {"key": value})
-
-
-def test_a_missing_value_leaves_out_each_item_that_shows_it():
-    config = {"lr": 0.1, "decay": None, "sizes": None}
-
-    assert words(["--{name}={value}"], config) == ["--lr=0.1"]
-    assert words(["--{name}", "{value*}"], config) == ["--lr", "0.1"]
-    assert words([["-d", "{decay}", "x"], "{sizes*}", "{lr}"], config) == ["0.1"]
 
 
 def test_a_missing_value_never_leaves_an_option_without_its_value():
@@ -106,28 +75,23 @@ def test_a_flag_needs_true_or_false(value: Any):
     [
         ("./train", r"give a list, \['./train', '--\{name\}=\{value\}'\]"),
         ([], "is not a list of a program"),
-        ([3], "neither text nor a list of texts"),
-        (["./train", 3], "neither text nor a list of texts"),
+        *((command, "neither text nor a list of texts") for command in ([3], ["./train", 3])),
         (["./train", []], "empty list"),
         ([["./train", "x"]], "the first item is the program"),
-        (["-m"], "give a module's name"),
-        (["-m", "../x"], "give a module's name"),
-        (["-m", "x/y.py"], "give a module's name"),
-        (["./train", "--a={"], "which is no field"),
-        (["./train", "--a={}"], "which is no field"),
-        (["./train", '{"lr": 1}'], "which is no field"),
-        (["./train", "{lr:.3f}"], "which is no field"),
-        (["./train", "{lr!r}"], "which is no field"),
-        (["./train", "{lr}}"], "which is no field"),
-        (["./train", "{value}"], r"needs \{name\} and \{value\}"),
-        (["./train", "--{name}"], r"needs \{name\} and \{value\}"),
-        (["./train", "--{name}={value},{lr}"], r"needs \{name\} and \{value\}"),
-        (["./train", "--{name}", "x", "{value}"], r"needs \{name\} and \{value\}"),
+        *((["-m", *module], "give a module's name") for module in ([], ["../x"], ["x/y.py"])),
+        *(
+            (["./train", item], "which is no field")
+            for item in ("--a={", "--a={}", '{"lr": 1}', "{lr:.3f}", "{lr!r}", "{lr}}")
+        ),
+        *(
+            (["./train", *items], r"needs \{name\} and \{value\}")
+            for items in (["{value}"], ["--{name}"], ["--{name}={value},{lr}"], ["--{name}", "x", "{value}"])
+        ),
         (["./train", "--{name*}={value}"], "a name is only written as"),
-        (["./train", "--{name}={value:--x}"], "make it an item of its own"),
-        (["./train", "{name}", "{value:--x}"], "make it an item of its own"),
-        (["./train", "x{amp:--amp}"], "make it an item of its own"),
-        (["./train", ["{amp:--amp}", "x"]], "make it an item of its own"),
+        *(
+            (["./train", *items], "make it an item of its own")
+            for items in (["--{name}={value:--x}"], ["{name}", "{value:--x}"], ["x{amp:--amp}"], [["{amp:--amp}", "x"]])
+        ),
         (["./train", "{a*}{b*}"], "repeats two lists"),
         (["./train", *["x"] * 2_000], "more than 1,000 items"),
         (["./train", "x\0"], "or a NUL"),
@@ -156,26 +120,6 @@ def test_a_command_that_does_not_fit_the_space_is_an_error_when_the_tuner_is_mad
         mqtune.Tuner(Script(command), space, metric="loss", mode="min", backend=mqtune.Local())
 
 
-def test_a_template_and_a_file_for_the_config_exclude_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train").touch(0o755)
-    options = {"process": mqtune.Process(pass_config="json"), "backend": mqtune.Local()}
-
-    with pytest.raises(ConfigurationError, match="leave one of both out"):
-        mqtune.Tuner(Script(["./train", "{lr}"]), {"lr": 0.1}, metric="loss", mode="min", **options)
-    mqtune.Tuner(Script(["./train", "--fast"]), {"lr": 0.1}, metric="loss", mode="min", **options).close()
-
-
-def test_an_interpreter_in_front_of_the_program_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-
-    with pytest.raises(TrainableNotFound, match=r"'python' does not exist; .* without an interpreter"):
-        TrainableSpec.of(Script(["python", "train.py"]))
-
-
-# In a definition.
-
-
 def test_a_script_with_a_command_comes_back_from_a_definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
@@ -189,16 +133,6 @@ def test_a_script_with_a_command_comes_back_from_a_definition(tmp_path: Path, mo
     }  # fmt: skip
     assert TrainableSpec.decode({**spec.encode(), "of": "a later version"}) == spec
     assert hash(spec) == hash(TrainableSpec.decode(spec.encode()))
-
-
-def test_a_plain_path_adds_nothing_to_a_definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").touch()
-
-    plain = TrainableSpec.of("train.py")[0]
-
-    assert plain.encode() == {"name": "train", "module": "", "script": "train.py", "kind": "script"}
-    assert TrainableSpec.of(Script(["train.py"]))[0] == plain
 
 
 def test_a_module_is_found_below_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -220,36 +154,14 @@ def test_a_module_is_found_below_the_current_folder(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     "values",
     [
-        {"arguments": "x"},
-        {"arguments": ["x"]},
-        {"arguments": [[]]},
-        {"arguments": [[3]]},
-        {"arguments": [["x\0"]]},
-        {"arguments": [["x"]] * 1_001},
-        {"arguments": [["x" * 100_001]]},
-        {"arguments": [["x"]], "kind": "function"},
-        {"metrics": "(?P<loss>x)"},
-        {"metrics": [3]},
-        {"metrics": ["x"] * 33},
-        {"metrics": ["x" * 40_000]},
-        {"metrics": ["(?P<loss>x)"], "kind": "class"},
-        {"metrics": {"loss": "x"}},
+        *({"arguments": items} for items in ("x", ["x"], [[]], [[3]], [["x\0"]], [["x"]] * 1_001, [["x" * 100_001]])),
+        *({"metrics": patterns} for patterns in ("(?P<loss>x)", [3], ["x"] * 33, ["x" * 40_000], {"loss": "x"})),
+        *({"arguments": [["x"]], "kind": "function"}, {"metrics": ["(?P<loss>x)"], "kind": "class"}),
     ],
 )
 def test_a_malformed_call_in_a_definition_is_refused(values: dict[str, Any]):
     with pytest.raises(TrainableNotFound, match="names no trainable"):
         TrainableSpec.decode({"name": "train", "script": "train.py", "kind": "script", **values})
-
-
-def test_a_pattern_of_a_definition_is_compiled_in_the_trial_alone():
-    values = {"name": "train", "script": "train.py", "kind": "script", "metrics": ["(", "no group"]}
-
-    assert TrainableSpec.decode(values).metrics == ("(", "no group")
-    with pytest.raises(ConfigurationError, match=r"the pattern '\(' of metrics is not a regular expression"):
-        OutputPatterns(values["metrics"])
-
-
-# Metrics.
 
 
 def reports(patterns: str | list[str], output: str, metric: list[str] | None = None) -> list[dict[str, Any]]:
@@ -301,30 +213,10 @@ def test_these_reports_are_read_from_output(patterns: Any, output: str, expected
     assert reports(patterns, output) == expected
 
 
-def test_several_metrics_complete_a_report_together():
-    patterns = [r"a=(?P<a>\S+)", r"b=(?P<b>\S+)", r"note (?P<note>\S+)"]
-
-    assert reports(patterns, "a=1\na=2\nb=3\na=4\nb=5\n", ["a", "b"]) == [{"a": 2, "b": 3}, {"a": 4, "b": 5}]
-
-
-def test_a_report_is_made_with_its_last_line_and_not_later():
-    lines = MetricLines(OutputPatterns([r"epoch (?P<epoch>\d+)", r"loss (?P<loss>\S+)"], ["loss"]))
-
-    assert [*lines.feed(b"epoch 1\n")] == []
-    assert [*lines.feed(b"loss 0.5\n")] == [{"epoch": 1, "loss": 0.5}]
-
-
 def test_a_progress_bar_that_ends_no_line_is_read():
     lines = MetricLines(OutputPatterns([r"loss=(?P<loss>[\d.]+)"], ["loss"]))
 
     assert [*lines.feed(b"\r10% loss=0.5\r20% loss=0.2"), *lines.feed(b"5\r")] == [{"loss": 0.5}, {"loss": 0.25}]
-
-
-def test_output_that_is_no_text_and_long_lines_do_no_harm():
-    lines = MetricLines(OutputPatterns([r"(x+x+)+y|loss (?P<loss>\S+)"], ["loss"]))
-    blob = b"\xff\xfe loss 1\n" + b" " * 20_000 + b"loss 2\nloss 3\n"
-
-    assert [*lines.feed(blob)] == [{"loss": 1}, {"loss": 3}]
 
 
 @pytest.mark.parametrize(

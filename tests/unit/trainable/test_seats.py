@@ -9,13 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import AttemptHere, ForkedTrial, TrialProcess, own_metrics
-from one_slot import Slot
+from attempts import AttemptHere, TrialProcess, own_metrics
 
 import mqtune
-from mqtune.checkpoints import encode_dict
 from mqtune.core.trial import AttemptEnd
-from mqtune.trainable import FRAME_END, TrainableSpec
 
 NAMES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT",
@@ -54,13 +51,6 @@ def kinds(attempt: AttemptHere | TrialProcess) -> list[int]:
     return [kind for kind, _ in attempt.frames()]
 
 
-def files_in(folder: Path) -> list[str]:
-    return [path.name for path in folder.rglob("*") if path.is_file()]
-
-
-# What it finds.
-
-
 @pytest.mark.parametrize(
     ("message", "found"),
     [
@@ -71,62 +61,22 @@ def files_in(folder: Path) -> list[str]:
         ({"seat": 0, "seats": 1, "address": ""}, [None] * 8),
     ],
 )
-@pytest.mark.parametrize("kind", ["function", "class"])
 def test_each_seat_of_a_gang_finds_the_others_by_the_variables_of_torchrun(
-    seat: Seat, message: dict[str, Any], found: list[str | None], kind: str
+    seat: Seat, message: dict[str, Any], found: list[str | None]
 ) -> None:
     seen = []
 
-    class Looks(mqtune.Trainable):
-        def __init__(self) -> None:
-            seen.append(variables())
-
-        def step(self) -> dict[str, Any]:
-            return {"done": True}
-
     attempt = seat(**message)
-    ending = attempt.run(Looks if kind == "class" else lambda _: seen.append(variables()))
+    ending = attempt.run(lambda _: seen.append(variables()))
 
     assert (ending.end, ending.error) == (AttemptEnd.COMPLETED, "")
     assert seen == [found]
 
 
-CODE = f"""
-import os
-import mqtune
-
-class Train(mqtune.Trainable):
-    def step(self):
-        return {{"found": [os.environ.get(name) for name in {NAMES!r}], "pid": os.getpid(), "done": True}}
-
-    def reset_config(self, config):
-        return True
-"""
-
-
-def test_a_process_that_is_used_again_has_the_address_of_each_trial(tmp_path: Path) -> None:
-    with contextlib.closing(
-        Slot(tmp_path, "fork", TrainableSpec("Train", module="reused_seat", kind="class"), CODE)
-    ) as slot:
-        first, other = {**SECOND, "seat": 0}, {**SECOND, "seat": 0, "address": "[::1]:80"}
-        rows = [slot.start(message=message).ended().rows()[0] for message in (first, other, first)]
-
-    assert len({row["pid"] for row in rows}) == 1
-    assert [row["found"][-2:] for row in rows] == [
-        ["10.0.0.7", "4123"],
-        ["::1", "80"],
-        ["10.0.0.7", "4123"],
-    ]
-
-
-# What it does not do.
-
-
-@pytest.mark.parametrize("sync", ["stream", "lockstep"])
 def test_another_seat_reports_nothing_counts_its_reports_waits_for_no_decision_and_says_so_once(
-    seat: Seat, sync: str, capsys: pytest.CaptureFixture[str]
+    seat: Seat, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    attempt = seat(sync=sync)
+    attempt = seat(sync="lockstep")
     last = []
 
     def train(_config: dict[str, Any]) -> None:
@@ -140,29 +90,6 @@ def test_another_seat_reports_nothing_counts_its_reports_waits_for_no_decision_a
     assert [own_metrics(row) for row in last] == [{"loss": 3.0}, {"loss": 2.0}]
     assert [row["training_iteration"] for row in last] == [1, 2]
     assert capsys.readouterr().err == SAYS
-
-
-def test_another_seat_saves_nothing_and_leaves_no_file_in_the_store(seat: Seat, tmp_path: Path) -> None:
-    attempt = seat()
-    (own := tmp_path / "own").mkdir()
-    (own / "weights").write_text("1")
-
-    def train(_config: dict[str, Any]) -> None:
-        mqtune.report({"loss": 1}, checkpoint={"epoch": 1})
-        mqtune.report({"loss": 1}, checkpoint=own)
-        mqtune.save_checkpoint(own)
-        with mqtune.checkpoint_dir() as folder:
-            (folder / "weights").write_text("1")
-        mqtune.report({"loss": 1})
-        with mqtune.checkpoint_dir() as folder:
-            (folder / "weights").write_text("1")
-            assert attempt.store not in folder.parents
-
-    assert attempt.run(train).error == ""
-    assert kinds(attempt) == []
-    assert files_in(attempt.store) == ["store.json"]
-    assert files_in(own) == ["weights"]
-    assert files_in(attempt.session.scratch) == []
 
 
 @pytest.mark.parametrize(
@@ -181,116 +108,3 @@ def test_another_seat_may_not_ask_and_its_arguments_are_checked(
 
     assert ending.end is AttemptEnd.FAILED
     assert error in ending.error
-
-
-def test_another_seat_is_not_asked_for_a_checkpoint_and_starts_from_that_of_the_trial(seat: Seat) -> None:
-    attempt = seat(checkpoint="m-1", checkpoint_data=encode_dict({"epoch": 4}, {"training_iteration": 4}))
-    attempt.want_saved(1)
-    seen = []
-
-    def train(_config: dict[str, Any]) -> None:
-        checkpoint = mqtune.get_checkpoint()
-        seen.append(checkpoint and checkpoint.data)
-        mqtune.report({"loss": 1})
-        seen.extend([mqtune.should_checkpoint(), attempt.session.last_metrics["training_iteration"]])
-
-    assert attempt.run(train).error == ""
-    assert seen == [{"epoch": 4}, False, 5]
-
-
-class Steps(mqtune.Trainable):
-    """Would be saved in each step, at its end, for a pause and on request."""
-
-    checkpoint_every = 1
-    checkpoint_at_end = True
-
-    def step(self) -> dict[str, Any]:
-        act: Callable[[], object] | None = self.config.get("act")
-        if act is not None and self.training_iteration == 1:
-            act()
-        return {"loss": 1, "done": self.training_iteration == 2}
-
-    def save_checkpoint(self, folder: Path) -> None:
-        self.config["saved"].append(self.training_iteration)
-        (folder / "state").write_text("1")
-
-    def load_checkpoint(self, checkpoint: object) -> None:
-        raise NotImplementedError
-
-
-@pytest.mark.parametrize("act", ["nothing", "stop", "pause", "want_saved"])
-def test_a_class_in_another_seat_steps_and_is_never_saved(seat: Seat, act: str) -> None:
-    ends = {"stop": AttemptEnd.STOPPED, "pause": AttemptEnd.PAUSED}
-    saved: dict[int, list[int]] = {0: [], 1: []}
-    for number in (0, 1):
-        attempt = seat(seat=number, attempt=number + 1)
-        acts = {"stop": attempt.stop, "pause": attempt.pause, "want_saved": lambda one=attempt: one.want_saved(1)}
-
-        ending = attempt.run(Steps, {"saved": saved[number], "act": acts.get(act)})
-
-        assert ending.end is ends.get(act, AttemptEnd.COMPLETED), ending.error
-        assert number == 0 or kinds(attempt) == []
-    assert saved[0]
-    assert saved[1] == []
-
-
-# Scripts.
-
-Trial = Callable[..., ForkedTrial]
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> Iterator[Trial]:
-    """Starts a script in the second seat of three, in a process that a zygote has forked."""
-    with contextlib.ExitStack() as stack:
-
-        def start(code: str, name: str, **message: Any) -> ForkedTrial:
-            (root := tmp_path / "code").mkdir()
-            (file := root / name).write_text(code)
-            file.chmod(0o755)
-            spec = TrainableSpec(file.stem, script=name, kind="script")
-            trial = stack.enter_context(
-                contextlib.closing(ForkedTrial(tmp_path, spec, root, **{**SECOND, "options": {}, **message}))
-            )
-            trial.start({})
-            return trial
-
-        yield start
-
-
-PRINTS = f"""#!/bin/sh
-echo {" ".join("$" + name for name in NAMES)} $MQTUNE_SEAT $MQTUNE_SEATS $MQTUNE_ADDRESS
-echo '[tune-metric]: {{"loss": 1}}'
-echo '[tune-metric]: {{"loss": 2}}'
-mkdir -p "$2"
-echo 1 > "$2/state"
-"""
-REPORTS = f"""
-import os
-import mqtune
-context = mqtune.get_context()
-print(*(os.environ[name] for name in {NAMES!r}), context.seat, context.seats, context.address)
-mqtune.report({{"loss": 1}}, checkpoint={{"epoch": 1}})
-mqtune.save_checkpoint({{"epoch": 1}})
-print(mqtune.should_checkpoint())
-"""
-
-
-def test_printed_reports_and_the_folder_of_a_script_in_another_seat_go_nowhere(script: Trial) -> None:
-    trial = script(PRINTS, "train.sh", options={"pass_checkpoint_dir": True})
-
-    assert trial.wait()["end"] == "completed", trial.stderr()
-    assert trial.stdout().splitlines()[0] == " ".join([*OF_SECOND, "1", "3", "10.0.0.7:4123"])
-    assert kinds(trial) == [FRAME_END]
-    assert files_in(trial.store) == ["store.json"]
-    assert trial.stderr() == SAYS
-
-
-def test_a_python_script_in_another_seat_knows_it_and_reports_and_saves_nothing(script: Trial) -> None:
-    trial = script(REPORTS, "train.py", sync="lockstep")
-    trial.want_saved(1)
-
-    assert trial.wait()["end"] == "completed", trial.stderr()
-    assert trial.stdout().splitlines() == [" ".join([*OF_SECOND, "1", "3", "10.0.0.7:4123"]), "False"]
-    assert kinds(trial) == [FRAME_END]
-    assert trial.stderr() == SAYS

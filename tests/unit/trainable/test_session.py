@@ -3,16 +3,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import fcntl
-import io
 import logging
 import math
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
@@ -23,10 +20,10 @@ from waiting import DEADLINE_S, eventually
 
 import mqtune
 from mqtune import StopTrial, report
-from mqtune.checkpoints import decode_dict, encode_dict, open_store
+from mqtune.checkpoints import decode_dict, open_store
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import CheckpointBroken, CheckpointGone, ConfigurationError, ReportingClosed
-from mqtune.core.trial import AttemptEnd, CheckpointId
+from mqtune.core.errors import CheckpointBroken, CheckpointGone, ConfigurationError
+from mqtune.core.trial import AttemptEnd
 from mqtune.trainable import (
     FRAME_CHECKPOINT,
     FRAME_END,
@@ -86,27 +83,8 @@ def pipe() -> Iterator[Pipe]:
     pipe.close()
 
 
-@pytest.fixture
-def trial(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> Session:
-    """This process is a trial."""
-    current = Session(start_message(), [pipe.write_end, -1])
-    monkeypatch.setattr(reporting, "current", current)
-    return current
-
-
-@pytest.fixture
-def stoppable(trial: Session) -> Iterator[Session]:
-    """This process is a trial and heeds the stop signal."""
-    before = signal.signal(STOP_SIGNAL, trial.tell)
-    yield trial
-    signal.signal(STOP_SIGNAL, before)
-
-
-# Reporting.
-
-
 def test_reports_are_frames_in_the_order_in_which_they_were_made_and_one_that_can_not_be_sent_leaves_nothing(
-    trial: Session, pipe: Pipe
+    attempt: Session, pipe: Pipe
 ) -> None:
     sent = [{"loss": number / 2, "far": math.inf, "note": "ü", "nested": {"a": [number, None]}} for number in range(5)]
     for metrics, wrong in zip(
@@ -122,23 +100,6 @@ def test_reports_are_frames_in_the_order_in_which_they_were_made_and_one_that_ca
     assert [metrics for _, metrics in pipe.reports()] == sent
 
 
-def test_a_report_that_the_end_overtakes_is_not_sent(
-    trial: Session, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = time.monotonic
-
-    def end_meanwhile() -> float:
-        monkeypatch.setattr("mqtune.trainable.process.session.monotonic", clock)
-        trial.end(b"how it ended")
-        return clock()
-
-    monkeypatch.setattr("mqtune.trainable.process.session.monotonic", end_meanwhile)
-    with pytest.raises(mqtune.StopTrial):
-        report({"loss": 1})
-
-    assert pipe.frames() == [(FRAME_END, b"how it ended")]
-
-
 @pytest.mark.parametrize(
     ("message", "clock", "times"),
     [
@@ -149,7 +110,6 @@ def test_a_report_that_the_end_overtakes_is_not_sent(
 def test_times_are_those_of_the_clock_that_all_machines_share_and_never_before_an_earlier_attempts(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch, message: dict[str, Any], clock: list[float], times: list[float]
 ) -> None:
-    """This machine's own clock, which may be hours off and may step back, has no part in it."""
     current = Session(start_message(**message), [pipe.write_end, -1])
 
     for now in clock:
@@ -157,47 +117,6 @@ def test_times_are_those_of_the_clock_that_all_machines_share_and_never_before_a
         current.report({"loss": 1})
 
     assert [at for at, _ in pipe.reports()] == times
-
-
-def test_reports_from_threads_are_whole_and_each_is_sent_once(trial: Session, pipe: Pipe) -> None:
-    def work(thread: int) -> None:
-        for number in range(50):
-            report({"thread": thread, "n": number})
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-
-    found = pipe.reports()
-    assert len(found) == 400
-    assert [at for at, _ in found] == sorted(at for at, _ in found)
-    for thread in range(8):
-        assert [metrics["n"] for _, metrics in found if metrics["thread"] == thread] == list(range(50))
-
-
-def test_a_control_pipe_that_the_trial_has_closed_takes_nothing_from_the_file_in_its_place(
-    pipe: Pipe, tmp_path: Path
-) -> None:
-    control, own = ControlPipe(), Pipe()
-    os.write(own.write_end, b"mine")
-    trial = Session(start_message(sync="lockstep"), [pipe.write_end, control.read_end])
-    os.dup2(own.read_end, control.read_end)
-
-    with pytest.raises(ReportingClosed):
-        _ = trial.save_wanted
-    with pytest.raises(ReportingClosed):
-        trial.report({"loss": 1})
-    with pytest.raises(StopTrial):
-        # Somebody wants something of it, and what can't be heard any more.
-        trial.tell()
-    assert own.drain() == b"mine"
-    own.close()
-    control.close()
-
-
-# Being told to stop.
 
 
 def in_thread(call: Callable[[], None]) -> list[type[BaseException]]:
@@ -215,7 +134,7 @@ def in_thread(call: Callable[[], None]) -> list[type[BaseException]]:
     return raised
 
 
-def test_a_signal_in_the_middle_of_a_frame_is_heeded_when_the_frame_is_whole(stoppable: Session, pipe: Pipe) -> None:
+def test_a_signal_in_the_middle_of_a_frame_is_heeded_when_the_frame_is_whole(attempt: Session, pipe: Pipe) -> None:
     main, over = threading.main_thread().ident, threading.Event()
     assert main is not None
     pipe.shrink()
@@ -234,27 +153,8 @@ def test_a_signal_in_the_middle_of_a_frame_is_heeded_when_the_frame_is_whole(sto
     teller.join(DEADLINE_S)
 
     assert [metrics for _, metrics in pipe.reports()] == [{"raw": bytes(200_000)}]
-    stoppable.end(b"stopped")
+    attempt.end(b"stopped")
     assert pipe.frames()[-1] == (FRAME_END, b"stopped"), "the lock is free"
-
-
-def test_a_thread_that_reports_does_not_keep_the_main_thread_from_being_stopped(stoppable: Session, pipe: Pipe) -> None:
-    """The main thread computes while a helper's report waits for room."""
-    pipe.shrink()
-    raised: list[type[BaseException]] = []
-    helper = threading.Thread(target=lambda: raised.extend(in_thread(lambda: report({"raw": bytes(200_000)}))))
-    helper.start()
-    eventually(pipe.is_full)
-
-    with pytest.raises(StopTrial):
-        signal.raise_signal(STOP_SIGNAL)
-
-    eventually(lambda: [pipe.drain(), not helper.is_alive()][1])
-    assert raised == [StopTrial]
-    assert [metrics for _, metrics in pipe.reports()] == [{"raw": bytes(200_000)}]
-
-
-# Being told on the control pipe.
 
 
 @pytest.fixture
@@ -332,48 +232,6 @@ def test_the_stop_signal_says_whether_it_is_for_good_and_a_later_report_raises_a
     assert f"did not end when it was told to {told}" in said["error"]
 
 
-def test_a_signal_that_comes_twice_does_not_disturb_the_clean_up(attempt: Session, control: ControlPipe) -> None:
-    control.tell("pause")
-    with pytest.raises(StopTrial):
-        signal.raise_signal(STOP_SIGNAL)
-
-    signal.raise_signal(STOP_SIGNAL)
-
-    # A pause never takes the place of a stop.
-    control.tell("stop")
-    control.tell("pause")
-    with pytest.raises(StopTrial) as stop:
-        signal.raise_signal(STOP_SIGNAL)
-    assert stop.value.action == "stop"
-
-
-def test_a_pause_can_be_deferred_and_a_stop_can_not(attempt: Session, control: ControlPipe, pipe: Pipe) -> None:
-    attempt.defer_pause = True
-    control.tell("pause")
-    signal.raise_signal(STOP_SIGNAL)
-
-    report({"loss": 1})
-    assert (attempt.heard, attempt.wanted, attempt.heard) == ("", "pause", "pause")
-
-    control.tell("stop")
-    with pytest.raises(StopTrial):
-        signal.raise_signal(STOP_SIGNAL)
-    assert len(pipe.reports()) == 1
-
-
-def test_a_stop_in_a_report_that_fails_is_not_lost(attempt: Session, pipe: Pipe, monkeypatch: Any) -> None:
-    def interrupted(*_: Any) -> bytes:
-        signal.raise_signal(STOP_SIGNAL)
-        raise TypeError("report: no")
-
-    monkeypatch.setattr(session, "pack_metrics", interrupted)
-
-    with pytest.raises(StopTrial):
-        report({"loss": 1})
-
-    assert pipe.frames() == []
-
-
 def test_a_wish_for_a_checkpoint_is_seen_until_one_is_saved(attempt: Session, control: ControlPipe) -> None:
     assert not mqtune.should_checkpoint()
 
@@ -390,14 +248,6 @@ def test_a_wish_for_a_checkpoint_is_seen_until_one_is_saved(attempt: Session, co
     assert mqtune.should_checkpoint()
     mqtune.save_checkpoint({"epoch": 2})
     assert not mqtune.should_checkpoint()
-
-
-# Lockstep.
-
-
-@pytest.fixture
-def lockstep(attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path) -> Session:
-    return open_attempt(pipe, control, tmp_path, sync="lockstep")
 
 
 class Driver:
@@ -440,10 +290,10 @@ def test_a_question_waits_for_its_answer_and_is_asked_again_without_one(
 
 @pytest.mark.parametrize("told", ["stop", "pause"])
 def test_in_lockstep_no_line_runs_between_the_report_that_is_stopped_and_the_stop(
-    lockstep: Session, pipe: Pipe, control: ControlPipe, told: str
+    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path, told: str
 ) -> None:
-    """Also when the signal comes late: the record alone is enough."""
     passed: list[int] = []
+    open_attempt(pipe, control, tmp_path, sync="lockstep")
 
     def decide(sequence: int) -> None:
         control.release(sequence) if sequence < 3 else control.tell(told)
@@ -462,24 +312,7 @@ def counting(times: int) -> Iterator[int]:
         yield number
 
 
-def test_in_lockstep_the_signal_alone_ends_the_wait_too(lockstep: Session, pipe: Pipe, control: ControlPipe) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-
-    with Driver(pipe, control, lambda _: signal.pthread_kill(main, STOP_SIGNAL)), pytest.raises(StopTrial):
-        report({"loss": 1})
-
-
-def test_in_lockstep_a_thread_waits_no_longer_when_its_trial_has_ended(
-    lockstep: Session, pipe: Pipe, control: ControlPipe
-) -> None:
-    with Driver(pipe, control, lambda _: lockstep.end(b"how it ended")):
-        raised = in_thread(lambda: report({"loss": 1}))
-
-    assert raised == [StopTrial]
-
-
-def test_a_worker_that_is_gone_stops_the_trial_also_while_it_waits_in_lockstep(trial: Session, pipe: Pipe) -> None:
+def test_a_worker_that_is_gone_stops_the_trial_also_while_it_waits_in_lockstep(attempt: Session, pipe: Pipe) -> None:
     control = Pipe()
     lockstep = Session(start_message(sync="lockstep"), [pipe.write_end, control.read_end])
     waiting = threading.Thread(target=lambda: [eventually(pipe.reports), os.close(control.write_end)])
@@ -492,52 +325,6 @@ def test_a_worker_that_is_gone_stops_the_trial_also_while_it_waits_in_lockstep(t
     os.close(pipe.read_end)
     with pytest.raises(StopTrial):
         report({"loss": 1})
-
-
-@pytest.fixture
-def _interruptible() -> Iterator[None]:
-    """Have SIGINT raise KeyboardInterrupt, also where the tests were started in the background, which ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("_interruptible")
-def test_in_lockstep_an_interrupt_leaves_the_session_in_order(
-    lockstep: Session, pipe: Pipe, control: ControlPipe
-) -> None:
-    main = threading.main_thread().ident
-    assert main is not None
-
-    def decide(sequence: int) -> None:
-        signal.pthread_kill(main, signal.SIGINT) if sequence == 1 else control.release(sequence)
-
-    with Driver(pipe, control, decide):
-        with pytest.raises(KeyboardInterrupt):
-            report({"loss": 1})
-        report({"loss": 2})
-
-    control.tell("stop")
-    with pytest.raises(StopTrial):
-        signal.raise_signal(STOP_SIGNAL)
-    assert [metrics["loss"] for _, metrics in pipe.reports()] == [1, 2]
-
-
-def test_in_lockstep_threads_wait_each_for_its_own_report(lockstep: Session, pipe: Pipe, control: ControlPipe) -> None:
-    threads = [threading.Thread(target=lambda: report({"loss": 1})) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    eventually(lambda: len(pipe.reports()) == 4)
-    assert all(thread.is_alive() for thread in threads)
-
-    control.release(3)
-    eventually(lambda: sum(thread.is_alive() for thread in threads) == 1)
-    control.release(4)
-    for thread in threads:
-        thread.join(DEADLINE_S)
-
-
-# Checkpoints.
 
 
 def checkpoints_of(pipe: Pipe) -> list[tuple[Any, ...]]:
@@ -572,19 +359,6 @@ def test_a_dict_goes_before_the_report_that_names_it_with_what_it_has_counted(at
     assert pipe_reports(pipe)[2][1]["training_iteration"] == 30
 
 
-def test_a_draft_is_gone_once_it_is_saved(attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path) -> None:
-    attempt = open_attempt(pipe, control, tmp_path, store=made_store(tmp_path))
-    first, second = attempt.draft(), attempt.draft()
-    (first / "weights").write_text("heavy")
-
-    attempt.save(first)
-
-    assert not first.exists()
-    assert second.exists()
-    attempt = open_attempt(pipe, control, tmp_path, store="memory://checkpoints")
-    assert attempt.draft().is_relative_to(tmp_path / "attempt")
-
-
 @pytest.mark.parametrize(
     ("metric", "wrong", "error", "words"),
     [
@@ -613,90 +387,8 @@ def test_what_can_not_be_saved_or_reported_is_refused_in_a_trial_and_outside_and
     assert pipe.frames() == []
 
 
-@pytest.mark.parametrize(
-    ("told", "is_done", "sent"), [("pause", True, [("report", {"loss": 1}, "p-0007-2-1")]), ("stop", False, [])]
-)
-def test_a_pause_waits_for_a_checkpoint_that_is_being_saved_and_a_stop_does_not(
-    attempt: Session,
-    pipe: Pipe,
-    control: ControlPipe,
-    tmp_path: Path,
-    monkeypatch: Any,
-    told: str,
-    is_done: bool,
-    sent: list[Any],
-) -> None:
-    saved: list[Any] = []
-
-    def save(*what: Any) -> int:
-        control.tell(told)
-        signal.raise_signal(STOP_SIGNAL)
-        saved.append(what)
-        return 0
-
-    monkeypatch.setattr(type(open_store(str(tmp_path))), "save", save)
-    open_attempt(pipe, control, tmp_path, store=made_store(tmp_path))
-
-    with pytest.raises(StopTrial):
-        report({"loss": 1}, checkpoint=tmp_path)
-
-    assert (len(saved) == 1, checkpoints_of(pipe)) == (is_done, sent)
-
-
-def test_a_trial_goes_on_from_a_dict_and_its_counters_go_on_too(
-    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
-) -> None:
-    data = encode_dict({"epoch": 5}, {"training_iteration": 5, "time_total_s": 100.0})
-    open_attempt(pipe, control, tmp_path, checkpoint="m-0003-1-4", checkpoint_data=data)
-
-    checkpoint = mqtune.get_checkpoint()
-
-    assert checkpoint is not None
-    assert checkpoint is mqtune.get_checkpoint()
-    assert (checkpoint.id, checkpoint.data, checkpoint.counters["training_iteration"]) == (
-        "m-0003-1-4",
-        {"epoch": 5},
-        5,
-    )
-    report({"loss": 1})
-    report({"loss": 1, "training_iteration": 70})
-    report({"loss": 1}, checkpoint=checkpoint)
-    assert [metrics["training_iteration"] for _, metrics in pipe_reports(pipe)] == [6, 70, 8]
-    (_, _, data, counters) = next(sent for sent in checkpoints_of(pipe) if sent[0] == "held")
-    assert data == {"epoch": 5}
-    assert counters["training_iteration"] == 8
-    assert counters["time_total_s"] > 100
-
-
 def pipe_reports(pipe: Pipe) -> list[tuple[Any, Any]]:
     return [tuple(decode_value(body)[:2]) for kind, body in pipe.frames() if kind == FRAME_REPORT]
-
-
-def test_a_directory_is_fetched_once_into_the_attempts_folder_and_is_the_trials_own(
-    attempt: Session, pipe: Pipe, control: ControlPipe, tmp_path: Path
-) -> None:
-    url = made_store(tmp_path)
-    open_attempt(pipe, control, tmp_path, store=url)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "weights").write_text("heavy")
-    report({"loss": 1}, checkpoint=str(tmp_path / "model"))
-    assert checkpoints_of(pipe)[-1][-1] == "p-0007-2-1"
-
-    open_attempt(pipe, control, tmp_path, store=url, attempt=3, checkpoint="p-0007-2-1")
-    checkpoint = mqtune.get_checkpoint()
-
-    assert checkpoint is not None
-    assert checkpoint.path.is_relative_to(tmp_path / "attempt")
-    (checkpoint.path / "weights").write_text("heavier")
-    again = mqtune.get_checkpoint()
-    assert again is not None
-    assert (again.path / "weights").read_text() == "heavier"
-    report({"loss": 1}, checkpoint=again)
-    counters = open_store(url).fetch(CheckpointId("p-0007-3-1"), tmp_path / "copy")
-    assert (tmp_path / "copy" / "weights").read_text() == "heavier"
-    assert counters["training_iteration"] == 2
-    open_store(url).fetch(CheckpointId("p-0007-2-1"), tmp_path / "first")
-    assert (tmp_path / "first" / "weights").read_text() == "heavy"
 
 
 def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(
@@ -714,9 +406,6 @@ def test_a_checkpoint_that_is_gone_or_broken_is_an_error_each_time(
                 mqtune.get_checkpoint()
 
 
-# Where a trial is.
-
-
 def test_outside_a_trial_the_calls_do_no_harm(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert mqtune.get_checkpoint() is None
     assert not mqtune.should_checkpoint()
@@ -729,9 +418,6 @@ def test_outside_a_trial_the_calls_do_no_harm(tmp_path: Path, caplog: pytest.Log
         report({"loss": {1}})
 
     assert [(record.name, record.message) for record in caplog.records] == [("mqtune.report", "loss=0.123457  epoch=3")]
-
-
-# How a trainable ends.
 
 
 def ending_of(trainable: Callable[[dict[str, Any]], Any]) -> Ending:
@@ -765,21 +451,3 @@ def raising(error: BaseException) -> Callable[[dict[str, Any]], Any]:
 )
 def test_how_a_trainable_ended_is_told_by_what_it_raised(error: BaseException, end: AttemptEnd, kind: str) -> None:
     assert ending_of(raising(error))[:2] == (end, kind)
-
-
-def test_an_error_whose_text_is_no_unicode_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as one that carries the name of a file that is not UTF-8."""
-    # A trial's own output takes anything.
-    monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(io.BytesIO(), errors="backslashreplace"))
-
-    ended = ending_of(raising(ValueError("can't read data-\udcff.bin")))
-
-    assert b"can't read data-" in encode_value({"error": ended.error})
-
-
-def test_a_plain_script_shows_its_reports_without_setting_up_logging() -> None:
-    code = "import mqtune; mqtune.report({'loss': 0.5}); mqtune.report({'loss': 0.25})"
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stderr.splitlines() == ["loss=0.5", "loss=0.25"]

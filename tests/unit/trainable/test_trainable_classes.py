@@ -13,7 +13,6 @@ from attempts import AttemptHere
 
 import mqtune
 from mqtune import Checkpoint
-from mqtune.checkpoints import decode_dict, open_store
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable import TrainableSpec, export_model
@@ -91,9 +90,6 @@ def resumed(attempt: AttemptHere, tmp_path: Path, name: str, number: int = 2) ->
     return AttemptHere(tmp_path, attempt=number, checkpoint=name, checkpoint_data=attempt.dicts().get(name))
 
 
-# Steps.
-
-
 def test_a_class_is_set_up_stepped_until_it_is_done_and_cleaned_up_and_its_steps_are_counted(attempt: AttemptHere):
     own = a(Falls)
 
@@ -133,37 +129,6 @@ def test_a_step_that_returns_no_dict_is_an_error_that_names_the_class(attempt: A
     assert f"Anything.step returned {returned!r}" in ending.error
 
 
-# Checkpoints.
-
-
-def test_checkpoints_come_with_every_so_many_reports_and_the_last(attempt: AttemptHere):
-    attempt.run(a(InFolder, checkpoint_every=2, checkpoint_at_end=True), {"loss": 5})
-
-    assert attempt.checkpoints() == ["", "p-t1-1-1", "", "p-t1-1-2", "p-t1-1-3"]
-    assert open_store(str(attempt.store)).ids() == ["p-t1-1-1", "p-t1-1-2", "p-t1-1-3"]
-
-
-def test_totals_survive_a_resume(attempt: AttemptHere, tmp_path: Path):
-    class Counts(InDict):
-        def step(self):
-            return {**super().step(), "timesteps_this_iter": 10}
-
-    attempt.run(a(Counts, checkpoint_every=1), {"loss": 2})
-
-    with contextlib.closing(resumed(attempt, tmp_path, attempt.checkpoints()[0])) as again:
-        again.run(a(Counts), {"loss": 2})
-        assert again.values("timesteps_total") == [20]
-
-
-def test_a_dict_leaves_nothing_in_the_store(attempt: AttemptHere):
-    attempt.run(a(InDict, checkpoint_every=1), {"loss": 4})
-
-    assert [name[0] for name in attempt.checkpoints()] == ["m"] * 4
-    assert [decode_dict(data)[0] for data in attempt.dicts().values()] == [{"loss": loss} for loss in (3, 2, 1, 0)]
-    assert open_store(str(attempt.store)).ids() == []
-    assert list((attempt.folder / "attempt").iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("save", "error"),
     [
@@ -189,9 +154,6 @@ def test_a_checkpoint_for_a_class_that_can_not_load_it_is_an_error(attempt: Atte
 
     assert ending.error_type == "ConfigurationError"
     assert "has no load_checkpoint" in ending.error
-
-
-# Being told, and cleaning up.
 
 
 def broken(self, *args):
@@ -258,41 +220,6 @@ def test_a_paused_trial_goes_on_from_its_checkpoint(attempt: AttemptHere, tmp_pa
         assert again.values("training_iteration") == [2, 3, 4, 5]
 
 
-def test_in_lockstep_a_stop_comes_between_two_steps_and_the_end_is_saved(tmp_path: Path):
-    with contextlib.closing(AttemptHere(tmp_path, sync="lockstep")) as attempt:
-        attempt.clear(1)
-        own = a(InFolder, on_step=lambda self: self.loss == 3 and attempt.write(b"S"), checkpoint_at_end=True)
-
-        assert attempt.run(own, {"loss": 5}).end is STOPPED
-        assert own.log == ["setup", "step 4", "step 3", "save", "cleanup"]
-        assert attempt.saved() == ["p-t1-1-1"]
-
-
-def test_a_checkpoint_that_can_not_be_saved_is_said_once(attempt: AttemptHere, capsys: pytest.CaptureFixture[str]):
-    own = a(Falls, on_step=lambda self: attempt.want_saved(1))
-
-    assert attempt.run(own, {"loss": 4}).end is COMPLETED
-    assert capsys.readouterr().err.count("has no save_checkpoint") == 1
-
-
-def test_an_error_in_cleanup_fails_a_trial_that_was_well_and_does_not_hide_an_earlier_one(
-    attempt: AttemptHere, tmp_path: Path
-):
-    ending = attempt.run(a(Falls, cleanup=untidy), {"loss": 1})
-    with contextlib.closing(AttemptHere(tmp_path / "second")) as second:
-        both = second.run(a(Falls, step=broken, cleanup=untidy), {"loss": 1})
-
-    assert (ending.end, ending.error_type) == (AttemptEnd.FAILED, "OSError")
-    assert attempt.values() == [0]
-    assert both.error_type == "ValueError"
-    assert "ValueError: broken" in both.error
-    assert "Own.cleanup raised" in both.error
-    assert "OSError: untidy" in both.error
-
-
-# What is refused when it is given.
-
-
 class NoTrainable:
     def step(self):
         return {}
@@ -331,9 +258,6 @@ class SavesNothing(Falls):
 def test_a_class_that_can_not_be_tuned_is_refused_with_the_reason(trainable, shown):
     with pytest.raises(TrainableNotFound, match=shown):
         TrainableSpec.of(trainable)
-
-
-# Exports.
 
 
 class Exports(InDict):

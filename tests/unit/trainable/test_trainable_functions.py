@@ -15,10 +15,8 @@ import pytest
 from attempts import AttemptHere
 
 import mqtune
-from mqtune.checkpoints import encode_dict, open_store
-from mqtune.core.errors import TrainableNotFound
-from mqtune.core.trial import AttemptEnd, CheckpointId
-from mqtune.trainable import TrainableSpec
+from mqtune.checkpoints import encode_dict
+from mqtune.core.trial import AttemptEnd
 
 
 @pytest.fixture
@@ -26,9 +24,6 @@ def attempt(tmp_path: Path) -> Iterator[AttemptHere]:
     attempt = AttemptHere(tmp_path)
     yield attempt
     attempt.close()
-
-
-# Signatures.
 
 
 def got(*, reporter: object = "none", checkpoint_dir: object = "none") -> dict[str, Any]:
@@ -77,15 +72,6 @@ async def waits_and_yields(config):
     yield {}
 
 
-@pytest.mark.parametrize("function", [waits, waits_and_yields])
-def test_an_async_function_is_refused(function):
-    with pytest.raises(TrainableNotFound, match="async"):
-        TrainableSpec.of(function)
-
-
-# Reporters.
-
-
 def test_a_function_reports_with_the_reporter_that_it_takes(attempt: AttemptHere):
     seen: list[Any] = []
 
@@ -101,24 +87,6 @@ def test_a_function_reports_with_the_reporter_that_it_takes(attempt: AttemptHere
     assert all("done" not in report and report["time_this_iter_s"] >= 0 for report in attempt.rows())
     assert seen == ["t1", "exp_t1", str(attempt.folder / "attempt")]
     assert os.path.isdir(seen[2])
-
-
-def test_done_reports_and_ends_the_trial_at_once(attempt: AttemptHere):
-    after = []
-
-    def train(config, reporter):
-        try:
-            reporter(loss=1, done=True)
-        except Exception:
-            after.append("swallowed")
-        after.append("went on")
-
-    assert attempt.run(train).end is AttemptEnd.COMPLETED
-    assert attempt.values() == [1]
-    assert after == []
-
-
-# What a function returns.
 
 
 def stops(config):
@@ -148,55 +116,6 @@ def test_these_are_the_reports_of_a_function(attempt: AttemptHere, train, report
     assert attempt.reports() == reports
 
 
-LAST = {"loss": 1.5, "note": "a"}
-
-
-@pytest.mark.parametrize(
-    ("returned", "again"),
-    [(LAST, False), ({"loss": 1.5}, False), (1.5, False), ({**LAST, "note": "b"}, True), ({"loss": 1.5, "more": 1}, True), (2.5, True)],
-)  # fmt: skip
-def test_what_the_last_report_has_is_not_reported_again_at_the_end(attempt: AttemptHere, returned, again):
-    def train(config):
-        mqtune.report({"loss": 0.5})
-        mqtune.report(LAST)
-        return returned
-
-    attempt.run(train)
-
-    assert len(attempt.reports()) == 2 + again
-
-
-@pytest.mark.parametrize("returned", ["0.5", True, [1], object(), {1, 2}])
-def test_anything_else_that_is_returned_is_an_error_that_names_it(attempt: AttemptHere, returned):
-    def train(config):
-        mqtune.report({"loss": 1})
-        return returned
-
-    ending = attempt.run(train)
-
-    assert (ending.end, ending.error_type) == (AttemptEnd.FAILED, "TypeError")
-    assert f"train returned {returned!r}, which is {type(returned).__name__}" in ending.error
-    assert attempt.values() == [1]
-
-
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (math.nan, math.nan)])
-def test_a_dict_that_has_changed_since_it_was_reported_is_reported_again(
-    attempt: AttemptHere, before: float, after: float
-):
-    def train(config):
-        metrics = {"loss": before}
-        mqtune.report(metrics)
-        metrics["loss"] = after
-        return metrics
-
-    attempt.run(train)
-
-    assert attempt.values() == ([1, 2] if after == 2 else [pytest.approx(math.nan, nan_ok=True)])
-
-
-# Generators.
-
-
 def test_a_generator_is_stopped_at_its_yield_and_cleans_up(attempt: AttemptHere):
     seen = []
 
@@ -214,25 +133,6 @@ def test_a_generator_is_stopped_at_its_yield_and_cleans_up(attempt: AttemptHere)
 
     assert attempt.run(train).end is AttemptEnd.STOPPED
     assert seen == ["cleaned up"]
-
-
-def test_what_a_generator_yields_and_can_not_be_reported_is_raised_at_its_yield(attempt: AttemptHere):
-    def train(config):
-        try:
-            yield "text"
-        except TypeError as error:
-            yield {"caught": str(error)}
-        yield object()
-
-    ending = attempt.run(train)
-
-    assert "train yielded 'text'" in attempt.values("caught")[0]
-    assert ending.error_type == "TypeError"
-    assert "test_trainable_functions.py" in ending.error
-    assert "function.py" not in ending.error.splitlines()[1]
-
-
-# Checkpoints as folders.
 
 
 def trained(attempt: AttemptHere) -> str:
@@ -268,17 +168,6 @@ def test_a_checkpoint_dir_becomes_the_checkpoint_of_the_next_report_and_is_given
     assert found == ["two"]
 
 
-def test_a_checkpoint_dir_after_the_last_report_is_saved_at_the_end(attempt: AttemptHere):
-    def train(config):
-        mqtune.report({"loss": 1})
-        with mqtune.checkpoint_dir(1) as folder:
-            Path(folder, "weights").write_text("last")
-
-    attempt.run(train)
-
-    assert attempt.saved() == ["p-t1-1-1"]
-
-
 def test_a_checkpoint_dir_whose_block_fails_is_no_checkpoint(attempt: AttemptHere):
     def train(config):
         try:
@@ -291,26 +180,6 @@ def test_a_checkpoint_dir_whose_block_fails_is_no_checkpoint(attempt: AttemptHer
 
     assert attempt.run(train).end is AttemptEnd.COMPLETED
     assert attempt.checkpoints() == [""]
-
-
-def test_the_last_of_two_checkpoint_dirs_counts_and_outside_a_trial_one_goes_away(attempt: AttemptHere):
-    with mqtune.checkpoint_dir() as folder:
-        (folder / "weights").touch()
-    assert not os.path.exists(folder)
-
-    def train(config):
-        for number in (1, 2):
-            with mqtune.checkpoint_dir(number) as folder:
-                (folder / f"weights-{number}").touch()
-        mqtune.report({"loss": 1})
-
-    attempt.run(train)
-
-    (saved,) = attempt.store.rglob("weights-*")
-    assert saved.name == "weights-2"
-
-
-# What comes with every report.
 
 
 class Watch:
@@ -369,33 +238,6 @@ def test_every_report_has_its_iteration_and_times_from_the_attempts_own_beginnin
 
         assert counted(one) == expected
         assert one.values() == [1, 1, 2]
-
-
-def test_what_a_report_itself_takes_is_not_the_trials_time(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """Such as saving a checkpoint, or waiting for the decision on it."""
-    kind = type(open_store(str(tmp_path)))
-    save = kind.save  # type: ignore[method-assign]
-
-    def slowly(*arguments: Any) -> int:
-        watch.now += 50
-        return save(*arguments)
-
-    monkeypatch.setattr(kind, "save", slowly)
-    (model := tmp_path / "model").mkdir()
-
-    def function(config):
-        for seconds in (2, 3):
-            watch.now += seconds
-            mqtune.report({"loss": 1}, checkpoint=model)
-
-    with contextlib.closing(AttemptHere(tmp_path)) as one:
-        one.run(function)
-
-        assert counted(one) == [(1, 2.0, 2.0), (2, 3.0, 5.0)]
-        counters = open_store(str(one.store)).fetch(CheckpointId("p-t1-1-2"), tmp_path / "copy")
-        assert counters == {"training_iteration": 2, "time_total_s": 5.0}
 
 
 def test_a_function_with_a_checkpoint_dir_that_is_resumed_from_a_dict_gets_a_folder_with_it(tmp_path: Path):

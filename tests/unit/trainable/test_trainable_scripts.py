@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,24 +17,11 @@ from attempts import ForkedTrial, TrialProcess
 from hypothesis import given, strategies as st
 from waiting import eventually, lives
 
-from mqtune.checkpoints import decode_dict, open_store
-from mqtune.core.codec import encode_value
-from mqtune.core.errors import TrainableNotFound
-from mqtune.trainable import (
-    PAUSE,
-    STOP,
-    FrozenCode,
-    MetricLines,
-    TrainableSpec,
-    WatchedFolder,
-    fingerprint,
-)
+from mqtune.checkpoints import open_store
+from mqtune.trainable import PAUSE, STOP, MetricLines, TrainableSpec, WatchedFolder
 
 Trial = Callable[..., TrialProcess]
 Kind = type[TrialProcess]
-
-#: Shows what it was given, as one report.
-SHOW = "import mqtune, sys; mqtune.report({'given': sys.argv[1:]})"
 
 
 def written(folder: Path, code: str, name: str = "train.py") -> Path:
@@ -83,65 +69,6 @@ def store(tmp_path: Path) -> str:
     return url
 
 
-# What a script may be.
-
-
-def test_a_script_is_named_by_its_path_below_the_code_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "jobs").mkdir()
-    written(tmp_path / "jobs", "pass")
-    monkeypatch.chdir(tmp_path)
-
-    spec, root = TrainableSpec.of("jobs/train.py")
-
-    assert spec == TrainableSpec("train", script="jobs/train.py", kind="script")
-    assert (str(spec), root) == ("jobs/train.py", tmp_path)
-    assert spec.load(root) == tmp_path / "jobs" / "train.py"
-    assert TrainableSpec.of(Path("jobs/../jobs/train.py")) == (spec, root)
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert TrainableSpec.of(root / "jobs" / "train.py")[1] == root / "jobs", "of one elsewhere it is its folder"
-
-
-def test_a_script_that_is_not_there_or_no_file_is_refused(tmp_path: Path):
-    with pytest.raises(TrainableNotFound, match=r"train\.py' does not exist"):
-        TrainableSpec.of(tmp_path / "train.py")
-    with pytest.raises(TrainableNotFound, match="is not a file"):
-        TrainableSpec.of(tmp_path)
-
-
-# Arguments.
-
-
-NASTY = ["a b", 'it\'s "quoted"', "two\nlines", "$HOME `id` ; rm *", "\\ %s ü", "", "--not-a-name", "#"]
-
-
-def test_texts_arrive_unchanged(trial: Trial):
-    one = trial(SHOW, {f"k{number}": text for number, text in enumerate(NASTY)})
-
-    assert one.wait()["end"] == "completed"
-    assert one.values("given")[0] == [
-        *(word for number, text in enumerate(NASTY[:6]) for word in (f"--k{number}", text)),
-        "--k6=--not-a-name", "--k7", "#",
-    ]  # fmt: skip
-
-
-def test_a_config_may_come_as_one_json_file(trial: Trial):
-    code = """
-        import argparse, json, mqtune
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--st_config_json_filename")
-        mqtune.report({"config": json.load(open(parser.parse_args().st_config_json_filename))})
-        """
-    config = {"text": NASTY, "lr": 0.1, "nested": {"a": [1, None, True]}}
-
-    one = trial(code, config, options={"pass_config": "json"})
-
-    assert one.wait()["end"] == "completed"
-    assert one.values("config") == [config]
-
-
-# Arguments and metrics as the program has them.
-
 EPOCHS = r"epoch (?P<epoch>\d+): loss (?P<loss>\S+)"
 
 
@@ -167,46 +94,6 @@ def test_metrics_are_read_from_output_and_errors_which_are_logged_as_they_were(t
     )
     assert one.stdout() == "epoch 1: loss 0.5\n"
     assert one.stderr() == "epoch 2: loss nan\nepoch 3: loss 1e-05"
-
-
-def test_a_module_is_run_as_python_does_it_from_any_folder(trial: Trial, tmp_path: Path):
-    code = """
-        import mqtune, sys
-        from . import sizes
-        mqtune.report({"loss": sizes.N, "given": sys.argv[1:], "name": __name__, "package": __package__})
-        """
-    package = tmp_path / "code" / "package"
-    package.mkdir(parents=True)
-    written(package, "N = 3", "sizes.py")
-    (tmp_path / "own").mkdir()
-    for number, (module, file) in enumerate({"package.train": "train.py", "package": "__main__.py"}.items(), 1):
-        one = trial(
-            code, {"lr": 1}, f"package/{file}", attempt=number,
-            call=call(module=module), working_dir=str(tmp_path / "own"),
-        )  # fmt: skip
-
-        assert one.wait()["end"] == "completed", one.stderr()
-        report = one.reports()[0]
-        assert report == {"loss": 3, "given": ["--lr", "1"], "name": "__main__", "package": "package"}
-
-
-@pytest.mark.parametrize(
-    ("given_call", "message"),
-    [
-        (call(metrics=["("]), "is not a regular expression"),
-        (call([["{rate}"]]), "names 'rate'"),
-    ],
-)
-def test_a_call_that_makes_no_sense_fails_its_trial_with_the_reason(trial: Trial, given_call: Any, message: str):
-    one = trial("print('begun')", {"lr": 1}, call=given_call)
-
-    end = one.wait()
-
-    assert (end["end"], one.stdout()) == ("failed", "")
-    assert message in end["error"]
-
-
-# Reports by printing.
 
 
 def test_a_program_in_any_language_reports_by_printing(trial: Trial):
@@ -279,91 +166,6 @@ def test_a_report_that_was_printed_and_is_too_large_to_be_read_is_told():
     assert len(str(problem)) < 2_000
 
 
-# Reports by the function.
-
-
-def test_a_python_script_reports_as_a_function_does(trial: Trial):
-    code = """
-        import mqtune
-        context = mqtune.get_context()
-        mqtune.report({"loss": 1, "which": [context.trial, context.attempt, context.experiment]})
-        mqtune.report({"loss": 2}, checkpoint={"epoch": 2})
-        mqtune.save_checkpoint({"epoch": 3})
-        assert mqtune.get_checkpoint() is None
-        """
-    one = trial(code)
-
-    assert one.wait()["end"] == "completed"
-    assert one.values() == [1, 2]
-    assert one.values("which")[0] == ["t1", 1, "exp"]
-    assert one.checkpoints() == ["", "m-t1-1-1"]
-    assert one.saved() == ["m-t1-1-2"]
-    assert [decode_dict(data)[0] for data in one.dicts().values()] == [{"epoch": 2}, {"epoch": 3}]
-
-
-def test_a_script_saves_dicts_or_folders_and_is_resumed_from_them(trial: Trial, store: str):
-    code = """
-        import mqtune, pathlib, sys
-        before = mqtune.get_checkpoint()
-        if sys.argv[2] == "dict":
-            start = 0 if before is None else before.data["epoch"]
-            mqtune.report({"loss": start}, checkpoint={"epoch": start + 1})
-            sys.exit()
-        start = 0 if before is None else int((before.path / "epoch").read_text())
-        with mqtune.checkpoint_dir(1) as folder:
-            pathlib.Path(folder, "epoch").write_text(str(start + 1))
-        mqtune.report({"loss": start})
-        """
-    for number, kind in ((1, "dict"), (3, "folder")):
-        first = trial(code, {"kind": kind}, store=store, attempt=number)
-        assert first.wait()["end"] == "completed"
-        (name,) = first.checkpoints()
-        given = {"checkpoint": name, "checkpoint_data": first.dicts().get(name)}
-        second = trial(code, {"kind": kind}, store=store, attempt=number + 1, **given)
-        assert second.wait()["end"] == "completed"
-
-        assert (first.values(), second.values(), second.values("training_iteration")) == ([0], [1], [2])
-
-
-def test_a_script_with_a_strict_parser_gets_no_folder_unless_checkpoints_were_asked_for(trial: Trial, store: str):
-    """Where all runs on one machine there is a store in any case."""
-    code = """
-        import argparse, mqtune
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--lr", type=float)
-        mqtune.report({"loss": parser.parse_args().lr})
-        """
-    one = trial(code, {"lr": 0.5}, store=store, options={})
-
-    assert (one.wait()["end"], one.values()) == ("completed", [0.5])
-
-
-def test_only_the_script_itself_reports_and_not_what_it_starts(trial: Trial):
-    code = """
-        import mqtune, os, subprocess, sys
-        mqtune.report({"loss": 1})
-        inner = "import mqtune; mqtune.report({'loss': 2})"
-        done = subprocess.run([sys.executable, "-c", inner], capture_output=True, text=True)
-        forked = os.fork()
-        if forked == 0:
-            try:
-                mqtune.report({"loss": 3})
-            except RuntimeError as error:
-                os._exit(7)
-            os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
-        mqtune.report({"loss": done.stderr.splitlines()[-1], "code": code})
-        """
-    one = trial(code)
-
-    assert one.wait()["end"] == "completed", one.stderr()
-    assert "child process of the trial's script" in one.values()[1]
-    assert one.values("code") == [None, 7]
-
-
-# Its end.
-
-
 def test_a_script_that_fails_is_told_with_its_code_or_the_signal_and_its_last_words(trial: Trial):
     code = """
         import os, signal, sys
@@ -383,14 +185,6 @@ def test_a_script_that_fails_is_told_with_its_code_or_the_signal_and_its_last_wo
         assert one.values() == [1]
         assert one.exit_code == (3 if how == "exits" else 139)
         assert one.stderr().count("the disk is full") == 1
-
-
-def test_a_script_without_a_first_line_that_names_its_interpreter_is_a_clear_error(trial: Trial):
-    one = trial("echo hello\n", name="run")
-    said = one.wait()
-
-    assert (said["end"], said["error_type"]) == ("failed", "ConfigurationError")
-    assert "#!/bin/sh" in said["error"]
 
 
 def test_what_is_printed_without_a_flush_is_reported_at_once_and_a_stop_ends_the_script_and_what_it_started(
@@ -435,56 +229,6 @@ def test_a_stop_is_raised_in_a_script_that_reports_so_that_it_cleans_up(trial: T
     assert one.stderr() == ""
 
 
-def test_a_script_with_a_handler_of_its_own_for_the_signal_keeps_it(trial: Trial):
-    code = """
-        import mqtune, signal, sys, time
-        signal.signal(signal.SIGTERM, lambda *_: (print("bye"), sys.exit(0)))
-        mqtune.report({"loss": 1})
-        print("reported", flush=True)
-        time.sleep(600)
-        """
-    one = trial(code)
-    # In the middle of the report it would be told by that.
-    one.wait_for(lambda one: one.reports() and "reported\n" in one.stdout())
-
-    one.tell(STOP)
-
-    assert one.wait()["end"] == "stopped"
-    assert one.stdout() == "reported\nbye\n"
-
-
-def test_what_is_printed_after_the_stop_is_logged_and_not_reported(trial: Trial):
-    code = """
-        #!/bin/sh
-        trap 'echo "[tune-metric]: {\\"loss\\": 2}"; exit 0' TERM
-        echo '[tune-metric]: {"loss": 1}'
-        # A child that the shell has only just forked may miss the signal, and would keep the output open for as long as it sleeps.
-        while true; do sleep 0.1; done
-        """
-    one = trial(code, name="run")
-    one.wait_for(lambda one: one.reports())
-
-    one.tell(STOP)
-
-    assert one.wait()["end"] == "stopped"
-    assert one.values() == [1]
-    assert '"loss": 2' in one.stdout()
-
-
-def test_a_script_that_leaves_a_process_with_its_output_ends_all_the_same(trial: Trial):
-    code = """
-        #!/bin/sh
-        sleep 600 &
-        echo '[tune-metric]: {"loss": 1}'
-        """
-    one = trial(code, name="run")
-
-    one.wait_for(lambda one: any(kind == 2 for kind, _ in one.frames()))
-    assert one.end()["end"] == "completed"
-
-
-# Syne Tune's folder for checkpoints.
-
 #: Counts epochs, on from its checkpoint, and saves before it reports.
 SYNE_TUNE = """
 import argparse, json, os, pathlib, sys, time
@@ -520,23 +264,6 @@ def test_what_a_script_wrote_for_syne_tune_is_a_checkpoint_that_it_is_resumed_fr
     assert second.checkpoints()[-1] or second.saved()
 
 
-def test_what_a_script_wrote_after_its_last_report_is_saved_at_its_end(trial: Trial, tmp_path: Path, store: str):
-    # It writes when its report has been sent: what it had written before would go with that.
-    code = f"""
-        #!/bin/sh
-        echo '[tune-metric]: {{"loss": 1}}'
-        for _ in $(seq 3000); do [ -e {tmp_path}/sent ] && break; sleep 0.01; done
-        mkdir -p "$2" && echo done > "$2/model"
-        """
-
-    one = trial(code, store=store, name="run")
-    one.wait_for(lambda one: one.reports())
-    (tmp_path / "sent").touch()
-
-    assert one.wait()["end"] == "completed", one.stderr()
-    assert one.saved() == ["p-t1-1-1"]
-
-
 def test_a_folder_is_taken_when_it_has_changed_and_is_whole(tmp_path: Path):
     folder, drafts = WatchedFolder(tmp_path / "watched"), iter(range(100))
 
@@ -561,42 +288,6 @@ def test_a_folder_is_taken_when_it_has_changed_and_is_whole(tmp_path: Path):
     assert (folder.take(draft, before=time.time()) / "model").read_text() == "three"
     assert WatchedFolder(folder.path).take(lambda: pytest.fail("copied")) is None, "what was there before is not new"
 
-
-def test_a_folder_that_changes_while_it_is_copied_is_not_taken(tmp_path: Path):
-    folder = WatchedFolder(tmp_path / "watched")
-    folder.path.mkdir()
-    (folder.path / "model").write_text("one")
-
-    def draft() -> Path:
-        (folder.path / "model").write_text("one and a half")
-        path = tmp_path / "draft"
-        path.mkdir()
-        return path
-
-    assert folder.take(draft) is None
-    assert not (tmp_path / "draft").exists()
-
-
-# Where it runs.
-
-
-def test_a_script_and_what_it_runs_find_their_trial_and_the_folder_of_its_own_in_the_environment(
-    trial: Trial, tmp_path: Path
-):
-    code = f"""
-        #!/bin/sh
-        echo "$MQTUNE_EXPERIMENT $MQTUNE_TRIAL $MQTUNE_ATTEMPT $MQTUNE_TRIAL_FOLDER $(pwd)"
-        {sys.executable} -c 'import mqtune; mqtune.report({{"loss": str(mqtune.get_context().folder)}})'
-        """
-    one = trial(code, {"lr": 1}, name="run", attempt=3, options={"pass_config": "json"})
-
-    assert one.wait()["end"] == "completed", one.stderr()
-    own = one.folder / "attempt"
-    assert one.stdout() == f"exp t1 3 {own} {os.getcwd()}\n"
-    assert one.values() == [str(own)]
-
-
-# A fork in place of an interpreter.
 
 #: Shows all that a program can see of how it was started; it imports first what takes longest.
 PROBE = """
@@ -628,12 +319,9 @@ print(j.dumps(described, sort_keys=True), flush=True)
 #: How scripts end; each ends otherwise.
 ENDINGS = {
     "well": "",
-    "text": "sys.exit('this is\\nwhy')",
     "error": "def fails(): raise KeyError(1) from ValueError(2)\nfails()",
-    "interrupt": "raise KeyboardInterrupt",
     "hook": "sys.excepthook = lambda kind, error, trace: print('hooked', kind, trace.tb_lineno, trace.tb_next)\n1 / 0",
     "thread": "threading.Thread(target=lambda: (threading.Event().wait(0.05), print('thread'))).start()",
-    "daemon": "threading.Thread(target=threading.Event().wait, daemon=True).start()",
     "closed": "atexit.unregister(print)\nsys.stdout.close()",
     "signal": "os.kill(os.getpid(), signal.SIGTERM)",
 }
@@ -706,8 +394,6 @@ def test_packages_that_a_script_imports_first_are_imported_once_and_its_own_modu
     "code",
     [
         "import threading as t; t.Thread(target=t.Event().wait, name='it', daemon=True).start()",
-        "import socket; pair = socket.socketpair()",
-        "import subprocess; process = subprocess.Popen(['sleep', '600'])",
         "import sys; sys.exit(0) if len(sys.argv) < 2 else None",
     ],
 )
@@ -720,36 +406,3 @@ def test_a_package_behind_which_no_fork_is_safe_is_imported_by_each_script(
 
     assert one.wait()["end"] == "completed", one.stderr()
     assert one.stdout() == "True x ['--lr', '1']\n"
-
-
-def test_a_script_that_has_changed_since_the_experiment_began_runs_as_it_was(tmp_path: Path):
-    folder = tmp_path / "code"
-    folder.mkdir()
-    script = written(folder, "import argparse\nimport sys\nprint(__name__, __file__, sys.argv, sys.path[0])\n1 / 0")
-    kept, wanted = tmp_path / "kept", fingerprint(script.read_bytes(), is_run=True)
-    FrozenCode(kept, {str(script): wanted}, is_run=True)
-    manifest = kept / "manifest"
-    manifest.write_bytes(encode_value({str(script): wanted}))
-    script.write_text("print('edited'")
-    spec = TrainableSpec("train", script=script.name, kind="script")
-
-    with contextlib.closing(ForkedTrial(tmp_path, spec, folder, manifest=manifest, store="", options={})) as one:
-        one.start({"lr": 1})
-        ended = one.wait()
-
-    assert one.stdout() == f"__main__ {script} {[str(script), '--lr', '1']} {folder}\n"
-    assert (ended["end"], ended["error_type"]) == ("failed", "Exited")
-    trace = "ZeroDivisionError: division by zero\n"
-    assert one.stderr().endswith(trace)
-    assert one.stderr().count("File ") == 1
-
-
-def test_a_module_beside_a_script_that_hides_one_of_pythons_own_is_imported_as_ever(trial: Trial, tmp_path: Path):
-    (tmp_path / "code").mkdir()
-    written(tmp_path / "code", "WHOSE = 'mine'", "uuid.py")
-    written(tmp_path / "code", "WHOSE = 'mine'", "shutil.py")
-
-    one = trial("import shutil, uuid; print(shutil.WHOSE, uuid.WHOSE)")
-
-    assert one.wait()["end"] == "completed", one.stderr()
-    assert one.stdout() == "mine mine\n"

@@ -72,27 +72,6 @@ def spec(**values: Any) -> TrainableSpec:
     return TrainableSpec.decode({"name": "train", **values})
 
 
-# What is found.
-
-
-@pytest.mark.parametrize("name", ["train", "wrapped", "Holder.train"])
-def test_what_a_module_below_the_code_root_defines_is_found(root: Path, module: str, name: str):
-    assert callable(spec(name=name, module=module).load(root))
-
-
-def test_a_code_root_that_is_a_link_is_the_folder_behind_it_and_a_link_to_a_file_below_it_is_that_file(
-    root: Path, module: str, tmp_path: Path
-):
-    (tmp_path / "current").symlink_to(root)
-    (root / "linked.py").symlink_to(root / f"{module}.py")
-
-    assert spec(module=module).locate(tmp_path / "current") == tmp_path / "current" / f"{module}.py"
-    assert spec(script="linked.py", kind="script").locate(root) == root / "linked.py"
-
-
-# What is not.
-
-
 NOT_ITS_OWN = (
     "subprocess.call call process.run os.system os.path.join OrderedDict __builtins__ train.__globals__ absent"
 )
@@ -140,26 +119,12 @@ def test_what_only_a_driver_may_do_at_import_is_an_error_with_the_line_that_is_l
     assert sys.stdin is before
 
 
-def test_code_that_only_looks_at_standard_input_is_imported(root: Path, module: str):
-    (root / f"{module}.py").write_text(f"{CODE}\nimport sys\nassert not sys.stdin.isatty()\n")
-
-    assert spec(module=module).load(root)
-
-
 @pytest.mark.parametrize(
     "name", ["os", "subprocess", "json.tool", "mqtune.cli", "mqtune.cli.digits", "pytest", "pip", "builtins"]
 )
 def test_an_installed_module_is_not_below_the_code_root(root: Path, name: str):
     with pytest.raises(TrainableNotFound, match="is not below the code root"):
         spec(name="main", module=name).load(root)
-
-
-def test_a_file_that_is_called_like_a_module_of_pythons_doesnt_lend_it_its_place(root: Path):
-    # The one that Python has imported already would be used.
-    (root / "subprocess.py").write_text("def call(config): pass")
-
-    with pytest.raises(TrainableNotFound, match=r"module 'subprocess' is .*subprocess.py here, and not .*another name"):
-        spec(name="call", module="subprocess").load(root)
 
 
 def outside(tmp_path: Path) -> Path:
@@ -180,14 +145,6 @@ def test_no_path_of_a_script_leads_out(root: Path, tmp_path: Path, kind: str, na
 
     with pytest.raises(TrainableNotFound, match="code root"):
         spec(script=name.format(tmp=tmp_path), kind=kind).locate(root)
-
-
-@pytest.mark.parametrize("name", ["..outside", "....outside", ".", "..", "/etc/passwd", "a/b", "a..b", ".a", "a."])
-def test_no_name_of_a_module_leads_out(root: Path, tmp_path: Path, name: str):
-    outside(tmp_path)
-
-    with pytest.raises(TrainableNotFound, match="code root"):
-        spec(module=name).locate(root)
 
 
 def link_to_file(root: Path, target: Path) -> str:
@@ -234,40 +191,19 @@ def test_the_programs_of_a_virtual_environment_in_the_code_root_are_no_trainable
 @pytest.mark.parametrize(
     "values",
     [
-        {"name": 5},
-        {"name": None},
-        {"name": "train\0"},
-        {"name": "x" * 100_000},
-        {"module": ["os"]},
-        {"script": b"x.py"},
-        {"script": "x\0.py"},
-        {"kind": "shell"},
-        {"kind": ["script"]},
-        {"kind": None},
-        {"adapter": 5},
-        {"adapter": "os:system"},
-        {"adapter": "mqtune.cli"},
-        {"adapter": "mqtune.__main__:main"},
-        {"adapter": "mqtune_extras.trial:as_trainable"},
+        *({"name": name} for name in (5, None, "train\0", "x" * 100_000)),
+        *({"kind": kind} for kind in ("shell", ["script"], None)),
+        *({"module": ["os"]}, {"script": b"x.py"}, {"script": "x\0.py"}),
+        *(
+            {"adapter": path}
+            for path in (5, "os:system", "mqtune.cli", "mqtune.__main__:main", "mqtune_extras.trial:adapt")
+        ),
         {"adapter": "mqtune.integrations.optuna_trial:as_trainable", "kind": "class"},
     ],
 )
 def test_what_names_no_trainable_is_refused_before_anything_is_looked_for(values: dict[str, Any]):
     with pytest.raises(TrainableNotFound, match="names no trainable"):
         spec(**values)
-
-
-def test_an_adapter_makes_the_trainable_and_is_named_only_where_there_is_one(root: Path, module: str):
-    pytest.importorskip("optuna")
-    path = "mqtune.integrations.optuna_trial:as_trainable"
-    found = spec(module=module, adapter=path)
-
-    trainable = found.load(root)
-
-    assert callable(trainable)
-    assert trainable.__module__ == "mqtune.integrations.optuna_trial"
-    assert TrainableSpec.decode(found.encode()) == found
-    assert "adapter" not in spec(module=module).encode()
 
 
 @pytest.mark.parametrize("path", ["mqtune.nowhere:adapt", "mqtune.cli:main", "mqtune.trainable.spec:function_of"])

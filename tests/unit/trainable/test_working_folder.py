@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import glob
-import logging
 import os
 import shutil
-import socket
 import stat
 import tempfile
 from collections.abc import Mapping
@@ -92,17 +89,6 @@ def attempt(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> A
     return attempt
 
 
-def test_relative_reads_find_the_files_of_the_program(attempt: Attempt, project: Path):
-    reads = {"data.csv": "1,2", "data/train.csv": "3,4", ".git/HEAD": "ref", "../shared/x.csv": "shared"}
-    for path, content in {**reads, "../project/data.csv": "1,2"}.items():
-        assert Path(path).read_text(encoding="utf-8") == content
-    assert Path.cwd().name == project.name
-    assert {str(path) for path in Path().rglob("*.csv")} == {
-        str(path.relative_to(project)) for path in project.rglob("*.csv")
-    }
-    assert sorted(glob.glob("**", recursive=True)) == sorted(glob.glob("**", root_dir=project, recursive=True))
-
-
 @pytest.mark.parametrize("is_new", [True, False])
 def test_a_target_that_is_a_link_to_the_working_folder_is_replaced(attempt: Attempt, is_new: bool):
     attempt.target.symlink_to(attempt.folder)
@@ -114,13 +100,6 @@ def test_a_target_that_is_a_link_to_the_working_folder_is_replaced(attempt: Atte
     assert attempt.target.exists() == is_new
     assert not attempt.place.exists()
     assert not attempt.settle(), "nothing is left"
-
-
-def test_missing_folders_above_the_target_are_made(attempt: Attempt, tmp_path: Path):
-    Path("new").touch()
-
-    assert settle(attempt.place, attempt.folder, tmp_path / "experiment/trial/1")
-    assert names(tmp_path / "experiment") == {"trial/1/new"}
 
 
 def test_files_written_to_the_parent_are_kept_in_a_folder_of_that_name(attempt: Attempt, project: Path):
@@ -147,38 +126,6 @@ def test_a_program_may_delete_its_working_folder(attempt: Attempt, project: Path
     assert tree(project.parent) == before
 
 
-def test_a_deleted_record_keeps_links_and_loses_nothing(attempt: Attempt, project: Path):
-    before = tree(project)
-    Path("new").touch()
-    Path("../.mqtune-source").unlink()
-
-    assert attempt.settle()
-    assert {"new", "data.csv", "data/train.csv"} < names(attempt.target)
-    assert tree(project) == before
-
-
-def test_files_that_cannot_be_moved_stay_and_the_log_names_them(attempt: Attempt, caplog: pytest.LogCaptureFixture):
-    Path("new").touch()
-    build(attempt.target, {"occupied": ""})
-
-    with caplog.at_level(logging.WARNING):
-        assert attempt.settle()
-    assert (attempt.folder / "new").exists()
-    assert names(attempt.target) == {"occupied"}
-    assert str(attempt.place) in caplog.text
-
-
-@pytest.mark.parametrize("name", [".cache", "__pycache__", "node_modules", "site-packages", "env", "conda"])
-def test_hidden_folders_environments_and_caches_are_one_link(project: Path, tmp_path: Path, name: str):
-    marks = {"env": "pyvenv.cfg", "conda": "conda-meta/history"}
-    build(project / "below" / name, {marks.get(name, "file"): ""})
-
-    attempt = Attempt(project, tmp_path)
-
-    assert os.readlink(attempt.folder / "below" / name) == str(project / "below" / name)
-    assert not (attempt.folder / "below").is_symlink()
-
-
 def test_folders_beyond_the_limit_are_one_link_the_largest_first(project: Path, tmp_path: Path):
     build(project / "images", {f"{number}.png": "" for number in range(12)})
     build(project / "runs/old", {f"{number}.txt": "" for number in range(8)})
@@ -192,113 +139,6 @@ def test_folders_beyond_the_limit_are_one_link_the_largest_first(project: Path, 
     )
     assert linked == {".git", "images", "runs/old"}
     assert mirrored == {"data", "lightning_logs", "lightning_logs/version_0", "outputs", "runs"}
-
-
-def test_the_search_for_folders_that_fit_ends_in_a_tree_of_any_size(project: Path, tmp_path: Path):
-    build(project, {f"class{label:02}/{number}.png": "" for label in range(40) for number in range(20)})
-    scandir, read = os.scandir, []
-
-    with patch.object(os, "scandir", lambda path: [read.append(path), scandir(path)][1]):
-        attempt = Attempt(project, tmp_path, most_links=15)
-
-    # Of each of these folders 16 entries are read, and of all 150 or a few more.
-    assert 0 < len([path for path in read if "/class" in str(path)]) < 15
-    assert {path.is_symlink() for path in attempt.folder.glob("class*")} == {True}
-    assert (attempt.folder / "class39/9.png").exists()
-
-
-def test_the_neighbours_of_a_crowded_folder_are_not_linked(project: Path, tmp_path: Path):
-    assert (Attempt(project, tmp_path, 1, most_neighbours=1).folder / "../shared/x.csv").exists()
-    build(project.parent, {"third": ""})
-    attempt = Attempt(project, tmp_path, 2, most_neighbours=1)
-
-    assert set(os.listdir(attempt.place)) == {"project", ".mqtune-source"}
-
-
-def test_places_within_the_program_s_folder_do_not_contain_each_other(project: Path):
-    home = build(project / "logs", {"notes.txt": "", "host/a.txt": ""})
-    attempts = [Attempt(project, home, number) for number in (1, 2)]
-
-    assert [os.listdir(attempt.folder / "logs/places") for attempt in attempts] == [[], []]
-    assert (attempts[0].folder / "logs/notes.txt").exists()
-    assert not any("places" in path.parts[1:] for path in attempts[1].folder.rglob("places/*/*"))
-    # A search that follows links ends: it finds each file at most a few times.
-    found = glob.glob("**", root_dir=attempts[0].folder, recursive=True, include_hidden=True)
-    assert len(found) < 30
-    assert not any(attempt.settle() for attempt in attempts)
-
-
-@pytest.mark.parametrize("home", ["../mqtune-home", ".mqtune"])
-def test_a_folder_around_the_place_is_empty_where_it_would_be_one_link(project: Path, home: str):
-    attempt = Attempt(project, build((project / home).resolve(), {"state": ""}))
-
-    assert os.listdir(attempt.folder / home) == []
-    assert not attempt.settle()
-
-
-def test_skipped_folders_are_empty_and_can_be_written(project: Path, tmp_path: Path):
-    build(project / "logs", {"1/output.txt": ""})
-    (project / "more").symlink_to(build(tmp_path / "more", {"output.txt": ""}))
-    attempt = Attempt(project, tmp_path, 1, project / "logs", project / "more", project.parent / "shared")
-
-    assert [os.listdir(attempt.folder / name) for name in ("logs", "more", "../shared")] == [[], [], []]
-    (attempt.folder / "logs/new").touch()
-    assert attempt.settle()
-    assert names(attempt.target) == {"logs/new"}
-    assert names(project / "logs") == {"1/output.txt"}
-
-
-def test_links_of_the_program_s_folder_keep_their_meaning(project: Path, tmp_path: Path):
-    (project / "latest").symlink_to("outputs")
-    (project / "dangling").symlink_to("nowhere")
-    (project / "loop").symlink_to(".")
-    attempt = Attempt(project, tmp_path)
-
-    assert (attempt.folder / "latest/old.txt").read_text(encoding="utf-8") == "old"
-    assert (attempt.folder / "latest").is_symlink()
-    assert not (attempt.folder / "dangling").exists()
-    assert (attempt.folder / "loop").is_symlink()
-    (attempt.folder / "latest").unlink()
-    (attempt.folder / "latest").symlink_to("runs/4")
-    assert attempt.settle()
-    assert os.readlink(attempt.target / "latest") == "runs/4"
-    assert os.readlink(project / "latest") == "outputs"
-
-
-def test_odd_entries_do_no_harm(project: Path, tmp_path: Path):
-    os.mkfifo(project / "data/fifo")
-    with socket.socket(socket.AF_UNIX) as listener:
-        with_name = os.open(project, os.O_RDONLY)
-        try:  # By a short path: a socket's is limited to 108 bytes.
-            listener.bind(f"/proc/self/fd/{with_name}/socket")
-        finally:
-            os.close(with_name)
-    build(project / "/".join(["deep"] * 40), {"file": "deep"})
-    before = tree(project)
-
-    attempt = Attempt(project, tmp_path)
-    assert stat.S_ISFIFO((attempt.folder / "data/fifo").stat().st_mode)
-    assert (attempt.folder / "/".join(["deep"] * 40) / "file").read_text(encoding="utf-8") == "deep"
-    build(attempt.folder / "/".join(["new"] * 100), {"file": ""})
-
-    assert attempt.settle()
-    assert names(attempt.target) == {"new/" * 100 + "file"}
-    assert tree(project) == before
-
-
-def test_a_name_that_the_file_system_refuses_is_left_out(project: Path, tmp_path: Path):
-    symlink = os.symlink
-
-    def refuse(original: str, link: str) -> None:
-        if link.endswith("data.csv"):
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-        symlink(original, link)
-
-    with patch.object(os, "symlink", refuse):
-        attempt = Attempt(project, tmp_path)
-
-    assert not os.path.lexists(attempt.folder / "data.csv")
-    assert (attempt.folder / "data/train.csv").exists()
 
 
 def test_a_full_disk_is_an_error_and_the_place_can_be_discarded(project: Path, tmp_path: Path):
@@ -337,17 +177,6 @@ def test_a_folder_that_the_program_has_made_read_only_is_cleaned_all_the_same(at
 
     assert attempt.settle()
     assert names(attempt.target) == {"outputs/new"}
-
-
-def test_a_program_in_the_root_folder_finds_its_files(tmp_path: Path):
-    entries = {name: os.path.isdir(f"/{name}") for name in os.listdir("/")}
-    attempt = Attempt(Path("/"), tmp_path, most_links=3)
-
-    assert set(os.listdir(attempt.folder)) == entries.keys()
-    assert os.listdir(attempt.folder / "usr") == os.listdir("/usr")
-    (attempt.folder / "new").touch()
-    assert attempt.settle()
-    assert os.listdir(attempt.target) == ["new"]
 
 
 # Any tree and any operations: settle keeps each new file and touches no original.

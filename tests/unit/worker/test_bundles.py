@@ -87,18 +87,6 @@ def test_who_has_not_the_key_is_refused_also_when_it_is_unpacked_for_another(tmp
         there.of(here("trusted", {"bundle": "0" * 64}))
 
 
-def test_code_that_can_not_be_unpacked_leaves_nothing_half_there(tmp_path: Path):
-    """As on a full disk: the second file has no place beside the first."""
-    bundle = Bundle.of({"a": File(b"1"), "a/b.py": File(b"2")})
-    there = unpacked(tmp_path, Exchange(bundle))
-
-    for _ in range(2):
-        with pytest.raises(OSError, match="a"):
-            there.of(here("e", {"bundle": bundle.digest}))
-
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
 def test_the_bundles_used_longest_ago_go_but_none_that_is_in_use(tmp_path: Path):
     every = [Bundle.of({"train.py": File(str(number).encode())}) for number in range(KEPT + 3)]
     used: set[Path] = set()
@@ -136,3 +124,14 @@ def test_code_of_one_team_is_not_run_with_the_key_of_another(tmp_path: Path) -> 
     for name, why in (("team-b-1", "is not signed"), ("team-c-1", "has no key for")):
         with pytest.raises(CodeRefused, match=why):
             bundles.of(here(name, definition))
+
+
+def test_code_that_can_not_be_unpacked_leaves_nothing_half_there(tmp_path: Path):
+    bundle = Bundle.of({"a": File(b"1"), "a/b.py": File(b"2")})
+    there = unpacked(tmp_path, Exchange(bundle))
+
+    for _ in range(2):
+        with pytest.raises(OSError, match="a"):
+            there.of(here("e", {"bundle": bundle.digest}))
+
+    assert list((tmp_path / "cache").iterdir()) == []

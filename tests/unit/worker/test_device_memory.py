@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from impaired import quarantined, reasons
@@ -17,7 +16,7 @@ from waiting import eventually
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.trainable import KEPT_BYTES
-from mqtune.worker import TOLERANCE_BYTES, DeviceMemory, Impairments, Slot, SlotPlan, Slots
+from mqtune.worker import TOLERANCE_BYTES, DeviceMemory, Impairments, Slot, SlotPlan
 
 GB = 1_000_000_000
 MB = 1_000_000
@@ -139,20 +138,6 @@ def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
     assert last == "device 0 is in use again: its memory is back"
 
 
-def test_several_devices_come_back_one_by_one(watched: Watched) -> None:
-    watched.memory.enter(0, ("0", "1"))
-    watched.gpus.now = {"0": GB, "1": GB}
-    watched.memory.settle(0, ("0", "1"))
-    assert quarantined(watched.impairments) == {"0", "1"}
-
-    watched.gpus.now["1"] = 0
-    watched.look()
-    assert quarantined(watched.impairments) == {"0"}
-    watched.gpus.now["0"] = 0
-    watched.look()
-    assert not quarantined(watched.impairments)
-
-
 def test_others_that_come_between_two_trials_are_seen_before_the_second(watched: Watched) -> None:
     watched.memory.look(["0"])
     watched.gpus.now["0"] = 5 * GB
@@ -166,18 +151,6 @@ def test_others_that_come_between_two_trials_are_seen_before_the_second(watched:
     watched.gpus.now["0"] = GB
     watched.memory.settle(0, ("0",))
     assert "did not come back" in reasons(watched.impairments), "the one that was refused has left no baseline"
-
-
-def test_of_a_large_device_others_may_have_a_tenth() -> None:
-    watched = Watched(Gpus(gpu0=8 * GB))
-    memory = DeviceMemory(watched.gpus, watched.impairments, 80 * GB)
-
-    assert memory.enter(0, ("0",))
-    memory.leave(0, ("0",))
-    watched.gpus.now["0"] = 9 * GB
-    memory.look(["0"])
-    assert reasons(watched.impairments) == "device 0 is quarantined, others have 9.0 GB of its memory in use"
-    watched.close()
 
 
 def test_on_a_shared_device_nothing_is_compared_before_its_last_trial_has_ended(watched: Watched) -> None:
@@ -195,72 +168,6 @@ def test_on_a_shared_device_nothing_is_compared_before_its_last_trial_has_ended(
     assert quarantined(watched.impairments) == {"0"}, "the first has left something"
 
 
-@PATIENT
-def test_a_trial_that_begins_on_a_shared_device_ends_the_wait_of_the_one_before(watched: Watched) -> None:
-    watched.memory.enter(0, ("0",))
-    watched.gpus.now["0"] = GB
-    settling = in_thread(watched.memory.settle, 0, ("0",))
-    asked = len(watched.gpus.asked)
-    eventually(lambda: len(watched.gpus.asked) > asked + 2)
-
-    assert watched.memory.enter(1, ("0",))
-    settling.join(10)
-    assert not settling.is_alive()
-
-    settling = in_thread(watched.memory.settle, 1, ("0",))
-    asked = len(watched.gpus.asked)
-    eventually(lambda: len(watched.gpus.asked) > asked + 2, why="what the first one left is still missing")
-    watched.gpus.now["0"] = 100 * MB
-    settling.join(10)
-    assert not settling.is_alive()
-
-
-def test_devices_that_can_not_say_how_full_they_are_cost_no_wait() -> None:
-    watched = Watched(Gpus())
-    watched.memory.enter(0, ("0",))
-    watched.gpus.now["0"] = GB
-    watched.memory.settle(0, ("0",))
-    assert not quarantined(watched.impairments)
-
-    watched.memory.enter(0, ("0",))
-    watched.gpus.now["0"] = 3 * GB
-    del watched.gpus.now["0"]
-    watched.memory.settle(0, ("0",))
-    assert not quarantined(watched.impairments)
-
-
-# Slots and turns.
-
-TWO_GPUS = SlotPlan(offer=Resources(gpus=1), devices=(("0",), ("1",)))
-
-
-def fill(watched: Watched, slots: Slots, slot: Slot) -> None:
-    turn = slot.next_turn()
-    assert turn.take(stays=False)
-    watched.gpus.now[slot.devices[0]] = GB
-    turn.end()
-    slots.review()
-
-
-def test_a_turn_looks_at_the_memory_once_and_ends_also_when_that_can_not_be_done(
-    watched: Watched, tmp_path: Path
-) -> None:
-    slot = Slot(0, TWO_GPUS, tmp_path, watched.impairments, watched.memory, importers=NOTHING_IMPORTED)
-    turn = slot.next_turn()
-    turn.take(stays=False)
-    turn.end()
-    turn.end()
-    assert watched.gpus.asked == [("0",), ("0",)]
-
-    turn = slot.next_turn()
-    turn.take(stays=False)
-    watched.gpus.now = None  # type: ignore[assignment]
-    with pytest.raises(TypeError):
-        turn.end()
-
-    assert turn.over.is_set()
-
-
 @pytest.fixture
 def sharing(watched: Watched, tmp_path: Path) -> list[Slot]:
     """Two slots of one device."""
@@ -269,28 +176,6 @@ def sharing(watched: Watched, tmp_path: Path) -> list[Slot]:
         Slot(index, plan, tmp_path, watched.impairments, watched.memory, importers=NOTHING_IMPORTED)
         for index in range(2)
     ]
-
-
-def test_a_process_that_stays_may_keep_its_memory_until_it_is_gone(watched: Watched, sharing: list[Slot]) -> None:
-    staying, other = (slot.next_turn() for slot in sharing)
-    staying.take(stays=True)
-    watched.gpus.now["0"] = 2 * GB
-    staying.end()
-    assert not quarantined(watched.impairments)
-
-    other.take(stays=False)
-    other.end()
-    assert not quarantined(watched.impairments), "what is in use is the process that stays"
-
-    importer = Mock()
-    importer.key.environment = ()
-    sharing[0].zygotes.of(importer, lambda: None)
-    _, _, on_empty = importer.fork.call_args.args
-    on_empty()
-    last = sharing[1].next_turn()
-    last.take(stays=False)
-    last.end()
-    assert quarantined(watched.impairments) == {"0"}, "now it should be back"
 
 
 def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_memory_is_waited_for(
@@ -312,23 +197,15 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
     assert quarantined(watched.impairments) == {"0"}
 
 
-def test_a_quarantined_slot_is_given_to_nobody_until_it_is_back(watched: Watched, tmp_path: Path) -> None:
-    slots = Slots(TWO_GPUS, tmp_path, watched.impairments, watched.memory)
-    first = slots.acquire(timeout_s=1)
-    assert first is not None
-    assert first.devices == ("0",)
-    assert slots.usable == 2
-    fill(watched, slots, first)
-    slots.offer(first)
+def test_devices_that_can_not_say_how_full_they_are_cost_no_wait() -> None:
+    watched = Watched(Gpus())
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = GB
+    watched.memory.settle(0, ("0",))
+    assert not quarantined(watched.impairments)
 
-    assert slots.usable == 1
-    second = slots.acquire(timeout_s=0)
-    assert second is not None
-    assert second.devices == ("1",)
-    assert slots.acquire(timeout_s=0) is None
-
-    watched.gpus.now["0"] = 0
-    watched.look()
-    slots.review()
-    assert slots.usable == 2
-    assert slots.acquire(timeout_s=1) is first
+    watched.memory.enter(0, ("0",))
+    watched.gpus.now["0"] = 3 * GB
+    del watched.gpus.now["0"]
+    watched.memory.settle(0, ("0",))
+    assert not quarantined(watched.impairments)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ import pytest
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
-from mqtune.core.timing import Timing
-from mqtune.worker import WorkerSettings, find_gpu_memory, find_gpus, plan_slots, usable_cpus
+from mqtune.worker import find_gpu_memory, find_gpus, plan_slots
 
 TWO = ("0", "1")
 
@@ -52,16 +50,6 @@ def write(command: Path, body: str) -> None:
     command.chmod(0o755)
 
 
-def test_auto_asks_nvidia_smi_for_the_indices(nvidia_smi: Path) -> None:
-    assert find_gpus("auto") == ("0", "1", "2", "3")
-    assert nvidia_smi.with_name("called").read_text() == QUERY
-
-    write(nvidia_smi, "pass")
-    assert find_gpus("auto") == ()
-    nvidia_smi.unlink()
-    assert find_gpus("auto") == ()
-
-
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -77,23 +65,6 @@ def test_auto_is_refused_where_the_driver_fails_so_that_no_gpu_machine_joins_as_
 
     with pytest.raises(ConfigurationError, match=rf"GPU driver fails: .*{reason}.*--gpus 0 \(MQTUNE_GPUS=0\)"):
         find_gpus("auto")
-
-
-def test_auto_is_refused_where_nvidia_smi_can_not_be_run(nvidia_smi: Path) -> None:
-    nvidia_smi.write_bytes(b"\x7fELF of another machine")
-
-    with pytest.raises(ConfigurationError, match="did not answer"):
-        find_gpus("auto")
-
-
-@pytest.mark.parametrize(("visible", "found"), [("2, GPU-5a6b", ("2", "GPU-5a6b")), ("", ())])
-def test_auto_takes_the_visible_devices_and_asks_nobody(
-    nvidia_smi: Path, monkeypatch: pytest.MonkeyPatch, visible: str, found: tuple[str, ...]
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-
-    assert find_gpus("auto") == found
-    assert not nvidia_smi.with_name("called").exists()
 
 
 def test_a_number_is_the_first_devices_of_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,17 +100,9 @@ def test_what_makes_no_sense_is_named_with_the_way_out(asked: str) -> None:
     assert repr(asked) in str(error.value)
 
 
-# What memory the GPUs have.
-
-
 @pytest.mark.parametrize(
     ("gpus", "memory_mb"),
-    [
-        (("0", "1"), 25_757),
-        (("GPU-cccc",), 85_520),
-        (("MIG-GPU-aaaa-1/0/0",), 0),
-        (("0", "3"), 0),
-    ],
+    [(("0", "1"), 25_757), (("GPU-cccc",), 85_520), (("MIG-GPU-aaaa-1/0/0",), 0), (("0", "3"), 0)],
 )
 def test_auto_asks_nvidia_smi_how_much_memory_the_gpus_have(
     nvidia_smi: Path, gpus: tuple[str, ...], memory_mb: int
@@ -176,40 +139,12 @@ def test_a_gpu_that_the_driver_does_not_know_is_refused(
         find_gpu_memory(memory, gpus)
 
 
-@pytest.mark.parametrize("body", ["sys.exit(9)", "print('an error, of two parts')", "print('0, 24564')"])
-def test_memory_that_nvidia_smi_does_not_say_is_not_known(nvidia_smi: Path, body: str) -> None:
-    write(nvidia_smi, body)
-
-    assert find_gpu_memory("auto", TWO) == 0
-
-
-def test_an_nvidia_smi_that_hangs_is_given_up(nvidia_smi: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write(nvidia_smi, "import signal; signal.pause()")
-
-    assert find_gpu_memory("auto", TWO, Timing(gpu_list_s=1.0)) == 0
-    assert "no answer within 1 s" in caplog.text
-    assert "--gpu-memory 24" in caplog.text
-
-
-@pytest.mark.parametrize(("asked", "memory_mb"), [("24", 24_000), (" 12.5 ", 12_500)])
-def test_memory_that_is_declared_counts_whatever_the_driver_says(nvidia_smi: Path, asked: str, memory_mb: int) -> None:
-    assert find_gpu_memory(asked, TWO) == memory_mb
-
-    write(nvidia_smi, "sys.exit(9)")
-    assert find_gpu_memory(asked, ("7",)) == memory_mb
-    with pytest.raises(ConfigurationError, match=r"--gpu-memory .* is for workers with GPUs; leave it out"):
-        find_gpu_memory(asked, ())
-
-
 @pytest.mark.parametrize("asked", ["fish", "", "0", "-24", "nan", "inf", "24GB", "0.01"])
 def test_declared_memory_that_makes_no_sense_is_named_with_the_way_out(asked: str) -> None:
     with pytest.raises(ConfigurationError, match=r"--gpu-memory .* is invalid; give auto, or the GB") as error:
         find_gpu_memory(asked, TWO)
 
     assert repr(asked) in str(error.value)
-
-
-# Slots.
 
 
 @pytest.mark.parametrize(
@@ -246,41 +181,6 @@ def test_gpus_or_else_cores_are_slots_with_their_share_of_the_cores(
 
 
 @pytest.mark.parametrize(
-    ("options", "memory_gb"),
-    [({}, 25.7), ({"slots_per_gpu": 2}, 12.8), ({"slots_per_gpu": 3}, 8.5), ({"gpus_per_slot": 2}, 25.7)],
-)
-def test_a_slot_offers_the_memory_of_each_gpu_or_of_its_share_rounded_down(
-    options: dict[str, Any], memory_gb: float
-) -> None:
-    offer = plan_slots(TWO, cpus=8, gpu_memory_mb=25_757, **options).offer
-
-    assert offer.gpu_memory_gb == memory_gb
-    assert Resources(gpus=offer.gpus, gpu_memory_gb=memory_gb).fits(offer)
-
-
-def test_a_worker_offers_the_memory_and_tags_that_it_is_given() -> None:
-    settings = WorkerSettings(
-        broker="redis://h/0", gpus="0,1", slots_per_gpu=2, gpu_memory="24", tags=" nvlink, a100,", cpus=8
-    )
-
-    assert settings.plan().offer == Resources(gpus=0.5, cpus=2, gpu_memory_gb=12, tags=["a100", "nvlink"])
-    with pytest.raises(ConfigurationError, match="tag 'A100' is not a name"):
-        WorkerSettings(broker="redis://h/0", gpus="0", tags="nvlink,A100").plan()
-
-
-def test_memory_is_found_out_and_there_are_no_tags_unless_told(nvidia_smi: Path) -> None:
-    write(nvidia_smi, MEMORY)
-
-    offer = WorkerSettings(broker="redis://h/0", gpus="2,", cpus=1).plan().offer
-
-    assert offer == Resources(gpus=1, cpus=1, gpu_memory_gb=85.5)
-
-
-def test_the_cores_are_those_that_this_process_may_run_on() -> None:
-    assert plan_slots((), slots=1).offer.cpus == usable_cpus() == len(os.sched_getaffinity(0))
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"slots": 2}, r"--slots 2 is for workers without GPUs; use --slots-per-gpu"),
@@ -298,20 +198,6 @@ def test_the_cores_are_those_that_this_process_may_run_on() -> None:
 def test_numbers_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         plan_slots(TWO, **options)
-
-
-def test_gpus_that_are_not_there_are_not_shared() -> None:
-    with pytest.raises(ConfigurationError, match=r"--pack-gpus 8 is for workers with GPUs"):
-        plan_slots((), pack_gpus=8)
-    with pytest.raises(ConfigurationError, match=r"--strict-gpu-memory is for GPUs that trials share by memory"):
-        WorkerSettings(broker="redis://h/0", strict_gpu_memory=True)
-
-
-def test_a_worker_says_whether_it_is_strict_about_memory_and_how_much_each_gpu_has() -> None:
-    settings = WorkerSettings(broker="redis://h/0", gpus="0,", gpu_memory="24", pack_gpus=8, strict_gpu_memory=True)
-
-    assert (settings.plan().is_strict, settings.plan().device_bytes) == (True, 24_000_000_000)
-    assert not WorkerSettings(broker="redis://h/0", gpus="0,", gpu_memory="24", pack_gpus=8).plan().is_strict
 
 
 def test_a_slot_sees_its_devices_and_no_others() -> None:
@@ -337,3 +223,13 @@ def test_libraries_keep_to_the_slots_cores_unless_told_otherwise(
     assert plan.environment(0)[variable] == "4"
     monkeypatch.setenv(variable, "2")
     assert variable not in plan.environment(0)
+
+
+@pytest.mark.parametrize(("asked", "memory_mb"), [("24", 24_000), (" 12.5 ", 12_500)])
+def test_memory_that_is_declared_counts_whatever_the_driver_says(nvidia_smi: Path, asked: str, memory_mb: int) -> None:
+    assert find_gpu_memory(asked, TWO) == memory_mb
+
+    write(nvidia_smi, "sys.exit(9)")
+    assert find_gpu_memory(asked, ("7",)) == memory_mb
+    with pytest.raises(ConfigurationError, match=r"--gpu-memory .* is for workers with GPUs; leave it out"):
+        find_gpu_memory(asked, ())

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -83,37 +82,6 @@ def test_one_process_answers_all_questions(build: Build, notes: Path, caplog: py
     assert "device GPU-5 is unknown (no such device); the worker does not wait for it to be freed" in warning
 
 
-@pytest.mark.parametrize(
-    ("ask", "says"),
-    [(GpuProbe.used, "the worker does not wait for it"), (GpuProbe.use, "so is how its trials use them")],
-)
-def test_a_machine_without_a_driver_is_asked_once(
-    build: Build, notes: Path, caplog: pytest.LogCaptureFixture, ask: Callable[..., Any], says: str
-) -> None:
-    query = build("for line in sys.stdin: say({'error': 'no libnvidia-ml.so.1', 'final': True}); break")
-
-    assert [ask(query, ["0"]) for _ in range(3)] == [{}] * 3
-
-    assert len(processes(notes)) == 1
-    (warning,) = warnings(caplog)
-    assert f"is unknown (no libnvidia-ml.so.1); {says}" in warning
-
-
-def test_a_driver_that_does_not_work_now_is_asked_again_later(build: Build, notes: Path) -> None:
-    query = build(
-        f"if len(open({str(notes)!r}).read().split()) == 1:\n"
-        "    sys.stdin.readline()\n"
-        "    say({'error': 'version mismatch', 'final': False})\n"
-        "    sys.exit()\n" + textwrap.dedent(HONEST),
-        Timing(gpu_pause_s=0.05),
-    )
-
-    assert query.used(["1"]) == {}
-    assert len(processes(notes)) == 1
-    eventually(lambda: query.used(["1"]) == {"1": 1000})
-    assert len(processes(notes)) == 2
-
-
 def test_a_process_that_was_killed_between_two_questions_is_replaced(build: Build, notes: Path) -> None:
     query = build(HONEST)
     query.used(["1"])
@@ -145,66 +113,6 @@ def test_a_process_that_gives_no_answer_is_killed_and_nobody_asks_for_a_while(
     (pid,) = processes(notes) or [0]
     assert not pid or is_gone(pid)
     assert len(warnings(caplog)) == 1
-
-
-def test_a_command_that_is_not_there_is_no_answer(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    query = GpuProbe([str(tmp_path / "nothing")])
-
-    assert query.used(["0"]) == {}
-
-    assert "FileNotFoundError" in warnings(caplog)[0]
-    query.close()
-
-
-def test_closing_ends_the_process_and_whoever_waits_for_it(build: Build, notes: Path) -> None:
-    query = build("time.sleep(600)")
-    answers: list[dict[str, int]] = []
-    asking = threading.Thread(target=lambda: answers.append(query.used(["0"])), daemon=True)
-    asking.start()
-    (pid,) = eventually(lambda: processes(notes))
-
-    query.close()
-    asking.join(5)
-
-    assert answers == [{}]
-    assert is_gone(pid)
-    assert query.used(["0"]) == {}
-    assert processes(notes) == [pid]
-
-
-def test_the_process_ends_with_its_worker(build: Build, tmp_path: Path, notes: Path) -> None:
-    build(HONEST)
-    worker = tmp_path / "worker.py"
-    worker.write_text(
-        "import os, signal, sys\n"
-        "from mqtune.worker.devices import GpuProbe\n"
-        f"assert GpuProbe([sys.executable, {str(tmp_path / 'driver.py')!r}]).used(['1']) == {{'1': 1000}}\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-
-    subprocess.run([sys.executable, str(worker)], timeout=30, check=False)
-
-    (pid,) = processes(notes)
-    eventually(lambda: is_gone(pid))
-
-
-def test_the_process_is_no_orphan_to_the_worker_that_started_it(build: Build, tmp_path: Path, notes: Path) -> None:
-    build(HONEST)
-    worker = tmp_path / "worker.py"
-    worker.write_text(
-        "import sys\n"
-        "from mqtune.worker.devices import GpuProbe\n"
-        "from mqtune.worker.processes import reaper\n"
-        "reaper.adopt()\n"
-        f"probe = GpuProbe([sys.executable, {str(tmp_path / 'driver.py')!r}])\n"
-        "for _ in range(3):\n"
-        "    assert probe.used(['1']) == {'1': 1000}\n"
-        "    assert reaper.clear(5) == []\n"
-    )
-
-    subprocess.run([sys.executable, str(worker)], timeout=30, check=True)
-
-    assert len(processes(notes)) == 1
 
 
 # The process itself, with stand-ins for nvidia-ml-py and nvidia-smi.

@@ -10,9 +10,8 @@ import pytest
 from impaired import nothing_impaired, reasons
 from waiting import eventually
 
-from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
-from mqtune.worker import HealthCheck, SlotPlan, Slots
+from mqtune.worker import HealthCheck
 
 
 @pytest.fixture
@@ -90,24 +89,3 @@ def test_a_worker_that_ends_waits_for_no_check(check: Callable[[str], HealthChec
     assert answers == [False]
     assert not passes(checked, 1)
     assert reasons(checked.impairments) == ""
-
-
-def test_slots_without_devices_are_closed_together(check: Callable[[str], HealthCheck], tmp_path: Path) -> None:
-    sick = tmp_path / "sick"
-    sick.touch()
-    checked = check(f"! test -e {sick} || {{ echo the disk is full; exit 1; }}")
-    plan = SlotPlan(offer=Resources(cpus=1), devices=((), ()))
-    slots = Slots(plan, tmp_path, checked.impairments, health=checked)
-    slot = slots.acquire(timeout_s=1)
-    assert slot is not None
-
-    assert not slot.next_turn().take(stays=False)
-
-    slots.review()
-    assert slots.usable == 0
-    assert reasons(checked.impairments) == "the worker takes no trials, its health check failed: the disk is full"
-    sick.unlink()
-    for look in checked.impairments.looks():
-        look()
-    slots.review()
-    assert slots.usable == 2

@@ -102,13 +102,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-def test_trainables_that_take_turns_are_imported_once_each_for_slots_with_other_devices_too(world: World) -> None:
-    one, two = world.use("one"), world.use("two")
-
-    assert [world.use("one"), world.use("two"), world.use("one", environment=SECOND)] == [one, two, one]
-    assert len(world.made) == 2
-
-
 def test_what_has_looked_at_the_devices_on_import_is_imported_once_for_each_of_them(world: World) -> None:
     one = world.use("one", leaves=False)
     one.has_looked = True
@@ -132,14 +125,6 @@ def test_of_too_many_trainables_those_go_that_were_used_longest_ago(world: World
     assert [importer.is_closed for importer in world.made] == [False, True, *[False] * (KEPT - 1)]
 
 
-def test_those_of_one_trainable_count_once_however_many_devices_it_has_looked_at(world: World) -> None:
-    for number in range(KEPT + 2):
-        world.use("one", environment={"CUDA_VISIBLE_DEVICES": str(number)}).has_looked = True
-    world.use("two")
-
-    assert world.names == [*["one"] * (KEPT + 2), "two"]
-
-
 def test_one_whose_code_has_changed_is_replaced_and_closed_once_its_trials_are_over(world: World) -> None:
     one = world.use("one", leaves=False)
     one.is_stale = True
@@ -153,34 +138,6 @@ def test_one_whose_code_has_changed_is_replaced_and_closed_once_its_trials_are_o
     world.kept.trim()
     assert world.kept.all == [other]
     assert one.is_closed
-
-
-def test_what_waits_is_bounded_by_its_memory_and_the_last_may_always_stay(world: World) -> None:
-    world.kept = world.of(most_mb=100)
-    world.use("large", size_mb=150)
-    world.kept.trim()
-    assert world.names == ["large"]
-
-    world.use("small", size_mb=60)
-    world.use("other", size_mb=30)
-    world.kept.trim()
-    assert world.names == ["small", "other"]
-
-    # What is in use has the memory that it needs, and the rest still fits beside it.
-    world.use("small", size_mb=500, leaves=False)
-    world.kept.trim()
-    assert world.names == ["other", "small"]
-
-
-def test_one_in_use_is_never_closed_whatever_it_has(world: World) -> None:
-    world.kept = world.of(most_mb=1)
-    used = [world.use(str(number), size_mb=10, leaves=False) for number in range(KEPT + 1)]
-
-    world.now += 1000
-    world.kept.trim(120)
-    world.kept.close()
-
-    assert not any(importer.is_closed for importer in used)
 
 
 def test_one_that_no_trial_has_used_for_long_is_closed(world: World) -> None:
@@ -221,13 +178,6 @@ class Slot:
         self.emptied += 1
 
 
-def test_trials_of_one_import_share_a_zygote_in_their_slot() -> None:
-    slot, one, two = Slot(), Process(key_of("one"), FIRST), Process(key_of("two"), FIRST)
-
-    assert [slot.of(one), slot.of(two), slot.of(one), slot.of(two)] == [*one.forked, *two.forked] * 2
-    assert slot.waits == 0
-
-
 @pytest.mark.parametrize("why", ["imported more", "died", "another importer"])
 def test_a_zygote_is_replaced_once_its_trial_is_over(why: str) -> None:
     slot, one = Slot(), Process(key_of("one"), FIRST)
@@ -245,41 +195,3 @@ def test_a_zygote_is_replaced_once_its_trial_is_over(why: str) -> None:
     assert second is one.forked[-1]
     assert (first.is_closed, slot.waits) == (True, 1)
     assert slot.zygotes.all == [second]
-
-
-def test_a_zygote_with_a_process_for_the_next_trial_is_one_for_its_importer_alone_and_while_it_lives() -> None:
-    slot, one, other = Slot(), Process(key_of("one"), FIRST), Process(key_of("one"), FIRST)
-    zygote = slot.of(one)
-    assert slot.keeping(one) is None
-
-    zygote.may_keep = True
-    one.imports += 1
-    assert (slot.keeping(one), slot.keeping(other)) == (zygote, None)
-
-    zygote.is_dead = True
-    assert slot.keeping(one) is None
-
-
-def test_a_process_that_is_kept_goes_before_another_experiments_trial_takes_the_device() -> None:
-    slot = Slot()
-    keeps, other = slot.of(Process(key_of("one"), FIRST)), slot.of(Process(key_of("two"), FIRST))
-    keeps.may_keep = True
-    assert slot.zygotes.may_have_stayed(other)
-
-    slot.zygotes.make_way(other)
-
-    assert not slot.zygotes.may_have_stayed(other)
-    assert slot.zygotes.all == [keeps, other], "its module need not be imported again"
-    assert slot.emptied == 1
-
-
-def test_the_importer_that_alone_has_a_trainable_stays_until_it_is_dead(world: World) -> None:
-    carried = world.kept.use(import_key(TrainableSpec("closure", is_carried=True), Path("/code")), FIRST)
-    world.kept.leave(carried)
-    world.now += 1_000
-
-    world.kept.trim(120)
-    assert world.kept.all == [carried]
-    world.made[0].is_dead = True
-    world.kept.trim(120)
-    assert world.kept.all == []

@@ -48,7 +48,6 @@ def test_a_trainable_that_ended_before_it_knew_has_completed_unless_reports_are_
 
 @pytest.mark.parametrize("intent", WANTED)
 def test_a_trainable_that_was_told_ends_as_was_wanted_and_its_error_is_told(intent: Intent) -> None:
-    """A function may catch StopTrial, save and return."""
     heard = "pause" if intent in (Intent.PAUSE, Intent.HAND_BACK) else "stop"
 
     for how in ("stopped", "paused", "completed"):
@@ -123,8 +122,6 @@ def test_the_texts_of_ends_name_the_signal_the_limit_and_the_trials_own_error() 
     assert ending(Intent.STOP, said=said("completed"), outlived_s=2.5).end is COMPLETED
 
 
-# Devices that are broken.
-
 TORCH = (
     'Traceback (most recent call last):\n  File "train.py", line 3, in train\n    loss.backward()\n{}\n'
     "CUDA kernel errors might be asynchronously reported at some other API call"
@@ -159,9 +156,6 @@ def test_an_error_that_says_that_its_device_is_broken_hands_the_attempt_back(lin
     assert ending(Intent.STOP, said={**failed, "heard": "stop"}, has_devices=True).end is STOPPED
 
 
-# Kills for lack of memory.
-
-
 def count(path: Path, kills: int) -> Path:
     """Write a group's counter as the kernel does."""
     path.write_text(f"low 0\nhigh 7\noom 9\noom_kill {kills}\noom_group_kill 0\n")
@@ -181,18 +175,6 @@ def test_a_kill_for_lack_of_memory_shows_until_two_heartbeats_later(tmp_path: Pa
     kills.look()
 
     assert not kills.happened()
-
-
-@pytest.mark.parametrize("text", [None, "", "oom 3\n", "oom_kill many\n"])
-def test_without_a_counter_nothing_is_known(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "memory.events"
-    if text is not None:
-        path.write_text(text)
-    kills = MemoryKills(path)
-    kills.look()
-
-    assert not kills.happened()
-    assert not MemoryKills(None).happened()
 
 
 def test_the_counter_of_the_workers_own_group_comes_before_the_machines(tmp_path: Path) -> None:

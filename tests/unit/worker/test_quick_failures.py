@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Final, NoReturn
+from typing import Final
 
 import pytest
 from bench import Clock
 from impaired import reasons
 
-from mqtune.core.errors import AccessDenied
 from mqtune.core.timing import Timing
 from mqtune.journal import BROKEN_S, MemoryJournal, MemoryServer
 from mqtune.worker import IN_A_ROW, LONGEST_PAUSE_S, Impairments, QuickFailures
@@ -142,20 +141,6 @@ def test_a_device_is_closed_by_failures_in_a_row_while_others_do_well(
         )
 
 
-@pytest.mark.parametrize("devices", [[BROKEN], [BROKEN, OTHER]])
-def test_trials_that_fail_on_all_devices_of_two_workers_close_none(
-    worker: Callable[..., Worker], devices: list[tuple[str, ...]]
-) -> None:
-    here, there = worker("here"), worker("there")
-    here.running = there.running = devices
-
-    for _ in range(20):
-        for each, failing in itertools.product((here, there), devices):
-            each.fail(devices=failing)
-
-    assert (reasons(here.impairments), reasons(there.impairments)) == ("", "")
-
-
 def test_each_probe_that_fails_doubles_the_pause_up_to_a_limit_and_one_that_does_well_ends_it(
     worker: Callable[..., Worker], clock: Clock
 ) -> None:
@@ -181,23 +166,7 @@ def test_each_probe_that_fails_doubles_the_pause_up_to_a_limit_and_one_that_does
     assert pauses > 5
 
 
-def test_an_attempt_that_was_about_to_start_when_the_device_was_quarantined_is_no_probe(
-    worker: Callable[..., Worker], clock: Clock
-) -> None:
-    here = worker()
-    here.running = [OTHER]
-    here.fail(IN_A_ROW)
-    before = reasons(here.impairments)
-
-    here.fail()
-    here.fail(error=ECC)
-
-    assert reasons(here.impairments) == before
-    here.let_pause_pass(FIRST_PAUSE_S)
-
-
 def test_a_quarantine_that_was_wrong_makes_its_experiment_prove_more(worker: Callable[..., Worker]) -> None:
-    """Else an experiment of which most configs fail at once, or one that means harm, would keep devices from others."""
     here = worker()
     here.running = [OTHER]
     needed = []
@@ -210,36 +179,6 @@ def test_a_quarantine_that_was_wrong_makes_its_experiment_prove_more(worker: Cal
         here.do_well(BROKEN, experiment="another team's")
 
     assert needed == [3, 6, 12, 24]
-
-
-def test_a_probe_that_fails_as_attempts_elsewhere_do_ends_the_quarantine(worker: Callable[..., Worker]) -> None:
-    here = worker()
-    here.running = [OTHER]
-    here.fail(IN_A_ROW)
-    here.fail(devices=OTHER)
-    here.let_pause_pass(FIRST_PAUSE_S)
-    assert here.impairments.enter(0, BROKEN)
-
-    here.fail()
-
-    assert reasons(here.impairments) == ""
-
-
-def test_a_probe_that_fails_is_compared_with_attempts_elsewhere_since_the_quarantine_began(
-    worker: Callable[..., Worker],
-) -> None:
-    """When all that is left of an experiment fails, what has done well before keeps no device from others."""
-    here = worker()
-    here.fail()
-    here.do_well()
-    here.fail(IN_A_ROW - 1)
-    assert here.closed()
-    here.let_pause_pass(FIRST_PAUSE_S)
-    here.fail(devices=OTHER)
-
-    here.fail()
-
-    assert reasons(here.impairments) == ""
 
 
 def test_an_experiment_closes_one_device_by_its_word_and_further_ones_only_by_the_rule(
@@ -256,26 +195,3 @@ def test_an_experiment_closes_one_device_by_its_word_and_further_ones_only_by_th
     clock.now += BROKEN_S + 1
     here.fail(devices=OTHER, error=ECC)
     assert here.closed(OTHER)
-
-
-class Refusing(MemoryJournal):
-    """The journal of a worker whose account may not compare."""
-
-    def compare(self, fared: object, worker: str, device: str) -> NoReturn:
-        raise AccessDenied("zcard")
-
-
-def test_a_worker_whose_account_may_not_compare_goes_by_its_own_devices(
-    worker: Callable[..., Worker], caplog: pytest.LogCaptureFixture
-) -> None:
-    here = worker(journal=Refusing)
-    here.fail(error=ECC)
-    assert not here.closed(), "nobody can say whether it has said so of others"
-    here.fail(IN_A_ROW)
-    assert not here.closed()
-
-    here.do_well()
-    here.fail()
-
-    assert here.closed()
-    assert caplog.text.count("zcard") == 1

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.worker import GpuProbe, find_gpu_memory, find_gpus, plan_slots
+from mqtune.worker import find_gpu_memory, find_gpus, plan_slots
 
 GB = 10**9
 CARDS = {
@@ -42,12 +41,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return has
 
 
-@pytest.fixture
-def probe() -> Iterator[GpuProbe]:
-    with contextlib.closing(GpuProbe()) as probe:
-        yield probe
-
-
 def test_a_slot_sees_its_gpu_by_amds_variable_and_by_nvidias(machine: Machine) -> None:
     machine("WARNING: AMD GPU device(s) is/are in a low-power state.\n" + json.dumps(CARDS))
 
@@ -59,22 +52,6 @@ def test_a_slot_sees_its_gpu_by_amds_variable_and_by_nvidias(machine: Machine) -
     second = plan.environment(1)
     assert second["HIP_VISIBLE_DEVICES"] == second["CUDA_VISIBLE_DEVICES"] == "1"
     assert plan.varies == {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
-
-
-def test_how_full_and_how_busy_gpus_are_is_asked_of_rocm_smi(machine: Machine, probe: GpuProbe) -> None:
-    machine(json.dumps(CARDS))
-
-    assert probe.used(["1", "7"]) == {"1": 2 * GB}
-    assert [*probe.use(["0"]).values()] == [(37.0, 2 * GB, 95.0)]
-
-
-def test_a_driver_that_fails_is_no_machine_without_gpus(machine: Machine) -> None:
-    machine("ERROR: GPU driver is not loaded")
-
-    with pytest.raises(
-        ConfigurationError, match="its GPU driver fails: rocm-smi failed: ERROR: GPU driver is not loaded"
-    ):
-        find_gpus("auto")
 
 
 def test_a_worker_keeps_to_the_gpus_that_it_is_shown_unless_they_are_renumbered(

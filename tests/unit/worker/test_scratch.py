@@ -10,8 +10,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from mqtune.core.machine import process_mark, started_at
 from mqtune.core.trial import TrialId
 from mqtune.journal import Claim
@@ -60,7 +58,6 @@ def test_a_sweep_takes_what_dead_workers_of_this_machine_left_and_nothing_else(t
 
 
 def test_a_living_worker_of_another_machine_of_this_name_keeps_its_folders(tmp_path: Path) -> None:
-    """On a shared log root, a machine of the same image finds no process of that number, and knows nothing by that."""
     theirs = tmp_path / ".scratch" / f"{socket.gethostname()}.{dead()}.0123456789abcdef.77"
     (theirs / "attempt").mkdir(parents=True)
     lock = theirs.with_name(f"{theirs.name}.lock")
@@ -85,18 +82,3 @@ def swept(root: Path) -> None:
     scratch = Scratch(root)
     scratch.sweep()
     scratch.close()
-
-
-def test_a_worker_holds_its_lock_and_sets_its_time_until_it_closes(tmp_path: Path) -> None:
-    scratch = Scratch(tmp_path)
-    scratch.sweep()
-    (lock,) = (tmp_path / ".scratch").glob("*.lock")
-    os.utime(lock, (0, 0))
-
-    scratch.keep()
-
-    assert lock.stat().st_mtime > time.time() - 60
-    with lock.open("rb") as file, pytest.raises(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    scratch.close()
-    assert list(tmp_path.iterdir()) == []

@@ -64,61 +64,6 @@ def worker(tmp_path: Path) -> Worker:
     return Worker(tmp_path)
 
 
-def test_attempts_begin_as_long_as_the_gpu_has_the_memory_that_they_ask_for(worker: Worker) -> None:
-    first, second = worker.take(6), worker.take(4)
-    assert first is not None
-    assert second is not None
-
-    assert worker.take(0.1) is None
-    assert worker.slots.most_room == 0
-    worker.give_back(second, 4)
-    assert worker.slots.most_room == 4 * GB
-    assert worker.take(4.1) is None
-    assert worker.take(4) is not None
-
-
-def test_memory_is_promised_again_when_nothing_is_left_of_an_attempt_and_not_when_its_slot_is_offered(
-    worker: Worker,
-) -> None:
-    slot = worker.take(7)
-    assert slot is not None
-
-    worker.slots.offer(slot)
-
-    assert worker.take(4) is None, "the process of the last one is still being ended"
-    assert worker.take(3) is not None
-    worker.slots.leave(slot, 7 * GB)
-    assert worker.take(7) is not None
-
-
-@pytest.mark.parametrize("gb", [0, 11, 10_000])
-def test_one_that_does_not_say_how_much_it_needs_or_asks_for_more_than_there_is_gets_a_whole_gpu(
-    worker: Worker, gb: float
-) -> None:
-    slot = worker.take(gb)
-
-    assert slot is not None
-    assert worker.take(0.1) is None
-    worker.give_back(slot, gb)
-    assert worker.take(10) is not None
-
-
-def test_of_several_gpus_with_room_the_fullest_is_taken_so_that_large_ones_find_room_too(tmp_path: Path) -> None:
-    worker = Worker(tmp_path, gpus=2)
-    small, large = worker.take(3), worker.take(8)
-    assert small is not None
-    assert large is not None
-    assert small.devices != large.devices
-    # Its slot is the one that was used last.
-    worker.give_back(large, 8)
-
-    second = worker.take(3)
-
-    assert second is not None
-    assert second.devices == small.devices
-    assert worker.take(10) is not None
-
-
 def test_a_large_attempt_is_not_overtaken_for_ever_by_small_ones(worker: Worker) -> None:
     small = [worker.take(3) for _ in range(3)]
     worker.wait(1, 6)
@@ -136,15 +81,6 @@ def test_a_large_attempt_is_not_overtaken_for_ever_by_small_ones(worker: Worker)
     worker.leave()
 
 
-def test_one_that_waits_for_memory_waits_no_longer_once_its_worker_leaves(worker: Worker) -> None:
-    assert worker.take(9) is not None
-    worker.wait(1, 6)
-
-    worker.leave()
-
-    assert worker.began == []
-
-
 def test_a_gpu_that_is_quarantined_has_no_room_for_anybody(tmp_path: Path) -> None:
     worker = Worker(tmp_path, gpus=2)
     worker.impairments.put(["0", "1"], "memory", Cause("others have it", "it is free"))
@@ -152,17 +88,6 @@ def test_a_gpu_that_is_quarantined_has_no_room_for_anybody(tmp_path: Path) -> No
     assert worker.take(1) is None
     assert worker.slots.most_room == 0
     assert not worker.slots.waits_for_memory
-
-
-def test_a_worker_with_whole_gpus_promises_no_memory(tmp_path: Path) -> None:
-    slots = Slots(plan_slots(("0", "1"), gpu_memory_mb=10_000), tmp_path, Impairments(lambda: None, clock=lambda: 0.0))
-
-    first = slots.acquire(99 * GB, timeout_s=0)
-
-    assert first is not None
-    slots.leave(first, 99 * GB)
-    assert slots.acquire(99 * GB, timeout_s=0) is not None
-    assert (slots.most_room, slots.waits_for_memory) == (0, False)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])

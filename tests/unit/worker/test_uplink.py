@@ -19,7 +19,7 @@ from mqtune.core.errors import BrokerFull, BrokerUnavailable
 from mqtune.core.events import START, AttemptStarted, CheckpointSaved, DecisionTaken, Reports, TrialStaged, decode_event
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Action, CheckpointId, Intent, TrialId
-from mqtune.journal import GAP, Answer, Assignment, Claim, Grant, MemoryJournal, MemoryServer, Order, Segment
+from mqtune.journal import GAP, Answer, Assignment, Claim, Grant, MemoryJournal, MemoryServer, Segment
 from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.worker import READ_BYTES, Stream, Uplink
 
@@ -165,24 +165,6 @@ def send_all(uplink: Uplink, *senders: Sender) -> None:
         assert one.stream.drained.wait(DEADLINE_S)
 
 
-def test_much_that_comes_at_once_is_cut_into_entries_of_some_megabytes(
-    book: Book, sender: Callable[[str], Sender]
-) -> None:
-    senders = [sender(f"{number:04d}") for number in range(1, 7)]
-    for one in senders:
-        one.frames(*[a_report()] * 5)
-
-    with contextlib.closing(Uplink(time, entry_bytes=100)) as uplink:
-        for one in senders:
-            uplink.attach(one.stream)
-            one.close()
-        uplink.start()
-        assert all(one.stream.drained.wait(DEADLINE_S) for one in senders)
-
-    # Each has some 110 bytes of reports, and none waits until the others have nothing more to say.
-    assert book.calls == [f"report {number:04d}:1-5" for number in range(1, 7)]
-
-
 def test_a_checkpoint_in_memory_is_held_before_the_report_that_names_it_and_the_batch_stays_one_entry(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender]
 ) -> None:
@@ -201,82 +183,12 @@ def test_a_checkpoint_in_memory_is_held_before_the_report_that_names_it_and_the_
     assert book.checkpoint(CheckpointId("m-0001-1-2.t")) == b"two"
 
 
-def test_a_checkpoint_without_a_report_stands_where_it_was_saved(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
-    one, other = sender("0001"), sender("0002")
-    one.frames(
-        a_report(),
-        a_report(),
-        without_report("p-0001-1-1.t"),
-        a_report(),
-        in_memory("m-0001-1-2.t"),
-        without_report("m-0001-1-2.t"),
-    )
-    one.frames(without_report("p-0001-1-3.t"), a_report(), an_end())
-    other.frames(a_report())
-    send_all(uplink, one, other)
-
-    mine = [what for what in book.told() if not what.startswith("0002")]
-    assert mine == [
-        "0001:1",
-        "0001:2",
-        "saved p-0001-1-1.t",
-        "0001:3",
-        "saved m-0001-1-2.t",
-        "saved p-0001-1-3.t",
-        "0001:4",
-    ]
-    assert book.calls.index("put m-0001-1-2.t") < book.calls.index("saved m-0001-1-2.t+p-0001-1-3.t")
-    assert one.has_ended
-    assert one.stream.end == an_end()[1]
-
-
-def test_many_checkpoints_without_a_report_are_journaled_some_hundreds_at_once(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
-    one = sender("0001")
-    names = [f"p-0001-1-{number}.t" for number in range(1, 1201)]
-    one.frames(*map(without_report, names), a_report())
-    send_all(uplink, one)
-
-    assert book.told() == [*(f"saved {name}" for name in names), "0001:1"]
-    assert [call.count("+") + 1 for call in book.calls] == [500, 500, 200, 1]
-
-
-def test_a_trial_that_floods_the_uplink_with_small_parts_delays_nobody_else(
-    book: Book, sender: Callable[[str], Sender]
-) -> None:
-    flooding, quiet = sender("0001"), sender("0002")
-    parts = [frame for number in range(1, 500) for frame in (a_report(), without_report(f"p-0001-1-{number}.t"))]
-    flooding.frames(*parts)
-    quiet.frames(a_report())
-    with contextlib.closing(Uplink(time)) as uplink:
-        for one in (flooding, quiet):
-            uplink.attach(one.stream)
-        ends = [threading.Thread(target=uplink.detach, args=(one.stream,)) for one in (flooding, quiet)]
-        for end in ends:
-            end.start()
-        uplink.start()
-        for end in ends:
-            end.join(DEADLINE_S)
-
-    assert any("0002" in call for call in book.calls[:4])
-    assert [name for name in book.told() if "0002" not in name] == [
-        name for number in range(1, 500) for name in (f"0001:{number}", f"saved p-0001-1-{number}.t")
-    ]
-
-
 def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_checkpoints(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender]
 ) -> None:
     one = sender("0001")
     data = os.urandom(READ_BYTES + 400_000)
-    one.frames(
-        in_memory("m-0001-1-1.t", data),
-        a_report(checkpoint="m-0001-1-1.t"),
-        without_report("p-0001-1-2.t"),
-    )
+    one.frames(in_memory("m-0001-1-1.t", data), a_report(checkpoint="m-0001-1-1.t"), without_report("p-0001-1-2.t"))
     uplink.attach(one.stream)
 
     assert uplink.detach(one.stream)
@@ -284,22 +196,6 @@ def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_c
     assert book.told() == ["0001:1 m-0001-1-1.t", "saved p-0001-1-2.t"]
     assert book.checkpoint(CheckpointId("m-0001-1-1.t")) == data
     one.close()
-
-
-def test_answers_to_checkpoints_reach_the_attempt_too(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
-    one = sender("0001")
-    book.order([Order.save(one.claim.trial, 1, 1)])
-    one.frames(without_report("p-0001-1-1.t"))
-    uplink.attach(one.stream)
-    eventually(lambda: one.answers)
-    book.intend(one.claim.trial, 1, Intent.PAUSE, b"", b"")
-    one.frames(in_memory("m-0001-1-2.t"), without_report("m-0001-1-2.t"))
-    eventually(lambda: "pause" in one.answers)
-    one.close()
-
-    assert one.stream.drained.wait(DEADLINE_S)
 
 
 def test_a_report_whose_checkpoint_could_not_be_held_is_never_written(
@@ -328,8 +224,6 @@ def test_while_the_worker_closes_nothing_hangs_and_nothing_is_named_that_is_not_
     assert (book.checkpoint(CheckpointId("m-0001-1-1.t")) is None) == (call == "put")
     assert book.told() == {"put": [], "report": ["saved p-0001-1-2.t"], "saved": ["0001:1 m-0001-1-1.t"]}[call]
 
-
-# What no trial of this mqtune sends.
 
 #: Frames that are whole, and hold what no report, checkpoint or end of trial 0001's first attempt is.
 FORGED: dict[str, tuple[int, bytes]] = {
@@ -389,21 +283,6 @@ def test_what_is_not_the_attempts_own_is_not_written_and_what_came_before_it_is(
     assert one.answers == []
 
 
-@pytest.mark.parametrize("length", [2**20 + 1, 2**32 - 1])
-def test_a_report_that_says_it_is_longer_than_one_may_be_is_not_waited_for(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender], length: int
-) -> None:
-    one = sender("0001")
-    one.frames(a_report())
-    os.write(one.stream.write_end, FRAME.pack(length, FRAME_REPORT) + b"x")
-    uplink.attach(one.stream)
-
-    assert one.stream.drained.wait(DEADLINE_S)
-    assert one.noise
-    assert book.told() == ["0001:1"]
-    one.close()
-
-
 @pytest.mark.parametrize("is_drained", [False, True])
 def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_doubled(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender], is_drained: bool
@@ -436,24 +315,6 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     eventually(lambda: len(book.calls) == calls + 2)
     assert book.told() == all_of_it
     assert one.answers == []
-
-
-@pytest.mark.parametrize("names", [a_report(checkpoint="m-0001-1-1.t"), without_report("m-0001-1-1.t")])
-def test_a_dict_is_written_again_also_where_it_was_read_before_the_frame_that_names_it(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender], names: tuple[int, bytes]
-) -> None:
-    one = sender("0001")
-    uplink.attach(one.stream)
-    one.frames(in_memory("m-0001-1-1.t"))
-    eventually(lambda: one.stream.taken)
-    one.frames(names)
-    eventually(book.told)
-
-    book.drop_checkpoints([CheckpointId("m-0001-1-1.t")], b"")
-    book.outages += 1
-    uplink.write_again(one.stream)
-
-    assert eventually(lambda: book.checkpoint(CheckpointId("m-0001-1-1.t"))) == b"state"
 
 
 def limited(book: Book, most_bytes: int) -> None:
@@ -499,8 +360,6 @@ def test_reports_of_an_attempt_that_ends_are_written_in_spite_of_a_full_journal(
     assert one.stream.sequence == 3
 
 
-# A server without memory.
-
 CALLS = ("put", "report", "saved")
 
 
@@ -514,12 +373,7 @@ EACH_KIND = ["0001:1 m-0001-1-1.t", "saved p-0001-1-2.t"]
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("how", ["it runs", "it has ended"])
 def test_what_a_full_server_refuses_is_written_once_there_is_room_and_other_experiments_go_on(
-    book: Book,
-    uplink: Uplink,
-    sender: Callable[[str], Sender],
-    caplog: pytest.LogCaptureFixture,
-    call: str,
-    how: str,
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender], caplog: pytest.LogCaptureFixture, call: str, how: str
 ) -> None:
     one, other_book = sender("0001"), Book()
     other_book.lock("driver", "a test", 60)
@@ -574,50 +428,24 @@ def test_who_is_told_to_end_waits_for_no_memory_and_its_unwritten_reports_are_co
     assert one.stream.waited_s > 0
 
 
-# Time in which data waited for a server.
-
-
-class AwayOnce(Book):
-    """A journal whose server is away during the first report, until ``is_back`` is set."""
-
-    def __init__(self, is_back: threading.Event, is_away: threading.Event) -> None:
-        super().__init__()
-        self._is_back, self._is_away = is_back, is_away
-        self.lock("driver", "a test", 60)
-
-    def report(self, segments: Sequence[Segment]) -> list[Answer]:
-        if not self._is_away.is_set():
-            self._is_away.set()
-            assert self._is_back.wait(DEADLINE_S)
-            self.outages += 1
-        return super().report(segments)
-
-
-def test_an_outage_counts_as_waited_for_each_stream_with_unwritten_data_and_for_no_other(
-    senders: list[Sender],
+def test_a_trial_that_floods_the_uplink_with_small_parts_delays_nobody_else(
+    book: Book, sender: Callable[[str], Sender]
 ) -> None:
-    is_back, is_away = threading.Event(), threading.Event()
-    books = [AwayOnce(is_back, is_away) for _ in range(4)]
-    senders += [Sender(book, "0001") for book in books]
-    *early, late, silent = senders
-    for one in early:
-        one.frames(a_report())
-
+    flooding, quiet = sender("0001"), sender("0002")
+    parts = [frame for number in range(1, 500) for frame in (a_report(), without_report(f"p-0001-1-{number}.t"))]
+    flooding.frames(*parts)
+    quiet.frames(a_report())
     with contextlib.closing(Uplink(time)) as uplink:
-        for one in senders:
+        for one in (flooding, quiet):
             uplink.attach(one.stream)
-        began = time.monotonic()
+        ends = [threading.Thread(target=uplink.detach, args=(one.stream,)) for one in (flooding, quiet)]
+        for end in ends:
+            end.start()
         uplink.start()
-        assert is_away.wait(DEADLINE_S)
-        late.frames(a_report())
-        since = time.monotonic()
-        time.sleep(0.05)
-        away_s = time.monotonic() - since
-        is_back.set()
-        eventually(lambda: all(book.told() for book in books[:3]))
-        silent.frames(a_report())
-        eventually(books[3].told)
-        passed_s = time.monotonic() - began
+        for end in ends:
+            end.join(DEADLINE_S)
 
-    assert all(away_s <= one.stream.waited_s <= passed_s for one in (*early, late))
-    assert silent.stream.waited_s == 0
+    assert any("0002" in call for call in book.calls[:4])
+    assert [name for name in book.told() if "0002" not in name] == [
+        name for number in range(1, 500) for name in (f"0001:{number}", f"saved p-0001-1-{number}.t")
+    ]

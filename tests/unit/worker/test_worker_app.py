@@ -8,19 +8,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from celery.worker import state
-from kombu import Connection
 from waiting import DEADLINE_S
 
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.timing import Timing
-from mqtune.worker import Address, ConsumerWatch, WorkerSettings, create_app, guarded
+from mqtune.worker import Address, ConsumerWatch, guarded
 
 
 class Consumer:
@@ -64,15 +61,6 @@ def test_a_worker_that_takes_nothing_although_trials_wait_reconnects_and_then_st
     assert consumer.done == ["reconnected", "requeued", "closed", "restarted"]
 
 
-def test_a_worker_that_takes_again_after_reconnecting_goes_on(consumer: Consumer) -> None:
-    consumer.look(consumer.watch.rounds)
-    consumer.look(3 * consumer.watch.rounds, takes=1)
-
-    assert consumer.done == ["reconnected"]
-    consumer.look(consumer.watch.rounds)
-    assert consumer.done == ["reconnected"] * 2, "the next time it is tried gently again"
-
-
 @pytest.mark.parametrize(
     ("tasks", "room", "queues"),
     [
@@ -93,53 +81,6 @@ def test_nothing_is_wrong_while_it_should_take_nothing_and_nobody_asks_redis(
     consumer.pool.tasks, consumer.app.amqp.queues.consume_from = {}, consumer.queues
     consumer.look(5 * consumer.watch.rounds)
     assert (consumer.looked > 0, consumer.done) == (True, []), "or while nothing waits"
-
-
-@pytest.mark.parametrize("change", ["a slot is taken", "the queue is empty", "a task is taken"])
-def test_one_good_look_in_between_begins_the_count_anew(consumer: Consumer, change: str) -> None:
-    consumer.look(consumer.watch.rounds - 1)
-    consumer.pool.num_processes = 1 if change == "a slot is taken" else 2
-    consumer.waits = 0 if change == "the queue is empty" else 3
-    consumer.look(1, takes=int(change == "a task is taken"))
-    consumer.pool.num_processes, consumer.waits = 2, 3
-    consumer.look(consumer.watch.rounds - 1)
-
-    assert consumer.done == []
-
-
-def test_one_that_was_told_to_end_meanwhile_does_not_start_anew(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state, "should_stop", 0)
-
-    consumer.look(2 * consumer.watch.rounds)
-
-    assert consumer.done == ["reconnected", "requeued", "closed"]
-
-
-@pytest.mark.parametrize(
-    ("groups", "is_sent"),
-    [
-        pytest.param({"worker"}, False, id="nobody has asked for events"),
-        pytest.param({"worker", "task"}, True, id="a listener has enabled task events"),
-        pytest.param(set(), True, id="a listener was there when the worker started"),
-    ],
-)
-def test_celerys_heartbeats_are_sent_only_while_somebody_listens(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, groups: set[str], is_sent: bool
-) -> None:
-    app = create_app(WorkerSettings(broker="redis://nowhere", gpus="0", code_root=tmp_path, log_root=tmp_path))
-    dispatcher = app.events.Dispatcher(Connection("memory://"), "w@h", enabled=True, groups=groups)
-    sent: list[str] = []
-    monkeypatch.setattr(dispatcher.producer, "publish", lambda event, *_, **__: sent.append(event["type"]))
-
-    for name in ("worker-online", "worker-heartbeat", "worker-offline"):
-        dispatcher.send(name)
-
-    assert sent == ["worker-online", *(["worker-heartbeat"] if is_sent else []), "worker-offline"]
-
-
-# Threads.
 
 
 def test_a_step_that_fails_is_logged_and_the_next_one_is_taken(caplog: pytest.LogCaptureFixture) -> None:
@@ -185,49 +126,6 @@ time.sleep({DEADLINE_S})
     assert ended.returncode == os.EX_SOFTWARE
     assert "the thread t can't go on, so this worker ends" in ended.stderr
     assert "no room" in ended.stderr
-
-
-# Where the seats of a gang reach this machine.
-
-#: Has this machine reach others by some addresses, by their families, and by no other; and says where it is reached.
-ROUTES = """
-import logging, os, socket
-from mqtune.worker import advertised
-logging.basicConfig()
-os.environ.pop("MQTUNE_ADVERTISE", None)
-routes = {routes}
-class Probe:
-    def __init__(self, family, kind):
-        assert kind == socket.SOCK_DGRAM
-        self.family = family
-    def __enter__(self):
-        return self
-    def __exit__(self, *_): ...
-    def connect(self, address):
-        if self.family not in routes:
-            raise OSError("Network is unreachable")
-    def getsockname(self):
-        return routes[self.family], 9
-socket.socket = Probe
-print(advertised(), advertised())
-"""
-
-
-@pytest.mark.parametrize(
-    ("routes", "expected"),
-    [
-        ({socket.AF_INET: "10.1.2.3", socket.AF_INET6: "fd00::7"}, "10.1.2.3"),
-        ({socket.AF_INET6: "fd00::7"}, "[fd00::7]"),
-        ({}, "127.0.0.1"),
-    ],
-)
-def test_a_machine_is_reached_by_its_route_to_others_and_says_once_that_it_has_none(
-    routes: dict[int, str], expected: str
-) -> None:
-    done = run(ROUTES.format(routes={int(family): address for family, address in routes.items()}))
-
-    assert done.stdout.split() == [expected] * 2, done.stderr
-    assert done.stderr.count("no route to others") == done.stderr.count("MQTUNE_ADVERTISE") == (not routes)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqtune.trainable import CLEARED, MAX_ANSWER_CHARS, PAUSE, RECORD, SAVE, STOP
+from mqtune.trainable import CLEARED, MAX_ANSWER_CHARS, RECORD, SAVE
 from mqtune.worker import ControlPipe
 
 
@@ -21,15 +21,6 @@ def control() -> Iterator[ControlPipe]:
 
 def told(control: ControlPipe) -> list[tuple[bytes, int]]:
     return list(RECORD.iter_unpack(os.read(control.read_end, 2**20)))
-
-
-def test_what_is_told_arrives_in_order(control: ControlPipe) -> None:
-    control.request_save(3)
-    control.release(7)
-    control.tell("pause")
-    control.tell("stop")
-
-    assert told(control) == [(SAVE, 3), (CLEARED, 7), (PAUSE, 0), (STOP, 0)]
 
 
 def test_a_wish_or_a_clearance_that_comes_again_is_passed_on_once(control: ControlPipe) -> None:
@@ -52,21 +43,3 @@ def test_an_answer_arrives_whole_before_what_it_clears(control: ControlPipe) -> 
         control.release(3, "x" * (MAX_ANSWER_CHARS + 1))
     control.release(3, "x" * MAX_ANSWER_CHARS)
     assert len(told(control)) * RECORD.size <= select.PIPE_BUF
-
-
-def test_a_trial_that_never_looks_does_not_hold_its_worker_up(control: ControlPipe) -> None:
-    for number in range(1, 20_000):
-        control.request_save(number)
-
-    found = told(control)
-    assert found == [(SAVE, number) for number in range(1, len(found) + 1)]
-
-
-def test_a_trial_that_is_gone_does_no_harm_and_once_it_is_closed_nothing_is_told(control: ControlPipe) -> None:
-    os.close(control.read_end)
-    control.read_end = os.open(os.devnull, os.O_RDONLY)
-
-    control.tell("stop")
-    control.close()
-    control.tell("stop")
-    control.close()

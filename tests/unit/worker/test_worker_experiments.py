@@ -14,7 +14,7 @@ from mqtune.checkpoints import open_store
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import StoreUnavailable
 from mqtune.trainable import TrainableSpec, fingerprints, read_code
-from mqtune.worker import REMEMBERED, ExperimentHere, Experiments
+from mqtune.worker import ExperimentHere, Experiments
 
 THREADS = 8
 
@@ -47,17 +47,6 @@ def test_an_experiment_has_one_journal_and_its_definition_is_read_once_for_a_dig
     assert other.mark != one.mark
 
 
-def test_threads_that_ask_at_once_get_the_same_experiment(experiments: Experiments) -> None:
-    ready = Barrier(THREADS)
-
-    def ask(_: int) -> ExperimentHere:
-        ready.wait(10)
-        return experiments.of("e", "d")
-
-    with ThreadPoolExecutor(THREADS) as threads:
-        assert len(set(threads.map(ask, range(THREADS)))) == 1
-
-
 def test_slots_that_ask_at_once_get_the_same_list_of_the_experiments_files(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def train(config):\n    pass\n")
     train, ready = TrainableSpec("train", module="train"), Barrier(THREADS)
@@ -73,15 +62,6 @@ def test_slots_that_ask_at_once_get_the_same_list_of_the_experiments_files(tmp_p
             found = set(slots.map(ask, [ExperimentHere(journal, definition)] * THREADS))
             assert len(found) == 1
             assert None not in found
-
-
-def test_those_used_longest_ago_are_forgotten(experiments: Experiments) -> None:
-    first = experiments.of("first", "d")
-    for number in range(2 * REMEMBERED):
-        experiments.of(f"e{number}", "d")
-        assert experiments.of("first", "d") is first
-
-    assert len(experiments) == REMEMBERED
 
 
 def test_a_store_is_checked_until_that_succeeds(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery.events.state import State
 from waiting import DEADLINE_S
 
 from mqtune.core.codec import encode_value
@@ -64,42 +63,6 @@ def rows(dispatcher: Dispatcher) -> Rows:
     return Rows(lambda: dispatcher)
 
 
-def test_a_row_can_be_read_by_a_person(rows: Rows, dispatcher: Dispatcher) -> None:
-    run = a_run()
-    rows.begin(run)
-    rows.running(run)
-    rows.revoked("mnist/0007/1", "mnist/train", "lr=0.1")
-
-    (kind, fields), (second, again), revoked = dispatcher.sent
-    # The one state for which Flower has a button and a filter.
-    assert kind == "task-started"
-    assert (fields["uuid"], fields["name"]) == ("mnist/0007/2", "mnist/train")
-    assert (fields["kwargs"], fields["result"]) == ("lr=0.00012346 width=64", "report 12: loss=0.25 epoch=12")
-    assert fields["started"] > 0
-    assert fields["received"] is None, "each start would be counted as the end of a wait"
-    assert (second, again["received"]) == ("task-sent", fields["started"])
-    assert revoked == ("task-early_stopped", {"uuid": "mnist/0007/1", "name": "mnist/train", "kwargs": "lr=0.1"})
-
-
-@pytest.mark.parametrize(
-    ("importing", "running", "shown"),
-    [(True, False, "imports its code"), (False, False, "waits for its slot"), (False, True, "no report yet")],
-)
-def test_a_row_says_what_an_attempt_does_before_its_first_report(
-    rows: Rows, dispatcher: Dispatcher, importing: bool, running: bool, shown: str
-) -> None:
-    run = a_run(stream=None, is_importing=importing, is_running=running)
-    if not running:
-        run.assignment = Assignment({})
-
-    rows.begin(run)
-    rows.running(run)
-
-    _, fields = dispatcher.sent[0]
-    assert fields["result"] == shown
-    assert ("kwargs" in fields) == running, "what Celery said of its config stays"
-
-
 @pytest.mark.parametrize(
     ("end", "is_abandoned", "kind"),
     [
@@ -115,10 +78,7 @@ def test_a_row_says_what_an_attempt_does_before_its_first_report(
     ],
 )
 def test_each_end_has_its_state_and_its_time_unless_celery_tells_that(
-    dispatcher: Dispatcher,
-    end: AttemptEnd | None,
-    is_abandoned: bool,
-    kind: str,
+    dispatcher: Dispatcher, end: AttemptEnd | None, is_abandoned: bool, kind: str
 ) -> None:
     run, clock = a_run(is_abandoned=is_abandoned), SimpleNamespace(time=time.time, monotonic=time.monotonic)
     rows = Rows(lambda: dispatcher, clock)
@@ -131,39 +91,6 @@ def test_each_end_has_its_state_and_its_time_unless_celery_tells_that(
     fields = dispatcher.sent[0][1]
     assert ("runtime" in fields) == (end is not AttemptEnd.COMPLETED)
     assert 0 <= fields.get("runtime", 0.0) < DEADLINE_S
-
-
-def test_a_heartbeat_that_comes_late_does_not_bring_an_ended_row_back(rows: Rows, dispatcher: Dispatcher) -> None:
-    run, taken = a_run(), a_run(assignment=Assignment({}))
-    rows.running(run)
-    rows.end(run, RunResult(AttemptEnd.HANDED_BACK, ""))
-    rows.running(run)
-    rows.end(taken, RunResult(None, "not run: taken"))
-
-    assert dispatcher.kinds == ["task-started", "task-handed_back"], "one that another worker has is not this one's"
-
-
-def test_a_seat_that_waited_in_vain_waits_for_its_next_worker(rows: Rows, dispatcher: Dispatcher) -> None:
-    fields: dict[str, Any] = {"assignment": Assignment({}), "stream": None, "is_running": False}
-    run, again = (a_run(task_id="mnist/0007~1/2", **fields) for _ in range(2))
-
-    rows.begin(run)
-    rows.running(run)
-    rows.end(run, RunResult(None, "not run: its other seats were not taken in time", goes_back=True))
-    # A heartbeat that comes late.
-    rows.running(run)
-    rows.begin(again)
-    rows.running(again)
-
-    assert dispatcher.kinds == ["task-started", "task-retried", "task-started"]
-    shown = State()
-    for at, (kind, sent) in enumerate(dispatcher.sent):
-        event = {"type": kind, "timestamp": at, "local_received": at, "clock": at, "hostname": "w", "pid": 1, **sent}
-        shown.event(event)
-        if kind == "task-retried":
-            row = shown.tasks["mnist/0007~1/2"]
-            assert (row.state, row.result) == ("RETRY", "not run: its other seats were not taken in time")
-    assert shown.tasks["mnist/0007~1/2"].state == "STARTED", "it is taken again, and Flower's rows never go back else"
 
 
 def test_nothing_is_composed_when_nobody_watches_and_no_error_disturbs_a_trial(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from impaired import nothing_impaired, reasons
+from impaired import nothing_impaired
 from waiting import eventually
 
 from mqtune.core.impairment import WHOLE_WORKER, Impairment
@@ -49,43 +48,6 @@ def begin(logs: Logs) -> tuple[Path, Path]:
     return files
 
 
-def test_an_attempt_has_a_file_for_each_stream_and_a_short_one_stays_as_it_is(logs: Logs, tmp_path: Path) -> None:
-    stdout, stderr = begin(logs)
-    stdout.write_text("first line\nlast line\n")
-    stderr.write_bytes(b"bad \xff")
-
-    assert (stdout, stderr) == (tmp_path / "logs/exp/0001/2.stdout", tmp_path / "logs/exp/0001/2.stderr")
-    assert (logs.end(stdout, 10), logs.end(stderr, 100)) == ("last line\n", "bad �")
-    assert stdout.read_text() == "first line\nlast line\n"
-
-
-def test_the_folder_of_an_attempt_is_made_by_one_look_at_the_disk(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    begin(logs)
-    made, make = [], os.mkdir
-    monkeypatch.setattr(os, "mkdir", lambda path, *args, **named: (made.append(str(path)), make(path, *args, **named)))
-    files = logs.files("exp", Claim(TrialId("0002"), 1, "token"))
-
-    logs.make(*files)
-    logs.begin(*files)
-
-    assert made == [str(files[0].parent)]
-
-
-def test_files_are_made_once_and_those_that_nobody_has_written_can_be_deleted(logs: Logs, tmp_path: Path) -> None:
-    stdout, stderr = logs.files("exp", CLAIM)
-
-    made = logs.make(stdout, stderr)
-    assert (made, logs.make(stdout, stderr)) == ([stdout, stderr], [])
-    assert not logs.has_begun(stdout), "it can't be read before the attempt is claimed"
-    stdout.write_text("of another worker")
-    logs.unmake(made)
-    assert [path.exists() for path in made] == [True, False]
-
-    stdout.write_text("")
-    logs.unmake(made)
-    assert not (tmp_path / "logs/exp").exists()
-
-
 def test_a_long_file_keeps_its_first_and_its_last_part_and_says_how_much_is_missing(logs: Logs) -> None:
     stdout, _ = begin(logs)
     stdout.write_bytes(numbered(0, 5_000_000))
@@ -98,71 +60,6 @@ def test_a_long_file_keeps_its_first_and_its_last_part_and_says_how_much_is_miss
     assert last == numbered(500_000 - 300, 3_000)
     assert "4 MiB" in mark
     assert tail == "000499998\n000499999\n"
-
-
-def test_who_writes_goes_on_at_the_end_while_the_file_is_shortened(logs: Logs) -> None:
-    """The writer holds its file open for appending, as trials do."""
-    stdout, _ = begin(logs)
-    stdout.touch()
-    logs.start()
-    over = threading.Event()
-
-    def write() -> None:
-        with stdout.open("ab", buffering=0) as file:
-            number = 0
-            while not over.is_set():
-                file.write(LINE % number)
-                number += 1
-            file.write(b"the end\n")
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-
-        def was_shortened_often() -> bool:
-            data = stdout.read_bytes()
-            return data.startswith(numbered(0, 1_000)) and b"1 MiB" in data[1_000:1_200]
-
-        eventually(was_shortened_often, 60)
-    finally:
-        over.set()
-        writer.join()
-
-    assert logs.end(stdout, 8) == "the end\n"
-    assert stdout.stat().st_size <= 10_000
-    assert b"\0" not in stdout.read_bytes()
-
-
-def test_who_writes_faster_than_the_last_part_is_moved_and_ends_keeps_the_last_lines(
-    logs: Logs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stdout, _ = begin(logs)
-    stdout.write_bytes(numbered(0, 20_000))
-    pread, written = os.pread, [numbered(2_000 + 200 * turn, 2_000) for turn in range(20)]
-
-    def pread_while_lines_come(file: int, size: int, offset: int) -> bytes:
-        if written:
-            with stdout.open("ab", buffering=0) as more:
-                more.write(written.pop(0))
-        return pread(file, size, offset)
-
-    monkeypatch.setattr(os, "pread", pread_while_lines_come)
-
-    tail = logs.end(stdout, 3_000)
-
-    assert tail == numbered(6_000 - 300, 3_000).decode()
-    assert stdout.stat().st_size <= 10_000
-
-
-def test_what_a_zygote_prints_stays_short_as_well(tmp_path: Path) -> None:
-    log = tmp_path / "slot-0.log"
-    logs = Logs(tmp_path, [log], nothing_impaired(), SHORT, QUICK)
-    logs.start()
-    try:
-        log.write_bytes(b"x" * 100_000)
-        eventually(lambda: log.stat().st_size < 10_000, 60)
-    finally:
-        logs.close()
 
 
 def test_a_file_that_was_deleted_or_can_not_be_shortened_ends_nothing(logs: Logs) -> None:
@@ -210,15 +107,6 @@ def test_without_a_folder_an_attempt_runs_and_its_record_says_why_nothing_is_kep
         file.write(b"goes nowhere")
 
 
-def test_what_is_kept_fits_into_what_a_file_may_have() -> None:
-    """Also when the last part doubled while it was moved."""
-    limits = LogLimits()
-    assert limits.first_bytes + 2 * limits.last_bytes < limits.max_bytes
-
-
-# Read meanwhile.
-
-
 def test_the_folder_has_one_mark_for_all_who_share_it_and_another_folder_another(tmp_path: Path) -> None:
     marks = {Logs(tmp_path / "shared", (), nothing_impaired()).mark for _ in range(3)}
 
@@ -228,16 +116,6 @@ def test_the_folder_has_one_mark_for_all_who_share_it_and_another_folder_another
     assert [path.name for path in (tmp_path / "shared").iterdir()] == [".mqtune-logs"]
     (tmp_path / "file").write_text("in the way")
     assert Logs(tmp_path / "file" / "logs", (), nothing_impaired()).mark == ""
-
-
-def test_what_is_remembered_of_attempts_does_not_grow_for_ever(logs: Logs) -> None:
-    paths = []
-    for number in range(20):
-        files = logs.files("exp", Claim(TrialId("0001"), number, "token"))
-        logs.begin(*files)
-        paths += files
-
-    assert [path for path in paths if logs.has_begun(path)] == paths[-10:]
 
 
 def reads_only(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
@@ -281,13 +159,3 @@ def test_a_disk_that_is_full_is_known_of_until_there_is_room_and_what_is_missing
         assert list((tmp_path / "logs").iterdir()) == [tmp_path / "logs/exp"], "to try it leaves nothing there"
     finally:
         logs.close()
-
-
-def test_a_folder_that_can_not_be_made_is_known_of_from_the_first_attempt_on(tmp_path: Path) -> None:
-    (tmp_path / "logs").write_text("in the way")
-    known = nothing_impaired()
-    logs = Logs(tmp_path / "logs", (), known)
-
-    begin(logs)
-
-    assert "can't be written: File exists" in reasons(known)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,22 +11,17 @@ from impaired import nothing_impaired
 
 from mqtune.core.events import AttemptEnded
 from mqtune.core.experiment import LOST_BUDGET
-from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialId
 from mqtune.journal import Claim
-from mqtune.trainable import TrainableSpec, fingerprint
 from mqtune.worker import (
     ANOTHER_DEVICE_S,
     ANOTHER_WORKER_S,
     BACK_OFF_S,
     FAILED_STARTS,
-    LONGEST_BACK_OFF_S,
     BackOff,
-    ExperimentHere,
     Impairments,
     Retries,
     Slots,
-    ZygoteFinder,
     plan_slots,
 )
 
@@ -75,56 +69,6 @@ def test_after_some_failed_starts_it_takes_none_and_then_one_to_try_which_ends_t
     assert FAILED_STARTS < LOST_BUDGET, "one broken worker does not end a trial alone"
 
 
-def test_it_says_since_when_it_takes_none_why_and_when_it_tries_one(
-    worker: BackOff, known: Impairments, clock: Clock
-) -> None:
-    began = clock.now
-    fail(worker, FAILED_STARTS)
-    (rests,) = known.all
-    assert rests.reason == "the worker takes no trials, its last 3 attempts could not be started (not mounted)"
-    assert (rests.kind, rests.device, rests.ends) == ("starts", WHOLE_WORKER, "an attempt is started")
-    assert (rests.since, rests.retry_at) == (1_000 + began, 1_000 + began + BACK_OFF_S)
-    assert not known.closes(0, [WHOLE_WORKER]), "it bounds how many attempts are taken, and no slot is closed by it"
-
-    clock.now += BACK_OFF_S
-    fail(worker)
-
-    (rests,) = known.all
-    assert "its last 4 attempts" in rests.reason
-    assert (rests.since, rests.retry_at) == (1_000 + began, 1_000 + clock.now + 2 * BACK_OFF_S)
-    worker.note_done("started")
-    assert known.all == []
-
-
-def test_attempts_that_start_and_can_not_be_ended_make_it_rest_too(worker: BackOff, known: Impairments) -> None:
-    for _ in range(FAILED_STARTS):
-        worker.note_done("started")
-        worker.note_problem("ended", "ValueError: 40 is not a valid Signals")
-
-    (rests,) = known.all
-    assert rests.reason.endswith("its last 3 attempts could not be ended (ValueError: 40 is not a valid Signals)")
-    worker.note_done("started")
-    assert (worker.allows, rests.ends) == (0, "an attempt is ended")
-    worker.note_done("ended")
-    assert known.all == []
-
-
-def test_each_try_that_fails_doubles_the_rest_up_to_a_limit(worker: BackOff, clock: Clock) -> None:
-    fail(worker, FAILED_STARTS)
-    rests = []
-    for _ in range(8):
-        began = clock.now
-        while not worker.allows:
-            clock.now += 1
-        rests.append(clock.now - began)
-        fail(worker)
-
-    assert rests == [*(BACK_OFF_S * 2**n for n in range(6)), LONGEST_BACK_OFF_S, LONGEST_BACK_OFF_S]
-
-
-# Where a failed trial runs next.
-
-
 def note(known: Retries, attempt: int, *devices: str, end: AttemptEnd = AttemptEnd.FAILED, **fields: Any) -> Retries:
     ended = AttemptEnded(trial=TrialId("0001"), attempt=attempt, end=end, at=1.0, **fields)
     known.note("x", Claim(TrialId("0001"), attempt, "token"), ended, devices)
@@ -150,15 +94,6 @@ def test_the_next_attempt_of_that_trial_alone_is_kept_off_where_it_has_failed_fo
     assert avoided(known, 1) is None
     clock.now += 1
     assert avoided(known, 2) is None
-
-
-def test_a_trial_that_fails_again_avoids_all_places_and_from_the_last_failure_on(clock: Clock) -> None:
-    known = note(Retries(clock), 1, "0")
-    clock.now += ANOTHER_DEVICE_S - 1
-    note(known, 2, "1")
-    clock.now += ANOTHER_DEVICE_S - 1
-
-    assert avoided(known, 3) == {"0", "1"}
 
 
 @pytest.mark.parametrize(
@@ -203,56 +138,3 @@ def test_a_free_slot_with_other_devices_is_found(
     rest = slots.acquire(timeout_s=0)
     assert rest is not None
     assert rest.devices == slots.all[0].devices
-
-
-# The zygote of an experiment.
-
-
-class Found:
-    """A slot that has imported everything, and the keys that a finder has asked it for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.keys: list[Any] = []
-        bundles: Any = SimpleNamespace(of=lambda *_: None)
-        self.finder = ZygoteFinder("w@here", folder / "code", folder / "logs", bundles)
-        self.importers: Any = SimpleNamespace(late_imports=None)
-        self.zygotes: Any = SimpleNamespace(
-            keeping=lambda importer: None, of=lambda importer, wait: SimpleNamespace(environment={})
-        )
-
-    def importer(self, key: Any) -> Any:
-        self.keys.append(key)
-        return SimpleNamespace(get_ready=lambda late_imports, on_import: None)
-
-    def serves(self, importer: Any) -> bool:
-        return True
-
-    def find(self, here: ExperimentHere) -> Any:
-        turn: Any = SimpleNamespace(slot=self, use=lambda importer: None, begin=lambda zygote: None, wait=None)
-        zygote, problem = self.finder.find(turn, here, lambda: None)
-        assert zygote is not None, problem
-        return self.keys[-1]
-
-
-def test_the_key_of_imports_is_made_once_its_experiments_code_is_there_and_is_of_that_experiment_alone(
-    tmp_path: Path,
-) -> None:
-    def here(experiment: str = "one", **definition: Any) -> ExperimentHere:
-        journal: Any = SimpleNamespace(experiment=experiment)
-        trainable = TrainableSpec("train", "jobs").encode()
-        return ExperimentHere(
-            journal, {"trainable": trainable, "code_files": {"jobs.py": fingerprint(b"")}, **definition}
-        )
-
-    (tmp_path / "code").mkdir()
-    found = Found(tmp_path)
-    one, two, spawning = here(), here("two"), here(start_method="spawn")
-
-    early = found.find(one)
-    (tmp_path / "code" / "jobs.py").write_text("")
-    late = found.find(one)
-
-    assert (early.program.manifest, late.program.manifest.is_file()) == (None, True)
-    assert found.find(one) is late
-    assert found.find(two).program.seed != late.program.seed
-    assert found.find(spawning).program.spawns

@@ -23,7 +23,6 @@ from mqtune.worker import (
     check_folders,
     check_options,
     check_settings,
-    owned_settings,
     take_name,
 )
 
@@ -101,23 +100,6 @@ def test_an_option_of_celerys_that_would_do_harm_or_nothing_is_refused(option: s
         check_options(lambda name: name == option)
 
 
-@pytest.mark.parametrize(("name", "value"), [("task_acks_late", True), ("worker_disable_prefetch", False)])
-def test_a_setting_of_celerys_that_was_changed_is_named_with_both_values(name: str, value: bool) -> None:
-    changed = SimpleNamespace(**{**OWNED_SETTINGS, name: value})
-
-    with pytest.raises(WorkerStartError, match=f"{name} is {value}, but trials need {OWNED_SETTINGS[name]}"):
-        check_settings(changed)
-
-
-def test_a_worker_without_remote_control_sends_events_without_being_asked() -> None:
-    on, off = (owned_settings(WorkerSettings(broker="redis://h", remote_control=is_on)) for is_on in (True, False))
-
-    assert (on["worker_enable_remote_control"], on["worker_send_task_events"]) == (True, False)
-    assert (off["worker_enable_remote_control"], off["worker_send_task_events"]) == (False, True)
-    with pytest.raises(WorkerStartError, match="worker_enable_remote_control is True, but trials need False"):
-        check_settings(SimpleNamespace(**on), off)
-
-
 def test_another_concurrency_and_a_missing_code_root_are_refused(tmp_path: Path) -> None:
     for same in (None, 0, 4):
         check_concurrency(same, 4)
@@ -126,9 +108,6 @@ def test_another_concurrency_and_a_missing_code_root_are_refused(tmp_path: Path)
             check_concurrency(concurrency, 4)
     with pytest.raises(ConfigurationError, match=r"code root .*/nowhere is not a folder"):
         check_folders(tmp_path / "nowhere", tmp_path)
-
-
-# Names.
 
 
 class Names:
@@ -187,3 +166,11 @@ def test_the_name_of_a_dead_worker_is_taken_and_on_another_machine_once_it_has_r
 
         assert names.take() == "mine"
         assert names.slept_s >= 15 if waits else names.slept_s == 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("task_acks_late", True), ("worker_disable_prefetch", False)])
+def test_a_setting_of_celerys_that_was_changed_is_named_with_both_values(name: str, value: bool) -> None:
+    changed = SimpleNamespace(**{**OWNED_SETTINGS, name: value})
+
+    with pytest.raises(WorkerStartError, match=f"{name} is {value}, but trials need {OWNED_SETTINGS[name]}"):
+        check_settings(changed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
@@ -20,15 +19,7 @@ from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.journal import Claim
-from mqtune.worker import (
-    IDLE_UNREPORTED_S,
-    ProcessUse,
-    Sample,
-    SlotPlan,
-    UsageMeter,
-    UsageSampler,
-    use_of_process,
-)
+from mqtune.worker import ProcessUse, Sample, SlotPlan, UsageMeter, UsageSampler
 
 IDLE_S = Timing().idle_s
 
@@ -51,9 +42,6 @@ def warned_at(use: Callable[[float], DeviceUse], until_s: float, *, reports_at: 
     for at in range(10, int(until_s) + 1, 10):
         found += [float(at) for _ in meter.take(Sample(at, {"0": use(at)}, has_reported=at >= reports_at))]
     return found
-
-
-# Figures.
 
 
 def test_figures_are_means_over_time_and_peaks() -> None:
@@ -83,81 +71,12 @@ def test_what_a_device_does_not_say_is_no_figure_and_counts_for_nothing() -> Non
     assert (at_times["gpu_percent"], at_times["gpu_energy_j"], at_times["sampled_s"]) == (90.0, 8_000.0, 30.0)
 
 
-def test_the_time_for_which_a_worker_was_frozen_counts_for_one_sample() -> None:
-    meter = metered(Sample(10.0, {"0": BUSY}), Sample(10_000.0, {"0": IDLE}))
-
-    assert meter.figures()["sampled_s"] == 10.0 + 3 * Timing().round_s
-    assert meter.live(1).idle == {}
-
-
-def test_a_process_that_has_taken_its_time_along_makes_for_no_negative_figure() -> None:
-    meter = metered(Sample(10.0, {}, ProcessUse(50.0, GB)), Sample(20.0, {}, ProcessUse(1.0, GB)), Sample(30.0, {}))
-
-    assert meter.figures()["cpus"] == 0.0
-    assert meter.live(3) == LiveUse(3, {}, None, None, {}, meter.figures())
-
-
-# Warnings.
-
-
 def test_an_idle_device_is_warned_of_once_in_a_spell_and_not_if_it_computes_now_and_then() -> None:
     busy_at = {1_000.0, 1_010.0}
 
     assert warned_at(lambda at: BUSY if at in busy_at else IDLE, 2_500) == [IDLE_S, 1_010 + IDLE_S]
     assert warned_at(lambda at: BUSY if at % (IDLE_S - 20) == 0 else IDLE, 10 * IDLE_S) == []
 
-
-def test_before_its_first_report_a_trial_may_prepare_for_longer() -> None:
-    assert warned_at(lambda _: IDLE, 2 * IDLE_UNREPORTED_S, reports_at=2 * IDLE_UNREPORTED_S) == [IDLE_UNREPORTED_S]
-    assert warned_at(lambda _: IDLE, IDLE_UNREPORTED_S, reports_at=1_200) == [1_200]
-
-
-def test_what_is_not_known_ends_no_spell_and_makes_it_no_longer() -> None:
-    assert warned_at(lambda _: UNKNOWN, 10 * IDLE_S) == []
-    assert warned_at(lambda at: UNKNOWN if 100 < at <= 200 else IDLE, 2 * IDLE_S) == [IDLE_S + 100]
-
-
-def test_only_the_devices_that_stand_idle_are_named_and_the_figure_stays() -> None:
-    meter = UsageMeter()
-    meter.begin(0.0)
-    found = [meter.take(Sample(float(at), {"0": BUSY, "1": IDLE})) for at in range(30, 631, 30)]
-
-    assert [each for each in found if each] == [["1"]]
-    assert meter.live(1).idle == {"1": 630.0}
-    meter.take(Sample(640.0, {"0": BUSY, "1": BUSY}))
-    assert meter.live(1).idle == {}
-    assert meter.figures()["gpu_idle_s"] == 630.0
-
-
-# Processes.
-
-
-def test_what_a_process_uses_is_that_of_its_descendants_too() -> None:
-    burning = (
-        "import time\nheld = b'x' * {size}\nwhile time.process_time() < 0.4: pass\nprint(flush=True)\ntime.sleep(600)"
-    )
-    parent = (
-        "import subprocess, sys\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {burning.format(size=50_000_000)!r}], stdout=subprocess.PIPE)\n"
-        "child.stdout.readline()\nprint(flush=True)\nsys.stdin.read()\nchild.kill()\n"
-    )
-    process = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    with process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        use = use_of_process(process.pid)
-        process.communicate()
-    if not os.path.exists("/proc/self/stat"):
-        assert use is None
-        return
-    assert use is not None
-    # The kernel tells it in whole ticks of 10 ms.
-    assert use.cpu_s >= 0.3
-    assert use.memory_bytes > 50_000_000
-    assert use_of_process(process.pid) is None
-
-
-# The sampler.
 
 ONE = Claim(TrialId("0001"), 1, "token")
 
@@ -236,63 +155,6 @@ def sampler(
     return UsageSampler("w@h", plan, devices, lambda: runs, board, clock=clock)  # type: ignore[arg-type]
 
 
-def test_all_attempts_are_sampled_by_one_question_and_written_by_experiment() -> None:
-    board, devices = Board(), Devices(d0=BUSY, d1=IDLE)
-    for nothing in ([Run(process=None)], []):
-        sampler(nothing, devices, board).sample()
-    assert (devices.asked, board.written) == ([], []), "with nothing to do nobody is asked"
-
-    runs = [Run(), Run(claim=Claim(TrialId("0002"), 3, "t"), devices=("0", "1")), Run("other", devices=())]
-    for run in runs:
-        run.meter.begin(0.0)
-    sampler(runs, devices, board, (("0",), ("0", "1"), ())).sample()
-
-    assert devices.asked == [["0", "1"]]
-    (mine, used), (other, alone) = board.written
-    assert (mine, other) == (("mine", "w@h"), ("other", "w@h"))
-    assert {trial: (use.attempt, {**use.devices}) for trial, use in used.items()} == {
-        "0001": (1, {"0": BUSY}),
-        "0002": (3, {"0": BUSY, "1": IDLE}),
-    }
-    assert (alone["0001"].devices, used["0001"].usage.get("gpu_slots")) == ({}, 2)
-
-
-def test_an_attempt_that_ends_while_the_driver_is_asked_does_not_get_the_next_ones_figures() -> None:
-    board, devices, run = Board(), Devices(d0=BUSY), Run()
-    devices.on_use = lambda: setattr(run, "process", None)
-    sampler([run], devices, board).sample()
-
-    assert run.meter.figures() == {}
-    assert board.written == []
-
-
-def test_the_worker_warns_of_an_idle_device_in_its_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    seconds = iter(range(0, 100_000, 20))
-    clock = SimpleNamespace(monotonic=lambda: next(seconds))
-    quiet, without = (
-        Run(claim=Claim(TrialId("0002"), 1, "t"), devices=("1",), has_reported=False),
-        Run("other", devices=()),
-    )
-    looks = sampler([Run(), quiet, without], Devices(d0=IDLE, d1=IDLE), Board(), (("0",), ("0",), ("1",)), clock=clock)
-    for _ in range(40):
-        looks.sample()
-
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        (
-            "experiment mine, trial 0001 attempt 1 holds device 0 and leaves it idle, as do the other trials there (2 slots share it): "
-            "it has computed for less than 5 % of the time for 10 minutes"
-        )
-    ]
-    for _ in range(60):
-        looks.sample()
-    assert caplog.records[-1].getMessage() == (
-        "experiment mine, trial 0002 attempt 1 holds device 1 and leaves it idle: it has computed for less than 5 % of the time for 30 "
-        "minutes, and the trial has not reported yet"
-    )
-
-
 def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: pytest.LogCaptureFixture) -> None:
     board, run = Board(), Run()
     board.refuses = True
@@ -345,12 +207,3 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
             (8.1e9, None),
             (None, None),
         ]
-
-
-def test_on_a_gpu_that_is_not_shared_by_memory_nobody_is_asked_whose_it_is() -> None:
-    devices, run = Devices(d0=BUSY), Run(gpu_memory_bytes=1)
-    devices.there = {"0": {os.getpid(): 10_000_000_000}}
-
-    sampler([run], devices, Board(), is_strict=True).sample()
-
-    assert run.failed == []
