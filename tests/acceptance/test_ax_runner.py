@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import trainables
+from restartable import RestartableRedis
+from running import running_worker
+from waiting import eventually
+
+import mqtune
+from mqtune.core.timing import Timing
+from mqtune.driver import KnownTrainable
 
 pytest.importorskip("ax")
 
@@ -32,10 +42,15 @@ from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
 from ax.orchestration.orchestrator import (
     Orchestrator,
+    OrchestratorInternalError,
     OrchestratorOptions,
 )
+from ax.storage.json_store.decoder import object_from_json
+from ax.storage.json_store.encoder import object_to_json
 from ax.storage.json_store.load import load_experiment
+from ax.storage.json_store.save import save_experiment
 
+from mqtune.driver import BrokerDeployment
 from mqtune.integrations.ax_runner import MqtuneMetric, MqtuneRunner, registry_bundle
 
 # Of what Ax does by itself.
@@ -127,6 +142,58 @@ def test_axs_loop_runs_its_trials_with_every_report_and_what_waits_in_a_queue_ru
     assert abs(metadata["start_time"] - experiment.trials[5].time_run_started.timestamp()) < DONE_S
 
 
+def test_what_is_queued_or_paused_runs_and_its_status_at_mqtune_is_in_the_metadata(new: New) -> None:
+    experiment = new("slow")
+    trials = [trial_of(experiment) for _ in range(3)]
+    eventually(lambda: poll(experiment) and statuses(trials) == {"RUNNING", "STAGED"}, DONE_S)
+
+    assert poll(experiment) == {Status.RUNNING: {0, 1, 2}}
+    driven = experiment.runner.driven(experiment)
+    driven.do(lambda tuner: tuner.trial("0001").pause())
+    eventually(lambda: poll(experiment) and "PAUSED" in statuses(trials), DONE_S)
+    assert poll(experiment) == {Status.RUNNING: {0, 1, 2}}
+
+
+def test_no_trial_is_staged_and_the_room_is_axs_own_to_limit(new: New) -> None:
+    runner = new("steady").runner
+
+    assert not runner.staging_required
+    assert runner.poll_available_capacity() == -1
+
+
+def test_a_trial_that_ax_runs_again_is_the_one_that_runs_and_one_that_it_has_forgotten_is_abandoned(new: New) -> None:
+    experiment = new("slow")
+    trial = trial_of(experiment)
+    runner = experiment.runner
+
+    assert runner.run_multiple([trial]) == {0: trial.run_metadata}
+    driven = runner.driven(experiment)
+    assert driven.do(lambda tuner: [each.config for each in tuner.get_trials()]) == [{"x": 0.5}]
+    trial.arm._parameters["x"] = 0.25
+    assert runner.run(trial)["mqtune_trials"] == {"0_0": "0002"}
+    eventually(lambda: driven.do(lambda tuner: tuner.get_trials()[0].status.name) == "ABANDONED", DONE_S)
+
+
+def test_a_group_whose_submission_fails_half_way_is_submitted_again_and_no_trial_is_doubled(
+    new: New, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment, run, calls = new("steady"), MqtuneRunner._run, itertools.count(1)
+
+    def fails_once(runner: MqtuneRunner, tuner: mqtune.Tuner, trial: Trial) -> dict[str, Any]:
+        found = run(runner, tuner, trial)
+        if next(calls) == 2:
+            raise ConnectionError("the network blinked")
+        return found
+
+    monkeypatch.setattr(MqtuneRunner, "_run", fails_once)
+    loop(experiment, max_pending_trials=3, run_trials_in_batches=True).run_n_trials(3)
+
+    assert next(calls) == 6
+    assert {trial.status for trial in experiment.trials.values()} == {Status.COMPLETED}
+    found = experiment.runner.driven(experiment).do(lambda tuner: [each.config for each in tuner.get_trials()])
+    assert found == [trial.arm.parameters for trial in experiment.trials.values()]
+
+
 def test_a_trial_that_fails_says_why_and_keeps_what_it_reported(new: New) -> None:
     experiment = new("raises")
     trial_of(experiment)
@@ -137,6 +204,163 @@ def test_a_trial_that_fails_says_why_and_keeps_what_it_reported(new: New) -> Non
     assert "ValueError: the learning rate exploded" in experiment.trials[0].status_reason
     assert "Traceback" in experiment.trials[0].status_reason
     assert losses(experiment) == {0: [(1, 1.0)]}
+
+
+def test_a_trial_that_never_reports_the_metric_or_ends_with_none_is_abandoned_by_ax(new: New) -> None:
+    for trainable in ("reports_something_else", "reports_nan"):
+        experiment = new(trainable)
+        trial_of(experiment, x=0.1)
+        loop(experiment).run_n_trials(0)
+        assert experiment.trials[0].status is Status.ABANDONED
+        assert "has reported no 'loss', or has diverged" in experiment.trials[0].status_reason
+
+
+def test_a_trial_that_others_stop_is_what_ax_calls_that(new: New) -> None:
+    experiment = new("slow")
+    trials = [trial_of(experiment, x / 4) for x in range(4)]
+    driven = experiment.runner.driven(experiment)
+    eventually(lambda: driven.reports(driven.do(lambda tuner: tuner.get_trials()[0])), DONE_S)
+
+    def act(tuner: mqtune.Tuner) -> None:
+        tuner.trial("0001").stop("enough")
+        tuner.trial("0002").abandon("its data were wrong")
+        tuner.trial("0003").fail("so it is")
+        tuner.trial("0004").complete("it has all")
+
+    driven.do(act)
+    loop(experiment).run_n_trials(0)
+
+    assert [trial.status.name for trial in trials[:3]] == ["EARLY_STOPPED", "ABANDONED", "FAILED"]
+    assert [trial.status_reason for trial in trials[1:3]] == ["its data were wrong", "so it is"]
+    assert losses(experiment)[0]
+
+
+def test_stopping_fetches_all_that_counts_and_does_nothing_to_what_has_ended(new: New) -> None:
+    experiment = new("slow")
+    trial = trial_of(experiment)
+    driven = experiment.runner.driven(experiment)
+    known = driven.do(lambda tuner: tuner.get_trials()[0])
+    eventually(lambda: known.reports > 3, DONE_S)
+
+    trial.stop(Status.EARLY_STOPPED, reason="enough")
+
+    assert trial.stop_metadata == {"mqtune_stopped": ["0001"]}
+    eventually(lambda: known.status.is_terminal, DONE_S)
+    assert len(losses(experiment)[0]) == known.reports
+    assert experiment.runner.stop(trial) == {"mqtune_stopped": []}
+    assert known.reason == "enough"
+
+
+def test_a_loop_that_does_not_wait_leaves_trials_that_can_all_be_stopped(new: New) -> None:
+    experiment = new("slow")
+    loop(experiment, max_pending_trials=3, wait_for_running_trials=False).run_n_trials(3)
+    assert poll(experiment) == {Status.RUNNING: {0, 1, 2}}
+
+    experiment.runner.stop_all(experiment, "the night is over")
+
+    eventually(lambda: Status.RUNNING not in poll(experiment), DONE_S)
+    assert set(poll(experiment)) <= {Status.EARLY_STOPPED, Status.ABANDONED}
+
+
+def test_an_experiment_is_saved_as_json_without_a_password_and_goes_on_when_it_is_loaded(
+    new: New, fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resources = mqtune.Resources(cpus=1)
+    checkpoints = mqtune.Checkpoints(tmp_path / "store", keep_last=2)
+    experiment = new("slow", resources=resources, checkpoints=checkpoints, failures=mqtune.Failures(max_failures=2))
+    trial_of(experiment)
+    bundle, path = registry_bundle(), str(tmp_path / "ax.json")
+    save_experiment(experiment, path, bundle.encoder_registry)
+    experiment.runner.close()
+    monkeypatch.setenv("MQTUNE_BROKER", fleet)
+
+    loaded = load_experiment(path, bundle.decoder_registry)
+
+    saved = json.loads(Path(path).read_text())
+    assert saved["runner"]["backend"] is None or "@" not in fleet
+    runner = loaded.runner
+    assert isinstance(runner.trainable, KnownTrainable)
+    assert (runner.failures, runner.resources, runner.checkpoints.keep_last) == (
+        mqtune.Failures(max_failures=2),
+        resources,
+        2,
+    )
+    assert loaded.metrics == experiment.metrics
+    assert poll(loaded) == {Status.RUNNING: {0}}
+    assert runner.run(loaded.trials[0])["mqtune_trials"] == {"0_0": "0001"}
+    runner.stop_all(loaded)
+    runner.close()
+
+
+def test_json_needs_no_sqlalchemy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ax.storage.registry_bundle.SQAConfig", None)
+    bundle, metric = registry_bundle(), MqtuneMetric("loss", key="val/loss", step="epoch", lower_is_better=True)
+
+    saved = object_to_json(metric, bundle.encoder_registry)
+
+    loaded = object_from_json(saved, bundle.decoder_registry)
+    assert (type(loaded), loaded.key, loaded.step, loaded.lower_is_better) == (MqtuneMetric, "val/loss", "epoch", True)
+
+
+def test_what_ax_copies_drives_the_same_experiment(new: New) -> None:
+    experiment = new("slow")
+    trial_of(experiment)
+    copied = experiment.runner.clone()
+
+    assert copied == experiment.runner
+    assert copied.driven(experiment) is experiment.runner.driven(experiment)
+
+
+def test_a_metric_of_trials_that_others_run_says_whose_they_are() -> None:
+    experiment = experiment_of(None)
+    trial = experiment.new_trial().add_arm(Arm({"x": 0.5})).mark_running(no_runner_required=True)
+
+    found = experiment.metrics["loss"].fetch_trial_data(trial)
+
+    assert "of trials of an MqtuneRunner, and this one's runner is None" in found.err.message
+
+
+def test_the_arms_of_a_batch_are_trials_of_one_group_and_those_that_fail_are_abandoned(new: New) -> None:
+    experiment = new("fails_above_a_half")
+    batch = experiment.new_batch_trial().add_arms_and_weights([Arm({"x": x}) for x in (0.1, 0.9, 0.2)]).run()
+    failing = experiment.new_batch_trial().add_arms_and_weights([Arm({"x": x}) for x in (0.7, 0.8)]).run()
+    assert batch.run_metadata["mqtune_trials"] == {"0_0": "0001", "0_1": "0002", "0_2": "0003"}
+
+    loop(experiment).run_n_trials(0)
+
+    assert (batch.status, failing.status) == (Status.COMPLETED, Status.FAILED)
+    assert {arm.name for arm in batch.abandoned_arms} == {"0_1"}
+    assert "0.9 is too much" in batch.abandoned_arms_metadata[0].reason
+    assert failing.status_reason.startswith("1_0: ValueError: 0.7 is too much")
+    results = experiment.runner.driven(experiment).do(lambda tuner: tuner.results())
+    assert [result.config["x"] for result in results.find("ax-0")] == [0.1, 0.9, 0.2]
+
+
+def test_a_redis_that_is_away_abandons_no_trial_and_its_return_doubles_none(tmp_path: Path) -> None:
+    with (
+        RestartableRedis(tmp_path) as server,
+        running_worker(server.url, tmp_path / "log", "--gpus", "0", "--slots", "2"),
+        MqtuneRunner(trainables.learns, backend=server.url) as runner,
+    ):
+        experiment = experiment_of(runner)
+        for x in (0.1, 0.2, 0.3):
+            trial_of(experiment, x)
+        eventually(lambda: poll(experiment) and "RUNNING" in statuses([experiment.trials[0]]), DONE_S)
+        server.kill()
+        for _ in range(20):
+            assert poll(experiment) == {Status.RUNNING: {0, 1, 2}}
+            time.sleep(0.05)
+        back = threading.Timer(0.5, server.start)
+        back.start()
+
+        loop(experiment).run_n_trials(1)
+
+        back.join()
+        found = runner.driven(experiment).do(lambda tuner: [each.config["x"] for each in tuner.get_trials()])
+    assert {trial.status for trial in experiment.trials.values()} == {Status.COMPLETED}
+    assert {len(curve) for curve in losses(experiment).values()} == {30}
+    assert found[:3] == [0.1, 0.2, 0.3]
+    assert len(found) == 4
 
 
 #: Runs four trials under Ax's loop, of which it saves all that there is whenever it looks, and is killed while they run.
@@ -185,3 +409,15 @@ def test_a_loop_that_was_killed_goes_on_from_its_json_with_the_trials_that_ran_o
     assert [(trial.config, len(trial.attempts)) for trial in found] == [
         (trial.arm.parameters, 1) for trial in loaded.trials.values()
     ]
+
+
+def test_what_can_not_be_reached_ends_the_loop_and_no_trial(tmp_path: Path) -> None:
+    away: Any = BrokerDeployment("redis://127.0.0.1:1/0", timing=Timing(patience_s=0.0))
+    with MqtuneRunner(trainables.slow, backend=away) as runner:
+        experiment = experiment_of(runner)
+        trial = experiment.new_trial().add_arm(Arm({"x": 0.5})).mark_running()
+
+        with pytest.raises(OrchestratorInternalError, match="BrokerUnavailable: "):
+            loop(experiment).run_n_trials(1)
+
+    assert trial.status is Status.RUNNING

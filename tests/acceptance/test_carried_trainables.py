@@ -200,3 +200,13 @@ def test_without_a_fork_it_is_refused_before_anything_begins(
     assert "lock, a lock, no plain value. Load it inside the function" in last
     assert why in last
     assert "a fleet needs more" not in done.stderr
+
+
+def test_a_run_whose_importer_is_killed_ends_with_a_clear_error_and_can_be_continued(tmp_path: Path) -> None:
+    found, errors = run(tmp_path, "importer", program=KILLED)
+    assert not found
+    last = errors.strip().splitlines()[-1]
+    assert "trainable 'report' was only in the memory of a fork of its program, and that process has ended" in last
+    assert "Run the same program again with name='killer' to continue" in last
+    found, errors = run(tmp_path, "importer", program=KILLED)
+    check(found["killer"])

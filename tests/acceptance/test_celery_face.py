@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -32,11 +33,17 @@ Tune = Callable[..., mqtune.Tuner]
 
 #: How long a worker may take to answer a remote command.
 ANSWER_S: Final = 10.0
+WORKER: Final = [sys.executable, "-m", "mqtune", "worker", "--name", "here"]
 
 
 @pytest.fixture
 def tune_here(tune: Tune, own_broker: str) -> Tune:
     return partial(tune, backend=own_broker, name="face")
+
+
+def ready_lines(log: Path) -> int:
+    """How often a worker has begun."""
+    return log.read_text().count(" ready")
 
 
 def reports_come(tuner: mqtune.Tuner, number: int = 1) -> bool:
@@ -47,9 +54,8 @@ def reports_come(tuner: mqtune.Tuner, number: int = 1) -> bool:
 
 
 def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_path: Path, tune_here: Tune):
-    worker = [sys.executable, "-m", "mqtune", "worker", "--name", "here"]
     with (
-        running(worker, settings(own_broker, tmp_path), tmp_path / "w.log") as process,
+        running(WORKER, settings(own_broker, tmp_path), tmp_path / "w.log") as process,
         contextlib.closing(tune_here("slow")) as tuner,
         contextlib.ExitStack() as stack,
     ):
@@ -245,3 +251,60 @@ def some_library() -> Path:
         if name and line.endswith(name):
             return Path(line.split()[-1])
     pytest.skip("no shared library to take for one of CUDA's")
+
+
+def test_ctrl_c_twice_ends_a_worker_at_once_and_leaves_no_process(
+    own_broker: str, tmp_path: Path, tune_here: Tune, monkeypatch: pytest.MonkeyPatch
+):
+    for name, value in settings(own_broker, tmp_path).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(ROOT)
+    with terminal(celery("worker")) as person, contextlib.closing(tune_here("stubborn")) as tuner:
+        eventually(lambda: reports_come(tuner), 30)
+        family = family_of(person.process.pid)
+        person.press(b"\x03")
+        person.wait_for("press Ctrl-C again to end at once", 10)
+        assert person.process.poll() is None, "the trial takes no notice of being told, so the worker still waits"
+        began = time.monotonic()
+        person.press(b"\x03")
+        assert person.wait(10) == 1
+        assert time.monotonic() - began < 8, "it waited for the trial"
+        eventually(lambda: all_gone(family), 15)
+
+
+@pytest.mark.usefixtures("at_a_terminal")
+def test_a_terminal_that_closes_drains_its_worker(own_broker: str, tmp_path: Path, tune_here: Tune):
+    log = tmp_path / "w.log"
+    with (
+        running(WORKER, settings(own_broker, tmp_path), log) as worker,
+        contextlib.closing(tune_here("slow")) as tuner,
+    ):
+        eventually(lambda: reports_come(tuner), 30)
+        family = family_of(worker.pid)
+        worker.send_signal(signal.SIGHUP)
+        # A restart keeps the number of the process, which does not exit then.
+        assert worker.wait(timeout=20) == 0
+        assert ready_lines(log) == 1
+        eventually(lambda: all_gone(family), 15)
+        (trial,) = tuner.get_trials()
+        eventually(lambda: tuner.step(0.1) or trial.attempts[0].end, 10)
+        assert trial.attempts[0].end is AttemptEnd.HANDED_BACK
+
+
+def test_a_worker_under_nohup_runs_on_when_its_terminal_closes(own_broker: str, tmp_path: Path, tune_here: Tune):
+    log = tmp_path / "w.log"
+    with (
+        running(["nohup", *WORKER], settings(own_broker, tmp_path), log) as worker,
+        contextlib.closing(tune_here("slow")) as tuner,
+    ):
+        eventually(lambda: reports_come(tuner), 30)
+        worker.send_signal(signal.SIGHUP)
+        # Later than the signal, from the broker to the trial and back.
+        tuner.stop_all("the test is over")
+        eventually(lambda: tuner.step(0.1) or tuner.is_finished, 20)
+        with contextlib.closing(tune_here("steady", name="later")) as later:
+            eventually(lambda: later.step(0.1) or later.is_finished, 30)
+            assert [attempt.end for attempt in later.get_trials()[0].attempts] == [AttemptEnd.COMPLETED]
+        assert [attempt.end for attempt in tuner.get_trials()[0].attempts] == [AttemptEnd.STOPPED]
+        assert worker.poll() is None
+        assert ready_lines(log) == 1

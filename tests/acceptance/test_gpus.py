@@ -29,7 +29,7 @@ from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd, Trial, TrialStatus
 from mqtune.journal import Fleet, connect
 from mqtune.testing.backends.world import Nothing
-from mqtune.worker import GpuProbe
+from mqtune.worker import Gpu, GpuProbe
 
 TIMING: Final = Timing()
 RETURN_S: Final = TIMING.gpu_return_s
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 class Machine:
-    """A GPU, and a broker whose worker has it."""
+    """A GPU, or a part of one, and a broker whose worker has it."""
 
     def __init__(self, device: str, probe: GpuProbe, broker: str, folder: Path) -> None:
         self.device = device
@@ -64,10 +64,10 @@ class Machine:
         return self.used() < self.before + SLACK_BYTES
 
     @contextlib.contextmanager
-    def worker(self) -> Iterator[None]:
+    def worker(self, *options: str) -> Iterator[None]:
         environment = {trainables.FOLDER: str(self.folder)}
         # The comma tells a list of one from a number of them.
-        given = ("--gpus", f"{self.device},", "--cpus", "2")
+        given = ("--gpus", f"{self.device},", "--cpus", "2", *options)
         with running_worker(self.broker, self.folder / "worker.log", *given, name="gpus", environment=environment):
             yield
 
@@ -81,28 +81,48 @@ class Machine:
         return (self.folder / "worker.log").read_text()
 
 
-@pytest.fixture
-def probe() -> Iterator[GpuProbe]:
+def the_gpus(probe: GpuProbe) -> list[Gpu]:
+    """The GPUs of this machine; skips the test where there are none."""
     if shutil.which("nvidia-smi") is None and find_spec("pynvml") is None:
         pytest.skip("there is no NVIDIA driver here: neither nvidia-smi nor nvidia-ml-py")
+    try:
+        found = probe.gpus()
+    except Exception as error:
+        pytest.skip(f"NVIDIA's driver lists no GPU: {error}")
+    if not found:
+        pytest.skip("this machine has no NVIDIA GPU")
+    return found
+
+
+@pytest.fixture(scope="module")
+def probe() -> Iterator[GpuProbe]:
     with contextlib.closing(GpuProbe()) as probe:
         yield probe
 
 
 @pytest.fixture
 def device(probe: GpuProbe) -> str:
-    """The GPU with the most free memory of those that are not divided (MIG)."""
-    try:
-        gpus = probe.gpus()
-    except Exception as error:
-        pytest.skip(f"NVIDIA's driver lists no GPU: {error}")
-    done = subprocess.run(["sh", "-c", "nvidia-smi -L"], stdin=-3, capture_output=True, text=True, check=False)
-    divided = re.findall(r"^GPU (\d+):.*\n +MIG", done.stdout, re.MULTILINE)
-    free = {gpu.number: gpu.total - probe.used([gpu.number]).get(gpu.number, gpu.total) for gpu in gpus}
-    whole = [number for number in free if number not in divided]
+    """The GPU with the most free memory of those that are not divided."""
+    free = {gpu.number: gpu.total - probe.used([gpu.number]).get(gpu.number, gpu.total) for gpu in the_gpus(probe)}
+    whole = [number for number in free if number not in divided_gpus()]
     if not whole or free[best := max(whole, key=free.__getitem__)] < 3 * TAKEN_BYTES:
         pytest.skip("no GPU has 6 GiB of memory free that trials may take: all are divided (MIG), or in use")
     return best
+
+
+def divided_gpus() -> dict[str, list[str]]:
+    """The parts (MIG) of each GPU that is divided, by its number, as nvidia-smi lists them; nothing without that."""
+    done = subprocess.run(
+        ["sh", "-c", "nvidia-smi -L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    found: dict[str, list[str]] = {}
+    number = ""
+    for line in done.stdout.splitlines():
+        if gpu := re.match(r"GPU (\d+):", line):
+            number = gpu[1]
+        elif part := re.search(r"UUID: (MIG-[\w/-]+)", line):
+            found.setdefault(number, []).append(part[1])
+    return found
 
 
 @pytest.fixture
@@ -111,14 +131,14 @@ def machine(device: str, probe: GpuProbe, own_broker: str, tmp_path: Path) -> Ma
 
 
 @contextlib.contextmanager
-def tuner(machine: Machine, trainable: Any = trainables.holds) -> Iterator[mqtune.Tuner]:
+def tuner(machine: Machine, trainable: Any = trainables.holds, gpus: float = 1) -> Iterator[mqtune.Tuner]:
     made = tuner_on(
         machine.broker,
         trainable,
         {"number": mqtune.randint(0, 1000)},
         name="gpus",
         searcher=Nothing(),
-        resources=mqtune.Resources(gpus=1, cpus=1),
+        resources=mqtune.Resources(gpus=gpus, cpus=1),
         failures=mqtune.Failures(max_failures=0),
     )
     with contextlib.closing(made):
@@ -192,6 +212,22 @@ def test_a_gpu_whose_memory_somebody_else_has_takes_no_trial_until_it_is_back(ma
         assert f"device {machine.device} is in use again" in machine.log
 
 
+def test_of_two_trials_on_one_gpu_the_death_of_one_does_not_concern_the_other(machine: Machine) -> None:
+    with machine.worker("--slots-per-gpu", "2"), tuner(machine, gpus=0.5) as gpus:
+        killed, other = begun(gpus, 1), begun(gpus, 2)
+        assert machine.is_taken(2)
+        os.kill(int(killed.last_metrics["pid"]), signal.SIGKILL)
+        stepped(gpus, lambda: killed.status is TrialStatus.FAILED)
+        eventually(lambda: not machine.is_taken(2), WAIT_S)
+        assert machine.is_taken()
+        assert other.status is TrialStatus.RUNNING
+        let_go(machine, 2)
+        stepped(gpus, lambda: other.status is TrialStatus.COMPLETED)
+
+        eventually(machine.is_free, WAIT_S)
+        assert "quarantined" not in machine.log
+
+
 def test_a_trial_that_computes_has_the_figures_of_its_gpu(machine: Machine) -> None:
     with machine.worker(), tuner(machine, trainables.computes) as gpus:
         trial = begun(gpus, 1)
@@ -218,3 +254,21 @@ def sampled(shown: str) -> str:
     """For how long a trial was sampled, of what the command shows."""
     found = re.search(r"sampled for (.*)", shown)
     return found[1] if found else ""
+
+
+def test_a_part_of_a_gpu_gives_its_memory_back_and_does_not_say_how_busy_it_is(
+    probe: GpuProbe, broker: str, tmp_path: Path
+) -> None:
+    the_gpus(probe)
+    parts = [part for some in divided_gpus().values() for part in some]
+    if not parts or not probe.used(parts[:1]):
+        pytest.skip("no GPU is divided (MIG) here, or nvidia-ml-py is missing, which alone knows parts")
+    machine = Machine(parts[0], probe, broker, tmp_path)
+    with machine.worker(), tuner(machine) as gpus:
+        killed = begun(gpus, 1)
+        assert machine.is_taken()
+        stepped(gpus, lambda: probe.use([machine.device])[machine.device].percent is None)
+        os.kill(int(killed.last_metrics["pid"]), signal.SIGKILL)
+        stepped(gpus, lambda: killed.status is TrialStatus.FAILED)
+        eventually(machine.is_free, WAIT_S)
+        assert "quarantined" not in machine.log

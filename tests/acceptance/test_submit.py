@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from accounts import Accounts
 from click.testing import CliRunner, Result
 from running import running_worker
+from started import started
 from waiting import all_gone, eventually, family_of
 
 from mqtune.backends import EmbeddedServer, find_binary
 from mqtune.cli import group
 from mqtune.client import Client
-from mqtune.core.errors import ConfigurationError, InsufficientResources, MqtuneError, NameTaken
+from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources, MqtuneError, NameTaken
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialStatus
 from mqtune.journal import MOST_SHORT, Submissions, SubmissionState, connect
@@ -164,30 +168,46 @@ def test_a_submitted_script_drives_its_experiment_and_its_output_and_exit_code_a
     assert "finished" in said(fleet, "why", "sweep")
 
 
+def test_a_script_that_raises_at_once_is_reported_and_not_run_again(fleet: str, project: Path):
+    (project / "bad.py").write_text("raise ValueError('there is no data')\n")
+
+    printed = said(fleet, "submit", "bad.py", "--name", "bad", "-f", code=1)
+
+    assert 'bad.py", line 1' in printed
+    assert "script_process" not in printed
+    assert "its script has failed: exit code 1: ValueError: there is no data" in said(fleet, "why", "bad")
+    assert "there is no data" in said(fleet, "list")
+    with pytest.raises(ConfigurationError, match="has not begun yet; a script was submitted for it: mqtune why bad"):
+        said(fleet, "show", "bad")
+    assert state(fleet, "bad").run == 1
+
+
 @pytest.mark.parametrize(
-    "ends",
+    "script",
     [
-        "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n",
-        "import mqtune.core.errors\nraise mqtune.core.errors.BrokerUnavailable('away')\n",
-        "import mqtune.core.errors\nraise mqtune.core.errors.NameTaken('driven', left_s=5)\n",
+        "import os, signal\nprint('dies', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n",
+        "import mqtune.core.errors\nprint('dies', flush=True)\nraise mqtune.core.errors.BrokerUnavailable('away')\n",
+        "import mqtune.core.errors\nprint('dies', flush=True)\nraise mqtune.core.errors.NameTaken('driven', left_s=5)\n",
     ],
     ids=["killed", "no-server", "driven"],
 )
-def test_a_script_that_is_killed_or_finds_no_server_runs_again_and_not_for_ever(fleet: str, project: Path, ends: str):
-    (project / "dies.py").write_text(f"print('dies', flush=True)\n{ends}")
+def test_a_script_that_is_killed_or_finds_no_server_runs_again_and_not_for_ever(fleet: str, project: Path, script: str):
+    (project / "dies.py").write_text(script)
     printed = said(fleet, "submit", "dies.py", "--name", "dies", "-f", code=1)
     assert "dies\n" in printed
     assert state(fleet, "dies").run % MOST_SHORT == 0
     assert "it was lost 3 times in a row soon after it began" in printed
 
 
-def test_a_script_that_raises_or_exits_ends_with_its_reason_and_is_not_run_again(fleet: str, project: Path):
-    (project / "bad.py").write_text("raise ValueError('there is no data')\n")
-    printed = said(fleet, "submit", "bad.py", "--name", "bad", "-f", code=1)
-    assert 'bad.py", line 1' in printed
-    assert "its script has failed: exit code 1: ValueError: there is no data" in said(fleet, "why", "bad")
-    assert "there is no data" in said(fleet, "list")
-    assert state(fleet, "bad").run == 1
+def test_a_script_without_a_tuner_just_runs_and_its_exit_code_is_the_followers(fleet: str, project: Path):
+    (project / "exits.py").write_text("import sys\nprint('says', 1)\nsys.exit(7)\n")
+
+    assert "says 1" in said(fleet, "submit", "exits.py", "--name", "exits", "-f", code=7)
+    # One that has ended is submitted again under its name.
+    said(fleet, "submit", "exits.py", "--name", "exits", "-f", code=7)
+    assert (state(fleet, "exits").run, state(fleet, "exits").code) == (2, 7)
+    listed = {each["name"]: each["state"] for each in json.loads(said(fleet, "list", "--json"))}
+    assert "exit code 7: says 1" in listed["exits"]
 
 
 def test_a_name_is_submitted_once_at_a_time_waits_for_a_slot_and_is_stopped(fleet: str, project: Path):
@@ -215,6 +235,49 @@ def test_a_name_is_submitted_once_at_a_time_waits_for_a_slot_and_is_stopped(flee
     said(fleet, "delete", "three", "--yes")
     with pytest.raises(ConfigurationError, match="no experiment 'three'"):
         said(fleet, "why", "three")
+
+
+def test_to_stop_its_experiment_ends_a_script_that_drives(fleet: str, project: Path, tmp_path: Path):
+    said(fleet, "submit", "tune.py", "--name", "ends", "--", "0.1", "1000")
+    eventually(lambda: "trials run" in run(fleet, "why", "ends").output)
+    assert "is ending" in said(fleet, "stop", "ends", "--experiment", "--now")
+    eventually(lambda: is_over(fleet, "ends"))
+    assert state(fleet, "ends").how == "done"
+    assert results(fleet, "ends", tmp_path / "seen").outcome == "finished"
+
+
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Have programs that are started hear of Ctrl-C, also where the tests were started in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
+def test_ctrl_c_stops_following_and_nothing_else(fleet: str, project: Path, tmp_path: Path):
+    command = [sys.executable, "-m", "mqtune", "submit", str(project / "waits.py"), "--name", "followed", "-f"]
+    log = tmp_path / "follows.log"
+    with started(command, {"MQTUNE_BROKER": fleet, "MQTUNE_CODE_KEY": KEY}, log, cwd=project) as follower:
+        eventually(lambda: "waits" in log.read_text().splitlines())
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait(10) == 128 + signal.SIGINT
+    assert "followed goes on" in log.read_text()
+    assert state(fleet, "followed").state == "running"
+    said(fleet, "stop", "followed", "--experiment")
+    eventually(lambda: is_over(fleet, "followed"))
+
+
+def test_submit_local_runs_the_script_here(project: Path):
+    (project / "here.py").write_text(
+        "import os, sys\nfrom mqtune.core.submission import this_submission\n"
+        "print(os.getppid(), sys.argv[1:], this_submission() and this_submission().name)\n"
+    )
+    for name in (None, "sweep"):
+        named = ["--name", name] if name else []
+        command = [sys.executable, "-m", "mqtune", "submit", "here.py", "--local", *named, "--", "--fast"]
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=30, check=True)
+        assert done.stdout == f"{os.getpid()} ['--fast'] {name}\n"
 
 
 def test_bad_submissions_are_refused_at_once(fleet: str, own_broker: str, project: Path, tmp_path: Path):
@@ -293,3 +356,72 @@ def test_when_the_machine_of_a_driver_dies_another_goes_on_and_nothing_is_lost_o
     assert [trial.trial.reports for trial in found.trials] == [REPORTS] * 20
     # The first machine's output is gone with it; what is left of the second's is on the server.
     assert "has 20 trials" in said(own_broker, "logs", "survives", "driver")
+
+
+def test_a_worker_that_is_told_to_go_gives_its_scripts_back_and_their_trials_go_on(
+    own_broker: str, project: Path, tmp_path: Path
+):
+    with worker(own_broker, tmp_path, "stays", *DRIVES):
+        said(own_broker, "submit", "waits.py", "--name", "fills")
+        eventually(lambda: state(own_broker, "fills").state == "running")
+        with worker(own_broker, tmp_path, "goes", *DRIVES) as goes:
+            said(own_broker, "submit", "waits.py", "--name", "moves")
+            eventually(lambda: state(own_broker, "moves").state == "running")
+            goes.send_signal(signal.SIGTERM)
+            goes.wait(20)
+        moved = state(own_broker, "moves")
+        assert (moved.state, moved.run) == ("waiting", 1)
+        said(own_broker, "stop", "fills", "--experiment")
+        eventually(lambda: state(own_broker, "moves").run == 2)
+        assert state(own_broker, "moves").worker.startswith("stays@")
+
+
+@pytest.fixture
+def teams(own_broker: str) -> Iterator[Accounts]:
+    with contextlib.closing(Accounts(own_broker)) as accounts:
+        yield accounts
+
+
+def test_teams_keep_apart_and_who_may_not_drive_may_neither_submit_nor_offer_slots(
+    teams: Accounts, project: Path, tmp_path: Path
+):
+    drives = {team: teams.make("driver", team, experiments=f"{team}-*") for team in ("team-a", "team-b")}
+    works = {team: teams.make("worker", f"{team}-w", experiments=f"{team}-*") for team in drives}
+    watches = teams.make("monitor", "team-a-m", experiments="team-a-*")
+
+    refused = offers_slots(works["team-a"], tmp_path, "--experiments", "team-a-*")
+    assert "--drivers 1: scripts drive experiments, and --broker has no driver's account" in refused
+    options = [*DRIVES, "--experiments", "team-a-*", "--driver-broker", drives["team-a"]]
+    teams.refused()
+    with worker(works["team-a"], tmp_path, "a", *options):
+        with pytest.raises(InsufficientResources, match=r"slots to 'team-b-x', but to team-a-\*"):
+            said(drives["team-b"], "submit", "waits.py", "--name", "team-b-x")
+        (project / "who.py").write_text("import os\nprint(os.environ['MQTUNE_BROKER'].split('//')[1].split(':')[0])\n")
+        assert "\nteam-a\n" in said(drives["team-a"], "submit", "who.py", "--name", "team-a-x", "-f")
+        assert not teams.refused()
+        for who, name in (
+            (drives["team-b"], "team-a-y"),
+            (works["team-a"], "team-a-y"),
+            (watches, "team-a-y"),
+        ):
+            with pytest.raises(AccessDenied):
+                said(who, "submit", "who.py", "--name", name)
+        assert "has ended" in said(watches, "why", "team-a-x")
+
+
+def offers_slots(broker: str, folder: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "mqtune", "worker", *DRIVES, *options]
+    environment: Mapping[str, Any] = {**os.environ, "MQTUNE_BROKER": broker, "MQTUNE_CODE_KEY": KEY}
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_an_operator_stops_what_another_has_submitted(teams: Accounts, project: Path, tmp_path: Path):
+    driver, operator = teams.make("driver"), teams.make("operator")
+    with worker(teams.url, tmp_path, "w", *DRIVES):
+        said(driver, "submit", "waits.py", "--name", "theirs", LOGNAME="ada")
+        eventually(lambda: state(teams.url, "theirs").state == "running")
+        said(operator, "stop", "theirs", "--experiment", LOGNAME="olaf")
+        eventually(lambda: is_over(teams.url, "theirs"))
+    assert state(teams.url, "theirs").reason.startswith("by olaf@")

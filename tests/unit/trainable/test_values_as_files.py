@@ -91,3 +91,39 @@ def test_a_data_frame_without_arrow_is_refused_with_the_way_out(monkeypatch: pyt
     monkeypatch.setitem(importlib.sys.modules, "pyarrow", None)  # type: ignore[attr-defined]
     with pytest.raises(CannotTravel, match="a DataFrame, for which pyarrow is missing: pip install pyarrow"):
         stored(pd.DataFrame({"a": [1]}))
+
+
+def test_a_frame_of_polars_keeps_its_types(tmp_path: Path) -> None:
+    pl = pytest.importorskip("polars")
+    frame = pl.DataFrame(
+        {
+            "a": [1, None],
+            "kind": pl.Series(["x", "y"], dtype=pl.Enum(["y", "x"])),
+            "list": [[1.0], []],
+            "text": ["a", "b"],
+        }
+    ).with_columns(pl.col("text").cast(pl.Categorical).alias("category"))
+    found = travelled(frame, tmp_path)
+    assert found.schema == frame.schema
+    assert found.equals(frame)
+    series = travelled(frame["kind"], tmp_path)
+    assert (series.name, series.dtype, series.to_list()) == ("kind", frame["kind"].dtype, ["x", "y"])
+    with pytest.raises(CannotTravel, match=r"a DataFrame that Arrow would change: .*Object.* to .*Binary"):
+        stored(pl.DataFrame({"o": pl.Series([{1}], dtype=pl.Object)}))
+
+
+def test_a_tensor_keeps_its_type_and_whether_it_wants_a_gradient(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    for tensor in (
+        torch.arange(6, dtype=torch.bfloat16).reshape(2, 3).T,
+        torch.tensor(2.5, requires_grad=True),
+        torch.tensor([1 + 2j]).conj(),
+        torch.tensor([True, False]),
+        torch.empty((0, 3)),
+    ):
+        found = travelled(tensor, tmp_path)
+        assert (found.dtype, found.shape, found.requires_grad) == (tensor.dtype, tensor.shape, tensor.requires_grad)
+        assert torch.equal(found, tensor)
+    with pytest.raises(CannotTravel, match=r"use tensor.detach\(\).cpu\(\)"):
+        stored(torch.ones(1, requires_grad=True) * 2)
+    assert stored(torch.nn.Parameter(torch.ones(1))) is None

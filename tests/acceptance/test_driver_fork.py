@@ -1,0 +1,117 @@
+"""On one machine the importer is a fork of the driver, so that nothing is imported twice; and variables that an experiment sets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+#: A package that takes note of each process that imports it.
+PACKAGE = """
+import os
+with open(os.environ["IMPORTED"], "a") as file:
+    file.write(f"{os.getpid()}\\n")
+"""
+PROGRAM = """
+import os, random, sys
+import slow_package
+import mqtune
+
+{at_top}
+
+def write_into_a_broken_pipe():
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        os.write(writing, b"x")
+    except BrokenPipeError as error:
+        return type(error).__name__
+
+def train(config):
+    assert write_into_a_broken_pipe() == "BrokenPipeError"
+    mqtune.report({{"loss": config["x"], "pid": os.getpid(), "env": os.environ.get("GIVEN"), "cores": os.environ["OMP_NUM_THREADS"]}})
+
+if __name__ == "__main__":
+    results = mqtune.Tuner(
+        train, {{"x": mqtune.grid_search([0.0, 1.0])}}, metric="loss", mode="min", backend=mqtune.Local(slots=2), name="forked",
+        process=mqtune.Process(env={{"GIVEN": "by the program", "OMP_NUM_THREADS": "7"}}), run=mqtune.RunOptions(progress=False),
+    ).run()
+    pids = {{trial.metrics["pid"] for trial in results}}
+    assert len(pids) == 2 and os.getpid() not in pids
+    assert {{(trial.metrics["env"], trial.metrics["cores"]) for trial in results}} == {{("by the program", "7")}}
+    print("driver", os.getpid())
+"""
+#: Two studies of one program in databases, which stay open: the first call ends with an error, and its study is read.
+STUDIES = """
+import os
+import optuna
+import slow_package
+from mqtune import Local
+from mqtune.integrations.optuna_optimize import optuna_optimize
+
+def objective(trial):
+    if trial.suggest_float("x", 0, 1) == 1:
+        raise KeyError("wrong")
+    return 0
+
+if __name__ == "__main__":
+    first, second = (
+        optuna.create_study(study_name=name, storage="sqlite:///studies.db") for name in ("first", "second")
+    )
+    first.enqueue_trial({"x": 1})
+    try:
+        optuna_optimize(first, objective, n_trials=1, backend=Local(slots=1))
+    except KeyError:
+        assert len(first.trials) == 1
+        optuna_optimize(second, objective, n_trials=1, backend=Local(slots=1))
+    assert len(second.best_params) == 1
+    print("driver", os.getpid())
+"""
+
+
+def run(tmp_path: Path, program: str) -> tuple[str, list[str]]:
+    """Run the program, and return its process id and those that have imported the package."""
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    (packages / "slow_package.py").write_text(PACKAGE)
+    (tmp_path / "tune.py").write_text(program)
+    imported = tmp_path / "imported"
+    ended = subprocess.run(
+        [sys.executable, "tune.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(packages), "IMPORTED": str(imported)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.split()[-1], imported.read_text().split()
+
+
+def test_packages_of_a_program_on_one_machine_are_imported_by_the_driver_alone(tmp_path: Path) -> None:
+    driver, imported = run(tmp_path, PROGRAM.format(at_top="DATA = list(range(10))"))
+
+    assert imported == [driver]
+
+
+def test_packages_are_imported_once_for_all_studies_of_a_program_in_a_database(tmp_path: Path) -> None:
+    driver, imported = run(tmp_path, STUDIES)
+
+    assert imported == [driver]
+
+
+@pytest.mark.parametrize(
+    "at_top",
+    [
+        "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "LOG = open('log.txt', 'w')",
+    ],
+)
+def test_a_driver_with_a_thread_or_an_open_file_is_not_forked(tmp_path: Path, at_top: str) -> None:
+    driver, imported = run(tmp_path, PROGRAM.format(at_top=at_top))
+
+    assert imported[0] == driver
+    assert len(imported) == len(set(imported)) == 2
