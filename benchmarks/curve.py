@@ -1,4 +1,4 @@
-"""One fixed synthetic learning curve, and the 64 configs that every system tries in the same order."""
+"""One synthetic learning curve, and 64 configs that every system tries in the same order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_EPOCHS: Final = 27
 
 
 class CurveConfig(TypedDict):
-    """What one trial of the ASHA work is given."""
+    """The config of one trial of the ASHA work."""
 
     lr: float
     seed: int
