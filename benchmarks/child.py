@@ -1,4 +1,4 @@
-"""Runs one measurement in this process and writes its figures as JSON; started by ``benchmarks.runner``."""
+"""Runs one measurement in this process and writes its figures as JSON."""
 
 from __future__ import annotations
 

@@ -19,7 +19,10 @@ class CurveConfig(TypedDict):
 
 
 def loss(lr: float, epoch: int, seed: int) -> float:
-    """Return the loss after *epoch* epochs: a decay towards a floor that is lowest at lr = 10^-2.5, and noise."""
+    """Return the loss after *epoch* epochs.
+
+    It is a decay towards a floor, with noise. The floor is lowest at lr = 10^-2.5.
+    """
     distance = math.log10(lr) + 2.5
     floor = 0.1 + 0.3 * distance * distance
     noise = random.Random(seed * 1_000 + epoch).gauss(0.0, 0.02)

@@ -55,7 +55,7 @@ def pss_mb(pids: list[int]) -> float:
 
 
 def await_descendants(patience_s: float) -> None:
-    """Wait until all descendants of this process, a subreaper, have ended, or until patience runs out."""
+    """Wait until all descendants of this process have ended. Give up after *patience_s*."""
     deadline = time.monotonic() + patience_s
     while descendants(os.getpid()) and time.monotonic() < deadline:
         _reap()

@@ -52,7 +52,7 @@ class Job:
 def plan(
     workloads: Sequence[Workload], systems: Sequence[System], *, repeats: int, slow_repeats: int, quick: bool
 ) -> Iterator[Job]:
-    """Yield the jobs with repeats interleaved, so that a drift of the machine affects all systems alike."""
+    """Yield the jobs. Repeats are interleaved, so a drift of the machine affects all alike."""
     for workload in workloads:
         for run in range(max(repeats, slow_repeats)):
             for system in systems:
@@ -62,7 +62,7 @@ def plan(
 
 
 def run_job(job: Job, python: str) -> list[dict[str, Any]]:
-    """Run *job* with the interpreter *python* and return its result lines. A failure is one line."""
+    """Run *job* with an interpreter and return its result lines. A failure is one line."""
     folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     others = OtherLoad()
     try:

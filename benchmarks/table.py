@@ -13,7 +13,7 @@ __all__ = ["render"]
 
 
 def render(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return a Markdown table of the result lines, then a line for each measurement without figures."""
+    """Return a Markdown table of the results, then a line for each measurement without any."""
     rows = [["work", "system", "median (min–max)", "runs"], ["---"] * 4, *_rows(lines)]
     notes = {
         f"- {line['workload']}, {line['system']} ({line['variant']}): {line['status']}: {line['reason'].splitlines()[0]}"

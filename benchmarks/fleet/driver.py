@@ -1,7 +1,7 @@
-"""One real driver of a fleet, with endless trials under ASHA: ``python -m benchmarks.fleet.driver URL NAME TRIALS``.
+"""One real driver of a fleet, with endless trials under ASHA.
 
-It prints a JSON line after its imports, and starts with the line ``go`` on its input. The line ``begin`` starts a
-measurement, and ``end`` prints its result.
+``python -m benchmarks.fleet.driver URL NAME TRIALS`` prints a JSON line after its imports, and starts with the line
+``go`` on its input. The line ``begin`` starts a measurement, and ``end`` prints its result.
 """
 
 from __future__ import annotations

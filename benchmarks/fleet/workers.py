@@ -4,7 +4,8 @@ It uses mqtune's own register, claims, heartbeats and reports over real connecti
 line when all workers have joined, and one when all slots have a trial. It reads commands from its input:
 
 - ``report RATE``: all trials together report at this rate in a second.
-- ``state``: print the greatest delay of a report since the last command, and the oldest of the workers' last heartbeats.
+- ``state``: print the greatest delay of a report since the last command, and the oldest of the workers' last
+  heartbeats.
 - ``waited``: the same, and for each report since the last ``waited`` the time until it was sent to Redis.
 
 Each worker has a connection that asks for tasks as kombu does (BRPOP, while a slot is free), one for its control
@@ -90,9 +91,9 @@ class Recorder:
 
 
 class Uplink:
-    """A worker's connection for reports. It has one write in flight, and gathers further reports for the next one.
+    """A worker's connection for reports, used by one thread.
 
-    Only one thread uses it.
+    It has one write in flight, and gathers further reports for the next one.
     """
 
     def __init__(self, client: Any) -> None:
@@ -181,7 +182,10 @@ class Uplink:
 
 
 class Worker:
-    """One worker of the fleet. Threads of ``Load`` call its methods, but never the same method at the same time."""
+    """One worker of the fleet.
+
+    Threads of ``Load`` call its methods, but never the same method at the same time.
+    """
 
     def __init__(self, url: str, name: str, slots: int) -> None:
         self.name = name

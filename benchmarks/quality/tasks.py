@@ -27,7 +27,7 @@ class Parameter:
     """A parameter: a float or an integer between two bounds, or one of *choices*.
 
     Args:
-        where: an earlier parameter, and its choices for which this one is active. Without it the parameter is always active.
+        where: an earlier parameter, and its choices for which this one is active. Without it this one is always active.
     """
 
     low: float = 0.0
@@ -120,7 +120,7 @@ class Branin(Task):
 
 
 class Hartmann6(Task):
-    """The function of Hartmann in six dimensions, approximated better with each epoch, after the same paper."""
+    """The function of Hartmann in six dimensions, approximated likewise after the same paper."""
 
     best = -3.32237
     _weights: Final = (1.0, 1.2, 3.0, 3.2)
@@ -150,10 +150,11 @@ class Hartmann6(Task):
 
 
 class Curves(Task):
-    """A table of random learning curves over a grid of configs. A config has the curve of the nearest grid point.
+    """A table of random learning curves over a grid of configs.
 
-    The curves' floors form a bowl, with interactions, around a random config. Each optimizer has an offset and a middle
-    of its own, and each point adds a little. A curve falls by a power of the epoch; its speed depends on the learning rate.
+    A config has the curve of the nearest grid point. The curves' floors form a bowl, with interactions, around a random
+    config. Each optimizer has an offset and a middle of its own, and each point adds a little. A curve falls by a power
+    of the epoch. Its speed depends on the learning rate.
 
     Args:
         name: of its figures.
@@ -232,9 +233,10 @@ def _place(value: Any, parameter: Parameter, size: int) -> int:
 
 
 class Models(Task):
-    """A choice of three models with parameters of their own. The model with the least final loss falls slowest.
+    """A choice of three models with parameters of their own.
 
-    Each model has a bowl around a random middle, and its loss falls to it exponentially.
+    Each model has a bowl around a random middle, and its loss falls to it exponentially. The model with the least final
+    loss falls slowest.
     """
 
     #: The least loss of each model, and the exponent of its fall in an epoch.
@@ -268,7 +270,7 @@ class Models(Task):
 
     @property
     def best(self) -> float:
-        """The loss at the bottom of the lowest bowl; a whole parameter may miss its middle by a little."""
+        """The loss at the bottom of the lowest bowl. Integers may miss their middle by a little."""
         return min(least + (self.START - least) * math.exp(-speed * EPOCHS) for least, speed in self.CURVES.values())
 
 

@@ -1,4 +1,4 @@
-"""mqtune on the work: a Tuner without a broker, so that it starts an embedded server and a local worker."""
+"""mqtune on the work: each Tuner starts an embedded server and a local worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fifo() -> Scheduler:
 
 
 def observing(scheduler: Scheduler, observed: Observed, *, stop_at: int | None = None) -> Scheduler:
-    """Have a scheduler note the times of its decisions, and stop trials at their report number *stop_at*.
+    """Make a scheduler note its decisions' times, and stop trials at report number *stop_at*.
 
     It stays the scheduler that a user would give, because the driver asks it for more than decisions.
     """

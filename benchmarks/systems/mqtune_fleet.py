@@ -236,8 +236,8 @@ def _counts(client: redis.Redis) -> Used:
 def _variant(workers: int, drivers: int, **sizes: int) -> Variant:
     return Variant(
         name=f"{workers:,} workers, {drivers} driver{'s' * (drivers > 1)}",
-        settings="workers of eight slots, simulated by one process with mqtune's own register, claims, heartbeats and reports; "
-        "real drivers with ASHA",
+        settings="workers of eight slots, simulated by one process with mqtune's own register, claims, heartbeats and "
+        "reports; real drivers with ASHA",
         measure=lambda context: _measure(context, min(workers, context.sizes["workers"]), drivers),
         sizes=sizes,
         slow=True,

@@ -23,7 +23,7 @@ Objective = Callable[[Any], float]
 
 
 class Share:
-    """State that the processes of one run share: the remaining trials, the first start and the last end."""
+    """State shared by a run's processes: the remaining trials, the first start, the last end."""
 
     def __init__(self, trials: int) -> None:
         context = multiprocessing.get_context("fork")
@@ -55,7 +55,7 @@ def _storage(path: Path) -> Any:
 
 
 def _run(context: Context, objective: Objective, pruner: Any, trials: int) -> Share:
-    """Run the trials, queued in the order of their indices, in two processes over one journal file."""
+    """Run the trials in the order of their indices, in two processes over one journal file."""
     import optuna
 
     optuna.logging.set_verbosity(logging.ERROR)
@@ -143,7 +143,10 @@ def _asha(context: Context) -> Figures:
 
 
 def _start(context: Context) -> Figures:
-    """Measure the script by its journal. A trial reports as soon as it starts, and the journal has the start's time."""
+    """Measure the script by its journal.
+
+    The journal has times of starts but not of reports. A trial reports as soon as it starts.
+    """
     import optuna
 
     run = start.run_script("start_optuna.py", context)

@@ -26,7 +26,7 @@ ENVIRONMENT: Final = {
 
 
 def _observing(base: type, observed: Observed, stop_at: int | None = None, **options: Any) -> Any:
-    """Return a scheduler of class *base* that notes times, and stops trials at their report number *stop_at*."""
+    """Return a *base* scheduler that notes times, and stops trials at report number *stop_at*."""
 
     class Observing(base):
         def on_trial_add(self, controller: Any, trial: Any) -> None:

@@ -1,4 +1,4 @@
-"""Syne Tune on the work: its LocalBackend, which runs a script in a new process for each trial."""
+"""Syne Tune on the work: its LocalBackend runs a script in a new process for each trial."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ENVIRONMENT: Final = {"OMP_NUM_THREADS": "1"}
 
 
 def _observing(base: type, context: Context, work: str, trials: int, stop_at: int | None = None, **options: Any) -> Any:
-    """Return a scheduler of class *base* that runs *trials* trials of *work* and notes times in its ``observed``.
+    """Return a *base* scheduler that runs *trials* trials of *work*.
 
-    With *stop_at* it stops each trial at that report.
+    It notes times in its ``observed``, and stops trials at report number *stop_at*.
     """
     from syne_tune.optimizer.scheduler import SchedulerDecision, TrialSuggestion
 
@@ -80,7 +80,7 @@ def _fifo(context: Context, work: str, trials: int, stop_at: int | None = None) 
 
 
 def _run(context: Context, scheduler: Any, *, workers: int = WORKERS) -> Observed:
-    """Run the tuner until the scheduler has no more trials, and return the scheduler's observations."""
+    """Run the tuner until the scheduler has no more trials, and return its observations."""
     from syne_tune import Tuner
     from syne_tune.backend import LocalBackend
 

@@ -15,7 +15,7 @@ DEADLINE_S: Final = 1_200.0
 
 
 class Way(NamedTuple):
-    """A way to run the trainings on a system: its script with arguments, and the slots for measuring memory."""
+    """A way to run the trainings on a system. Memory is measured with each number of *slots*."""
 
     settings: str
     script: str

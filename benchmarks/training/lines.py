@@ -1,4 +1,4 @@
-"""Lines that a trial leaves for the measurement: when it begins, for each epoch, and when it ends.
+"""Lines that a trial leaves for the measurement: its beginning, its epochs and its end.
 
 It imports nothing outside the standard library, since a trial's imports are measured too.
 """

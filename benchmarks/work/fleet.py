@@ -1,4 +1,4 @@
-"""A fleet of up to a thousand workers with eight slots each, one Redis, and one to a hundred drivers."""
+"""A fleet of up to a thousand workers on one Redis, with one to a hundred drivers."""
 
 from __future__ import annotations
 

@@ -18,5 +18,5 @@ WORKLOAD: Final = Workload(
 
 
 def figures(trials: int, *, first_start: float, last_end: float) -> Figures:
-    """Return the rate of trials, from the first request for a trial to the last end that the driver knew of."""
+    """Return the rate of trials, from the first start to the last end known to the driver."""
     return {"trials_per_s": trials / (last_end - first_start)}

@@ -36,7 +36,10 @@ class Record:
         self._reports.append((at_s, config, epoch, loss))
 
     def chosen(self, until_s: float) -> Config:
-        """Return the config with the least loss among those with the most epochs by a time in virtual seconds."""
+        """Return the chosen config at a time in virtual seconds.
+
+        It has the least loss among the configs with the most epochs.
+        """
         reports = sorted((report for report in self._reports if report[0] <= until_s), key=lambda report: report[0])
         return min(reports, key=lambda report: (-report[2], report[3]))[1]
 

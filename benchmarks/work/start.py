@@ -1,4 +1,4 @@
-"""A whole script of four trials that report once: time until the first report, and from the last end to the exit."""
+"""A whole script of four trials: time to the first report, and from the last end to exit."""
 
 from __future__ import annotations
 

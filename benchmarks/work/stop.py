@@ -1,4 +1,4 @@
-"""A trial that is stopped at its 20th report: time until the decision, its code's end and its process's death."""
+"""A trial stopped at its 20th report: time to the decision, its code's end and its death."""
 
 from __future__ import annotations
 

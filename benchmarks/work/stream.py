@@ -22,6 +22,6 @@ WORKLOAD: Final = Workload(
 
 
 def figures(folder: Path, *, reports: int, last_decision: float) -> Figures:
-    """Return the rate of reports, from the first report of the two trials to the driver's decision on the last."""
+    """Return the rate of reports, from the first report to the driver's last decision."""
     first_report = min(trace.started for trace in read_traces(folder).values())
     return {"reports_per_s": PARTIES * reports / (last_decision - first_report)}

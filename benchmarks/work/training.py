@@ -1,4 +1,4 @@
-"""Real trainings under ASHA, each in a user's script: the tuner's overhead over the training, and its memory."""
+"""Real trainings under ASHA, each in a user's script: a tuner's overhead and memory."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ScriptRun(NamedTuple):
 
 
 def measure(training: Training, script: str, *arguments: str) -> Callable[[Context], Figures]:
-    """Return a measurement that runs a script, and then the same trials and epochs in a bare loop."""
+    """Return a measurement that runs a script, and then the same epochs in a bare loop."""
 
     def measure(context: Context) -> Figures:
         settings = Settings(training=training.module, folder=str(context.folder), **context.sizes)
@@ -158,7 +158,7 @@ def _trained(lines: Sequence[Line]) -> list[tuple[int, int]]:
 
 
 def figures(lines: Sequence[Line], started: float, *, slots: int, trials: int) -> Figures:
-    """Return the figures of a run's lines. The ideal is the epochs' own time, divided by the slots.
+    """Return the figures of a run's lines. The ideal is the epochs' own time over the slots.
 
     Raises:
         RuntimeError: not all trials have trained.

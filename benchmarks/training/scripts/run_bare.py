@@ -1,4 +1,4 @@
-"""The same trials without a tuner: one after the other in one process. The argument has the epochs of each."""
+"""The same trials without a tuner, one after the other. The argument has their epochs."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""A user's script with Syne Tune: its backend for this machine alone, at its fastest settings."""
+"""A user's script with Syne Tune: its backend for this machine, at its fastest settings."""
 
 import logging
 from pathlib import Path
