@@ -82,8 +82,10 @@ class Made(NamedTuple):
 class Recorder:
     """A client that records the commands of its journals and sends nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: Any) -> None:
         self.commands: list[tuple[Any, ...]] = []
+        #: Journals read the number of their database from it.
+        self.get_connection_kwargs = client.get_connection_kwargs
 
     def execute_command(self, *args: Any) -> tuple[()]:
         self.commands.append(args)
@@ -98,7 +100,7 @@ class Uplink:
 
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
-        self._recorder: Any = Recorder()
+        self._recorder: Any = Recorder(client)
         self._journals: dict[str, RedisJournal] = {}
         self._connection: Any = None
         self._reader = hiredis.Reader()
