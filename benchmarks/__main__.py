@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: measure, keep the results as JSON lines, and print the table."""
+"""``python -m benchmarks``: measure, write the results as JSON lines, and print the table."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from benchmarks.work import WORKLOADS
 def _names(known: dict[str, Any], text: str | None, what: str) -> list[Any]:
     if text is None:
         return list(known.values())
-    found: list[Any] = []
+    chosen: list[Any] = []
     for asked in (name.strip().lower() for name in text.split(",")):
-        named = [each for name, each in known.items() if name == asked or name.startswith(f"{asked}/")]
+        named = [entry for name, entry in known.items() if name == asked or name.startswith(f"{asked}/")]
         if not named:
             raise click.BadParameter(f"no {what} named {asked}; there are {', '.join(known)}")
-        found += named
-    return found
+        chosen += named
+    return chosen
 
 
 def _pythons(pairs: tuple[str, ...]) -> dict[str, str]:
@@ -42,7 +42,7 @@ def _pythons(pairs: tuple[str, ...]) -> dict[str, str]:
 @click.option("--only", metavar="WORK,…", help=f"Workloads: {', '.join(WORKLOADS)}; default: all.")
 @click.option("--systems", metavar="SYSTEM,…", help=f"Systems: {', '.join(SYSTEMS)}; default: all.")
 @click.option("--repeats", default=3, show_default=True, help="Runs of each measurement.")
-@click.option("--slow-repeats", default=1, show_default=True, help="Runs of those that take minutes.")
+@click.option("--slow-repeats", default=1, show_default=True, help="Runs of slow measurements.")
 @click.option("--quick", is_flag=True, help="Small sizes: to see that everything runs, not to measure.")
 @click.option("--out", type=click.Path(path_type=Path), help="Append the results to this file, as JSON lines.")
 @click.option(

@@ -1,6 +1,6 @@
-"""What the trials do: the same code in every system, which only hands in its way to report.
+"""The trials' code, the same in every system except for the way to report.
 
-Imports nothing outside the standard library, since what a trial imports is part of what is measured.
+It imports nothing outside the standard library, since a trial's imports are measured too.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Report = Callable[[dict[str, Any]], object]
 EPOCH_S: Final = 0.010
 REPORT_EVERY_S: Final = 0.020
 STOP_AT: Final = 20
-#: A trial that nobody stops ends by itself, well after the slowest poll (5 s) of any system.
+#: The end of a trial that is not stopped, well after the slowest poll (5 s) of any system.
 REPORT_LIMIT: Final = 2_000
 BEAT_S: Final = 0.001
-#: How long trials wait for each other, or for the measurement.
+#: The longest that trials wait for each other.
 PATIENCE_S: Final = 120.0
 
 
 def run(work: str, report: Report, folder: str, index: int, *, reports: int, parties: int) -> None:
-    """Do what *work* names: noop, stream, stop or asha."""
+    """Run the body that *work* names: noop, stream, stop or asha."""
     if work == "noop":
         noop(report)
     elif work == "stream":
@@ -45,7 +45,7 @@ def noop(report: Report) -> None:
 
 
 def stream(report: Report, folder: str, index: int, *, reports: int, parties: int) -> None:
-    """Report as fast as possible, from when all parties are up."""
+    """Report as fast as possible, once all parties are up."""
     meet(Path(folder), index, parties)
     trace = Trace(folder, f"stream-{index}")
     for number in range(1, reports + 1):
@@ -86,14 +86,10 @@ def asha(report: Report, folder: str, index: int) -> None:
 
 
 def meet(folder: Path, index: int, parties: int) -> None:
-    """Wait until all parties are here."""
+    """Wait until all parties have begun."""
     (folder / f"ready-{index}").touch()
-    _wait_for(lambda: len(list(folder.glob("ready-*"))) >= parties, every_s=BEAT_S)
-
-
-def _wait_for(condition: Callable[[], bool], *, every_s: float) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not condition():
+    while len(list(folder.glob("ready-*"))) < parties:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nothing came within {PATIENCE_S:.0f} s")
-        time.sleep(every_s)
+            raise TimeoutError(f"not all trials have begun within {PATIENCE_S:.0f} s")
+        time.sleep(BEAT_S)

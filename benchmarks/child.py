@@ -1,29 +1,23 @@
-"""Runs one measurement in this process and writes what came out as JSON; started by ``benchmarks.runner``."""
+"""Runs one measurement in this process and writes its figures as JSON."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
 import json
-import os
 import platform
 import sys
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.measurement import Context, Skip, System, Variant
+from benchmarks.measurement import Context
 from benchmarks.systems import SYSTEMS
 from benchmarks.work import WORKLOADS
 
-__all__ = ["find_variant", "main"]
+__all__ = ["main"]
 
-#: Of packages that are imported by another name than they are installed by.
+#: Distributions whose packages have another name.
 DISTRIBUTIONS: Final = {"sklearn": "scikit-learn"}
-
-
-def find_variant(system: System, workload: str, name: str) -> Variant:
-    """Return the system's variant of that name."""
-    return next(variant for variant in system.variants[workload] if variant.name == name)
 
 
 def _versions(packages: tuple[str, ...]) -> dict[str, str]:
@@ -44,13 +38,10 @@ def _measure(request: dict[str, Any]) -> dict[str, Any]:
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
         return {"status": "skipped", "reason": f"{', '.join(missing)} not installed in {sys.executable}"}
-    variant = find_variant(system, request["workload"], request["variant"])
-    context = Context(folder=Path(request["folder"]), sizes=request["sizes"], root_pid=os.getppid(), run=request["run"])
-    try:
-        figures = variant.measure(context)
-    except Skip as skip:
-        return {"status": "skipped", "reason": str(skip)}
-    return {"status": "ok", "figures": figures, "versions": _versions(packages)}
+    variants = system.variants[request["workload"]]
+    variant = next(variant for variant in variants if variant.name == request["variant"])
+    context = Context(folder=Path(request["folder"]), sizes=request["sizes"], run=request["run"])
+    return {"status": "ok", "figures": variant.measure(context), "versions": _versions(packages)}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""One fixed synthetic learning curve, and the 64 configs that every system tries in the same order."""
+"""One synthetic learning curve, and 64 configs that every system tries in the same order."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ MAX_EPOCHS: Final = 27
 
 
 class CurveConfig(TypedDict):
-    """What one trial of the ASHA work is given."""
+    """The config of one trial of the ASHA work."""
 
     lr: float
     seed: int
 
 
 def loss(lr: float, epoch: int, seed: int) -> float:
-    """Return the loss after *epoch* epochs: a decay towards a floor that is lowest at lr = 10^-2.5, and noise."""
+    """Return the loss after *epoch* epochs.
+
+    It is a decay towards a floor, with noise. The floor is lowest at lr = 10^-2.5.
+    """
     distance = math.log10(lr) + 2.5
     floor = 0.1 + 0.3 * distance * distance
     noise = random.Random(seed * 1_000 + epoch).gauss(0.0, 0.02)

@@ -1,4 +1,4 @@
-"""What a figure was measured on, and how much of the machine was left for it."""
+"""The machine of a figure, and the load of other processes on it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def describe_machine() -> dict[str, str | int | float]:
 
 
 class OtherLoad:
-    """How many cores other processes have kept busy since this was made.
+    """The number of cores that other processes have kept busy since this object was made.
 
-    Counts as ours what this process and its descendants used, once they have ended and were waited for.
+    Processor time of this process and of its reaped descendants is not counted.
     """
 
     def __init__(self) -> None:

@@ -1,30 +1,55 @@
-"""What a system offers to be measured, and what a measurement is given."""
+"""The interface between systems and measurements."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Context", "Figures", "Samples", "Skip", "System", "Variant"]
+__all__ = ["Context", "Figures", "Observed", "Samples", "System", "Variant"]
 
 Figures = dict[str, float]
-#: Of a measurement that has several values for each figure.
+#: Several values for each figure.
 Samples = Mapping[str, Sequence[float]]
-
-
-class Skip(Exception):
-    """This can't be measured here; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a measurement is given: a folder of its own, the sizes of the work, the process above it all, and the repeat's number."""
+    """A measurement's own folder, the sizes of its work, and the number of the repeat."""
 
     folder: Path
     sizes: Mapping[str, int]
-    root_pid: int
     run: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Observed:
+    """Times of a run as its driver saw them, in monotonic seconds."""
+
+    first_start: float = 0.0
+    last_report: float = 0.0
+    last_end: float = 0.0
+    reports: int = 0
+    #: Times of decisions to stop, by the name of the trial's trace.
+    decisions: dict[str, float] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Note the first start."""
+        self.first_start = self.first_start or time.monotonic()
+
+    def report(self, index: int, epoch: int, stop_at: int | None) -> bool:
+        """Note a report, and return whether the trial must stop at it."""
+        self.last_report = time.monotonic()
+        self.reports += 1
+        if epoch != stop_at:
+            return False
+        self.decisions[f"stop-{index}"] = self.last_report
+        return True
+
+    def end(self) -> None:
+        """Note the end of a trial."""
+        self.last_end = time.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +57,7 @@ class Variant:
     """One way to run one workload on one system.
 
     Args:
-        settings: how the system was set, in words; kept with each figure.
+        settings: the system's settings in words; part of each result line.
         measure: runs in a fresh process and returns the figures, or several values of each.
         sizes: sizes of the work that differ from the workload's own.
         slow: takes minutes, so it is repeated less often.
@@ -50,7 +75,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A system that can be measured: the packages it needs, and its variants by workload."""
+    """A system under test: the packages it needs, and its variants by workload."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""Process trees through /proc: who is up, what they hold in memory, and an end for those left over."""
+"""Process trees through /proc: their processes, their memory, and an end for orphans."""
 
 from __future__ import annotations
 
@@ -8,31 +8,23 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-__all__ = ["Memory", "await_descendants", "become_subreaper", "descendants", "end_descendants", "memory_of"]
+__all__ = ["await_descendants", "become_subreaper", "descendants", "end_descendants", "pss_mb"]
 
 PR_SET_CHILD_SUBREAPER: Final = 36
-LOOK_S: Final = 0.02
-
-
-class Memory(NamedTuple):
-    """What processes hold, in MB (10^6 bytes): RSS counts shared pages once a process, PSS shares them out."""
-
-    rss_mb: float
-    pss_mb: float
-    processes: int
+POLL_S: Final = 0.02
 
 
 def become_subreaper() -> None:
-    """Become the parent of every orphan among our descendants, so that no daemon gets out of sight."""
+    """Become the parent of all orphaned descendants, so that daemons are found too."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the ids of all processes below *pid*, zombies left out."""
+    """Return the ids of all processes below *pid*, without zombies."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -51,30 +43,28 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def memory_of(pids: list[int]) -> Memory:
-    """Add up what the processes hold; one that ends meanwhile counts nothing."""
-    rss = pss = count = 0
+def pss_mb(pids: list[int]) -> float:
+    """Return the processes' memory in MB (10^6 bytes), with each shared page counted once."""
+    kib = 0
     for pid in pids:
+        # A process may end meanwhile.
         with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
-            fields = {name: value for name, _, value in (line.partition(":") for line in lines)}
-            rss += int(fields["Rss"].split()[0])
-            pss += int(fields["Pss"].split()[0])
-            count += 1
-    return Memory(rss * 1024 / 1e6, pss * 1024 / 1e6, count)
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            kib += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return kib * 1024 / 1e6
 
 
 def await_descendants(patience_s: float) -> None:
-    """Wait until nothing is left below this process, which must be a subreaper, for so long at most; reap what has ended."""
+    """Wait until all descendants of this process have ended. Give up after *patience_s*."""
     deadline = time.monotonic() + patience_s
     while descendants(os.getpid()) and time.monotonic() < deadline:
         _reap()
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     _reap()
 
 
 def end_descendants() -> list[str]:
-    """Kill whatever is left below this process, reap it, and return the command lines."""
+    """Kill and reap all descendants, and return their command lines."""
     ended = []
     while left := descendants(os.getpid()):
         for pid in left:

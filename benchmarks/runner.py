@@ -1,4 +1,4 @@
-"""Runs measurements one at a time, each in a fresh process with a folder and a deadline of its own."""
+"""Runs measurements one at a time, each in a fresh process with its own folder and deadline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.work import Workload
 __all__ = ["Job", "plan", "run_job"]
 
 ROOT: Final = Path(__file__).parent.parent
-#: Short, since Ray puts sockets below it and a socket's path is limited to 107 bytes.
+#: Short, because Ray puts sockets below it and a socket's path is limited to 107 bytes.
 FOLDER_PREFIX: Final = "mqb-"
 TAIL_LINES: Final = 12
 
@@ -42,7 +42,7 @@ class Job:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the work; a quick look never does more than the full one."""
+        """The sizes of the work. A quick run is never larger than a full one."""
         full = {**self.workload.sizes, **self.variant.sizes}
         if not self.quick:
             return full
@@ -52,7 +52,7 @@ class Job:
 def plan(
     workloads: Sequence[Workload], systems: Sequence[System], *, repeats: int, slow_repeats: int, quick: bool
 ) -> Iterator[Job]:
-    """Yield the jobs, repeats interleaved over the systems, so that a drift of the machine meets all alike."""
+    """Yield the jobs. Repeats are interleaved, so a drift of the machine affects all alike."""
     for workload in workloads:
         for run in range(max(repeats, slow_repeats)):
             for system in systems:
@@ -62,7 +62,7 @@ def plan(
 
 
 def run_job(job: Job, python: str) -> list[dict[str, Any]]:
-    """Run *job* with the interpreter *python* and return its result lines; a failure is one line too."""
+    """Run *job* with an interpreter and return its result lines. A failure is one line."""
     folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     others = OtherLoad()
     try:
@@ -104,7 +104,7 @@ def _answer(job: Job, python: str, folder: Path) -> dict[str, Any]:
 
 
 def _environment(variant: Variant, folder: Path) -> dict[str, str]:
-    """Return the fresh process's environment: every system keeps its files inside *folder*."""
+    """Return the fresh process's environment, which keeps every system's files inside *folder*."""
     homes = {"HOME": str(folder), "MQTUNE_HOME": str(folder / "mqtune"), "SYNETUNE_FOLDER": str(folder / "syne")}
     return {**os.environ, **homes, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **variant.environment}
 

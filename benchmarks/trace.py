@@ -1,4 +1,4 @@
-"""Times that a trial leaves behind for the measurement, and that survive SIGKILL."""
+"""Times that a trial records for the measurement. They survive SIGKILL."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["Trace", "TraceRecord", "announce", "read_trace", "read_traces"]
+__all__ = ["Trace", "TraceRecord", "announce", "read_traces"]
 
 RECORD: Final = struct.Struct("=dddq")  #: started, marked, beat (monotonic seconds), epochs
 SUFFIX: Final = ".trace"
-#: Where the watcher listens for the processes to watch, inside the measurement's folder.
+#: The watcher's FIFO for announced processes, in the measurement's folder.
 FIFO_NAME: Final = "watched"
 
 
 class TraceRecord(NamedTuple):
-    """What one trial left behind; times are CLOCK_MONOTONIC seconds, which all processes of a machine share."""
+    """The times of one trial, in seconds of CLOCK_MONOTONIC, and its epochs."""
 
     started: float
     marked: float
@@ -28,7 +28,7 @@ class TraceRecord(NamedTuple):
 
 
 class Trace:
-    """A trial's times in a file mapped into its memory: written without a system call, kept by the kernel."""
+    """A trial's times in a file mapped into its memory, so that a write needs no system call."""
 
     def __init__(self, folder: str | Path, name: str) -> None:
         path = Path(folder) / f"{name}{SUFFIX}"
@@ -41,12 +41,12 @@ class Trace:
         self.beat()
 
     def mark(self) -> None:
-        """Note now as the moment from which latencies count."""
+        """Note the start of latencies."""
         self._marked = time.monotonic()
         self.beat()
 
     def beat(self) -> None:
-        """Note now as the last moment at which the trial's own code ran."""
+        """Note that the trial's own code runs."""
         RECORD.pack_into(self._map, 0, self._started, self._marked, time.monotonic(), self._epochs)
 
     def count_epoch(self) -> None:
@@ -55,18 +55,13 @@ class Trace:
         self.beat()
 
 
-def read_trace(path: Path) -> TraceRecord:
-    """Read what one trial left behind."""
-    return TraceRecord(*RECORD.unpack(path.read_bytes()))
-
-
 def read_traces(folder: Path) -> dict[str, TraceRecord]:
-    """Read what all trials left behind, by name."""
-    return {path.stem: read_trace(path) for path in folder.glob(f"*{SUFFIX}")}
+    """Return the records of all trials, by name."""
+    return {path.stem: TraceRecord(*RECORD.unpack(path.read_bytes())) for path in folder.glob(f"*{SUFFIX}")}
 
 
 def announce(folder: str | Path, name: str) -> None:
-    """Tell the watcher, if there is one, that this process runs the trial *name*."""
+    """Tell the watcher that this process runs the trial *name*. Do nothing without a watcher."""
     with contextlib.suppress(FileNotFoundError):
         fifo = os.open(Path(folder) / FIFO_NAME, os.O_WRONLY)
         os.write(fifo, f"{name} {os.getpid()}\n".encode())

@@ -1,4 +1,4 @@
-"""Sees processes die: a process of its own that waits on their pidfds and writes down when."""
+"""A process that waits on pidfds of other processes and writes the times of their deaths."""
 
 from __future__ import annotations
 
@@ -14,41 +14,36 @@ from typing import Final
 
 from benchmarks.trace import FIFO_NAME
 
-__all__ = ["watcher"]
+__all__ = ["read_deaths", "watcher"]
 
 DEATHS_NAME: Final = "deaths"
-#: How long to wait for deaths that are still due at the end of a measurement.
+#: Time to wait for further deaths at the end of a measurement.
 LAST_DEATHS_S: Final = 5.0
 END: Final = "END 0\n"
 
 
-class Deaths:
-    """The times of death that a watcher wrote down, by trial name; complete once the watcher has ended."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / DEATHS_NAME
-
-    def read(self) -> dict[str, float]:
-        lines = self._path.read_text().splitlines()
-        return {name: float(at) for name, at in (line.split() for line in lines)}
+def read_deaths(folder: Path) -> dict[str, float]:
+    """Return the times of death by trial name, once the watcher has ended."""
+    lines = (folder / DEATHS_NAME).read_text().splitlines()
+    return {name: float(at) for name, at in (line.split() for line in lines)}
 
 
 @contextlib.contextmanager
-def watcher(folder: Path) -> Iterator[Deaths]:
+def watcher(folder: Path) -> Iterator[None]:
     """Run a watcher over the trials that announce themselves in *folder*."""
     fifo = folder / FIFO_NAME
     os.mkfifo(fifo)
     process = subprocess.Popen([sys.executable, "-m", "benchmarks.watch", str(folder)])
     try:
-        yield Deaths(folder)
+        yield
     finally:
         fifo.open("w").write(END)
         process.wait()
 
 
 def watch(folder: Path) -> None:
-    """Write a line for each announced process when it dies, until told to end and nothing is left to wait for."""
-    # Opened for both so that the FIFO never reads as ended between two writers.
+    """Write a line for each announced process when it dies, until told to end and all have died."""
+    # Opened also for writing, so that the FIFO does not end between two writers.
     fifo = os.open(folder / FIFO_NAME, os.O_RDWR | os.O_NONBLOCK)
     poll = select.poll()
     poll.register(fifo, select.POLLIN)

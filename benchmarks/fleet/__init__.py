@@ -1,1 +1,1 @@
-"""A fleet of a thousand workers without their processes, and the drivers that use it."""
+"""A fleet of a thousand workers without their processes, and its drivers."""

@@ -1,6 +1,7 @@
-"""One real driver of a fleet, ``python -m benchmarks.fleet.driver URL NAME TRIALS``: trials that report and never end, under ASHA.
+"""One real driver of a fleet, with endless trials under ASHA.
 
-It prints a JSON line when all is imported, and begins with the line ``go`` on its input. ``begin`` starts a measurement, ``end`` prints it.
+``python -m benchmarks.fleet.driver URL NAME TRIALS`` prints a JSON line after its imports, and starts with the line
+``go`` on its input. The line ``begin`` starts a measurement, and ``end`` prints its result.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from mqtune.core.trial import AttemptEnd, Decision, Report, Trial
 
 __all__ = ["main"]
 
-#: No trial comes so far: what is measured is deciding, and not stopping.
+#: No trial trains so long: the benchmark measures decisions, not stops.
 MAX_T: Final = 10**9
-#: What a run on a broker imports late, which takes a hundred drivers on two cores longer than all that is measured.
+#: Late imports of a run on a broker. A hundred drivers on two cores need more time for them than for the rest.
 LATE: Final = ("celery.worker", "mqtune.backends.celery", "numpy")
 
 
 class Timed(mqtune.ASHA):
-    """ASHA that notes how long after each report it decided."""
+    """ASHA that notes the time from each report to its decision."""
 
     def __init__(self) -> None:
         super().__init__(MAX_T, grace_period=MAX_T)
@@ -39,7 +40,7 @@ class Timed(mqtune.ASHA):
 
 
 class Measurement:
-    """What a driver has used and decided since the measurement began."""
+    """A driver's use of resources and its decisions since the measurement began."""
 
     def __init__(self, tuner: mqtune.Tuner, scheduler: Timed) -> None:
         self._tuner, self._scheduler = tuner, scheduler

@@ -1,12 +1,16 @@
-"""Many workers in one process: mqtune's own register, claims, heartbeats and reports over real connections, without trials.
+"""Many workers in one process: ``python -m benchmarks.fleet.workers URL WORKERS SLOTS``.
 
-``python -m benchmarks.fleet.workers URL WORKERS SLOTS`` prints a JSON line when all have joined, and one when all slots have a trial. A line
-``report RATE`` on its input has all trials together report so often in a second; ``state`` prints how late reports were made since the last line, and
-the time of the oldest of the newest heartbeats; ``waited`` prints also for how long each report since the last such line has waited here until it was handed to Redis.
+It uses mqtune's own register, claims, heartbeats and reports over real connections, without trials. It prints a JSON
+line when all workers have joined, and one when all slots have a trial. It reads commands from its input:
 
-Each worker has a connection that asks for tasks as kombu does (BRPOP, while a slot is free), one for its control channel, one for reports, and those of
-its client. Claims and heartbeats wait for their answers in a few threads. Reports are many more, and would wait for these: one thread makes and sends them, as the
-journal's own commands, and reads the answers when they come.
+- ``report RATE``: all trials together report at this rate in a second.
+- ``state``: print the greatest delay of a report since the last command, and the oldest of the workers' last
+  heartbeats.
+- ``waited``: the same, and for each report since the last ``waited`` the time until it was sent to Redis.
+
+Each worker has a connection that asks for tasks as kombu does (BRPOP, while a slot is free), one for its control
+channel, one for reports, and those of its client. Claims and heartbeats wait for their answers in a few threads.
+Reports are too many for these. One thread makes and sends them as the journal's own commands, and reads the answers.
 """
 
 from __future__ import annotations
@@ -48,13 +52,13 @@ from mqtune.worker.runtime import SWITCH_INTERVAL_S
 __all__ = ["main"]
 
 TIMING: Final = Timing()
-#: What kombu appends to a queue's name for each of its priorities.
+#: The suffixes of a queue's name, one for each of kombu's priorities.
 PRIORITIES: Final = ("", "\x06\x163", "\x06\x166", "\x06\x169")
 BRPOP_S: Final = 1
-#: How long Celery waits before it tries to connect again.
+#: Celery's delay before it connects again.
 RECONNECT_S: Final = 2.0
 AWAY: Final = (redis.ConnectionError, redis.TimeoutError, OSError)
-#: Threads that wait for answers: more would only share the interpreter among more.
+#: Threads that wait for answers. More would only compete for the interpreter.
 THREADS: Final = 8
 OFFER: Final = Resources(cpus=1)
 
@@ -69,17 +73,19 @@ class Run:
 
 
 class Made(NamedTuple):
-    """A report, when it was made."""
+    """A report and its time."""
 
     run: Run
     at: float
 
 
 class Recorder:
-    """A client that sends nothing: it keeps the commands of journals that have it."""
+    """A client that records the commands of its journals and sends nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: Any) -> None:
         self.commands: list[tuple[Any, ...]] = []
+        #: Journals read the number of their database from it.
+        self.get_connection_kwargs = client.get_connection_kwargs
 
     def execute_command(self, *args: Any) -> tuple[()]:
         self.commands.append(args)
@@ -87,28 +93,28 @@ class Recorder:
 
 
 class Uplink:
-    """A worker's connection for reports: one write is under way at once, and what is reported meanwhile goes with the next.
+    """A worker's connection for reports, used by one thread.
 
-    One thread uses it.
+    It has one write in flight, and gathers further reports for the next one.
     """
 
     def __init__(self, client: Any) -> None:
         self._pool = client.connection_pool
-        self._recorder: Any = Recorder()
+        self._recorder: Any = Recorder(client)
         self._journals: dict[str, RedisJournal] = {}
         self._connection: Any = None
         self._reader = hiredis.Reader()
         self._made: list[Made] = []
-        #: What is to be sent, the first of which is under way.
+        #: Commands to send. The first is in flight.
         self._commands: deque[tuple[Any, ...]] = deque()
         self.sock: Any = None
-        #: How long reports have waited here until they were handed to Redis.
+        #: Seconds from each report until it was sent to Redis.
         self.waited_s = array("d")
-        #: Until the next try to connect.
+        #: Delay before the next attempt to connect.
         self.wait_s = TIMING.first_retry_s
 
     def connect(self) -> None:
-        """Connect, and send again what was under way."""
+        """Connect, and resend the command in flight."""
         if self._connection is None:
             self._connection = self._pool.get_connection()
         self._connection.connect()
@@ -117,19 +123,19 @@ class Uplink:
         self._send()
 
     def disconnect(self) -> None:
-        """Close the connection; what is under way stays."""
+        """Close the connection, and retain the commands to send."""
         self.sock = None
         if self._connection is not None:
             self._connection.disconnect()
 
     def report(self, made: Made) -> None:
-        """Send a report, now or after those that are under way."""
+        """Send a report, now or after the commands in flight."""
         self._made.append(made)
         if self.sock is not None and not self._commands:
             self._write()
 
     def read(self) -> None:
-        """Read what has come, and send what waits for it."""
+        """Read answers, and send the next command."""
         data = self.sock.recv(65_536)
         if not data:
             raise redis.ConnectionError("closed by the server")
@@ -154,7 +160,7 @@ class Uplink:
         self._send()
 
     def _write(self) -> None:
-        """Send what was made, one command for each experiment."""
+        """Send the gathered reports, one command for each experiment."""
         made, self._made = self._made, []
         by_run: dict[Run, list[float]] = defaultdict(list)
         for run, at in made:
@@ -178,7 +184,10 @@ class Uplink:
 
 
 class Worker:
-    """One worker of the fleet; the threads of ``Load`` call its methods, never two of them the same one at once."""
+    """One worker of the fleet.
+
+    Threads of ``Load`` call its methods, but never the same method at the same time.
+    """
 
     def __init__(self, url: str, name: str, slots: int) -> None:
         self.name = name
@@ -199,7 +208,7 @@ class Worker:
             joined_at=time.time(),
         )
         self.runs: list[Run] = []
-        #: Slots without a trial or a claim under way.
+        #: Slots without a trial or a pending claim.
         self.free = slots
         self.journals: dict[str, RedisJournal] = {}
         self.uplink = Uplink(self.client)
@@ -209,7 +218,7 @@ class Worker:
         self.hints: Any = None
         self.sockets: list[Any] = []
         self.is_asking = False
-        #: When a heartbeat was answered last.
+        #: Time of the last answer to a heartbeat.
         self.beat_at = 0.0
         self.is_beating = False
 
@@ -217,7 +226,7 @@ class Worker:
         self.fleet.join(self.info, TIMING.lease_s)
 
     def beat(self) -> None:
-        """Stay in the fleet, and renew all leases, as a worker's heartbeat does."""
+        """Renew the registration and all leases, as a worker's heartbeat does."""
         runs = list(self.runs)
         busy: dict[str, int] = defaultdict(int)
         claims: dict[RedisJournal, list[Claim]] = defaultdict(list)
@@ -230,13 +239,13 @@ class Worker:
         self.beat_at, self.is_beating = time.time(), False
 
     def ask(self) -> None:
-        """Ask for a task, while a slot is free; the answer is read when it comes."""
+        """Ask for a task. The answer is read later."""
         queues = [f"{self.info.queue}{priority}" for priority in PRIORITIES]
         self.is_asking = True
         self.tasks.send_command("BRPOP", *queues, BRPOP_S)
 
     def claim(self, task: str) -> Run | None:
-        """Claim an attempt; None if it is not wanted any more."""
+        """Claim an attempt. Return None if the claim is refused."""
         experiment, trial, attempt = task.rsplit("/", 2)
         with self.lock:
             journal = self.journals.get(experiment)
@@ -276,7 +285,7 @@ def _segment(run: Run, times: list[float]) -> Segment:
 
 
 class Load:
-    """All workers: one thread sees to what is due and to what comes in, and hands the calls to others."""
+    """All workers. One thread runs timers and reads sockets, and passes calls to other threads."""
 
     def __init__(self, url: str, workers: int, slots: int) -> None:
         self._random = random.Random(1)
@@ -287,13 +296,13 @@ class Load:
         self._selector = selectors.DefaultSelector()
         self._due: list[tuple[float, int, Callable[[float], None]]] = []
         self._numbers = itertools.count()
-        #: Workers whose claim was refused, as the attempt was not wanted any more: a slot is free again.
+        #: Workers with a refused claim, whose slot is free again.
         self._refused: deque[Worker] = deque()
-        #: How late reports were made, at most, in seconds: more than some milliseconds, and this process is what is measured.
+        #: The greatest delay of a report, in seconds. Above some milliseconds this process limits the figures.
         self._late_s = 0.0
 
     def run(self) -> None:
-        """Join the fleet, and serve for ever."""
+        """Join the fleet, and serve forever."""
         list(self._threads.map(Worker.join, self._workers))
         for worker in self._workers:
             self._listen(worker)
@@ -321,7 +330,7 @@ class Load:
         heapq.heappush(self._due, (due, next(self._numbers), action))
 
     def _listen(self, worker: Worker) -> None:
-        """Open a worker's two connections that wait; while Redis is away it is tried again, as often as Celery tries."""
+        """Open a worker's two listening connections. Retry like Celery while Redis is away."""
         try:
             worker.hints = worker.client.pubsub()
             worker.hints.subscribe(control_channel(worker.name))
@@ -339,7 +348,7 @@ class Load:
     def _reading(self, worker: Worker, sock: Any, read: Callable[[], object]) -> Callable[[], None]:
         def read_or_reconnect() -> None:
             try:
-                # It may have been replaced a moment ago, with the other one.
+                # It may just have been replaced, together with the other one.
                 if sock in worker.sockets:
                     read()
             except AWAY:
@@ -348,7 +357,7 @@ class Load:
         return read_or_reconnect
 
     def _connect_uplink(self, worker: Worker) -> None:
-        """Open a worker's connection for reports; while Redis is away it is tried again, as often as a worker tries."""
+        """Open a worker's connection for reports. Retry like a worker while Redis is away."""
         uplink = worker.uplink
         try:
             uplink.connect()
@@ -420,16 +429,16 @@ class Load:
         self._late_s = 0.0
 
     def _take_waited(self) -> list[float]:
-        """Return how long each report has waited since the last call."""
-        found = [each for worker in self._workers for each in worker.uplink.waited_s]
+        """Return each report's seconds until it was sent, since the last call."""
+        waited_s = [seconds for worker in self._workers for seconds in worker.uplink.waited_s]
         for worker in self._workers:
             worker.uplink.waited_s = array("d")
-        return found
+        return waited_s
 
     def _report(self, rate: float) -> None:
         for worker in dict.fromkeys(worker for worker, _ in self._runs):
             self._connect_uplink(worker)
-        # What is here stays: to look through it time and again would hold up reports.
+        # These objects stay, and repeated collections would delay reports.
         gc.collect()
         gc.freeze()
         interval_s, now = len(self._runs) / rate, time.monotonic()

@@ -1,1 +1,1 @@
-"""What searchers are compared on: functions and tables of learning curves, and the clock that peers without one get."""
+"""Functions and tables of learning curves for comparing searchers."""

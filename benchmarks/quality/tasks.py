@@ -1,4 +1,4 @@
-"""The functions and tables that are searched: 27 epochs each, with their durations in virtual seconds."""
+"""Functions and tables to search: 27 epochs each, with durations in virtual seconds."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import itertools
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 __all__ = ["EPOCHS", "EPOCH_S", "TASKS", "Task"]
@@ -17,7 +16,7 @@ __all__ = ["EPOCHS", "EPOCH_S", "TASKS", "Task"]
 EPOCHS: Final = 27
 #: The mean time of an epoch, in virtual seconds.
 EPOCH_S: Final = 1.0
-#: By what share the epochs of one trial may be faster or slower than those of another one.
+#: Greatest deviation of a trial's epochs from the mean time, as a share of it.
 JITTER: Final = 0.2
 
 Config = Mapping[str, Any]
@@ -25,10 +24,10 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One thing to choose: a float or an integer between two bounds, or one of *choices*.
+    """A parameter: a float or an integer between two bounds, or one of *choices*.
 
     Args:
-        where: the parameter that it hangs on, which comes before it, and those of that's choices with which it counts; None if always.
+        where: an earlier parameter, and its choices for which this one is active. Without it this one is always active.
     """
 
     low: float = 0.0
@@ -41,16 +40,12 @@ class Parameter:
         return isinstance(self.low, int)
 
     def hangs_on(self, name: str, choice: str) -> bool:
-        """Whether it counts by that choice of that parameter."""
+        """Return whether it is active by that choice of that parameter."""
         return self.where is not None and self.where[0] == name and choice in self.where[1]
 
     def share(self, value: float) -> float:
-        """Return where a number lies between the bounds, from 0 to 1."""
+        """Return a number's place between the bounds, from 0 to 1."""
         return (value - self.low) / (self.high - self.low)
-
-    def at(self, share: float) -> float:
-        """Return the number that lies there between the bounds."""
-        return self.low + share * (self.high - self.low)
 
 
 class Task(ABC):
@@ -58,19 +53,22 @@ class Task(ABC):
 
     Args:
         name: of its figures.
-        parameters: by name; what is searched on a logarithmic scale is given as its exponent.
+        parameters: by name. Logarithmic ones are given as exponents.
     """
+
+    #: Standard deviation of the noise in each reported loss.
+    noise = 0.0
 
     def __init__(self, name: str, parameters: Mapping[str, Parameter]) -> None:
         self.name = name
         self.parameters = parameters
 
     def config(self, choose: Callable[[str, Parameter], Any]) -> dict[str, Any]:
-        """Return a config of what is chosen for each parameter that counts with what was chosen before it."""
+        """Return a config with a choice for each parameter that earlier choices make active."""
         config: dict[str, Any] = {}
-        for name, each in self.parameters.items():
-            if each.where is None or config.get(each.where[0]) in each.where[1]:
-                config[name] = choose(name, each)
+        for name, parameter in self.parameters.items():
+            if parameter.where is None or config.get(parameter.where[0]) in parameter.where[1]:
+                config[name] = choose(name, parameter)
         return config
 
     @abstractmethod
@@ -80,30 +78,29 @@ class Task(ABC):
     @property
     @abstractmethod
     def best(self) -> float:
-        """The least loss after the last epoch that any config has."""
-
-    def noise(self) -> float:
-        """Return the standard deviation of what is added to each loss that is reported."""
-        return 0.0
+        """The least loss of any config after the last epoch."""
 
     def slowness(self, config: Config) -> float:
-        """Return how long the config's epochs take, in mean epochs."""
+        """Return the duration of the config's epochs, in mean epochs."""
         return 1.0
 
     def curve(self, config: Config, seed: int) -> Iterator[tuple[float, float]]:
-        """Yield an epoch's duration in virtual seconds and the loss that is reported, the same for the same config and seed."""
+        """Yield each epoch's duration in virtual seconds and its reported loss.
+
+        The curve depends on nothing but the config and the seed.
+        """
         rng = random.Random(f"{seed} {[config[name] for name in self.parameters if name in config]}")
         epoch_s = EPOCH_S * self.slowness(config) * rng.uniform(1 - JITTER, 1 + JITTER)
         for epoch in range(1, EPOCHS + 1):
-            yield epoch_s, self.loss(config, epoch) + rng.gauss(0.0, 1.0) * self.noise()
+            yield epoch_s, self.loss(config, epoch) + rng.gauss(0.0, 1.0) * self.noise
 
     def regret(self, config: Config) -> float:
-        """Return by how much a config is worse than the best, after the last epoch and without noise."""
+        """Return the config's loss above the best, after the last epoch and without noise."""
         return max(0.0, self.loss(config, EPOCHS) - self.best)
 
 
 class Branin(Task):
-    """The function of Branin as one that gets exact with the epochs.
+    """The function of Branin, approximated better with each epoch.
 
     After Kandasamy et al., "Multi-fidelity Bayesian optimisation with continuous approximations", ICML 2017, section 5.
     """
@@ -123,12 +120,7 @@ class Branin(Task):
 
 
 class Hartmann6(Task):
-    """The function of Hartmann in six dimensions as one that gets exact with the epochs, after the same paper.
-
-    Args:
-        name: of its figures.
-        noise: the standard deviation of a report's noise.
-    """
+    """The function of Hartmann in six dimensions, approximated likewise after the same paper."""
 
     best = -3.32237
     _weights: Final = (1.0, 1.2, 3.0, 3.2)
@@ -145,12 +137,8 @@ class Hartmann6(Task):
         (0.4047, 0.8828, 0.8732, 0.5743, 0.1091, 0.0381),
     )
 
-    def __init__(self, name: str = "hartmann6", *, noise: float = 0.0) -> None:
-        super().__init__(name, {f"x{number}": Parameter() for number in range(1, 7)})
-        self._noise = noise
-
-    def noise(self) -> float:
-        return self._noise
+    def __init__(self) -> None:
+        super().__init__("hartmann6", {f"x{number}": Parameter() for number in range(1, 7)})
 
     def loss(self, config: Config, epoch: int) -> float:
         missing, x = 1 - epoch / EPOCHS, [config[name] for name in self.parameters]
@@ -161,57 +149,18 @@ class Hartmann6(Task):
         )
 
 
-class Table(Task):
-    """A table of learning curves over a grid; a config has the curve of the grid's point that is next to it.
+class Curves(Task):
+    """A table of random learning curves over a grid of configs.
+
+    A config has the curve of the nearest grid point. The curves' floors form a bowl, with interactions, around a random
+    config. Each optimizer has an offset and a middle of its own, and each point adds a little. A curve falls by a power
+    of the epoch. Its speed depends on the learning rate.
 
     Args:
         name: of its figures.
-        parameters: by name.
-        sizes: the number of the grid's places for each of *parameters* that is a float.
-    """
-
-    def __init__(self, name: str, parameters: Mapping[str, Parameter], sizes: Mapping[str, int]) -> None:
-        super().__init__(name, parameters)
-        self.sizes = {key: sizes.get(key) or _size(parameter) for key, parameter in parameters.items()}
-
-    @abstractmethod
-    def at(self, cell: tuple[int, ...], epoch: int) -> float:
-        """Return the loss of a point of the grid after *epoch* epochs."""
-
-    def loss(self, config: Config, epoch: int) -> float:
-        return self.at(self.cell(config), epoch)
-
-    def cell(self, config: Config) -> tuple[int, ...]:
-        """Return the places of the point that is next to a config, one for each parameter."""
-        return tuple(_place(config[key], each, self.sizes[key]) for key, each in self.parameters.items())
-
-    @cached_property
-    def best(self) -> float:
-        """The least loss of the table after the last epoch."""
-        return min(self.at(cell, EPOCHS) for cell in itertools.product(*map(range, self.sizes.values())))
-
-
-def _size(parameter: Parameter) -> int:
-    return len(parameter.choices) or int(parameter.high - parameter.low) + 1
-
-
-def _place(value: Any, parameter: Parameter, size: int) -> int:
-    if parameter.choices:
-        return parameter.choices.index(value)
-    return round(parameter.share(value) * (size - 1))
-
-
-class Curves(Table):
-    """Learning curves that are drawn, as a tuner meets them.
-
-    Their floor is a bowl, with interactions, around a config that is drawn too, an offset and another middle for each optimizer, and something
-    of each point's own. The way down is a power of the epoch; its speed depends on the learning rate.
-
-    Args:
-        name: of its figures.
-        seed: of all that is drawn.
-        is_crossing: whether those whose floor is lowest come down slowest, so that the first epochs mislead.
-        noise: the standard deviation of a report's noise; the floors lie within about 1 of each other.
+        seed: of everything random.
+        is_crossing: whether curves with the lowest floors fall slowest, so that the first epochs mislead.
+        noise: the standard deviation of a report's noise. The floors lie within about 1 of each other.
     """
 
     START: Final = 2.3
@@ -225,10 +174,12 @@ class Curves(Table):
             "layers": Parameter(1, 3),
             "optimizer": Parameter(choices=("sgd", "adam", "lamb")),
         }
-        super().__init__(name, parameters, {"log10_lr": 11, "log10_decay": 5, "dropout": 3})
+        super().__init__(name, parameters)
+        #: The number of grid places for each parameter.
+        self._sizes = (11, 5, 3, 5, 3, 3)
         self._seed = seed
         self._is_crossing = is_crossing
-        self._noise = noise
+        self.noise = noise
         rng = random.Random(seed)
         numbers = len(parameters) - 1
         self._middles = [[rng.uniform(0.15, 0.85) for _ in range(numbers)] for _ in parameters["optimizer"].choices]
@@ -237,21 +188,27 @@ class Curves(Table):
         self._twists = [rng.uniform(-0.5, 0.5) for _ in range(numbers - 1)]
         self._known: dict[tuple[int, ...], tuple[float, float]] = {}
 
-    def noise(self) -> float:
-        return self._noise
-
     def slowness(self, config: Config) -> float:
         """Return more for wide networks: from a half to one and a half."""
         return 0.5 + self.parameters["log2_width"].share(config["log2_width"])
 
-    def at(self, cell: tuple[int, ...], epoch: int) -> float:
-        floor, speed = self._known.get(cell) or self._known.setdefault(cell, self._drawn(cell))
+    def loss(self, config: Config, epoch: int) -> float:
+        places = zip(self.parameters.items(), self._sizes, strict=True)
+        return self._at(tuple(_place(config[name], parameter, size) for (name, parameter), size in places), epoch)
+
+    @cached_property
+    def best(self) -> float:
+        return min(self._at(cell, EPOCHS) for cell in itertools.product(*map(range, self._sizes)))
+
+    def _at(self, cell: tuple[int, ...], epoch: int) -> float:
+        """Return the loss of a grid point."""
+        floor, speed = self._known.get(cell) or self._known.setdefault(cell, self._curve(cell))
         return floor + (self.START - floor) * float(epoch) ** -speed
 
-    def _drawn(self, cell: tuple[int, ...]) -> tuple[float, float]:
-        """Return the floor of a point's curve, and the exponent by which it comes down."""
+    def _curve(self, cell: tuple[int, ...]) -> tuple[float, float]:
+        """Return the floor of a grid point's curve, and the exponent of its speed."""
         *places, optimizer = cell
-        x = [place / (size - 1) for place, size in zip(places, self.sizes.values(), strict=False)]
+        x = [place / (size - 1) for place, size in zip(places, self._sizes, strict=False)]
         off = [at - middle for at, middle in zip(x, self._middles[optimizer], strict=True)]
         bowl = sum(weight * d * d for weight, d in zip(self._weights, off, strict=True))
         twist = sum(weight * a * b for weight, (a, b) in zip(self._twists, itertools.pairwise(off), strict=True))
@@ -264,41 +221,28 @@ class Curves(Table):
     def _number(self, cell: tuple[int, ...]) -> int:
         """Return the place of a point in the order of the grid."""
         number = 0
-        for place, size in zip(cell, self.sizes.values(), strict=True):
+        for place, size in zip(cell, self._sizes, strict=True):
             number = number * size + place
         return number
 
 
-class Digits(Table):
-    """Networks on scikit-learn's digits, trained once by ``digits.py``: log loss on 600 images that were held out."""
-
-    def __init__(self) -> None:
-        super().__init__("digits", DIGITS, DIGITS_SIZES)
-
-    @cached_property
-    def _curves(self) -> Mapping[tuple[int, ...], Sequence[float]]:
-        lines = DIGITS_FILE.read_text().splitlines()
-        cells = itertools.product(*map(range, self.sizes.values()))
-        return {cell: [int(each) / 1000 for each in line.split()] for cell, line in zip(cells, lines, strict=True)}
-
-    def at(self, cell: tuple[int, ...], epoch: int) -> float:
-        return self._curves[cell][epoch - 1]
-
-    def slowness(self, config: Config) -> float:
-        """Return what the training took, roughly: more for wide networks and small batches."""
-        return float((0.5 + 0.15 * (config["log2_width"] - 3)) * (1.5 if config["batch"] == "16" else 0.75))
+def _place(value: Any, parameter: Parameter, size: int) -> int:
+    if parameter.choices:
+        return parameter.choices.index(value)
+    return round(parameter.share(value) * (size - 1))
 
 
 class Models(Task):
-    """A choice of three models with parameters of their own, of which the one that ends best comes down slowest.
+    """A choice of three models with parameters of their own.
 
-    Each has a bowl around a middle that is drawn, and comes down to it exponentially.
+    Each model has a bowl around a random middle, and its loss falls to it exponentially. The model with the least final
+    loss falls slowest.
     """
 
-    #: The least loss of each model, and the share of the way there that an epoch takes, as an exponent.
+    #: The least loss of each model, and the exponent of its fall in an epoch.
     CURVES: Final = {"svm": (0.15, 0.5), "trees": (0.1, 0.4), "net": (0.0, 0.3)}
     START: Final = 1.0
-    NOISE: Final = 0.005
+    noise = 0.005
 
     def __init__(self) -> None:
         svm, trees, net = (("model", (name,)) for name in self.CURVES)
@@ -314,11 +258,8 @@ class Models(Task):
         }
         super().__init__("conditional", parameters)
         rng = random.Random(5)
-        #: The middle of each parameter, as a share of its range, and how steep the bowl is there.
+        #: The middle of each parameter, as a share of its range, and the steepness of the bowl there.
         self._bowl = {name: (rng.uniform(0.15, 0.85), rng.uniform(0.3, 2.0)) for name in [*parameters][1:]}
-
-    def noise(self) -> float:
-        return self.NOISE
 
     def loss(self, config: Config, epoch: int) -> float:
         least, speed = self.CURVES[config["model"]]
@@ -329,18 +270,9 @@ class Models(Task):
 
     @property
     def best(self) -> float:
-        """The loss at the bottom of the lowest bowl; a whole parameter may miss its middle by a little."""
+        """The loss at the bottom of the lowest bowl. Integers may miss their middle by a little."""
         return min(least + (self.START - least) * math.exp(-speed * EPOCHS) for least, speed in self.CURVES.values())
 
-
-DIGITS_FILE: Final = Path(__file__).with_name("digits.txt")
-DIGITS: Final = {
-    "log10_lr": Parameter(-4.0, -0.5),
-    "log10_alpha": Parameter(-5.0, 1.0),
-    "log2_width": Parameter(3, 7),
-    "batch": Parameter(choices=("16", "64")),
-}
-DIGITS_SIZES: Final = {"log10_lr": 8, "log10_alpha": 4}
 
 TASKS: Final[tuple[Task, ...]] = (
     Branin(),
@@ -348,6 +280,5 @@ TASKS: Final[tuple[Task, ...]] = (
     Curves("curves", 1),
     Curves("crossing", 2, is_crossing=True),
     Curves("noisy", 3, noise=0.05),
-    Digits(),
     Models(),
 )

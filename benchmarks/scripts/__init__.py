@@ -1,1 +1,1 @@
-"""Files that other programs run: Syne Tune's trial and users' scripts."""
+"""Files to run as programs: Syne Tune's trial and users' scripts."""

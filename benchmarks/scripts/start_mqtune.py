@@ -1,4 +1,4 @@
-"""A user's script: four trials that report once, on this machine alone, with all settings as they come."""
+"""A user's script: four trials that report once, on this machine, with default settings."""
 
 import mqtune
 

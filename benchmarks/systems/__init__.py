@@ -1,4 +1,4 @@
-"""The systems that are measured; none of their packages is imported before a measurement runs."""
+"""The systems under test. Their packages are imported only when a measurement runs."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["VARIANTS"]
 
 ROOT: Final = Path(__file__).parent.parent.parent
-#: Until all workers have joined, all slots have a trial, or a process has answered.
+#: For all workers to join, for all slots to have a trial, and for each answer of a process.
 DEADLINE_S: Final = 240.0
-#: Between two looks at what is waited for.
-LOOK_S: Final = 0.05
-#: Until the rate of reports is steady.
+#: Between two polls.
+POLL_S: Final = 0.05
+#: For the rate of reports to become steady.
 SETTLE_S: Final = 3.0
 
 
@@ -54,17 +54,16 @@ class Part:
         self._lines.put("")
 
     def next(self) -> dict[str, Any]:
-        """Return what the next line says."""
+        """Return the next line."""
         try:
-            found: dict[str, Any] = json.loads(self._lines.get(timeout=DEADLINE_S) or "{}")
+            line: dict[str, Any] = json.loads(self._lines.get(timeout=DEADLINE_S) or "{}")
         except queue.Empty:
-            found = {}
-        if not found:
-            tail = self._errors.read_text(errors="replace")[-2_000:]
-            raise RuntimeError(f"{self.name} has ended, or has said nothing for {DEADLINE_S:g} s\n{tail}")
-        if found.get("event") == "error":
-            raise RuntimeError(f"{self.name}: {found['error']}")
-        return found
+            line = {}
+        if not line:
+            raise RuntimeError(f"{self.name} has ended, or has printed nothing for {DEADLINE_S:g} s\n{self._tail()}")
+        if line.get("event") == "error":
+            raise RuntimeError(f"{self.name}: {line['error']}")
+        return line
 
     def tell(self, line: str) -> None:
         """Write a line to its input."""
@@ -73,12 +72,14 @@ class Part:
             self.process.stdin.write(f"{line}\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            tail = self._errors.read_text(errors="replace")[-2_000:]
-            raise RuntimeError(f"{self.name} has ended\n{tail}") from None
+            raise RuntimeError(f"{self.name} has ended\n{self._tail()}") from None
+
+    def _tail(self) -> str:
+        return self._errors.read_text(errors="replace")[-2_000:]
 
 
 class Server:
-    """A Redis with its append-only file, which can be ended and started again where it was."""
+    """A Redis with its append-only file, which can be restarted."""
 
     def __init__(self, folder: Path) -> None:
         from mqtune.backends.local.server import find_binary
@@ -103,7 +104,7 @@ class Server:
         self.stop()
 
     def connect(self) -> redis.Redis:
-        """Return a client, once the server answers."""
+        """Wait for the server, and return a client."""
         from mqtune.core.errors import BrokerUnavailable
         from mqtune.journal.connection import connect
 
@@ -114,22 +115,21 @@ class Server:
             except BrokerUnavailable:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(LOOK_S)
+                time.sleep(POLL_S)
 
 
 class Used(NamedTuple):
-    """What Redis has used in a second."""
+    """Redis' use of processor (seconds) and network."""
 
     cpu: float
     bytes: float
-    connections: float
 
 
 def _measure(context: Context, workers: int, drivers: int) -> Figures:
     from mqtune.core.timing import Timing
 
     slots, rate = context.sizes["slots"], context.sizes["reports_per_s"]
-    # A quick look has fewer slots than drivers.
+    # A quick run has fewer slots than drivers.
     drivers = min(drivers, workers * slots)
     with _parts() as start, Server(context.folder) as server, contextlib.closing(server.connect()) as client:
         load = start(context.folder, "benchmarks.fleet.workers", server.url, workers, slots)
@@ -159,7 +159,7 @@ def _measure(context: Context, workers: int, drivers: int) -> Figures:
         load.tell("waited")
         results, after = [driver.next() for driver in crew], load.next()
         back_s = _restart(server, load)
-        # By then a lease that nobody has renewed counts as lost.
+        # By then leases without renewal count as lost.
         time.sleep(SETTLE_S + Timing().lease_grace_s)
         for driver in crew:
             driver.tell("end")
@@ -169,7 +169,6 @@ def _measure(context: Context, workers: int, drivers: int) -> Figures:
     return {
         "idle_redis_share": idle.cpu,
         "held_redis_share": held.cpu,
-        "connections": held.connections,
         "all_slots_s": full_s,
         **percentiles("decision", "ms", [each * 1000 for each in taken]),
         **percentiles("sent", "ms", [each * 1000 for each in after["waited_s"]]),
@@ -188,7 +187,7 @@ def _measure(context: Context, workers: int, drivers: int) -> Figures:
 
 @contextlib.contextmanager
 def _parts() -> Iterator[Callable[..., Part]]:
-    """Yield what starts processes, which are killed afterwards."""
+    """Yield a function that starts processes, and kill these processes at the end."""
     parts: list[Part] = []
 
     def start(folder: Path, module: str, *args: object) -> Part:
@@ -205,7 +204,7 @@ def _parts() -> Iterator[Callable[..., Part]]:
 
 
 def _restart(server: Server, load: Part) -> float:
-    """Return how long after a restart the last worker's heartbeat is answered, in seconds."""
+    """Restart Redis, and return the seconds until each worker's heartbeat is answered."""
     server.stop()
     server.start()
     began = time.time()
@@ -214,7 +213,7 @@ def _restart(server: Server, load: Part) -> float:
         load.tell("state")
         if (state := load.next())["beat_at"] > began:
             return float(state["at"]) - began
-        time.sleep(LOOK_S)
+        time.sleep(POLL_S)
     raise RuntimeError(f"not all workers were back {DEADLINE_S:g} s after a restart of Redis")
 
 
@@ -223,19 +222,22 @@ def _used(client: redis.Redis, seconds: float) -> Used:
     time.sleep(seconds)
     taken_s = time.monotonic() - began
     after = _counts(client)
-    return Used((after[0] - before[0]) / taken_s, (after[1] - before[1]) / taken_s, after[2])
+    return Used((after.cpu - before.cpu) / taken_s, (after.bytes - before.bytes) / taken_s)
 
 
-def _counts(client: redis.Redis) -> tuple[float, float, float]:
+def _counts(client: redis.Redis) -> Used:
+    """Return the use since the server's start."""
     info: Any = client.info()
-    cpu_s = info["used_cpu_user"] + info["used_cpu_sys"]
-    return cpu_s, info["total_net_input_bytes"] + info["total_net_output_bytes"], info["connected_clients"]
+    return Used(
+        info["used_cpu_user"] + info["used_cpu_sys"], info["total_net_input_bytes"] + info["total_net_output_bytes"]
+    )
 
 
 def _variant(workers: int, drivers: int, **sizes: int) -> Variant:
     return Variant(
         name=f"{workers:,} workers, {drivers} driver{'s' * (drivers > 1)}",
-        settings="workers of eight slots played by one process with mqtune's own register, claims, heartbeats and reports; real drivers with ASHA",
+        settings="workers of eight slots, simulated by one process with mqtune's own register, claims, heartbeats and "
+        "reports; real drivers with ASHA",
         measure=lambda context: _measure(context, min(workers, context.sizes["workers"]), drivers),
         sizes=sizes,
         slow=True,
@@ -248,6 +250,6 @@ VARIANTS: Final = (
     _variant(100, 1),
     _variant(1_000, 1),
     _variant(1_000, 10),
-    # A machine that runs a hundred drivers, and all else, has not the time for more.
+    # A machine that runs a hundred drivers and everything else can't sustain a higher rate.
     _variant(1_000, 100, reports_per_s=500),
 )

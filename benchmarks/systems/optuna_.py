@@ -1,4 +1,4 @@
-"""Optuna on the work: it starts no processes of its own, so trials run in two threads or in two that we start."""
+"""Optuna on the work: it starts no processes, so trials run in two processes of this module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Objective = Callable[[Any], float]
 
 
 class Share:
-    """What the processes of one run share: the barrier, the trials not yet taken, and first start and last end."""
+    """State shared by a run's processes: the remaining trials, the first start, the last end."""
 
     def __init__(self, trials: int) -> None:
         context = multiprocessing.get_context("fork")
@@ -47,32 +47,27 @@ class Share:
             self.last_end.value = time.monotonic()
 
 
-def _storage(folder: Path) -> Any:
+def _storage(path: Path) -> Any:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    return JournalStorage(JournalFileBackend(str(folder / "journal.log")))
-
-
-def _create(storage: Any, pruner: Any, trials: int) -> Any:
-    """Return a study with the trials' indices queued in order."""
-    import optuna
-
-    optuna.logging.set_verbosity(logging.ERROR)
-    study = optuna.create_study(
-        study_name=STUDY, storage=storage, sampler=optuna.samplers.RandomSampler(0), pruner=pruner
-    )
-    for index in range(trials):
-        study.enqueue_trial({"index": index})
-    return study
+    return JournalStorage(JournalFileBackend(str(path)))
 
 
 def _run(context: Context, objective: Objective, pruner: Any, trials: int) -> Share:
-    """Run the trials in two processes over one journal file."""
-    _create(_storage(context.folder), pruner, trials)
+    """Run the trials in the order of their indices, in two processes over one journal file."""
+    import optuna
+
+    optuna.logging.set_verbosity(logging.ERROR)
+    journal = context.folder / "journal.log"
+    study = optuna.create_study(
+        study_name=STUDY, storage=_storage(journal), sampler=optuna.samplers.RandomSampler(0), pruner=pruner
+    )
+    for index in range(trials):
+        study.enqueue_trial({"index": index})
     share = Share(trials)
     fork = multiprocessing.get_context("fork")
-    processes = [fork.Process(target=_work, args=(context.folder, objective, pruner, share)) for _ in range(SLOTS)]
+    processes = [fork.Process(target=_work, args=(journal, objective, pruner, share)) for _ in range(SLOTS)]
     for process in processes:
         process.start()
     for process in processes:
@@ -82,10 +77,10 @@ def _run(context: Context, objective: Objective, pruner: Any, trials: int) -> Sh
     return share
 
 
-def _work(folder: Path, objective: Objective, pruner: Any, share: Share) -> None:
+def _work(journal: Path, objective: Objective, pruner: Any, share: Share) -> None:
     import optuna
 
-    study = optuna.load_study(study_name=STUDY, storage=_storage(folder), pruner=pruner)
+    study = optuna.load_study(study_name=STUDY, storage=_storage(journal), pruner=pruner)
     share.barrier.wait()
     while share.take():
         share.started()
@@ -97,34 +92,29 @@ def _index(trial: Any) -> int:
     return int(trial.suggest_int("index", 0, 10_000))
 
 
-def _reporting(trial: Any, observed: list[float]) -> bodies.Report:
-    """Return a report function that also asks whether to prune, and notes in *observed* when it was answered."""
+def _reporting(trial: Any) -> bodies.Report:
+    """Return a report function that also asks whether to prune."""
     import optuna
 
     def report(metrics: dict[str, Any]) -> None:
         trial.report(metrics["loss"], metrics["epoch"])
-        prune = trial.should_prune()
-        observed.append(time.monotonic())
-        if prune:
+        if trial.should_prune():
             raise optuna.TrialPruned
 
     return report
 
 
-def _noop_objective(trial: Any) -> float:
-    _index(trial)
-    bodies.noop(_reporting(trial, []))
-    return 0.0
-
-
 def _noop(context: Context) -> Figures:
     from optuna.pruners import NopPruner
 
+    def objective(trial: Any) -> float:
+        _index(trial)
+        bodies.noop(_reporting(trial))
+        return 0.0
+
     trials = context.sizes["trials"]
-    begin = time.monotonic()
-    share = _run(context, _noop_objective, NopPruner(), trials)
-    run_s = time.monotonic() - begin
-    return noop.figures(trials, first_start=share.first_start.value, last_end=share.last_end.value, run_s=run_s)
+    share = _run(context, objective, NopPruner(), trials)
+    return noop.figures(trials, first_start=share.first_start.value, last_end=share.last_end.value)
 
 
 def _stream(context: Context) -> Figures:
@@ -133,58 +123,34 @@ def _stream(context: Context) -> Figures:
     folder, reports = str(context.folder), context.sizes["reports"]
 
     def objective(trial: Any) -> float:
-        report = _reporting(trial, [])
-        bodies.stream(report, folder, _index(trial), reports=reports, parties=stream.PARTIES)
+        bodies.stream(_reporting(trial), folder, _index(trial), reports=reports, parties=stream.PARTIES)
         return 0.0
 
     share = _run(context, objective, NopPruner(), stream.PARTIES)
     return stream.figures(context.folder, reports=reports, last_decision=share.last_end.value)
 
 
-def _halving() -> Any:
+def _asha(context: Context) -> Figures:
     from optuna.pruners import SuccessiveHalvingPruner
 
-    return SuccessiveHalvingPruner(min_resource=asha.GRACE_PERIOD, reduction_factor=asha.REDUCTION_FACTOR)
-
-
-def _asha_objective(folder: str, count: Callable[[int], None]) -> Objective:
     def objective(trial: Any) -> float:
-        answered: list[float] = []
-        try:
-            bodies.asha(_reporting(trial, answered), folder, _index(trial))
-        finally:
-            count(len(answered))
+        bodies.asha(_reporting(trial), str(context.folder), _index(trial))
         return 0.0
 
-    return objective
-
-
-def _asha(context: Context) -> Figures:
-    trials = context.sizes["trials"]
-    counted = multiprocessing.get_context("fork").Value("q", 0)
-
-    def count(reports: int) -> None:
-        with counted.get_lock():
-            counted.value += reports
-
-    share = _run(context, _asha_objective(str(context.folder), count), _halving(), trials)
-    return asha.figures(
-        context.folder,
-        first_start=share.first_start.value,
-        last_end=share.last_end.value,
-        epochs_decided=counted.value,
-    )
+    pruner = SuccessiveHalvingPruner(min_resource=asha.GRACE_PERIOD, reduction_factor=asha.REDUCTION_FACTOR)
+    share = _run(context, objective, pruner, context.sizes["trials"])
+    return asha.figures(context.folder, first_start=share.first_start.value, last_end=share.last_end.value)
 
 
 def _start(context: Context) -> Figures:
-    """Measure the script by its journal; a trial reports at once when it has started, which is the time that the journal has."""
+    """Measure the script by its journal.
+
+    The journal has times of starts but not of reports. A trial reports as soon as it starts.
+    """
     import optuna
 
     run = start.run_script("start_optuna.py", context)
-    storage = optuna.storages.JournalStorage(
-        optuna.storages.journal.JournalFileBackend(str(context.folder / "start.log"))
-    )
-    trials = optuna.load_study(study_name="start", storage=storage).trials
+    trials = optuna.load_study(study_name="start", storage=_storage(context.folder / "start.log")).trials
     return start.figures(
         run,
         first_report_at=min(trial.datetime_start.timestamp() for trial in trials),
@@ -192,7 +158,9 @@ def _start(context: Context) -> Figures:
     )
 
 
-PROCESSES: Final = "2 processes that last for the whole run, JournalStorage in one file, RandomSampler"
+def _processes(measure: Callable[[Context], Figures]) -> tuple[Variant, ...]:
+    settings = "2 processes that last for the whole run, JournalStorage in one file, RandomSampler"
+    return (Variant(name="processes", settings=settings, measure=measure),)
 
 
 SYSTEM: Final = System(
@@ -200,11 +168,17 @@ SYSTEM: Final = System(
     title="Optuna",
     packages=("optuna",),
     variants={
-        "start": (Variant(name="processes", settings=PROCESSES, measure=_start),),
-        "noop": (Variant(name="processes", settings=PROCESSES, measure=_noop),),
-        "stream": (Variant(name="processes", settings=PROCESSES, measure=_stream),),
-        "asha": (Variant(name="processes", settings=PROCESSES, measure=_asha),),
+        "start": _processes(_start),
+        "noop": _processes(_noop),
+        "stream": _processes(_stream),
+        "asha": _processes(_asha),
         "quality": optuna_quality.VARIANTS,
-        **training.variants("optuna"),
+        **training.variants(
+            processes=training.Way(
+                "as many processes as slots, forked once and lasting, JournalStorage in one file, RandomSampler, "
+                "SuccessiveHalvingPruner",
+                "run_optuna.py",
+            )
+        ),
     },
 )

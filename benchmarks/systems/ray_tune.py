@@ -2,69 +2,45 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from benchmarks import bodies
 from benchmarks.curve import MAX_EPOCHS
-from benchmarks.measurement import Context, Figures, System, Variant
+from benchmarks.measurement import Context, Figures, Observed, System, Variant
 from benchmarks.systems import training
-from benchmarks.watch import watcher
+from benchmarks.watch import read_deaths, watcher
 from benchmarks.work import asha, noop, stop, stream
 
 __all__ = ["SYSTEM"]
 
 CPUS: Final = 2
-QUIET: Final = {
+ENVIRONMENT: Final = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    # The experiment's state is snapshotted once, at the end.
+    # The experiment's state is saved once, at the end.
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
 }
-NO_LOGGERS: Final = {**QUIET, "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
-
-
-class Observed:
-    """When the scheduler was first asked and last told, and what it decided when."""
-
-    def __init__(self) -> None:
-        self.first_start = 0.0
-        self.last_end = 0.0
-        self.last_report = 0.0
-        self.reports = 0
-        self.decisions: dict[str, float] = {}
-
-    def started(self) -> None:
-        self.first_start = self.first_start or time.monotonic()
-
-    def reported(self) -> None:
-        self.last_report = time.monotonic()
-        self.reports += 1
-
-    def ended(self) -> None:
-        self.last_end = time.monotonic()
 
 
 def _observing(base: type, observed: Observed, stop_at: int | None = None, **options: Any) -> Any:
-    """Return a scheduler of class *base* that notes times, and stops at *stop_at* reports if given."""
+    """Return a *base* scheduler that notes times, and stops trials at report number *stop_at*."""
 
     class Observing(base):
         def on_trial_add(self, controller: Any, trial: Any) -> None:
-            observed.started()
+            observed.start()
             super().on_trial_add(controller, trial)
 
         def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> Any:
-            observed.reported()
-            if result["training_iteration"] == stop_at:
-                observed.decisions[f"stop-{trial.config['index']}"] = observed.last_report
+            if observed.report(trial.config["index"], result["training_iteration"], stop_at):
                 return self.STOP
             return super().on_trial_result(controller, trial, result)
 
         def on_trial_complete(self, controller: Any, trial: Any, result: dict[str, Any]) -> None:
             super().on_trial_complete(controller, trial, result)
-            observed.ended()
+            observed.end()
 
     return Observing(**options)
 
@@ -77,27 +53,23 @@ def _fit(
     *,
     reuse: bool = False,
     concurrent: int = CPUS,
-) -> float:
-    """Run the trials on a cluster that is up, and return how long ``fit()`` took."""
+) -> None:
+    """Run the trials on a running cluster."""
     from ray import tune
 
     def trial(config: dict[str, Any]) -> None:
         body(tune.report, config)
 
-    tuner = tune.Tuner(
+    grid = tune.Tuner(
         tune.with_resources(trial, {"cpu": 1}),
         param_space={"index": tune.grid_search(list(range(trials)))},
         tune_config=tune.TuneConfig(
             metric="loss", mode="min", scheduler=scheduler, reuse_actors=reuse, max_concurrent_trials=concurrent
         ),
         run_config=tune.RunConfig(name="run", storage_path=str(context.folder / "results"), verbose=0),
-    )
-    begin = time.monotonic()
-    grid = tuner.fit()
-    taken = time.monotonic() - begin
+    ).fit()
     if grid.num_errors or len(grid) != trials:
         raise RuntimeError(f"{len(grid)} of {trials} trials, {grid.num_errors} with errors")
-    return taken
 
 
 def _start(context: Context) -> None:
@@ -120,8 +92,8 @@ def _noop(*, reuse: bool) -> Callable[[Context], Figures]:
         _start(context)
         observed, trials = Observed(), context.sizes["trials"]
         scheduler = _observing(FIFOScheduler, observed)
-        run_s = _fit(context, lambda report, _: bodies.noop(report), trials, scheduler, reuse=reuse)
-        return noop.figures(trials, first_start=observed.first_start, last_end=observed.last_end, run_s=run_s)
+        _fit(context, lambda report, _: bodies.noop(report), trials, scheduler, reuse=reuse)
+        return noop.figures(trials, first_start=observed.first_start, last_end=observed.last_end)
 
     return measure
 
@@ -147,11 +119,11 @@ def _stop(context: Context) -> Figures:
     def body(report: Any, config: dict[str, Any]) -> None:
         bodies.stoppable(report, folder, config["index"])
 
-    with watcher(context.folder) as deaths:
+    with watcher(context.folder):
         _start(context)
         scheduler = _observing(FIFOScheduler, observed, stop_at=bodies.STOP_AT)
         _fit(context, body, context.sizes["trials"], scheduler, concurrent=1)
-    return stop.figures(context.folder, observed.decisions, deaths.read())
+    return stop.figures(context.folder, observed.decisions, read_deaths(context.folder))
 
 
 def _asha(*, reuse: bool) -> Callable[[Context], Figures]:
@@ -172,12 +144,7 @@ def _asha(*, reuse: bool) -> Callable[[Context], Figures]:
             bodies.asha(report, folder, config["index"])
 
         _fit(context, body, context.sizes["trials"], scheduler, reuse=reuse)
-        return asha.figures(
-            context.folder,
-            first_start=observed.first_start,
-            last_end=observed.last_end,
-            epochs_decided=observed.reports,
-        )
+        return asha.figures(context.folder, first_start=observed.first_start, last_end=observed.last_end)
 
     return measure
 
@@ -185,35 +152,33 @@ def _asha(*, reuse: bool) -> Callable[[Context], Figures]:
 FRESH: Final = "a fresh actor process for each trial, no result loggers"
 REUSED: Final = "reuse_actors=True: processes are kept from trial to trial, no result loggers"
 
+
+def _variants(measure: Callable[..., Callable[[Context], Figures]]) -> tuple[Variant, ...]:
+    return (
+        Variant(
+            name="fresh",
+            settings=FRESH,
+            measure=measure(reuse=False),
+            slow=True,
+            deadline_s=480,
+            environment=ENVIRONMENT,
+        ),
+        Variant(name="reused", settings=REUSED, measure=measure(reuse=True), environment=ENVIRONMENT),
+    )
+
+
 SYSTEM: Final = System(
     name="ray",
     title="Ray Tune",
     packages=("ray",),
     variants={
-        "noop": (
-            Variant(
-                name="fresh",
-                settings=FRESH,
-                measure=_noop(reuse=False),
-                slow=True,
-                deadline_s=480,
-                environment=NO_LOGGERS,
-            ),
-            Variant(name="reused", settings=REUSED, measure=_noop(reuse=True), environment=NO_LOGGERS),
+        "noop": _variants(_noop),
+        "stream": (Variant(name="no loggers", settings="no result loggers", measure=_stream, environment=ENVIRONMENT),),
+        "stop": (Variant(name="fresh", settings=FRESH, measure=_stop, environment=ENVIRONMENT),),
+        "asha": _variants(_asha),
+        **training.variants(
+            fresh=training.Way(FRESH, "run_ray.py", environment=ENVIRONMENT, slow=True),
+            reused=training.Way(REUSED, "run_ray.py", ("reuse",), environment=ENVIRONMENT),
         ),
-        "stream": (Variant(name="no loggers", settings="no result loggers", measure=_stream, environment=NO_LOGGERS),),
-        "stop": (Variant(name="fresh", settings=FRESH, measure=_stop, environment=NO_LOGGERS),),
-        "asha": (
-            Variant(
-                name="fresh",
-                settings=FRESH,
-                measure=_asha(reuse=False),
-                slow=True,
-                deadline_s=480,
-                environment=NO_LOGGERS,
-            ),
-            Variant(name="reused", settings=REUSED, measure=_asha(reuse=True), environment=NO_LOGGERS),
-        ),
-        **training.variants("ray"),
     },
 )

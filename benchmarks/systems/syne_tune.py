@@ -1,18 +1,17 @@
-"""Syne Tune on the work: its LocalBackend, which runs a script in a process of its own for each trial."""
+"""Syne Tune on the work: its LocalBackend runs a script in a new process for each trial."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import bodies
 from benchmarks.curve import MAX_EPOCHS
-from benchmarks.measurement import Context, Figures, System, Variant
+from benchmarks.measurement import Context, Figures, Observed, System, Variant
 from benchmarks.systems import training
-from benchmarks.watch import watcher
+from benchmarks.watch import read_deaths, watcher
 from benchmarks.work import asha, noop, stop, stream
 
 __all__ = ["SYSTEM"]
@@ -24,21 +23,10 @@ NEVER_S: Final = 1e9
 ENVIRONMENT: Final = {"OMP_NUM_THREADS": "1"}
 
 
-class Observed:
-    """When the scheduler was first asked and last told, and what it decided when."""
-
-    def __init__(self) -> None:
-        self.first_start = 0.0
-        self.last_end = 0.0
-        self.last_report = 0.0
-        self.reports = 0
-        self.decisions: dict[str, float] = {}
-
-
 def _observing(base: type, context: Context, work: str, trials: int, stop_at: int | None = None, **options: Any) -> Any:
-    """Return a scheduler of class *base* that runs *trials* trials of *work* and notes times in its ``observed``.
+    """Return a *base* scheduler that runs *trials* trials of *work*.
 
-    With *stop_at* it stops each trial at that many reports.
+    It notes times in its ``observed``, and stops trials at report number *stop_at*.
     """
     from syne_tune.optimizer.scheduler import SchedulerDecision, TrialSuggestion
 
@@ -49,7 +37,7 @@ def _observing(base: type, context: Context, work: str, trials: int, stop_at: in
             self.asked = 0
 
         def suggest(self) -> Any:
-            self.observed.first_start = self.observed.first_start or time.monotonic()
+            self.observed.start()
             if self.asked == trials:
                 return None
             self.asked += 1
@@ -64,20 +52,17 @@ def _observing(base: type, context: Context, work: str, trials: int, stop_at: in
             )
 
         def on_trial_result(self, trial: Any, result: dict[str, Any]) -> str:
-            self.observed.last_report = time.monotonic()
-            self.observed.reports += 1
-            if result["epoch"] == stop_at:
-                self.observed.decisions[f"stop-{trial.config['index']}"] = self.observed.last_report
+            if self.observed.report(trial.config["index"], result["epoch"], stop_at):
                 return SchedulerDecision.STOP
             return super().on_trial_result(trial, result)
 
         def on_trial_complete(self, trial: Any, result: dict[str, Any]) -> None:
             super().on_trial_complete(trial, result)
-            self.observed.last_end = time.monotonic()
+            self.observed.end()
 
         def on_trial_remove(self, trial: Any) -> None:
             super().on_trial_remove(trial)
-            self.observed.last_end = time.monotonic()
+            self.observed.end()
 
         def metric_names(self) -> list[str]:
             return ["loss"]
@@ -94,8 +79,8 @@ def _fifo(context: Context, work: str, trials: int, stop_at: int | None = None) 
     return _observing(TrialScheduler, context, work, trials, stop_at, random_seed=0)
 
 
-def _run(context: Context, scheduler: Any, *, workers: int = WORKERS) -> tuple[Observed, float]:
-    """Run the tuner until the scheduler has nothing more, and return what it saw and how long ``run()`` took."""
+def _run(context: Context, scheduler: Any, *, workers: int = WORKERS) -> Observed:
+    """Run the tuner until the scheduler has no more trials, and return its observations."""
     from syne_tune import Tuner
     from syne_tune.backend import LocalBackend
 
@@ -111,22 +96,20 @@ def _run(context: Context, scheduler: Any, *, workers: int = WORKERS) -> tuple[O
         save_tuner=False,
         print_update_interval=NEVER_S,
     )
-    begin = time.monotonic()
     tuner.run()
-    taken = time.monotonic() - begin
     if tuner.tuning_status.num_trials_failed:
         raise RuntimeError(f"{tuner.tuning_status.num_trials_failed} trials failed")
-    return scheduler.observed, taken
+    return scheduler.observed
 
 
 def _noop(context: Context) -> Figures:
     trials = context.sizes["trials"]
-    observed, run_s = _run(context, _fifo(context, "noop", trials))
-    return noop.figures(trials, first_start=observed.first_start, last_end=observed.last_end, run_s=run_s)
+    observed = _run(context, _fifo(context, "noop", trials))
+    return noop.figures(trials, first_start=observed.first_start, last_end=observed.last_end)
 
 
 def _stream(context: Context) -> Figures:
-    observed, _ = _run(context, _fifo(context, "stream", stream.PARTIES))
+    observed = _run(context, _fifo(context, "stream", stream.PARTIES))
     reports = context.sizes["reports"]
     if observed.reports != stream.PARTIES * reports:
         raise RuntimeError(f"{observed.reports} reports arrived of {stream.PARTIES * reports}")
@@ -134,10 +117,10 @@ def _stream(context: Context) -> Figures:
 
 
 def _stop(context: Context) -> Figures:
-    with watcher(context.folder) as deaths:
+    with watcher(context.folder):
         scheduler = _fifo(context, "stop", context.sizes["trials"], stop_at=bodies.STOP_AT)
-        observed, _ = _run(context, scheduler, workers=1)
-    return stop.figures(context.folder, observed.decisions, deaths.read())
+        observed = _run(context, scheduler, workers=1)
+    return stop.figures(context.folder, observed.decisions, read_deaths(context.folder))
 
 
 def _asha(context: Context) -> Figures:
@@ -159,20 +142,15 @@ def _asha(context: Context) -> Figures:
         reduction_factor=asha.REDUCTION_FACTOR,
         random_seed=0,
     )
-    observed, _ = _run(context, scheduler)
-    return asha.figures(
-        context.folder,
-        first_start=observed.first_start,
-        last_end=observed.last_end,
-        epochs_decided=observed.reports,
-    )
+    observed = _run(context, scheduler)
+    return asha.figures(context.folder, first_start=observed.first_start, last_end=observed.last_end)
 
 
 BEST: Final = f"sleep_time={BEST_SLEEP_S}, no callbacks, save_tuner=False, no status table, rotate_gpus=False"
 
 
-def _best(measure: Callable[[Context], Figures]) -> Variant:
-    return Variant(name="best", settings=BEST, measure=measure, environment=ENVIRONMENT)
+def _best(measure: Callable[[Context], Figures]) -> tuple[Variant, ...]:
+    return (Variant(name="best", settings=BEST, measure=measure, environment=ENVIRONMENT),)
 
 
 SYSTEM: Final = System(
@@ -180,10 +158,10 @@ SYSTEM: Final = System(
     title="Syne Tune",
     packages=("syne_tune",),
     variants={
-        "noop": (_best(_noop),),
-        "stream": (_best(_stream),),
-        "stop": (_best(_stop),),
-        "asha": (_best(_asha),),
-        **training.variants("syne"),
+        "noop": _best(_noop),
+        "stream": _best(_stream),
+        "stop": _best(_stop),
+        "asha": _best(_asha),
+        **training.variants(best=training.Way(f"LocalBackend, its ASHA; {BEST}", "run_syne.py", slow=True)),
     },
 )

@@ -1,4 +1,4 @@
-"""What a training is given: its config, and a way to tell of its epochs."""
+"""The config of a training, and its way to record and report epochs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Final, TypedDict
 
 from benchmarks.training.lines import Line, Settings, append
 
-__all__ = ["SETTINGS", "Config", "Epochs", "Report", "config_of", "wait_until_left"]
+__all__ = ["SETTINGS", "Config", "Epochs", "Report", "config_of"]
 
 SETTINGS: Final = Settings.given()
 
-#: The measurement looks at the memory of trials that wait for so long, at most.
+#: The longest that trials wait for the measurement of memory.
 PATIENCE_S: Final = 300.0
-LOOK_S: Final = 0.02
+POLL_S: Final = 0.02
 
-#: Is given the loss and the number of the epoch.
+#: Called with the loss and the number of the epoch.
 Report = Callable[[float, int], object]
 
 
 class Config(TypedDict):
-    """What one trial is given."""
+    """The config of one trial."""
 
     lr: float
     width: int
@@ -32,7 +32,7 @@ class Config(TypedDict):
 
 
 def config_of(index: int) -> Config:
-    """Return the config of the trial of that number, in each system the same."""
+    """Return a trial's config, the same in each system."""
     rng = random.Random(index)
     return {
         "lr": 10 ** rng.uniform(-3.0, 0.0),
@@ -43,7 +43,7 @@ def config_of(index: int) -> Config:
 
 
 class Epochs:
-    """What a training tells of its epochs: each leaves a line and is reported."""
+    """Records and reports the epochs of one trial."""
 
     def __init__(self, index: int, report: Report) -> None:
         self._index = index
@@ -52,32 +52,25 @@ class Epochs:
         self._began = 0.0
 
     def begin(self) -> None:
-        """An epoch begins."""
+        """Note the beginning of an epoch."""
         self._began = time.monotonic()
 
     def end(self, loss: float) -> None:
-        """The epoch has ended; returns, or raises whatever ends a trial, when it was reported."""
-        self.note(loss, self._began, time.monotonic())
+        """Record and report the epoch's end.
 
-    def note(self, loss: float, began: float, ended: float) -> None:
-        """An epoch was trained by another process, at these times."""
+        Raises:
+            BaseException: the system ends the trial.
+        """
         self._done += 1
-        append(SETTINGS.folder, Line.of(self._index, "epoch", began, ended))
+        append(SETTINGS.folder, Line.of(self._index, "epoch", self._began))
         if self._done == 1 and SETTINGS.trials - SETTINGS.parked <= self._index < SETTINGS.trials:
-            _touch_and_wait(f"ready-{self._index}", "release")
+            self._park()
         self._report(loss, self._done)
 
-
-def wait_until_left() -> None:
-    """With all trials over and the system still up, have the memory measured, if this is a run for that."""
-    if SETTINGS.parked:
-        _touch_and_wait("idle", "leave")
-
-
-def _touch_and_wait(said: str, awaited: str) -> None:
-    folder, deadline = Path(SETTINGS.folder), time.monotonic() + PATIENCE_S
-    (folder / said).touch()
-    while not (folder / awaited).exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"no file {awaited} within {PATIENCE_S:.0f} s")
-        time.sleep(LOOK_S)
+    def _park(self) -> None:
+        folder, deadline = Path(SETTINGS.folder), time.monotonic() + PATIENCE_S
+        (folder / f"ready-{self._index}").touch()
+        while not (folder / "release").exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not released within {PATIENCE_S:.0f} s")
+            time.sleep(POLL_S)

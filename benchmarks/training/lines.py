@@ -1,13 +1,12 @@
-"""What a trial leaves behind for the measurement: a line when it begins, for each epoch, and when it ends.
+"""Lines that a trial leaves for the measurement: its beginning, its epochs and its end.
 
-Imports nothing outside the standard library, since what a trial imports is part of what is measured.
+It imports nothing outside the standard library, since a trial's imports are measured too.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,13 +20,13 @@ FILE_NAME: Final = "lines.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What a script is to run, handed to all its processes in one variable of the environment.
+    """The settings of a script, passed to all its processes in one environment variable.
 
     Args:
-        training: the module of ``benchmarks.training`` that trains.
-        folder: where the lines are.
-        epochs: the most that a trial trains for.
-        parked: so many of the last trials wait after their first epoch until their memory was measured.
+        training: name of a module of ``benchmarks.training``.
+        folder: of the lines.
+        epochs: most epochs of a trial.
+        parked: number of last trials that wait after their first epoch until memory is measured.
     """
 
     training: str
@@ -38,39 +37,32 @@ class Settings:
     parked: int = 0
 
     def variables(self) -> dict[str, str]:
-        """Return the environment's variable."""
+        """Return the environment variable."""
         return {VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
     def given(cls) -> Settings:
-        """Return those of this process's environment."""
+        """Return the settings in this process's environment."""
         return cls(**json.loads(os.environ[VARIABLE]))
 
 
 class Line(NamedTuple):
-    """A moment of a trial ("begin", "end") or an epoch; times are CLOCK_MONOTONIC, which all processes of a machine share.
-
-    ``modules`` is how many the process had imported by then.
-    """
+    """A moment of a trial ("begin", "end") or an epoch, in seconds of CLOCK_MONOTONIC."""
 
     trial: int
     what: str
     began: float
     ended: float
-    pid: int
-    modules: int
 
     @classmethod
     def of(cls, trial: int, what: str, began: float | None = None, ended: float | None = None) -> Line:
-        """Return a line of this process; where a time is left out it is now."""
+        """Return a line. Missing times are now."""
         now = time.monotonic()
-        return cls(
-            trial, what, now if began is None else began, now if ended is None else ended, os.getpid(), len(sys.modules)
-        )
+        return cls(trial, what, now if began is None else began, now if ended is None else ended)
 
 
 def append(folder: str, line: Line) -> None:
-    """Add a line, with one write, since other trials add theirs at the same time."""
+    """Add a line in one write, because other trials write at the same time."""
     file = os.open(Path(folder) / FILE_NAME, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(file, json.dumps(line).encode() + b"\n")
@@ -79,5 +71,5 @@ def append(folder: str, line: Line) -> None:
 
 
 def read_lines(folder: Path) -> list[Line]:
-    """Return all lines, in the order in which they were added."""
+    """Return all lines in their order."""
     return [Line(*json.loads(text)) for text in (folder / FILE_NAME).read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""A network of scikit-learn, trained by partial_fit; its libraries are imported where they are used, in the function."""
+"""A network of scikit-learn, trained by partial_fit. The function imports its libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The work: what is done, how much of it, and which figures come out."""
+"""The workloads: their sizes and their figures."""
 
 from __future__ import annotations
 

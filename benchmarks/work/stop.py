@@ -1,4 +1,4 @@
-"""A trial that is stopped at its 20th report: how long until the decision, its code's end and its process's death."""
+"""A trial stopped at its 20th report: time to the decision, its code's end and its death."""
 
 from __future__ import annotations
 
@@ -12,33 +12,28 @@ from benchmarks.work.base import Figure, Workload, percentiles
 
 __all__ = ["WORKLOAD", "figures"]
 
-
-def _latency(title: str, p50_bar: float | None, p99_bar: float | None = None) -> dict[str, Figure]:
-    key = title.replace(" ", "_")
-    return {
-        f"{key}_p50_ms": Figure(unit="ms", higher_is_better=False, title=f"report → {title}, p50", bar=p50_bar),
-        f"{key}_p99_ms": Figure(unit="ms", higher_is_better=False, title=f"report → {title}, p99", bar=p99_bar),
-    }
-
-
 WORKLOAD: Final = Workload(
     name="stop",
-    title="a trial that reports every 20 ms, stopped at its 20th report, one after the other",
     sizes={"trials": 20},
     quick_sizes={"trials": 3},
     figures={
-        **_latency("decision", 0.6),
-        **_latency("code stopped", 2.0),
-        **_latency("process dead", 5.0, 10.0),
+        f"{event.replace(' ', '_')}_{share}_ms": Figure(f"report → {event}, {share}", "ms")
+        for event in ("decision", "code stopped", "process dead")
+        for share in ("p50", "p99")
     },
 )
 
 
 def figures(folder: Path, decisions: Mapping[str, float], deaths: Mapping[str, float]) -> Figures:
-    """Return the figures from the trials' traces, the driver's decision times and the watcher's deaths, by trial.
+    """Return the latencies of all trials.
+
+    Args:
+        folder: where the trials' traces are.
+        decisions: times of the driver's decisions, by trial.
+        deaths: times of the processes' deaths, by trial.
 
     Raises:
-        RuntimeError: a trial has no decision, or its death was not seen.
+        RuntimeError: a trial has no decision or no death.
     """
     traces = {name: trace for name, trace in read_traces(folder).items() if trace.marked}
     missing = sorted(name for name in traces if name not in decisions or name not in deaths)

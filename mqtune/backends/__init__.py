@@ -18,8 +18,11 @@ if TYPE_CHECKING:
         find_binaries as find_binaries,
         find_binary as find_binary,
     )
+    from mqtune.backends.local.backend import LocalBackend as LocalBackend
     from mqtune.backends.local.worker import (
+        PrivateWorker as PrivateWorker,
         WorkerProcess as WorkerProcess,
+        private_name as private_name,
     )
     from mqtune.backends.simulated.backend import (
         Simulated as Simulated,
@@ -37,7 +40,8 @@ _NAMES = {
     "base": ("Offer",),
     "celery": ("CeleryBackend", "Together"),
     "local.server": ("EmbeddedServer", "ServerBinary", "find_binaries", "find_binary"),
-    "local.worker": ("WorkerProcess",),
+    "local.backend": ("LocalBackend",),
+    "local.worker": ("PrivateWorker", "WorkerProcess", "private_name"),
     "simulated.backend": ("Simulated", "SimulatedBackend", "SimulatedJournal"),
     "simulated.fleet": ("STARTS_AT", "SimulatedClock"),
     "simulated.tables": ("rows_of",),

@@ -12,7 +12,7 @@ from typing import Any
 
 import mqtune
 from mqtune.core.errors import MqtuneError
-from mqtune.core.trial import Trial
+from mqtune.core.trial import Trial, TrialStatus
 from mqtune.testing.backends.world import Nothing, drive
 
 #: A shape that no other test's worker has.
@@ -80,3 +80,10 @@ def finished(tuner: mqtune.Tuner) -> list[Trial]:
 def rows(tuner: mqtune.Tuner, trial: Trial, attempt: int) -> list[dict[str, Any]]:
     """What an attempt has reported, late reports too."""
     return [report.metrics for report in tuner.results().reports(trial.id) if report.attempt == attempt]
+
+
+def paused(tuner: mqtune.Tuner, trial: Trial) -> Trial:
+    """Pause a trial, and return it when its process is gone."""
+    tuner.trial(trial).pause()
+    drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
+    return trial

@@ -308,3 +308,11 @@ def test_a_worker_under_nohup_runs_on_when_its_terminal_closes(own_broker: str, 
         assert [attempt.end for attempt in tuner.get_trials()[0].attempts] == [AttemptEnd.STOPPED]
         assert worker.poll() is None
         assert ready_lines(log) == 1
+
+
+@pytest.fixture
+def at_a_terminal() -> Iterator[None]:
+    """Let processes be hung up, also where nohup has started the tests."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

@@ -1,4 +1,4 @@
-"""The same trials without a tuner, one after the other in one process, each for as many epochs as the argument says."""
+"""The same trials without a tuner, one after the other. The argument has their epochs."""
 
 import contextlib
 import json
@@ -8,7 +8,7 @@ from benchmarks.training import trial
 
 
 class Enough(BaseException):
-    """The trial has trained for as long as it did under the tuner."""
+    """The trial has trained as long as under the tuner."""
 
 
 def bare(index: int, epochs: int) -> None:
@@ -20,5 +20,5 @@ def bare(index: int, epochs: int) -> None:
         trial.run(index, report)
 
 
-for each, trained in json.loads(sys.argv[1]):
-    bare(each, trained)
+for index, epochs in json.loads(sys.argv[1]):
+    bare(index, epochs)

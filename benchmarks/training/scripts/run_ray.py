@@ -35,6 +35,5 @@ if __name__ == "__main__":
         ),
         run_config=tune.RunConfig(name="run", storage_path=f"{settings.folder}/results", verbose=0),
     ).fit()
-    trial.wait_until_left()
     if grid.num_errors:
         raise SystemExit(f"{grid.num_errors} trials failed: {grid.errors}")
