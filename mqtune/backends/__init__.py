@@ -12,13 +12,13 @@ if TYPE_CHECKING:
         CeleryBackend as CeleryBackend,
         Together as Together,
     )
+    from mqtune.backends.local.backend import LocalBackend as LocalBackend
     from mqtune.backends.local.server import (
         EmbeddedServer as EmbeddedServer,
         ServerBinary as ServerBinary,
         find_binaries as find_binaries,
         find_binary as find_binary,
     )
-    from mqtune.backends.local.backend import LocalBackend as LocalBackend
     from mqtune.backends.local.worker import (
         PrivateWorker as PrivateWorker,
         WorkerProcess as WorkerProcess,

@@ -395,9 +395,7 @@ class MqtuneMetric(MapMetric):
         """Return what a trial has reported of this metric, or why there is nothing."""
         return self.fetched(trial) or self.missing(trial)
 
-    def bulk_fetch_trial_data(
-        self, trial: BaseTrial, metrics: list[Any], **_: object
-    ) -> dict[str, MetricFetchResult]:
+    def bulk_fetch_trial_data(self, trial: BaseTrial, metrics: list[Any], **_: object) -> dict[str, MetricFetchResult]:
         """Return what a trial has reported of these metrics; one that it has yet to report is left out while it runs."""
         runs = trial.status is Status.RUNNING
         found = [(metric, metric.fetched(trial)) for metric in metrics]
