@@ -1,17 +1,20 @@
-"""The median stopping rule: ties, milestones, infinities and quantiles."""
+"""The median stopping rule by hand and against an oracle, and games with events in any order."""
 
 from __future__ import annotations
 
 import math
 import random
+from collections import defaultdict
+from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
+from scheduler_play import Faults, Play, rngs, scattered, some_faults
 
 from mqtune import MedianStopping
-from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Decision, Metrics, Report, Trial, TrialId, TrialStatus
 
 NAN, INF = math.nan, math.inf
 
@@ -72,6 +75,42 @@ def test_a_tie_is_a_tie_whatever_values_led_to_the_average(count: int) -> None:
         assert course(scheduler, "worse", *[value + 1 for value in best]).endswith("S"), values
 
 
+def test_a_trial_that_equals_averages_that_are_all_alike_goes_on_whatever_the_cut_off() -> None:
+    for cutoff in (0.1, 0.3, 0.7):
+        assert course(others(*[[0.1]] * 6, cutoff=cutoff), "t", 0.1) == "C"
+
+
+def test_with_another_cut_off_who_is_not_as_good_as_that_share_of_the_others_stops() -> None:
+    averages = [[float(number)] for number in (1, 2, 3, 4, 5)]
+
+    # The lowest quarter ends at 2, the lowest three quarters at 4.
+    assert [course(others(*averages, cutoff=0.25), "t", loss) for loss in (2, 2.1)] == ["C", "S"]
+    assert [course(others(*averages, cutoff=0.75), "t", loss) for loss in (4, 4.1)] == ["C", "S"]
+    assert [course(others(*averages, cutoff=0.25, mode="max"), "t", loss) for loss in (4, 3.9)] == ["C", "S"]
+    # A tenth of the way from the first to the last of five: 0.4 of the way from 1 to 2.
+    scheduler = others(*averages, cutoff=0.1)
+    tell(scheduler, "t", 1, 1.5)
+    assert tell(scheduler, "t", 1, 1.5).reason == (
+        "the best loss so far, 1.5, is worse than 1.4, the 0.1 quantile of the running averages of 5 others at 1"
+    )
+
+
+def test_nobody_stops_before_it_has_run_for_so_many_seconds() -> None:
+    scheduler = others([1] * 4, [1] * 4, min_run_s=60)
+
+    def report(now: int, seconds: Any) -> bool:
+        return tell(scheduler, "t", now, 9, metrics={"time_total_s": seconds}) is CONTINUE
+
+    assert report(1, 59.9)
+    # What is no number is not a minute.
+    assert report(2, None)
+    assert report(3, "a minute")
+    assert not report(4, 60)
+    # All the same it counted, at the milestones where it did not stop: the median of 1, 1 and 9 is 1, of 1, 1, 9 and 9 it is 5.
+    tell(scheduler, "u", 1, 9, metrics={"time_total_s": 1})
+    assert tell(scheduler, "v", 1, 5, metrics={"time_total_s": 99}) is CONTINUE
+
+
 def test_milestones_are_exact() -> None:
     scheduler = median(interval=0.1, grace_period=0.3)
     for name in "ab":
@@ -109,3 +148,67 @@ def test_a_quantile_is_interpolated_linearly(numbers: list[int], share: Fraction
     assert course(scheduler, "better", expected - 1e-3) == "C"
     scheduler.on_abandon(Trial(TrialId("better"), {}))
     assert course(scheduler, "worse", expected + 1e-3) == "S"
+
+
+def curve(config: dict[str, Any], now: int) -> Metrics | None:
+    value = scattered(config["number"], now, values=12)
+    # A few trials report an infinity, which is in all their averages from then on.
+    odd = {9: NAN} if config["number"] % 4 else {9: NAN, 10: INF}
+    return None if now > 8 else {} if value == 11 else {"loss": odd.get(value, value)}
+
+
+def middle_of(averages: Iterable[float]) -> float:
+    ordered = sorted(averages)
+    middle = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    return max(middle) if any(map(math.isinf, middle)) else sum(middle) / 2
+
+
+@given(
+    rng=rngs,
+    slots=st.integers(1, 6),
+    mode=st.sampled_from(["min", "max"]),
+    samples=st.integers(1, 4),
+    interval=st.integers(1, 3),
+    grace=st.integers(0, 4),
+    faults=some_faults,
+    checkpoints=st.booleans(),
+)
+@settings(max_examples=100)
+def test_every_decision_is_the_one_that_the_rule_gives(
+    rng: random.Random,
+    slots: int,
+    mode: str,
+    samples: int,
+    interval: int,
+    grace: int,
+    faults: Faults,
+    checkpoints: bool,
+) -> None:
+    scheduler = median(mode, min_samples=samples, interval=interval, grace_period=grace)
+    game: dict[str, Any] = {"slots": slots, "rng": rng, "faults": faults, "checkpoints": checkpoints}
+    play = Play(scheduler, curve, trials=12, keeps_calls=True, **game).run()
+
+    #: Of each trial: its values, lower being better, with their times; its latest time; and the milestone that it goes for.
+    values: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    latest: dict[str, int] = defaultdict(int)
+    due: dict[str, int] = defaultdict(lambda: math.ceil(grace / interval) * interval)
+    averages: dict[int, dict[str, float]] = defaultdict(dict)
+    for call in play.calls:
+        name, stops = call.trial.id, False
+        if call.method == "on_abandon":
+            for there in averages.values():
+                there.pop(name, None)
+        if call.report is None or call.answer is None:
+            continue
+        now, loss = call.report.metrics["training_iteration"], call.report.metrics.get("loss")
+        if loss is not None and now > latest[name]:
+            values[name] += [] if math.isnan(loss) else [(now, loss if mode == "min" else -loss)]
+            if now >= due[name]:
+                due[name] = now - now % interval + interval
+                there = averages[now // interval]
+                best = min((value for _, value in values[name]), default=INF)
+                stops = len(there) >= samples and best > middle_of(there.values()) + 1e-9
+                counted = [value for time, value in values[name] if time >= grace]
+                there[name] = sum(counted) / len(counted) if counted else INF
+        latest[name] = max(latest[name], now)
+        assert call.answer.action.name == ("STOP" if stops else "CONTINUE")

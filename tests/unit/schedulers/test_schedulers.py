@@ -11,9 +11,10 @@ from typing import Any
 import msgpack
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
+from scheduler_play import counted, work
 from scheduler_table import Table, bound
 
-from mqtune import ASHA, MOASHA, PASHA, RUSH, HyperBand, PromotionASHA
+from mqtune import ASHA, MOASHA, PASHA, PBT, RUSH, HyperBand, MedianStopping, PromotionASHA, uniform
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers import Scheduler, Start
@@ -246,3 +247,31 @@ def test_pasha_has_who_is_abandoned_in_no_ranking() -> None:
     climb(1, 2, 4)
 
     assert table.scheduler.current_max_t == 2
+
+
+# Cost
+
+KINDS: dict[str, Callable[[], Scheduler]] = {
+    "asha": lambda: counted(ASHA, 27),
+    "promotion": lambda: counted(PromotionASHA, 9),
+    "median": lambda: counted(MedianStopping, min_samples=2),
+    "pbt": lambda: counted(PBT, 1, {"lr": uniform(0, 1)}),
+}
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_neither_a_report_nor_a_choice_grows_with_the_trials(make: Callable[[], Scheduler]) -> None:
+    def steps_for_50(entered: int) -> int:
+        table = Table(bound(make()))
+
+        def enter(first: str, count: int) -> None:
+            for number in range(count):
+                name = f"{first}{number}"
+                if table.report(name, 1, number * 7919 % 100_003).action is Action.PAUSE:
+                    table.pause(name)
+                table.choose()
+
+        return work(lambda: enter("t", entered), lambda: enter("n", 50))
+
+    # Work in proportion to the trials would make it 30 times as much.
+    assert steps_for_50(3_000) < 3 * steps_for_50(100)
