@@ -143,3 +143,29 @@ def tells_all(config):
 def tells_time(config):
     for epoch in range(9):
         mqtune.report({"loss": config["lr"] / (epoch + 1), "clock": time.time()})
+
+
+def talks_until(config):
+    """Print and report until the file is there."""
+    print("on stderr", file=sys.stderr)
+    for number in range(60_000):
+        print(f"line {number}")
+        mqtune.report({"loss": 1.0})
+        if os.path.exists(config["until"]):
+            break
+        time.sleep(0.01)
+    print("the end")
+
+
+def names_its_seat(config):
+    seat = mqtune.get_context().seat
+    print(f"seat {seat}")
+    print(f"on stderr of {seat}", file=sys.stderr)
+    mqtune.report({"loss": 1.0})
+
+
+def reports_nan(config):
+    mqtune.report({"loss": float("nan")})
+    mqtune.report({"loss": float("inf")})
+    if config["x"] > 0.5:
+        mqtune.report({"loss": 1.0})
