@@ -23,7 +23,7 @@ from mqtune.journal.copy import JOURNAL_FILE, entries_of
 
 #: The bytes of a chapter's entries: a hundred experiments that have twice as much in Redis, of reports that came one by
 #: one, take some 950 MB there. Of a small budget it is this part, so that there is room before reports wait.
-_CHAPTER_BYTES: Final = 4 * 2**20
+CHAPTER_BYTES: Final = 4 * 2**20
 _OF_BUDGET: Final = 4
 #: What its id begins with; that of no trial's checkpoint does.
 _BEGINS: Final = "journal."
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 def chapter_bytes(budget: int | None) -> int:
     """Return the bytes of a chapter's entries, for a journal that may have so many bytes (0 or None for any number)."""
-    return min(_CHAPTER_BYTES, max(1, budget // _OF_BUDGET)) if budget else _CHAPTER_BYTES
+    return min(CHAPTER_BYTES, max(1, budget // _OF_BUDGET)) if budget else CHAPTER_BYTES
 
 
 def checkpoints_in(store: CheckpointStore) -> list[CheckpointId]:

@@ -177,15 +177,15 @@ def test_a_trial_that_ax_runs_again_is_the_one_that_runs_and_one_that_it_has_for
 def test_a_group_whose_submission_fails_half_way_is_submitted_again_and_no_trial_is_doubled(
     new: New, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment, run, calls = new("steady"), MqtuneRunner._run, itertools.count(1)
+    experiment, add, calls = new("steady"), mqtune.Tuner.add, itertools.count(1)
 
-    def fails_once(runner: MqtuneRunner, tuner: mqtune.Tuner, trial: Trial) -> dict[str, Any]:
-        found = run(runner, tuner, trial)
+    def fails_once(tuner: mqtune.Tuner, *arguments: Any, **named: Any) -> Any:
+        added = add(tuner, *arguments, **named)
         if next(calls) == 2:
             raise ConnectionError("the network blinked")
-        return found
+        return added
 
-    monkeypatch.setattr(MqtuneRunner, "_run", fails_once)
+    monkeypatch.setattr(mqtune.Tuner, "add", fails_once)
     loop(experiment, max_pending_trials=3, run_trials_in_batches=True).run_n_trials(3)
 
     assert next(calls) == 6

@@ -161,7 +161,7 @@ def main(plan_path: Path, told_path: Path, results_path: Path, *how: str) -> int
         # As on another machine, where process numbers mean nothing.
         socket.gethostname = lambda: host
     if plan["chapter_bytes"]:
-        chapters._CHAPTER_BYTES = plan["chapter_bytes"]
+        chapters.CHAPTER_BYTES = plan["chapter_bytes"]
     if plan["ignores_quotas"]:
         demands.decoded_quotas = lambda pairs: {}
     told = Told(told_path)
