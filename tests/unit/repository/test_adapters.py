@@ -104,12 +104,17 @@ def interrupting(monkeypatch: pytest.MonkeyPatch, after: int, tell: Callable[[],
     monkeypatch.setattr(Reports, "make", told)
 
 
-def seed() -> None:
-    """Begin with the same random numbers everywhere."""
-    random.seed(0)
-    for name in ("numpy.random", "torch"):
-        if (module := sys.modules.get(name)) is not None:
-            getattr(module, "seed" if name == "numpy.random" else "manual_seed")(0)
+def seeded(train: Train) -> Train:
+    """Train with the same random numbers each time; a trial begins with its own."""
+
+    def train_seeded(config: dict[str, Any]) -> object:
+        random.seed(0)
+        for name in ("numpy.random", "torch"):
+            if (module := sys.modules.get(name)) is not None:
+                getattr(module, "seed" if name == "numpy.random" else "manual_seed")(0)
+        return train(config)
+
+    return train_seeded
 
 
 def test_each_epoch_is_reported_with_its_checkpoint(train: Train, new_attempt: Callable[..., AttemptHere]) -> None:
@@ -131,9 +136,8 @@ def test_a_trial_that_is_told_ends_at_once_and_goes_on_with_the_next_epoch(
     train: Train, new_attempt: Callable[..., AttemptHere], monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     whole, first = new_attempt(trial="whole"), new_attempt()
-    seed()
+    train = seeded(train)
     whole.run(train, {"lr": 0.1})
-    seed()
     with monkeypatch.context() as patch:
         interrupting(patch, 2, getattr(first, action))
         ending = first.run(train, {"lr": 0.1})
