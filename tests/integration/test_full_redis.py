@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from contract.journals.gangs import ANY, seat_claims, take
 from contract.journals.world import (
     ASSIGNMENT,
     HELD,
     INFO,
     LONG_S,
     ONE,
+    SHORT_S,
     THREE,
     TWO,
     closed,
@@ -72,13 +74,16 @@ class Filled:
             self.worker.claim(claim, INFO.name, LONG_S, started(claim))
         self.driver.stage(TrialId("0004"), 1, ASSIGNMENT, staged(TrialId("0004")))
         self.worker.put_checkpoint(self.claims[0], HELD, b"data")
-        client.config_set("maxmemory", 1)
+        self.fill()
 
     def claim_under_a_quota(self) -> object:
         self.make_room()
         Quotas(self.client, patience_s=PATIENCE_S).set("x*", 9)
-        self.client.config_set("maxmemory", 1)
+        self.fill()
         return self.worker.claim(Claim(TrialId("0004"), 1, "t"), INFO.name, LONG_S, started(self.claims[0]))
+
+    def fill(self) -> None:
+        self.client.config_set("maxmemory", 1)
 
     def make_room(self) -> None:
         self.client.config_set("maxmemory", 0)
@@ -145,6 +150,31 @@ def test_who_asks_for_an_end_is_heard_and_a_worker_keeps_its_attempts_and_ends_t
     assert full.worker.end(full.claims[0], ended())
     assert isinstance(decode_event(entries(full.driver)[-1].data), AttemptEnded)
     assert [each.trial for each in full.driver.unclaimed() if each.worker] == [fourth.trial]
+
+
+def test_a_claim_that_was_granted_is_granted_again_on_a_full_server(full: Filled) -> None:
+    claim = full.claims[0]
+
+    # Its worker repeats a claim whose answer was lost.
+    assert isinstance(full.worker.claim(claim, INFO.name, LONG_S, started(claim)), Grant)
+
+
+def test_a_seat_that_the_claim_of_another_seat_has_started_is_granted_and_keeps_its_lease_on_a_full_server(
+    full: Filled,
+) -> None:
+    full.make_room()
+    gang = TrialId("0005")
+    full.driver.stage(gang, 1, ANY, staged(gang))
+    first, second = seat_claims(gang, seats=2)
+    assert take(full.worker, second) == "seated"
+    assert isinstance(take(full.worker, first, lease_s=SHORT_S), Grant)
+    full.fill()
+
+    # Its worker renews no lease before it has this answer.
+    assert isinstance(take(full.worker, second), Grant)
+
+    eventually(lambda: first.trial in full.driver.expired())
+    assert full.driver.expired() == [first.trial]
 
 
 def test_an_experiment_is_deleted_from_a_full_server_and_what_its_trials_still_send_is_refused(full: Filled) -> None:

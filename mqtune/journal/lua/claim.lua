@@ -13,7 +13,8 @@
 --
 -- The claim that takes the last seat starts all of them, and appends their starts in the order of the seats; the others hear of that when
 -- they repeat theirs. An attempt that is no gang has one seat, which is the last one.
--- At most one claim of a seat is ever granted; repeating it with its token grants it again without journaling twice.
+-- At most one claim of a seat is ever granted; repeating it with its token grants it again without journaling twice, also on a
+-- full server.
 
 -- How many seats that were staged before a claim looks at: more than one driver stages at once.
 local LOOK = 200
@@ -96,6 +97,9 @@ if have[2] == 'staged' then
   end
   lease(KEYS[5], quotas, ARGV[8], names, now + ARGV[6])
 elseif ARGV[6] ~= '0' then
+  -- The worker renews no lease before it has this answer. The first answer may have been lost, or the claim of the last seat has started
+  -- this one. A full server that refused the claim would let the lease run out.
+  also_when_full('ZREM', KEYS[4])
   lease(KEYS[5], quotas, ARGV[8], { ARGV[2] }, now + ARGV[6])
 end
 return {'granted', have[4], have[5] or '', #names > 1 and redis.call('HGET', prefix .. trial, 'address') or ''}
