@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mqtune.driver.pace import Pace as Pace
     from mqtune.driver.plain import PlainReports as PlainReports
     from mqtune.driver.plan import Plan as Plan
+    from mqtune.driver.publishing import GATHER_S as GATHER_S, Publisher as Publisher
     from mqtune.driver.requests import AT_ONCE as AT_ONCE
     from mqtune.driver.requirements import differences as differences
     from mqtune.driver.retention import Retention as Retention
@@ -71,6 +72,7 @@ _NAMES = {
     "plain": ("PlainReports",),
     "plan": ("Plan",),
     "requests": ("AT_ONCE",),
+    "publishing": ("GATHER_S", "Publisher"),
     "requirements": ("differences",),
     "retention": ("Retention",),
     "room": ("RoomWatch",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,11 +14,12 @@ from bench import NAME, SPACE, Bench, Slots
 from simulation import simulate
 
 from mqtune import ASHA, FIFO, RandomSearcher
+from mqtune.backends import Offer
 from mqtune.core.errors import DriverFenced, MetricMissing, NameTaken, ReportInvalid, TrainableNotFound
 from mqtune.core.events import TrialStaged
 from mqtune.core.timing import Timing
-from mqtune.core.trial import FORGOTTEN, AttemptEnd, Config, TrialId, TrialStatus
-from mqtune.driver import RoomWatch
+from mqtune.core.trial import FORGOTTEN, Attempt, AttemptEnd, Config, Trial, TrialId, TrialStatus
+from mqtune.driver import GATHER_S, Publisher, RoomWatch
 from mqtune.journal import MemoryJournal, MemoryServer, Room, TrialState
 from mqtune.schedulers import Scheduler
 
@@ -383,3 +384,71 @@ def test_what_a_driver_remembers_does_not_grow_with_the_reports(tmp_path: Path) 
 
     # Numbers become larger ones, and ASHA has more rungs; a reference to an empty object has 24 bytes for each report.
     assert after - before < 20 * 1_500 < 20 * 250 * 24
+
+
+def test_what_a_full_server_has_not_taken_is_published_when_there_is_room_and_nobody_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    room = [Room(used=2, most=1)]
+    bench, queue = queueing(tmp_path)
+    monkeypatch.setattr(bench.journal, "room", lambda: room[0])
+    bench.step()
+    refused = queue.waiting.pop(2)
+    queue.published.clear()
+
+    def wait(times: int) -> None:
+        for _ in range(times):
+            bench.clock.now += UNCLAIMED_S
+            bench.step()
+
+    wait(3)
+    assert queue.published == []
+
+    room[0] = Room(used=0, most=0)
+    wait(2)
+
+    assert queue.published == [refused]
+    assert "nobody has taken it" not in caplog.text
+    queue.waiting.remove(refused)
+    wait(1)
+    assert "nobody has taken it" in caplog.text
+
+
+class Broker:
+    """A broker that takes some time for each message, and its clock."""
+
+    def __init__(self, takes_s: float) -> None:
+        self.now = 0.0
+        self.sent: list[list[str]] = []
+        self._takes_s = takes_s
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def publish_all(self, offers: Sequence[Offer]) -> None:
+        self.now += self._takes_s
+        self.sent.append([offer.trial for offer in offers])
+
+
+def staged_trial(number: int) -> Trial:
+    trial = Trial(TrialId(f"{number:04d}"), {})
+    trial.attempts.append(Attempt(1, staged_at=0.0))
+    return trial
+
+
+@pytest.mark.parametrize(("takes_s", "gathered_s"), [(0.0, GATHER_S), (0.001, GATHER_S), (0.05, 0.5)])
+def test_attempts_are_gathered_for_longer_the_longer_it_takes_to_send_some(takes_s: float, gathered_s: float) -> None:
+    broker: Any = Broker(takes_s)
+    publisher = Publisher(broker, broker)
+
+    with publisher:
+        for number in range(60):
+            publisher.publish(staged_trial(number))
+            broker.now += 0.02
+
+    first, *middle, last = map(len, broker.sent)
+    assert first == 1, "the first of a filling never waits"
+    assert middle
+    assert set(middle) <= {round(gathered_s / 0.02), round(gathered_s / 0.02) + 1}
+    assert sum(map(len, broker.sent)) == 60
+    assert last <= max(middle)

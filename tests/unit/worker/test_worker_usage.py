@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -207,3 +208,30 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
             (8.1e9, None),
             (None, None),
         ]
+
+
+def test_the_worker_warns_of_an_idle_device_in_its_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seconds = iter(range(0, 100_000, 20))
+    clock = SimpleNamespace(monotonic=lambda: next(seconds))
+    quiet, without = (
+        Run(claim=Claim(TrialId("0002"), 1, "t"), devices=("1",), has_reported=False),
+        Run("other", devices=()),
+    )
+    looks = sampler([Run(), quiet, without], Devices(d0=IDLE, d1=IDLE), Board(), (("0",), ("0",), ("1",)), clock=clock)
+    for _ in range(40):
+        looks.sample()
+
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        (
+            "experiment mine, trial 0001 attempt 1 holds device 0 and leaves it idle, as do the other trials there (2 slots share it): "
+            "it has computed for less than 5 % of the time for 10 minutes"
+        )
+    ]
+    for _ in range(60):
+        looks.sample()
+    assert caplog.records[-1].getMessage() == (
+        "experiment mine, trial 0002 attempt 1 holds device 1 and leaves it idle: it has computed for less than 5 % of the time for 30 "
+        "minutes, and the trial has not reported yet"
+    )
