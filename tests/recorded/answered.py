@@ -10,26 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import shutil
-import sys
 import tempfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
-HERE: Final = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+from printed import at_a_fixed_time, put
 
-from book import Book  # noqa: E402 - it is beside this folder
-from printed import NOW, WRITTEN, at_a_fixed_time  # noqa: E402
+from mqtune.cli import Access, Page, Place, Places
 
-from mqtune.cli import Access, Page, Place, Places  # noqa: E402
-from mqtune.journal import JOURNAL_FILE  # noqa: E402
-
-FOLDER: Final = HERE / "answers"
+FOLDER: Final = Path(__file__).parent / "answers"
 EXPERIMENTS: Final = ("asha", "by-hand", "hostile-texts", "pbt", "several-metrics", "stopped-early")
+#: The characters of an answer that are shown, enough to see what it is about.
 _LONGEST: Final = 600
+#: Sums of floats differ in the last digits between machines.
 _DIGITS: Final = 10
 #: What differs from run to run.
 _CHANGING: Final = {"pause_s"}
@@ -68,16 +62,10 @@ PATHS: Final = (
 
 def answered(name: str, home: Path) -> str:
     """Ask the page about an experiment in the empty folder *home*, and return what was asked with the answers."""
-    folders = []
-    for each in sorted({name, "asha"}):
-        if each in WRITTEN:
-            write, options = WRITTEN[each]
-            write(book := Book(home / each, **options))
-            book.save()
-        else:
-            shutil.copytree(HERE / each, home / each)
-        os.utime(home / each / JOURNAL_FILE, (NOW, NOW))
-        folders.append(Place(each, home / each, None))
+    names = sorted({name, "asha"})
+    for each in names:
+        put(each, home)
+    folders = [Place(each, home / each, None) for each in names]
     access = Access("127.0.0.1", 80)
     page = Page(Places(folders, None, broker_alone=False), access)
     with at_a_fixed_time(), contextlib.closing(page.feeds):

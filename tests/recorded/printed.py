@@ -154,8 +154,8 @@ WRITTEN: Final[dict[str, tuple[Callable[[Book], None], dict[str, Any]]]] = {
 EXPERIMENTS: Final = sorted([*WRITTEN, *(path.parent.name for path in HERE.glob(f"*/{JOURNAL_FILE}"))])
 
 
-def printed(name: str, home: Path) -> str:
-    """Run each command about an experiment in the empty folder *home*, and return the commands with their outputs."""
+def put(name: str, home: Path) -> None:
+    """Write an experiment into *home*, as it was recorded or is written by hand."""
     if name in WRITTEN:
         write, options = WRITTEN[name]
         write(book := Book(home / name, **options))
@@ -163,6 +163,11 @@ def printed(name: str, home: Path) -> str:
     else:
         shutil.copytree(HERE / name, home / name)
     os.utime(home / name / JOURNAL_FILE, (NOW, NOW))
+
+
+def printed(name: str, home: Path) -> str:
+    """Run each command about an experiment in the empty folder *home*, and return the commands with their outputs."""
+    put(name, home)
     with at_a_fixed_time():
         has_ended = Results.load(home / name).outcome != ""
         commands = [*COMMANDS, *(FOLLOWING if has_ended else ())]
