@@ -452,3 +452,20 @@ def test_attempts_are_gathered_for_longer_the_longer_it_takes_to_send_some(takes
     assert set(middle) <= {round(gathered_s / 0.02), round(gathered_s / 0.02) + 1}
     assert sum(map(len, broker.sent)) == 60
     assert last <= max(middle)
+
+
+def test_after_an_outage_of_redis_workers_have_their_turn_before_their_leases_are_reaped(tmp_path: Path) -> None:
+    bench = Bench(tmp_path).step().start(ONE)
+    bench.clock.now += LEASE_GRACE_S
+    bench.step()
+
+    bench.worker.renew([bench.claims[ONE]], 0.0)
+    bench.journal.outages += 1
+    bench.clock.now += LOOK_AT_LEASES_S
+    bench.step()
+    assert ends(bench) == [None]
+
+    bench.worker.renew([bench.claims[ONE]], 100.0)
+    bench.clock.now += LEASE_GRACE_S + LOOK_AT_LEASES_S
+    bench.step()
+    assert ends(bench) == [None]

@@ -428,3 +428,27 @@ def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_e
     # It is said once for an outage.
     bench.server.experiments[NAME].trials[TrialId(ONE)].orders.clear()
     assert bench.step().told(ONE) == ""
+
+
+@pytest.mark.parametrize("drives", [True, False])
+def test_a_server_that_was_set_back_gets_the_end_back_as_soon_as_it_answers_or_a_driver_begins(
+    bench: Bench, drives: bool
+) -> None:
+    kept = bench.save(ONE)
+    early = snapshot(bench.server)
+    bench.report(TWO, 1.0, 0.9)
+    before = bench.events()
+    set_back(bench.server, early)
+
+    if drives:
+        bench.journal.outages += 1
+    else:
+        bench.begin()
+    bench.step(2)
+
+    assert bench.events()[: len(before)] == before
+    assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
+    assert bench.trial(TWO).best_value == 0.9
+    # What Redis still has is gone on from.
+    assert (bench.trial(ONE).attempt.checkpoint, bench.of(CheckpointsDropped)) == (kept, [])
+    assert state_of(bench.replayed()) == state_of(bench.experiment)
