@@ -25,16 +25,16 @@ from mqtune.journal.copy import JOURNAL_FILE, entries_of
 #: one, take some 950 MB there. Of a small budget it is this part, so that there is room before reports wait.
 CHAPTER_BYTES: Final = 4 * 2**20
 _OF_BUDGET: Final = 4
-#: What its id begins with; that of no trial's checkpoint does.
+#: The beginning of its id. No checkpoint of a trial has it.
 _BEGINS: Final = "journal."
-#: Returns up to so many entries of the server's after an id, and the id of the last entry in a chapter, or nothing; it
-#: may wait for the first one.
+#: Return up to a number of entries of the server behind an id, and the id of the last entry in a chapter, or nothing.
+#: It may wait for the first entry.
 _ReadServer = Callable[[str, int, bool], tuple[list[Entry], str]]
 T = TypeVar("T")
 
 
 def chapter_bytes(budget: int | None) -> int:
-    """Return the bytes of a chapter's entries, for a journal that may have so many bytes (0 or None for any number)."""
+    """Return the bytes of a chapter's entries, from the budget of its journal in bytes (0 or None: no limit)."""
     return min(CHAPTER_BYTES, max(1, budget // _OF_BUDGET)) if budget else CHAPTER_BYTES
 
 
@@ -182,7 +182,7 @@ class ChapterReader:
         self._open: tuple[CheckpointId, list[Entry]] | None = None
 
     def read(self, after: str, count: int, read_server: _ReadServer) -> list[Entry]:
-        """Return up to *count* entries after an id, wherever they are; fewer are all that there are.
+        """Return up to *count* entries behind an id, from the store or the server; fewer at the end.
 
         Raises:
             ChapterUnavailable: a chapter can't be read.
