@@ -52,7 +52,7 @@ def decode_chapters(data: bytes | None) -> list[Chapter]:
     """Return the chapters in such lines.
 
     Raises:
-        MessageVersionError: they are none.
+        MessageVersionError: a line is malformed.
     """
     found = []
     for line in (data or b"").splitlines():
