@@ -68,8 +68,9 @@ def test_a_notebook_tunes_shows_and_can_be_interrupted(tmp_path: Path):
     def outputs(cell: int) -> list[dict[str, Any]]:
         return book.cells[cell].outputs
 
-    # One output, which was drawn over.
-    (live,) = outputs(1)
+    # A line says who decides; the live table is one output, which was drawn over.
+    who_decides, live = (output for output in outputs(1) if output.output_type == "display_data")
+    assert "quick · searcher " in who_decides.data["text/html"]
     assert "12/12 trials: 12 completed" in live.data["text/html"]
     assert "<svg" in live.data["text/html"]
     assert "12 trials: 12 completed" in outputs(2)[0].data["text/html"]
