@@ -41,7 +41,7 @@ def mine(config): return start(config) + len(open("data.txt").read())
 RUN = """
 print([mqtune.Tuner(each, space, metric="loss", mode="min", backend=mqtune.Local(slots=1)).run().best.value for each in (mine, Model)])
 """
-CANT = "def uses(config): return model\nmqtune.Tuner(uses, space, metric='loss', mode='min')"
+CANT = "def uses(config): return model\nmqtune.Tuner(uses, space, metric='loss', mode='min', backend='redis://localhost:1/0')"
 INTERRUPT = "import _thread, os, signal, threading; threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()"
 
 
