@@ -10,12 +10,12 @@ import sys
 
 from mqtune.cli.worker import settings_from_environment
 from mqtune.core.errors import MqtuneError
-from mqtune.worker.app import create_app
+from mqtune.services import worker_app
 
 try:
     # Celery's own variable for it.
     os.environ["MQTUNE_BROKER"] = os.environ.get("MQTUNE_BROKER") or os.environ.get("CELERY_BROKER_URL", "")
-    app = create_app(settings_from_environment())
+    app = worker_app(settings_from_environment())
 except MqtuneError as error:
     # One line instead of the traceback that Celery prints for an app that it can't import.
     sys.exit(f"mqtune: {error}")

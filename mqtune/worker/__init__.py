@@ -9,6 +9,7 @@ from mqtune.core.lazy import facade_of
 if TYPE_CHECKING:
     from mqtune.worker.app import (
         ConsumerWatch as ConsumerWatch,
+        TrialApp as TrialApp,
         TrialTransport as TrialTransport,
         create_app as create_app,
     )
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from mqtune.worker.figures import WorkerFigures as WorkerFigures
     from mqtune.worker.flower import Rows as Rows
     from mqtune.worker.gpu_probe import Gpu as Gpu
-    from mqtune.worker.health import HealthCheck as HealthCheck
     from mqtune.worker.impairments import Cause as Cause, Impairments as Impairments
     from mqtune.worker.importers import (
         Importer as Importer,
@@ -56,11 +56,6 @@ if TYPE_CHECKING:
         MemoryKills as MemoryKills,
         end_leftovers as end_leftovers,
         find_counter as find_counter,
-    )
-    from mqtune.worker.quick_failures import (
-        IN_A_ROW as IN_A_ROW,
-        LONGEST_PAUSE_S as LONGEST_PAUSE_S,
-        QuickFailures as QuickFailures,
     )
     from mqtune.worker.retries import (
         ANOTHER_DEVICE_S as ANOTHER_DEVICE_S,
@@ -112,7 +107,7 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "app": ("ConsumerWatch", "TrialTransport", "create_app"),
+    "app": ("ConsumerWatch", "TrialApp", "TrialTransport", "create_app"),
     "attempt": ("AttemptRun", "WorkerServices", "revoke"),
     "bundles": ("Bundles",),
     "control_pipe": ("ControlPipe",),
@@ -131,7 +126,6 @@ _NAMES = {
     "figures": ("WorkerFigures",),
     "flower": ("Rows",),
     "gpu_probe": ("Gpu",),
-    "health": ("HealthCheck",),
     "impairments": ("Cause", "Impairments"),
     "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
     "late_imports": ("LateImports",),
@@ -139,7 +133,6 @@ _NAMES = {
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
     "privileges": ("become", "home_of", "without_secrets"),
     "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter"),
-    "quick_failures": ("IN_A_ROW", "LONGEST_PAUSE_S", "QuickFailures"),
     "retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),
     "runtime": ("IMPORTER_IDLE_S", "WorkerRuntime"),
     "scratch": ("Scratch",),

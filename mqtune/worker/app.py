@@ -59,6 +59,7 @@ from mqtune.worker.flower import Rows, Text, failure, latest_report
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.log_format import format_handlers
 from mqtune.worker.logs import Logs
+from mqtune.worker.ports import MakeServices
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
 from mqtune.worker.runtime import WorkerRuntime, take_process
@@ -348,6 +349,8 @@ class TrialApp(Celery):
 
     events_cls = f"{__name__}:{TrialEvents.__name__}"
     settings: WorkerSettings
+    #: Makes the worker's services.
+    services: MakeServices
     plan: SlotPlan
     client: RedisClient
     #: With a driver's account; the same connection where the worker's may drive, and None without driver slots.
@@ -448,9 +451,9 @@ class RuntimeStep(bootsteps.StartStopStep):
             show=rows.running,
             code_key=settings.code_key if settings.accept_code else "",
             token=app.token,
-            health_check=settings.health_check,
             timing=settings.timing,
             driver_slots=None if app.driver_client is None else partial(_driver_slots, app, worker.hostname),
+            services=app.services,
         )
         runtime.start(also=ConsumerWatch(worker, runtime, timing=settings.timing).steps)
 
@@ -501,13 +504,13 @@ def _driver_slots(
     )
 
 
-def create_app(settings: WorkerSettings) -> TrialApp:
-    """Return the Celery app of a worker; ``celery -A`` takes it, and so does Flower.
+def create_app(settings: WorkerSettings, services: MakeServices) -> TrialApp:
+    """Return the Celery app of a worker with these services; ``celery -A`` takes it, and so does Flower.
 
     It connects to nothing, and looks for no device, before a worker starts.
     """
     app = TrialApp("mqtune", set_as_current=False)
-    app.settings = settings
+    app.settings, app.services = settings, services
     app.conf.update(celery_settings(settings))
     app.steps["worker"].add(RuntimeStep)
     app.steps["consumer"].add(BrokerStep)

@@ -151,6 +151,8 @@ class AttemptRun:
         #: The zygote of the trial's process and its pid, while it may be signalled; and the pid of its last process.
         self._process: tuple[ZygoteHandle, int] | None = None
         self.pid: int | None = None
+        #: When its process started, by ``time.monotonic``; None before that.
+        self.began_at: float | None = None
         #: When nothing of it was left; when the next signal is due (SIGTERM, then SIGKILL); when its time to live ends.
         self.gone_at = self._rung_at = self._over_at = math.inf
         self._outlived = self._has_gap = self._forced = False
@@ -560,7 +562,8 @@ class AttemptRun:
             while True:
                 self.pid = pid
                 self._worker.slots.back_off.note_done("started")
-                self.meter.begin(time.monotonic())
+                self.began_at = self.began_at or time.monotonic()
+                self.meter.begin(self.began_at)
                 with self._lock:
                     self._process = zygote, pid
                 if self._intent is not Intent.RUN:

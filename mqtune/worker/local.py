@@ -4,9 +4,9 @@ It takes the attempts that its driver puts on a queue of their own. Nobody else 
 nothing to do here; to import it and to shut it down takes longer than all else of a short run. What is behind the queue
 is the same as in any worker (``WorkerRuntime``).
 
-A driver starts this module as a program while it still gets ready itself. The settings come as one line of JSON through
-a pipe whose other end the driver holds; when that is closed, this process ends at once, and its zygotes kill their
-trials.
+A driver starts it as a program, mqtune/services/local_worker.py, while it still gets ready itself. The settings come as
+one line of JSON through a pipe whose other end the driver holds; when that is closed, this process ends at once, and
+its zygotes kill their trials.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -33,6 +33,7 @@ from mqtune.journal.fleet import Fleet
 from mqtune.journal.local_queue import LocalQueue, Task
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.importers import OfferedImporter
+from mqtune.worker.ports import MakeServices
 from mqtune.worker.privileges import conceal
 from mqtune.worker.retries import PUT_BACK_S
 from mqtune.worker.runtime import Ahead, WorkerRuntime, take_process
@@ -58,9 +59,17 @@ class LocalWorker:
         name: the worker's name in the fleet, which it has taken.
         settings: those of any worker.
         token: proves that it has that name.
+        services: makes its services.
     """
 
-    def __init__(self, client: RedisClient, name: str, settings: WorkerSettings, token: str) -> None:
+    def __init__(
+        self,
+        client: RedisClient,
+        name: str,
+        settings: WorkerSettings,
+        token: str,
+        services: MakeServices,
+    ) -> None:
         self._free = threading.Event()
         self._settings = settings
         plan = settings.plan()
@@ -78,6 +87,7 @@ class LocalWorker:
             code_key=settings.code_key if settings.accept_code else "",
             token=token,
             timing=settings.timing,
+            services=services,
         )
         self._queue = LocalQueue(client, patience_s=float("inf"), closing=self._runtime.closing)
         # As in any worker: the next attempt of a slot comes while the process of the last one ends.
@@ -195,8 +205,8 @@ def _logging(task: Task) -> Iterator[None]:
         logger.exception("trial %s could not be run", trial)
 
 
-def main(owner_fd: int, importer_fd: int | None = None) -> None:
-    """Wait for the settings, and be that worker."""
+def main(owner_fd: int, importer_fd: int | None, services: Callable[[WorkerSettings], MakeServices]) -> None:
+    """Wait for the settings, and be that worker with these services."""
     os.set_inheritable(owner_fd, False)
     line = _read_line(owner_fd)
     if not line:
@@ -215,7 +225,7 @@ def main(owner_fd: int, importer_fd: int | None = None) -> None:
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
         take_name(fleet, name, settings.timing.lease_s)
         take_process()
-        worker = LocalWorker(client, name, settings, fleet.token)
+        worker = LocalWorker(client, name, settings, fleet.token, services(settings))
         if importer_fd is not None:
             worker.offer(OfferedImporter(importer_fd, settings.code_root))
         worker.serve(ahead)
@@ -233,8 +243,3 @@ def _read_line(fd: int) -> bytes:
             return b""
         line += byte
     return line
-
-
-if __name__ == "__main__":
-    offered = os.environ.pop("MQTUNE_IMPORTER_FD", None)
-    main(int(os.environ.pop("MQTUNE_OWNER_FD")), None if offered is None else int(offered))

@@ -29,7 +29,7 @@ from mqtune.core.owner import this_owner
 from mqtune.core.resources import BYTES_PER_GB, EVERY, queue_name
 from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.timing import Timing
-from mqtune.core.trial import DEVICE_BROKEN, ENDS, AttemptEnd, TrialId
+from mqtune.core.trial import ENDS, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
@@ -46,18 +46,17 @@ from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
 from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.experiments import Experiments
 from mqtune.worker.figures import WorkerFigures
-from mqtune.worker.health import HealthCheck
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.importers import OfferedImporter
 from mqtune.worker.logs import Logs, LogServer
 from mqtune.worker.outcome import RunResult
+from mqtune.worker.ports import MakeServices, WorkerHooks, WorkerHost, no_services
 from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, memory_limit, reaper
-from mqtune.worker.quick_failures import QuickFailures
 from mqtune.worker.retries import ANOTHER_WORKER_S, PUT_BACK_S
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.seats import SEAT_S
 from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
-from mqtune.worker.slots import Slot, Slots, ZygoteFinder
+from mqtune.worker.slots import Slots, ZygoteFinder
 from mqtune.worker.threads import Step, guarded
 from mqtune.worker.uplink import Uplink
 from mqtune.worker.usage import UsageSampler
@@ -115,9 +114,9 @@ class WorkerRuntime:
         show: called with each heartbeat, from one thread, for each attempt that is here.
         code_key: what code that drivers bring must be signed with; empty to take none.
         token: proves that the worker holds its name, if it holds that already.
-        health_check: the operator's command that says whether a slot is sound; empty for none.
         driver_slots: makes the slots for submitted scripts, of what keeps their output, of what has their folders, of
             the worker's impairments, and of what is set once the worker closes; None for a worker without.
+        services: makes the worker's services.
     """
 
     def __init__(
@@ -135,10 +134,10 @@ class WorkerRuntime:
         code_key: str = "",
         token: str = "",
         seat_s: float = SEAT_S,
-        health_check: str = "",
         timing: Timing = Timing(),
         own_clock: Clock = time,
         driver_slots: Callable[[Logs, Scratch, Impairments, threading.Event], DriverSlots] | None = None,
+        services: MakeServices = no_services,
     ) -> None:
         self.name = name
         self.plan = plan
@@ -159,14 +158,25 @@ class WorkerRuntime:
             if any(plan.devices)
             else None
         )
-        self._health = HealthCheck(health_check, self._impairments, timing) if health_check else None
-        self._quick_failures = QuickFailures(name, self._impairments, self._devices_of, timing)
+        self._hooks = WorkerHooks(
+            services(
+                WorkerHost(
+                    name=name,
+                    plan=plan,
+                    client=client,
+                    clock=clock,
+                    timing=timing,
+                    impairments=self._impairments,
+                    attempts=lambda: tuple(self.here),
+                )
+            )
+        )
         self._usage = UsageSampler(
             name, plan, GpuProbe(timing=timing), lambda: self.running, UsageBoard(client), timing
         )
         most_bytes = memory_limit() * UNUSED_IMPORTERS_SHARE
         self._slots = Slots(
-            plan, log_root, self._impairments, self._memory, self._health, most_bytes=most_bytes, timing=timing
+            plan, log_root, self._impairments, self._memory, self._hooks.guards, most_bytes=most_bytes, timing=timing
         )
         self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
         scratch = Scratch(log_root)
@@ -296,10 +306,6 @@ class WorkerRuntime:
     def _note_heartbeat(self) -> None:
         self._heartbeat_at, self._heard_at = self._own_clock.time(), self._own_clock.monotonic()
 
-    def _devices_of(self, experiment: str) -> list[tuple[tuple[str, ...], bool]]:
-        runs = (run for run in tuple(self.here) if run.journal.experiment == experiment and run.devices)
-        return [(run.devices, run.is_running) for run in runs]
-
     def _on_impairment(self) -> None:
         """Count the usable slots again, and tell drivers.
 
@@ -332,6 +338,7 @@ class WorkerRuntime:
         self._log_server.start()
         if self._memory is not None:
             self._memory.look({device for slot in self.plan.devices for device in slot})
+        self._hooks.start()
         self.fleet.join(self._info(), self._timing.lease_s)
         self._note_heartbeat()
         self._heart.start()
@@ -414,7 +421,7 @@ class WorkerRuntime:
             # From here on the attempt offers it, as soon as the next one may prepare.
             offers_slot = False
             result = run.run(slot)
-            self._learn(run, slot, result)
+            self._hooks.ended(run, result)
             return result
         finally:
             if slot is not None:
@@ -445,12 +452,6 @@ class WorkerRuntime:
             )
             self._others_until = now + _OTHERS_S
         return self._has_others
-
-    def _learn(self, run: AttemptRun, slot: Slot, result: RunResult) -> None:
-        """Take in what an attempt that has ended says about its slot's devices."""
-        if self._health is not None and (result.end is AttemptEnd.FAILED or result.error_type == DEVICE_BROKEN):
-            self._health.doubt(slot.index)
-        self._quick_failures.take(run, result)
 
     def attempt(
         self, experiment: str, trial: str, attempt: int, token: str, digest: str, gpu_memory_bytes: int | None = None
@@ -527,8 +528,7 @@ class WorkerRuntime:
         self._impairments.close()
         if self._memory is not None:
             self._memory.close()
-        if self._health is not None:
-            self._health.close()
+        self._hooks.drain()
         # Tells drivers at once.
         self._look.set()
 
@@ -556,6 +556,7 @@ class WorkerRuntime:
         # All end at the same time.
         self._slots.end()
         self._slots.close()
+        self._hooks.close()
         self._usage.close()
         self.services.uplink.close()
         self._log_server.close()
@@ -590,6 +591,7 @@ class WorkerRuntime:
             yield self._look_elsewhere
             yield self.services.memory_kills.look
             yield self.services.scratch.keep
+            yield from self._hooks.heartbeat()
             for journal, runs in _by_journal(run for run in tuple(self.here) if not run.is_running).items():
                 yield partial(self._hold, journal, runs)
             if by_journal := _by_journal(self.running):
@@ -605,6 +607,7 @@ class WorkerRuntime:
             yield from self._impairments.looks()
             yield partial(self._slots.trim, IMPORTER_IDLE_S)
             yield partial(reaper.clear, 0)
+            yield from self._hooks.tick()
             yield from self._also()
 
     def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:
@@ -621,7 +624,7 @@ class WorkerRuntime:
             for run, answer in zip(runs, found, strict=True):
                 run.on_answer(answer)
                 run.write_again_if_in_doubt()
-                self._quick_failures.look(run)
+                self._hooks.renewed(run)
                 self._show(run)
 
     def _keep_in_fleet(self) -> None:

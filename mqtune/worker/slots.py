@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Set as AbstractSet
+from collections.abc import Callable, Sequence, Set as AbstractSet
 from itertools import chain
 from pathlib import Path
 from typing import Final, Literal
@@ -21,10 +21,10 @@ from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.worker.bundles import Brought, Bundles
 from mqtune.worker.devices import DeviceMemory, SlotPlan, in_gb
 from mqtune.worker.experiments import ExperimentHere
-from mqtune.worker.health import HealthCheck
 from mqtune.worker.impairments import Cause, Impairments
 from mqtune.worker.importers import Importer, Importers, ImportFailed, ImportKey, SlotZygotes
 from mqtune.worker.late_imports import LateImports
+from mqtune.worker.ports import SlotHere, WorkerService
 from mqtune.worker.retries import Retries
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
 
@@ -118,11 +118,13 @@ class Turn:
             stays: whether the trial's process is kept for further trials; its memory is then not waited for.
         """
         slot = self.slot
-        if slot.memory is None and slot.health is None and not slot.zygotes.may_have_stayed(self._zygote):
+        if slot.memory is None and slot.admits is None and not slot.zygotes.may_have_stayed(self._zygote):
             return True
         self._before.wait()
         slot.zygotes.make_way(self._zygote)
-        if not slot.impairments.enter(slot.index, slot.places) or not slot.is_healthy():
+        if not slot.impairments.enter(slot.index, slot.places):
+            return False
+        if slot.admits is not None and not slot.admits(slot):
             return False
         if slot.memory is None:
             return True
@@ -182,9 +184,9 @@ class Slot:
         log_root: Path,
         impairments: Impairments,
         memory: DeviceMemory | None = None,
-        health: HealthCheck | None = None,
         *,
         importers: Importers,
+        admits: Callable[[SlotHere], bool] | None = None,
     ) -> None:
         self.index = index
         self.devices = plan.devices[index]
@@ -194,14 +196,15 @@ class Slot:
         self.shares_memory = plan.offer.is_shared_by_memory
         self.impairments = impairments
         self.memory = memory
-        self.health = health
-        self._environment = plan.environment(index)
+        #: Says whether an attempt may start here; None where nobody has a say in it.
+        self.admits = admits
+        self.environment = plan.environment(index)
         self._last_over = threading.Event()
         self._last_over.set()
         #: The output of its zygotes.
         self.log = log_root / ".zygotes" / f"slot-{index}.log"
         self.importers = importers
-        self.zygotes = SlotZygotes(self._environment, self.log, self._on_zygote_empty)
+        self.zygotes = SlotZygotes(self.environment, self.log, self._on_zygote_empty)
         #: That of its last turn.
         self.last_zygote: ZygoteHandle | None = None
 
@@ -209,10 +212,6 @@ class Slot:
     def is_quarantined(self) -> bool:
         """Whether it takes no attempt because one of its devices is quarantined."""
         return self.impairments.closes(self.index, self.places)
-
-    def is_healthy(self) -> bool:
-        """Return whether the operator's health check succeeds here, or has lately."""
-        return self.health is None or self.health.passes(self.index, self.places, self._environment)
 
     def next_turn(self) -> Turn:
         """Return the turn after the last one; only the thread that has acquired the slot may call it."""
@@ -222,11 +221,11 @@ class Slot:
 
     def importer(self, key: ImportKey) -> Importer:
         """Return an importer of this trainable and the current code, for this slot; it is in use until it is left."""
-        return self.importers.use(key, self._environment)
+        return self.importers.use(key, self.environment)
 
     def serves(self, importer: Importer) -> bool:
         """Whether trials here find what they would have imported."""
-        return importer.serves(self._environment)
+        return importer.serves(self.environment)
 
     def _on_zygote_empty(self) -> None:
         if self.memory is not None:
@@ -245,7 +244,7 @@ class Slots:
         log_root: the folder for their zygotes' output.
         impairments: has what keeps slots from attempts.
         memory: watches their devices; None without devices.
-        health: the operator's health check, if there is one.
+        guards: the services that may refuse a slot.
         most_bytes: how much memory unused importers and zygotes may have.
     """
 
@@ -255,7 +254,7 @@ class Slots:
         log_root: Path,
         impairments: Impairments,
         memory: DeviceMemory | None = None,
-        health: HealthCheck | None = None,
+        guards: Sequence[WorkerService] = (),
         *,
         most_bytes: float = math.inf,
         timing: Timing = Timing(),
@@ -263,11 +262,13 @@ class Slots:
         self.late_imports = LateImports(log_root)
         log = log_root / ".zygotes" / "imports.log"
         self.importers = Importers(log, self.late_imports, plan.varies, most_bytes=most_bytes, timing=timing)
+        self.back_off = BackOff(impairments)
+        self._guards = guards
+        admits = self._admits if guards else None
         self.all = [
-            Slot(index, plan, log_root, impairments, memory, health, importers=self.importers)
+            Slot(index, plan, log_root, impairments, memory, importers=self.importers, admits=admits)
             for index in range(len(plan.devices))
         ]
-        self.back_off = BackOff(impairments)
         self.retries = Retries()
         #: How many of them have no quarantined device.
         self.usable = len(self.all)
@@ -281,6 +282,21 @@ class Slots:
         self._room = dict.fromkeys(chain.from_iterable(plan.devices), plan.device_bytes)
         self._shares_memory = plan.offer.is_shared_by_memory
         self._device_bytes = plan.device_bytes
+
+    def _admits(self, slot: SlotHere) -> bool:
+        """Return whether all guards let an attempt start in a slot.
+
+        An error in one refuses it, and counts as a failed start, so that the worker backs off.
+        """
+        for guard in self._guards:
+            try:
+                if not guard.admit(slot):
+                    return False
+            except Exception as error:
+                logger.exception("%s can't say whether slot %d is sound", type(guard).__name__, slot.index)
+                self.back_off.note_problem("started", f"{type(guard).__name__}: {error}")
+                return False
+        return True
 
     def acquire(
         self, memory_bytes: int = 0, timeout_s: float | None = None, *, unless: Callable[[], bool] = lambda: False

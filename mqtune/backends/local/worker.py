@@ -179,7 +179,7 @@ class PrivateWorker(WorkerProcess):
             )
         super().__init__(
             folder / "worker.log",
-            ["-m", "mqtune.worker.local"],
+            ["-m", "mqtune.services.local_worker"],
             has_importer=not why_not,
             carried=None if carried is None else carried.call,
         )

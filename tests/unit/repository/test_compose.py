@@ -24,8 +24,9 @@ from mqtune.cli import group, settings_from_environment
 from mqtune.core.errors import BrokerRefused, BrokerUnavailable, NoServer
 from mqtune.core.resources import Resources
 from mqtune.journal import RedisClient, connect
+from mqtune.services import worker_app
 from mqtune.trainable import KEY_VARIABLE
-from mqtune.worker import ADVERTISE, GRACE_S, WorkerSettings, create_app, shutdown_s
+from mqtune.worker import ADVERTISE, GRACE_S, WorkerSettings, shutdown_s
 
 ROOT = Path(__file__).parents[3]
 BROKER = "redis://:redis-secret@head:6379/0"
@@ -75,7 +76,7 @@ def check_command(argv: list[str]) -> None:
     program, _, _, name, *options = argv
     assert argv[:3] == ["celery", "-A", "workers.gpu"]
     context = celery.make_context(
-        program, argv[1:3], obj=SimpleNamespace(app=create_app(WorkerSettings(broker=BROKER)))
+        program, argv[1:3], obj=SimpleNamespace(app=worker_app(WorkerSettings(broker=BROKER)))
     )
     parsed = subcommand(celery, context, name).make_context(name, options, parent=context)
     assert not parsed.args, "Celery takes what it does not know for settings"

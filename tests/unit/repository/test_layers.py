@@ -33,6 +33,7 @@ FLOORS: Final = {
     "extend": 4,
     "integrations": 4,
     "results": 4,
+    "services": 4,
     "tuner": 4,
     "__main__": 5,
     "cli": 5,

@@ -12,7 +12,8 @@ from impaired import reasons
 
 from mqtune.core.timing import Timing
 from mqtune.journal import BROKEN_S, MemoryJournal, MemoryServer
-from mqtune.worker import IN_A_ROW, LONGEST_PAUSE_S, Impairments, QuickFailures
+from mqtune.services.health import IN_A_ROW, LONGEST_PAUSE_S, QuickFailures
+from mqtune.worker import Impairments
 
 TIMING: Final = Timing()
 FIRST_PAUSE_S: Final = TIMING.first_probe_s

@@ -17,10 +17,9 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import AccessDenied, BrokerUnavailable
 from mqtune.core.timing import Timing
 from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd
-from mqtune.journal.base import Fared, Journal, Others
-from mqtune.worker.attempt import AttemptRun
-from mqtune.worker.impairments import Cause, Impairments
-from mqtune.worker.outcome import RunResult, broken_device
+from mqtune.journal import Fared, Journal, Others
+from mqtune.worker import Cause, Impairments, RunResult, broken_device
+from mqtune.worker.ports import AttemptHere, WorkerService
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +77,7 @@ class _Suspicion(Cause):
     number: int = 0
 
 
-class QuickFailures:
+class QuickFailures(WorkerService):
     """Quarantines the devices of a slot on which attempts fail at once. Any thread may call it.
 
     **The rule.** ``IN_A_ROW`` attempts of an experiment, of ``OF_TRIALS`` trials, have failed at once there, and none
@@ -113,12 +112,12 @@ class QuickFailures:
         self._experiments: dict[str, _Experiment] = {}
         self._is_denied = False
 
-    def look(self, run: AttemptRun) -> None:
+    def renewed(self, run: AttemptHere) -> None:
         """Note that an attempt that runs does well, if it does."""
         if run.devices and self._does_well(run):
             self.note_well(run.journal, run.devices, self._seen_well_at(run))
 
-    def take(self, run: AttemptRun, result: RunResult) -> None:
+    def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Note how an attempt that has ended here has fared; a stop or a pause at once says nothing."""
         broken = result.error_type == DEVICE_BROKEN
         if not run.devices or result.end is None:
@@ -260,11 +259,11 @@ class QuickFailures:
             known.failed_elsewhere = max(known.failed_elsewhere, now - others.failed)
         return others
 
-    def _does_well(self, run: AttemptRun) -> bool:
-        began_at = run.meter.began_at
+    def _does_well(self, run: AttemptHere) -> bool:
+        began_at = run.began_at
         return run.has_reported or (began_at is not None and self._clock.monotonic() - began_at >= QUICK_S)
 
-    def _seen_well_at(self, run: AttemptRun) -> float:
+    def _seen_well_at(self, run: AttemptHere) -> float:
         """Return when an attempt has last done well.
 
         Behind the end of one that is gone the slot's next may have failed already.

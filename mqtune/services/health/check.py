@@ -1,7 +1,4 @@
-"""The operator's health check.
-
-It is a command that runs before an attempt is claimed, and whose failure quarantines the slot's devices.
-"""
+"""The operator's command that says whether a slot is sound."""
 
 from __future__ import annotations
 
@@ -12,15 +9,16 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import IO, Final
 
 from mqtune.core.text import printable
 from mqtune.core.timing import Timing
-from mqtune.trainable.process.descendants import signal_group
-from mqtune.worker.impairments import Cause, Impairments
-from mqtune.worker.privileges import without_secrets
+from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd
+from mqtune.trainable import signal_group
+from mqtune.worker import Cause, Impairments, RunResult, without_secrets
+from mqtune.worker.ports import AttemptHere, SlotHere, WorkerService
 
 #: How long a killed command may take to disappear.
 _GONE_S: Final = 1.0
@@ -31,7 +29,7 @@ _KIND: Final = "health_check"
 _SHUTTING_DOWN: Final = "the worker is shutting down"
 
 
-class HealthCheck:
+class HealthCheck(WorkerService):
     """Runs the command for a slot before its first attempt, after one that failed, and where the last check is old.
 
     Any thread may call it.
@@ -51,14 +49,16 @@ class HealthCheck:
         self._running: set[subprocess.Popen[bytes]] = set()
         self._closed = False
 
-    def doubt(self, slot: int) -> None:
-        """Check a slot before its next attempt: one has failed there."""
-        self._sound_until.pop(slot, None)
+    def ended(self, run: AttemptHere, result: RunResult) -> None:
+        """Have a slot in which an attempt has failed checked before the next one."""
+        if result.end is AttemptEnd.FAILED or result.error_type == DEVICE_BROKEN:
+            self._sound_until.pop(run.slot, None)
 
-    def passes(self, slot: int, devices: Sequence[str], environment: Mapping[str, str]) -> bool:
+    def admit(self, slot: SlotHere) -> bool:
         """Return whether a slot is sound, within ``health_check_s``; its devices are quarantined if it is not."""
-        if time.monotonic() < self._sound_until.get(slot, 0.0):
+        if time.monotonic() < self._sound_until.get(slot.index, 0.0):
             return True
+        environment = slot.environment
         problem = self._problem(environment)
         if problem:
             cause = Cause(
@@ -66,9 +66,9 @@ class HealthCheck:
                 "its health check succeeds",
                 is_over=partial(self._is_sound, environment),
             )
-            self.impairments.put(devices, _KIND, cause)
+            self.impairments.put(slot.places, _KIND, cause)
             return False
-        self._sound_until[slot] = time.monotonic() + self._timing.sound_s
+        self._sound_until[slot.index] = time.monotonic() + self._timing.sound_s
         return True
 
     def _is_sound(self, environment: Mapping[str, str]) -> bool:
@@ -101,7 +101,7 @@ class HealthCheck:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**without_secrets(), **environment},
-                # In the worker's own session it is no orphan (see mqtune.worker.processes).
+                # In the worker's own session it is no orphan (see mqtune/worker/processes.py).
                 process_group=0,
             )
             self._running.add(process)
@@ -116,7 +116,7 @@ class HealthCheck:
         finally:
             self._running.discard(process)
 
-    def close(self) -> None:
+    def drain(self) -> None:
         """End checks that are under way, and begin no more."""
         with self._lock:
             self._closed = True

@@ -5,13 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple, cast
 
 import pytest
 from impaired import nothing_impaired, reasons
 from waiting import eventually
 
 from mqtune.core.timing import Timing
-from mqtune.worker import HealthCheck
+from mqtune.core.trial import AttemptEnd
+from mqtune.services.health import HealthCheck
+from mqtune.worker import RunResult
+from mqtune.worker.ports import AttemptHere
 
 
 @pytest.fixture
@@ -26,11 +31,25 @@ def check(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., HealthCheck
     yield make
     for each in made:
         each.impairments.close()
-        each.close()
+        each.drain()
+
+
+class Slot(NamedTuple):
+    """A slot with one device of the same number."""
+
+    index: int
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        return (str(self.index),)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"CUDA_VISIBLE_DEVICES": str(self.index)}
 
 
 def passes(check: HealthCheck, slot: int = 0) -> bool:
-    return check.passes(slot, [str(slot)], {"CUDA_VISIBLE_DEVICES": str(slot)})
+    return check.admit(Slot(slot))
 
 
 def test_a_slot_that_is_sound_is_checked_again_when_an_attempt_has_failed_there_or_after_a_while(
@@ -41,7 +60,7 @@ def test_a_slot_that_is_sound_is_checked_again_when_an_attempt_has_failed_there_
 
     assert [passes(checked, slot) for slot in (0, 1, 0, 1)] == [True] * 4
     assert done.read_text().split() == ["0", "1"]
-    checked.doubt(1)
+    checked.ended(cast("AttemptHere", SimpleNamespace(slot=1)), RunResult(AttemptEnd.FAILED, "it failed"))
     assert passes(checked, 0)
     assert passes(checked, 1)
     assert done.read_text().split() == ["0", "1", "1"]
@@ -83,7 +102,7 @@ def test_a_worker_that_ends_waits_for_no_check(check: Callable[[str], HealthChec
     eventually(began.exists)
 
     checked.impairments.close()
-    checked.close()
+    checked.drain()
     waiting.join(10)
 
     assert answers == [False]

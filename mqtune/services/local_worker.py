@@ -1,0 +1,12 @@
+"""The program of the worker of a run on one machine: its driver starts it."""
+
+from __future__ import annotations
+
+import os
+
+from mqtune.services import worker_services
+from mqtune.worker.local import main
+
+if __name__ == "__main__":
+    offered = os.environ.pop("MQTUNE_IMPORTER_FD", None)
+    main(int(os.environ.pop("MQTUNE_OWNER_FD")), None if offered is None else int(offered), worker_services)

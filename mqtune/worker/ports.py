@@ -1,0 +1,200 @@
+"""The port between a worker and its services: what a service may do, and what the worker lends it.
+
+A service adds a feature to a worker. The worker knows no service by name: it calls the hooks of those that it is given,
+in their order. docs/adr/0009-ports.md says which hook is called when, and what an error in one does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mqtune.core.clock import Clock
+from mqtune.core.timing import Timing
+from mqtune.journal.base import Claim, Journal
+from mqtune.journal.connection import RedisClient
+from mqtune.worker.devices import SlotPlan
+from mqtune.worker.impairments import Impairments
+from mqtune.worker.outcome import RunResult
+from mqtune.worker.threads import Step
+
+logger = logging.getLogger(__name__)
+
+
+class SlotHere(Protocol):
+    """A slot of the worker, as services see it."""
+
+    @property
+    def index(self) -> int:
+        """Its number."""
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Its devices, or the whole worker where it has none: what an impairment of it names."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that name its devices to a process."""
+
+
+class AttemptHere(Protocol):
+    """An attempt whose task is on the worker, as services see it."""
+
+    @property
+    def journal(self) -> Journal:
+        """Its experiment's journal."""
+
+    @property
+    def claim(self) -> Claim:
+        """Its trial and number, and the token of its lease."""
+
+    @property
+    def slot(self) -> int:
+        """The number of its slot; -1 until it has one."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices of its slot; empty until it has one."""
+
+    @property
+    def is_gang(self) -> bool:
+        """Whether it has several seats."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this worker has claimed it, and not ended it yet."""
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether it has sent a report."""
+
+    @property
+    def began_at(self) -> float | None:
+        """When its process started, by ``time.monotonic``; None before that."""
+
+    @property
+    def gone_at(self) -> float:
+        """When nothing of it was left, likewise; infinite before that."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerHost:
+    """What a worker lends its services.
+
+    Attributes:
+        name: the worker's name in the fleet.
+        plan: its slots and their devices.
+        client: its connection to the server.
+        clock: the time that all machines share.
+        timing: its intervals and time-outs.
+        impairments: what keeps the worker or its devices from their work; services add to it.
+        attempts: returns the attempts whose tasks are here, claimed or not.
+    """
+
+    name: str
+    plan: SlotPlan
+    client: RedisClient
+    clock: Clock
+    timing: Timing
+    impairments: Impairments
+    attempts: Callable[[], Iterable[AttemptHere]]
+
+
+class WorkerService:
+    """A feature of a worker. It overrides the hooks that it needs; the others do nothing."""
+
+    def start(self) -> None:
+        """Begin, before the worker joins the fleet. An error ends the worker's start."""
+
+    def heartbeat(self) -> Iterable[Step]:
+        """Return steps for each heartbeat, which leases wait for: they must be quick."""
+        return ()
+
+    def tick(self) -> Iterable[Step]:
+        """Return steps for each round, for which no lease and no report waits: they may take seconds."""
+        return ()
+
+    def admit(self, slot: SlotHere) -> bool:
+        """Whether an attempt may start in a slot, in which nothing of the one before it is left.
+
+        It is called before the attempt is claimed, in the attempt's thread. If it is False, the task goes back to the
+        queue. Whoever says so has put an impairment there; otherwise the task would come again immediately.
+        """
+        return True
+
+    def renewed(self, run: AttemptHere) -> None:
+        """Hear that the lease of an attempt was renewed."""
+
+    def ended(self, run: AttemptHere, result: RunResult) -> None:
+        """Hear how an attempt has ended, before its slot is free."""
+
+    def drain(self) -> None:
+        """Hear, perhaps several times, that the worker starts nothing more. It must return immediately."""
+
+    def close(self) -> None:
+        """End, behind the last attempt."""
+
+
+#: Makes services for a worker.
+MakeServices = Callable[[WorkerHost], Sequence[WorkerService]]
+
+
+def no_services(_: WorkerHost) -> Sequence[WorkerService]:
+    """Return none: the kernel alone."""
+    return ()
+
+
+class WorkerHooks:
+    """Calls the hooks of a worker's services, in their order.
+
+    An error in one is logged, and the next one is called.
+    """
+
+    def __init__(self, services: Sequence[WorkerService]) -> None:
+        self._services = services
+        #: Those that may refuse a slot. Without one, an attempt need not wait for the end of the one before it.
+        self.guards = [service for service in services if type(service).admit is not WorkerService.admit]
+
+    def start(self) -> None:
+        """Start the services.
+
+        Raises:
+            Exception: a service can't start.
+        """
+        for service in self._services:
+            service.start()
+
+    def heartbeat(self) -> Iterator[Step]:
+        """Yield the steps of a heartbeat."""
+        for service in self._services:
+            yield from service.heartbeat()
+
+    def tick(self) -> Iterator[Step]:
+        """Yield the steps of a round."""
+        for service in self._services:
+            yield from service.tick()
+
+    def renewed(self, run: AttemptHere) -> None:
+        """Tell that a lease was renewed."""
+        self._each(lambda service: service.renewed(run))
+
+    def ended(self, run: AttemptHere, result: RunResult) -> None:
+        """Tell how an attempt has ended."""
+        self._each(lambda service: service.ended(run, result))
+
+    def drain(self) -> None:
+        """Tell that nothing more starts."""
+        self._each(lambda service: service.drain())
+
+    def close(self) -> None:
+        """End the services, the last one first."""
+        self._each(lambda service: service.close(), reversed(self._services))
+
+    def _each(self, call: Callable[[WorkerService], object], services: Iterable[WorkerService] | None = None) -> None:
+        for service in self._services if services is None else services:
+            try:
+                call(service)
+            except Exception:
+                logger.exception("service %s of this worker failed; the worker goes on", type(service).__name__)

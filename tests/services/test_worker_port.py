@@ -1,0 +1,118 @@
+"""The port between a worker and its services: hooks in order, and an error in one costs nobody else anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from impaired import nothing_impaired, reasons
+
+from mqtune.core.resources import Resources
+from mqtune.worker import FAILED_STARTS, RunResult, SlotPlan, Slots
+from mqtune.worker.ports import AttemptHere, SlotHere, WorkerHooks, WorkerService
+
+ATTEMPT = cast("AttemptHere", SimpleNamespace())
+
+
+class Told(WorkerService):
+    """Notes its calls, and raises an error in those that are broken."""
+
+    def __init__(self, name: str, calls: list[str], broken: str = "") -> None:
+        self.name, self.calls, self.broken = name, calls, broken
+
+    def note(self, hook: str) -> None:
+        self.calls.append(f"{self.name} {hook}")
+        if hook == self.broken:
+            raise RuntimeError(hook)
+
+    def start(self) -> None:
+        self.note("start")
+
+    def heartbeat(self) -> list[Callable[[], None]]:
+        return [lambda: self.note("heartbeat")]
+
+    def tick(self) -> list[Callable[[], None]]:
+        return [lambda: self.note("tick")]
+
+    def renewed(self, run: AttemptHere) -> None:
+        self.note("renewed")
+
+    def ended(self, run: AttemptHere, result: RunResult) -> None:
+        self.note("ended")
+
+    def drain(self) -> None:
+        self.note("drain")
+
+    def close(self) -> None:
+        self.note("close")
+
+
+@pytest.mark.parametrize("broken", ["", "renewed", "ended", "drain", "close"])
+def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
+    broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[str] = []
+    hooks = WorkerHooks([Told("first", calls, broken), WorkerService(), Told("second", calls)])
+
+    hooks.start()
+    for step in (*hooks.heartbeat(), *hooks.tick()):
+        step()
+    hooks.renewed(ATTEMPT)
+    hooks.ended(ATTEMPT, RunResult(None, ""))
+    hooks.drain()
+    hooks.close()
+
+    forward = [
+        f"{name} {hook}"
+        for hook in ("start", "heartbeat", "tick", "renewed", "ended", "drain")
+        for name in ("first", "second")
+    ]
+    assert calls == [*forward, "second close", "first close"]
+    assert [each.getMessage() for each in caplog.records] == (
+        ["service Told of this worker failed; the worker goes on"] if broken else []
+    )
+
+
+def test_a_service_that_cannot_start_ends_the_start() -> None:
+    calls: list[str] = []
+
+    with pytest.raises(RuntimeError, match="start"):
+        WorkerHooks([Told("first", calls, "start"), Told("second", calls)]).start()
+
+    assert calls == ["first start"]
+
+
+class Guard(WorkerService):
+    def __init__(self, *answers: bool | Exception) -> None:
+        self.answers = [*answers]
+
+    def admit(self, slot: SlotHere) -> bool:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_each_guard_may_refuse_a_slot_and_one_that_fails_has_the_worker_back_off(tmp_path: Path) -> None:
+    impairments = nothing_impaired()
+    broken = [RuntimeError("no device driver")] * FAILED_STARTS
+    guards = WorkerHooks([Guard(True, False, *[True] * FAILED_STARTS), WorkerService(), Guard(True, *broken)]).guards
+    slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), tmp_path, impairments, guards=guards)
+    (slot,) = slots.all
+
+    def is_taken() -> bool:
+        turn = slot.next_turn()
+        try:
+            return turn.take(stays=False)
+        finally:
+            turn.end()
+
+    assert [is_taken(), is_taken()] == [True, False]
+    assert reasons(impairments) == ""
+    assert [is_taken() for _ in broken] == [False] * FAILED_STARTS
+    slots.close()
+
+    assert "could not be started (Guard: no device driver)" in reasons(impairments)
