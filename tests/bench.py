@@ -65,6 +65,7 @@ from mqtune.search.base import Searcher
 from mqtune.search.domains import uniform
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
+from mqtune.services.driver import driver_services
 
 NAME: Final = "x"
 #: Behind it are all entries.
@@ -397,6 +398,8 @@ class Bench:
             callbacks=CallbackDispatcher(callbacks),
             holder="driver",
             clock=self.clock,
+            on_loss=plan.on_loss,
+            services=driver_services,
             reading=plan.reading,
         )
         kept = journal.definition()

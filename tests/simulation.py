@@ -15,7 +15,7 @@ from mqtune.core.objective import Metric
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Config
 from mqtune.driver import CheckpointGC, Driver, Limits, Reading, Retention
-from mqtune.journal import Entry, JournalFile
+from mqtune.journal import Entry, JournalFile, OnLoss
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher
@@ -119,6 +119,7 @@ class Simulation:
             copy=self.copy,
             callbacks=CallbackDispatcher([]),
             holder=holder,
+            on_loss=OnLoss(),
             clock=self.backend.clock,
             reading=self.reading,
         )

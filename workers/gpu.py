@@ -10,7 +10,7 @@ import sys
 
 from mqtune.cli.worker import settings_from_environment
 from mqtune.core.errors import MqtuneError
-from mqtune.services import worker_app
+from mqtune.services.worker import worker_app
 
 try:
     # Celery's own variable for it.

@@ -129,7 +129,7 @@ def command(broker: str, name: str | None, check: bool, loglevel: str, **options
     if check:
         say(_check(broker, name))
         return
-    from mqtune.services import worker_app  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
+    from mqtune.services.worker import worker_app  # noqa: PLC0415 - only this command needs celery, whose import takes half a second
 
     app = worker_app(_settings(broker=broker, timing=timing_of_command(), **options))
     node = f"{name or f'mqtune-{os.getpid()}'}@%h"

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
-    from mqtune.driver.actions import AnswerQuestion as AnswerQuestion, Requeue as Requeue
+    from mqtune.driver.actions import (
+        AnswerQuestion as AnswerQuestion,
+        DriverAction as DriverAction,
+        Requeue as Requeue,
+    )
     from mqtune.driver.attach import attached as attached
     from mqtune.driver.bundling import (
         BundleFolder as BundleFolder,
@@ -57,7 +61,7 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "actions": ("AnswerQuestion", "Requeue"),
+    "actions": ("AnswerQuestion", "DriverAction", "Requeue"),
     "attach": ("attached",),
     "bundling": ("BundleFolder", "Project", "bring", "packed"),
     "by_config": ("ResourcesByConfig",),

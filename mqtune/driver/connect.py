@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -193,7 +194,6 @@ class BrokerDeployment:
             check_key(os.environ.get(KEY_VARIABLE, ""), plan.project.needs_key)
         writer = DefinitionWriter(plan, "" if is_local else broker)
         journal = RedisJournal(client, plan.name, patience_s=self._timing.patience_s)
-        journal.on_loss = plan.on_loss
         holder = secrets.token_hex(8)
         _learn(writer, journal, folder)
         take_lock(journal, holder, sleep=interrupts.sleep)
@@ -217,7 +217,13 @@ class BrokerDeployment:
             # A run on this machine alone has no journal that others keep in memory.
             journal.chapter_store = None if is_local else store
         if not begins(journal):
-            bring_back(journal, JournalFile(folder / JOURNAL_FILE), at=clock.time(), accept=writer.definition)
+            bring_back(
+                journal,
+                JournalFile(folder / JOURNAL_FILE),
+                at=clock.time(),
+                accept=writer.definition,
+                most_bytes=math.ceil(plan.limits.journal_mb * 10**6),
+            )
             (folder / ARCHIVED).unlink(missing_ok=True)
         kept = journal.definition()
         if kept is None and is_local:
@@ -379,7 +385,6 @@ class BackendDeployment:
         _expect(plan, backend)
         _check_offer(plan, backend)
         journal, writer = backend.journal, DefinitionWriter(plan)
-        journal.on_loss = plan.on_loss
         holder = secrets.token_hex(8)
         _learn(writer, journal, folder)
         take_lock(journal, holder)

@@ -98,8 +98,6 @@ def undriven(name: str, url: str) -> Iterator[RedisJournal]:
             where = f"runs on {submitted.worker}" if submitted.state == "running" else "waits for a driver slot"
             raise NameTaken(f"a script that was submitted as {name!r} {where}")
         journal = RedisJournal(client, name, patience_s=CONNECT_TIMEOUT_S)
-        # What workers do without a driver stays as the last one has said.
-        journal.on_loss = journal.kept_on_loss()
         holder = secrets.token_hex(8)
         take_lock(journal, holder)
         try:

@@ -32,19 +32,20 @@ from mqtune.driver.actions import (
 )
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
+from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.intake import Intake
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch, OfferWatch
 from mqtune.driver.outside import waits_outside
 from mqtune.driver.pace import Pace
 from mqtune.driver.path import EventPath
+from mqtune.driver.ports import DriverHooks, DriverHost, MakeServices, no_services
 from mqtune.driver.requests import Requests
 from mqtune.driver.screening import Reading, Screening
 from mqtune.driver.settings import Limits
 from mqtune.driver.slots import SlotFiller
 from mqtune.driver.timers import DriverTimers
-from mqtune.driver.trimming import Trimmer
-from mqtune.journal.base import Entry, Journal
+from mqtune.journal.base import Entry, Journal, OnLoss
 from mqtune.journal.copy import JournalFile, JournalReader
 from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
@@ -81,8 +82,10 @@ class Driver:
         callbacks: CallbackDispatcher,
         holder: str,
         clock: Clock,
+        on_loss: OnLoss,
         interrupts: Interrupts | None = None,
         reading: Reading | None = None,
+        services: MakeServices = no_services,
         timing: Timing = Timing(),
     ) -> None:
         self.experiment = experiment
@@ -110,23 +113,32 @@ class Driver:
         self._offers = OfferWatch(backend, experiment, may_wait=limits.may_wait)
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
-        self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, journal, timing)
-        journal.waits = self._waits
-        journal.read_to = lambda: self.reader.last
         self._restorer = Restorer(journal, self.reader, copy, clock)
+        self._heartbeat = Heartbeat(self._restorer, holder, on_loss, self._waits, timing)
+        self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, self._heartbeat, timing)
         self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
-        self._trimmer = Trimmer(self._restorer, copy.path, clock, timing)
         self._timers = DriverTimers(
             self._restorer,
             backend,
             experiment,
-            holder=holder,
+            heartbeat=self._heartbeat,
             clock=clock,
             reader=self.reader,
-            trimmer=self._trimmer,
             timing=timing,
         )
         self._timers.share(lambda: self._slots.share(is_over=self._draining))
+        host = DriverHost(
+            experiment=experiment,
+            backend=backend,
+            restorer=self._restorer,
+            heartbeat=self._heartbeat,
+            copy=copy.path,
+            is_full=lambda: self._timers.is_server_full,
+            clock=clock,
+            timing=timing,
+        )
+        self._hooks = DriverHooks(services(host), clock)
+        self._timers.serve(self._hooks)
         self._pace = Pace(
             journal, clock, self._timers, self._deciders, self._slots, checkpoints, callbacks, is_lockstep=is_lockstep
         )
@@ -189,13 +201,13 @@ class Driver:
         if self._draining:
             return outside
         if self.experiment.running or self.is_finished:
-            return self._timers.why_full or self._slots.sharing.why
+            return self._timers.why_full or self._slots.sharing.why or self._hooks.reason
         if outside and not self._slots.has_more:
             return outside
         if not self.backend.slots:
             return self.backend.why_no_slot()
         if self.experiment.live:
-            return self._timers.held_up_by or self._slots.sharing.why
+            return self._timers.held_up_by or self._slots.sharing.why or self._hooks.reason
         return "a request to resume what a request has paused" if self.requests.has_paused else self._slots.why_no_more
 
     def _waits(self) -> str:
@@ -225,6 +237,8 @@ class Driver:
         # A rule that has changed says nothing about what was reported before.
         self._deciders.rule_decides = "stop" not in changes
         self._replay()
+        # Before an attempt begins, workers know what they are to do without a driver.
+        self._heartbeat.beat()
         # A replay ends with the limits of the driver before.
         self.requests.change_limits(changes)
         self._beginning = Begin(
@@ -256,7 +270,7 @@ class Driver:
         self._deciders.go_live()
         backend, deciders, _, requests = self._path.listeners
         new = self._checkpoints, self._failures, self._offers, CallbackListener(self.experiment, self._callbacks)
-        self._path.listeners = (backend, deciders, requests, *new)
+        self._path.listeners = (backend, deciders, requests, *new, self._hooks)
         if self._callbacks.hears("on_report"):
             self.listen_to_reports(partial(self._callbacks.tell, "on_report"))
 
@@ -509,7 +523,7 @@ class Driver:
             self._path.carry_out_all(self._checkpoints.left_over(self._restorer.journal))
         self.carry_out(Finish(outcome, reason))
         # A server that was emptied by hand has not been away.
-        self._restorer.lock(self._holder, self._timing.lock_s)
+        self._heartbeat.beat()
         self._restorer.look()
         self._restorer.finish()
         if lost := self._restorer.lost_dicts:
@@ -598,7 +612,7 @@ class Driver:
     def close(self) -> None:
         """Close the copy and release the lock, so that another driver may go on at once."""
         self.reader.close()
-        self._trimmer.close()
+        self._hooks.close()
         self._slots.sharing.close()
         self._checkpoints.close()
         self._journal.unlock(self._holder)

@@ -411,7 +411,7 @@ class Requests:
         config = _argument(request, "config", dict)
         labels = NO_LABELS.changed(_argument(request, "tags", list), _argument(request, "notes", str))
         ttl_s = optional_seconds("ttl_s", request.arguments.get("ttl_s"))
-        if self._restorer.journal.budget.is_full:
+        if self._slots.journal_room.is_full:
             return None
         if config is not None:
             stage = self._slots.staging(Addition(self._space.complete(config, random.Random(request.id))))
@@ -431,7 +431,7 @@ class Requests:
                 f"tell has a trial and {others[0]!r}, which is for a new one: leave one of them out"
             )
         known = request.trial or self._experiment.keys.get(_argument(request, "key", str) or "")
-        if self._restorer.journal.budget.is_full:
+        if self._slots.journal_room.is_full:
             return None
         if not known:
             return self._tell_new(request, metrics, ends=ends)

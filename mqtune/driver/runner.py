@@ -31,6 +31,7 @@ from mqtune.driver.connect import Deployment, unless_away
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.loop import Driver
 from mqtune.driver.plan import Plan
+from mqtune.driver.ports import MakeServices, no_services
 from mqtune.driver.settings import LEARNT, Definition
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
@@ -58,9 +59,12 @@ class Runner:
         plan: the experiment.
         deployment: where it runs.
         folder: its folder on this machine; by default the one of its name.
+        services: makes the driver's services.
     """
 
-    def __init__(self, plan: Plan, deployment: Deployment, folder: Path | None = None) -> None:
+    def __init__(
+        self, plan: Plan, deployment: Deployment, folder: Path | None = None, services: MakeServices = no_services
+    ) -> None:
         self.plan = plan
         self.experiment = plan.experiment()
         #: The experiment's definition, once it is connected.
@@ -68,6 +72,7 @@ class Runner:
         #: The experiment's folder on this machine.
         self.folder = folder if folder is not None else mqtune_home() / plan.name
         self._deployment = deployment
+        self._services = services
         run = plan.settings.run
         self._callbacks = list(run.callbacks)
         self._interrupts = Interrupts()
@@ -299,6 +304,8 @@ class Runner:
             clock=place.clock,
             interrupts=self._interrupts if place.waits else None,
             reading=plan.reading,
+            on_loss=plan.on_loss,
+            services=self._services,
             timing=plan.settings.run.timing,
         )
         opened.callback(unless_away, driver.close)

@@ -18,7 +18,7 @@ from mqtune.core.shares import PRIORITIES, SHARE_USED, Demand, Pool, Priority, S
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Intent, Trial, TrialStatus
 from mqtune.driver.actions import Requeue
-from mqtune.journal.base import Journal
+from mqtune.driver.heartbeat import Heartbeat
 from mqtune.results.experiments import duration
 
 logger = logging.getLogger(__name__)
@@ -219,7 +219,7 @@ class Sharing:
     Args:
         experiment: what has become of it.
         fleet: the fleet, or a backend that is nobody else's.
-        journal: its journal, which is no larger than caps allow.
+        heartbeat: has its journal be no larger than caps allow.
         standing: what the experiment is to get of the fleet.
         journal_mb: how large its journal is to be, in millions of bytes.
         seats: how many slots each attempt takes.
@@ -229,7 +229,7 @@ class Sharing:
         self,
         experiment: Experiment,
         fleet: object,
-        journal: Journal,
+        heartbeat: Heartbeat,
         standing: Standing,
         journal_mb: float,
         seats: int = 1,
@@ -242,7 +242,7 @@ class Sharing:
         self._seats = seats
         self._keeper = ShareKeeper(fleet, seats, timing) if isinstance(fleet, SharedFleet) else None
         self._is_new = True
-        self._journal = journal
+        self._heartbeat = heartbeat
         self.limit_journal(journal_mb)
 
     def limit_journal(self, megabytes: float) -> None:
@@ -252,8 +252,8 @@ class Sharing:
         """
         self._journal_mb = megabytes
         capped = math.inf if self._keeper is None else self._keeper.journal_mb
-        self._journal.most_bytes = math.ceil(min(megabytes, capped) * 10**6)
-        self._journal.capped = self._keeper.capped if self._keeper is not None and capped < megabytes else ""
+        by_caps = self._keeper.capped if self._keeper is not None and capped < megabytes else ""
+        self._heartbeat.limit(math.ceil(min(megabytes, capped) * 10**6), by_caps)
 
     def limit(self, most: int | None) -> float:
         """Return how many attempts may be under way; the first time it finds that out."""

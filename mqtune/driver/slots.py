@@ -29,9 +29,10 @@ from mqtune.driver.actions import (
     resuming,
 )
 from mqtune.driver.deciders import Deciders
+from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.settings import Limits
 from mqtune.driver.sharing import Sharing
-from mqtune.journal.base import Journal
+from mqtune.journal.room import JournalRoom
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
 from mqtune.search.base import WAIT
 
@@ -65,7 +66,7 @@ class SlotFiller:
         deciders: Deciders,
         limits: Limits,
         clock: Clock,
-        journal: Journal,
+        heartbeat: Heartbeat,
         timing: Timing = Timing(),
     ) -> None:
         self.exhausted = limits.is_open
@@ -78,10 +79,10 @@ class SlotFiller:
         self.max_trials = limits.max_trials
         self.max_concurrent = limits.max_concurrent
         self.sharing = Sharing(
-            experiment, backend, journal, limits.standing, limits.journal_mb, limits.resources.seats, timing
+            experiment, backend, heartbeat, limits.standing, limits.journal_mb, limits.resources.seats, timing
         )
         self._experiment = experiment
-        self._journal = journal
+        self._heartbeat = heartbeat
         self._clock = clock
         self._backend = backend
         self._deciders = deciders
@@ -91,6 +92,11 @@ class SlotFiller:
         self._suggested = 0
         # Ahead of the free slots, one more each waits for the slots that a worker frees next.
         self._ahead = 2 if self._scheduler.asks_ahead and not deciders.searcher.adaptive else 1
+
+    @property
+    def journal_room(self) -> JournalRoom:
+        """The room that is left in the journal; without any, no trial begins."""
+        return self._heartbeat.room
 
     def add(self, addition: Addition) -> None:
         """Have a trial tried next, before the searcher's."""
@@ -109,7 +115,7 @@ class SlotFiller:
         In an open experiment trials are staged ahead of any slot, and one that runs again would come behind all that
         are ever added: it is staged at once.
         """
-        if self._journal.budget.is_full:
+        if self.journal_room.is_full:
             return False
         comes_first = self.is_open and (self._experiment.to_restart or self._to_retry() is not None)
         room = math.inf if comes_first else self._backend.slots * self._ahead
@@ -119,9 +125,7 @@ class SlotFiller:
     @property
     def has_slots(self) -> bool:
         """Whether there is any slot that an attempt may have, free or not."""
-        return (
-            not self._journal.budget.is_full and self._backend.slots > 0 and self.sharing.limit(self.max_concurrent) > 0
-        )
+        return not self.journal_room.is_full and self._backend.slots > 0 and self.sharing.limit(self.max_concurrent) > 0
 
     def share(self, *, is_over: bool) -> Iterable[DriverAction]:
         """Look at what other experiments want, and return what gives back slots that they are to have.
@@ -166,8 +170,8 @@ class SlotFiller:
 
         It is empty while something is.
         """
-        if self._journal.budget.is_full:
-            return self._journal.budget.shortage
+        if self.journal_room.is_full:
+            return self.journal_room.shortage
         if self.max_concurrent is not None and self._experiment.live >= self.max_concurrent:
             return f"no more than max_concurrent={self.max_concurrent} trials may run at once"
         if self._experiment.to_retry and self._to_retry() is None:

@@ -15,11 +15,12 @@ from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
+from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.outside import expired
+from mqtune.driver.ports import NO_HOOKS, DriverHooks
 from mqtune.driver.publishing import publish_all
 from mqtune.driver.room import RoomWatch
 from mqtune.driver.sharing import SharedFleet
-from mqtune.driver.trimming import Trimmer
 from mqtune.journal.base import Guard, Unclaimed, entry_order
 from mqtune.journal.copy import JournalReader
 from mqtune.journal.restore import Restorer
@@ -57,15 +58,13 @@ class DriverTimers:
         backend: BackendSession,
         experiment: Experiment,
         *,
-        holder: str,
+        heartbeat: Heartbeat,
         clock: Clock,
         reader: JournalReader,
-        trimmer: Trimmer,
         timing: Timing = Timing(),
     ) -> None:
         self._timing = timing
         self._reader = reader
-        self._trimmer = trimmer
         #: Attempts that are not under way any more on the server, each with the newest entry when that was seen.
         self._gone: dict[_Key, str] = {}
         #: What is left of this check, and when the next one begins.
@@ -73,7 +72,7 @@ class DriverTimers:
         self._check_from = clock.monotonic() + timing.look_at_attempts_s
         self._restorer = restorer
         self._journal = restorer.journal
-        self._holder = holder
+        self._heartbeat = heartbeat
         self._backend = backend
         self._experiment = experiment
         self._clock = clock
@@ -92,28 +91,39 @@ class DriverTimers:
         #: Whether the server has been full since attempts were looked for that nobody has.
         self._was_full = False
         self._journal_room = RoomWatch("its journal", way_to_grow(self._journal.experiment), slack=0.0)
-        #: What the journal may have, as far as the server knows it from this driver.
-        self._most_bytes: int | None = None
-        #: The cap that a warning has told of.
         #: The error type with which all attempts that run are lost next.
         self._lost_as: str | None = None
-        #: When the next timer is due, by the monotonic clock.
-        self.due = min(timer.due for timer in self._timers)
+        #: When the next timer is due.
+        self._next = min(timer.due for timer in self._timers)
+        self._hooks = NO_HOOKS
+
+    @property
+    def due(self) -> float:
+        """When the next timer or service is due, by the monotonic clock."""
+        return min(self._next, self._hooks.due)
+
+    def serve(self, hooks: DriverHooks) -> None:
+        """Call these services when they are due, behind the driver's own timers."""
+        self._hooks = hooks
+
+    @property
+    def is_server_full(self) -> bool:
+        """Whether the server's memory is full, as of the last heartbeat."""
+        return bool(self._room.why)
 
     def share(self, look: Callable[[], Iterable[DriverAction]]) -> None:
         """Have what other experiments want looked at from time to time, if several may use the backend's slots."""
         if not isinstance(self._backend, SharedFleet):
             return
         self._timers.append(_Timer(self._timing.look_at_shares_s, look, self._clock.monotonic()))
-        self.due = min(timer.due for timer in self._timers)
+        self._next = min(timer.due for timer in self._timers)
 
     def run_due(self) -> Iterable[DriverAction]:
         """Run what is due, and return the actions that it wants.
 
         Each is to be carried out before the next is asked for.
         """
-        if self._journal.most_bytes != self._most_bytes:
-            # Trials may wait for it.
+        if self._heartbeat.is_due:
             self._keep_lock()
         now = self._clock.monotonic()
         return self._run(now) if now >= self.due else ()
@@ -127,7 +137,8 @@ class DriverTimers:
         for timer in self._timers:
             yield from timer.run_if_due(now)
         yield from expired(self._experiment, self._clock.time())
-        self.due = min(timer.due for timer in self._timers)
+        yield from self._hooks.tick()
+        self._next = min(timer.due for timer in self._timers)
 
     def keep_lock_if_due(self) -> None:
         """Keep the lock if it is time, and do nothing else: for what takes long before the loop runs."""
@@ -160,14 +171,12 @@ class DriverTimers:
         # Before the lock, which tells others why nothing starts.
         self._room.look(self._journal.room())
         self._was_full |= bool(self._room.why)
-        self._restorer.lock(self._holder, self._timing.lock_s)
-        self._most_bytes = self._journal.most_bytes
-        self._trimmer.look(is_full=bool(self._room.why))
-        self._journal_room.look(self._journal.budget)
+        self._heartbeat.beat()
+        self._journal_room.look(self._heartbeat.room)
 
     def lose_all(self, error_type: str) -> None:
         """Have all attempts lost that run when this is run next: no worker can be left."""
-        self._lost_as, self.due = error_type, -math.inf
+        self._lost_as, self._next = error_type, -math.inf
 
     def _look_at_attempts(self) -> Iterator[Lose]:
         """Find attempts that their worker, the server or a queue has lost."""

@@ -15,7 +15,7 @@ from mqtune.core.events import START, Requested
 from mqtune.core.seats import seat_in
 from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Config, Intent, TrialId, is_number
-from mqtune.journal.room import JournalRoom, Room
+from mqtune.journal.room import Room
 
 if TYPE_CHECKING:
     from mqtune.checkpoints import CheckpointStore
@@ -272,8 +272,26 @@ class Segment(NamedTuple):
     data: bytes
 
 
-def _nothing() -> str:
-    return ""
+class DriverState(NamedTuple):
+    """What a driver tells the server with each heartbeat, for workers and for people elsewhere.
+
+    Attributes:
+        on_loss: what workers do when nobody drives.
+        waits: why nothing starts now, for people.
+        read_to: the id of the newest entry that the driver has read; empty for none.
+        most_bytes: how many bytes the journal may have until trials are told to wait; 0 for any number.
+    """
+
+    on_loss: OnLoss = OnLoss()
+    waits: str = ""
+    read_to: str = ""
+    most_bytes: int = 0
+
+
+class ServerState(NamedTuple):
+    """What the server answers to a heartbeat: the bytes of the journal's entries there."""
+
+    journal_bytes: int = 0
 
 
 class Journal(ABC):
@@ -288,20 +306,6 @@ class Journal(ABC):
     experiment: str
     #: The times by which it goes.
     timing: Timing = Timing()
-    #: The policy that each ``lock`` passes on to the workers.
-    on_loss: OnLoss = OnLoss()
-    #: Says for people why the driver starts nothing now; each ``lock`` that keeps the lock passes it on.
-    waits: Callable[[], str] = staticmethod(_nothing)
-    #: Names the newest entry that the driver has read; each ``lock`` that keeps the lock passes it on, for those who
-    #: watch drivers.
-    read_to: Callable[[], str] = staticmethod(_nothing)
-    #: How many bytes the journal may have before trials are told to wait; each ``lock`` passes it on. 0 for any number;
-    #: None leaves it.
-    most_bytes: int | None = None
-    #: Which caps let it have no more, in words; empty for none.
-    capped: str = ""
-    #: The bytes of its entries, as of the last ``lock``.
-    size: int = 0
     #: Where this driver may keep chapters; without one nothing leaves the server.
     chapter_store: CheckpointStore | None = None
     #: The number of times that the server was away, a connection broke or led to another server: it may have lost data.
@@ -318,11 +322,6 @@ class Journal(ABC):
 
     # For the driver.
 
-    @property
-    def budget(self) -> JournalRoom:
-        """The room that is left in the journal, as of the last ``lock``."""
-        return JournalRoom(self.size, self.most_bytes or 0, self.capped)
-
     def room(self) -> Room | None:
         """Return the room in the server's memory; None where there is no server, or this account may not know."""
         return None
@@ -330,6 +329,8 @@ class Journal(ABC):
     @abstractmethod
     def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
         """Take or keep the driver's lock for *hold_s* seconds; from then on this object writes with its epoch.
+
+        What workers do without a driver stays as the last heartbeat has said.
 
         Args:
             holder: a token that no other driver has.
@@ -339,6 +340,16 @@ class Journal(ABC):
 
         Raises:
             NameTaken: another driver holds it; the message carries its description.
+        """
+
+    @abstractmethod
+    def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
+        """Keep the driver's lock for *hold_s* more seconds, and exchange states with the server.
+
+        Args:
+            holder: the token by which this object has taken the lock.
+            hold_s: how long it is held.
+            state: what workers, and people elsewhere, are to know of the driver.
         """
 
     @abstractmethod
@@ -464,13 +475,13 @@ class Journal(ABC):
         """
 
     @abstractmethod
-    def trim(self, chapter: Chapter, before: str) -> bool:
+    def trim(self, chapter: Chapter, before: str) -> int | None:
         """Have readers find a chapter's entries in the store, and remove them from the server.
 
-        Return False, and do nothing, if the last chapter does not end with the entry *before*, or if that is empty and
-        there are chapters, or the journal begins with another entry than this one; and if the server has lost its last
-        entry, or that is the newest. A chapter that is the last one already is not added again. ``size`` is then what
-        is left.
+        Return how many bytes of the journal are left there. Return None, and do nothing, in these cases: the last
+        chapter does not end with the entry *before*; that is empty, and there are chapters, or the journal begins with
+        another entry than this one; the server has lost the chapter's last entry; or that is the newest. A chapter that
+        is the last one already is not added again.
         """
 
     @abstractmethod

@@ -33,8 +33,8 @@ _ReadServer = Callable[[str, int, bool], tuple[list[Entry], str]]
 T = TypeVar("T")
 
 
-def chapter_bytes(budget: int | None) -> int:
-    """Return the bytes of a chapter's entries, from the budget of its journal in bytes (0 or None: no limit)."""
+def chapter_bytes(budget: int) -> int:
+    """Return the bytes of a chapter's entries, from the budget of its journal in bytes (0: no limit)."""
     return min(CHAPTER_BYTES, max(1, budget // _OF_BUDGET)) if budget else CHAPTER_BYTES
 
 

@@ -19,6 +19,7 @@ from mqtune.journal.base import (
     Assignment,
     Chapter,
     Claim,
+    DriverState,
     EndedBy,
     Entry,
     Fared,
@@ -32,6 +33,7 @@ from mqtune.journal.base import (
     Refusal,
     Seated,
     Segment,
+    ServerState,
     Unclaimed,
     UnderWay,
     entry_order,
@@ -94,15 +96,19 @@ class MemoryJournal(Journal):
                 state.holder, state.driver, state.driver_since = holder, description, now
             if not self._epoch:
                 self._epoch, self._held_by = state.epoch, (holder, description, hold_s)
-            state.driver_until, state.on_loss = now + hold_s, self.on_loss
-            if self.most_bytes is not None:
-                state.most_bytes = self.most_bytes
-            self.size = state.size
+            state.driver_until = now + hold_s
+
+    def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
+        with self._lock:
+            self._check_epoch()
+            self.lock(holder, "", hold_s)
+            self._state.on_loss, self._state.most_bytes = state.on_loss, state.most_bytes
+            return ServerState(self._state.size)
 
     def unlock(self, holder: str) -> None:
         with self._lock:
             if self._state.holder == holder:
-                self._state.driver_until, self._state.on_loss = self.server.clock(), self.on_loss
+                self._state.driver_until = self.server.clock()
 
     def _undriven(self) -> str:
         """Return the policy of workers if nobody has driven the experiment for longer than the grace, else nothing."""
@@ -318,7 +324,7 @@ class MemoryJournal(Journal):
         with self._lock:
             return list(self._state.chapters)
 
-    def trim(self, chapter: Chapter, before: str) -> bool:
+    def trim(self, chapter: Chapter, before: str) -> int | None:
         with self._lock:
             self._check_epoch()
             state = self._state
@@ -331,8 +337,7 @@ class MemoryJournal(Journal):
                 state.forgotten += at
                 del state.entries[:at]
                 state.size = max(0, state.size - chapter.size)
-            self.size = state.size
-            return is_next or last == chapter.last
+            return state.size if is_next or last == chapter.last else None
 
     def checkpoints(self) -> set[CheckpointId]:
         with self._lock:

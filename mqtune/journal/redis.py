@@ -44,6 +44,7 @@ from mqtune.journal.base import (
     Assignment,
     Chapter,
     Claim,
+    DriverState,
     EndedBy,
     Entry,
     Fared,
@@ -52,12 +53,12 @@ from mqtune.journal.base import (
     Intended,
     Journal,
     LastAttempt,
-    OnLoss,
     Order,
     Others,
     Refusal,
     Seated,
     Segment,
+    ServerState,
     Unclaimed,
     UnderWay,
     entry_order,
@@ -74,7 +75,6 @@ from mqtune.journal.stream import (
     entries_in,
     first_of,
     id_of,
-    naming,
     read_entries,
     read_with,
     uncollected,
@@ -321,7 +321,7 @@ class RedisJournal(Journal):
 
     def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
         lock = holder, description, round(hold_s * 1000)
-        epoch, driver, left_ms, since_ms, size = self._hold_lock(*lock, dead)
+        epoch, driver, left_ms, since_ms, _ = self._hold_lock(*lock, dead)
         if not epoch:
             raise NameTaken(
                 f"experiment {self.experiment!r} is driven by {driver.decode()}, which took it {since_ms / 1000:.0f} s "
@@ -330,31 +330,32 @@ class RedisJournal(Journal):
                 holder=driver.decode(),
                 left_s=left_ms / 1000,
             )
-        self.size = size
         if not self._epoch:
             self._epoch, self._lock = epoch, lock
             # Its driver looks at the fleet only after this, and again when it hears of a worker.
             self._fleet_seen = self._newest_of_fleet()
 
-    def unlock(self, holder: str) -> None:
-        self._hold_lock(holder, "", 0, "")
+    def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
+        if not self._epoch:
+            raise DriverFenced(f"experiment {self.experiment!r}: this driver has not taken its lock")
+        *_, journal_bytes = self._hold_lock(holder, "", round(hold_s * 1000), state=state)
+        return ServerState(journal_bytes)
 
-    def _hold_lock(self, holder: str, description: str, hold_ms: int, dead: str) -> Any:
+    def unlock(self, holder: str) -> None:
+        self._hold_lock(holder, "", 0)
+
+    def _hold_lock(
+        self, holder: str, description: str, hold_ms: int, dead: str = "", state: DriverState | None = None
+    ) -> Any:
         keys = [self._keys.driver, self._keys.meta, EXPERIMENTS]
-        loss = self.on_loss.policy, round(self.on_loss.grace_s * 1000)
-        waits = self.waits()[:_MOST_WAITS_CHARS] if hold_ms else ""
-        args = [holder, description, hold_ms, self.experiment, self._epoch, dead, *loss, waits]
-        most_bytes = "" if self.most_bytes is None else self.most_bytes
-        return self._run("lock", keys, [*args, most_bytes, self.read_to() if hold_ms else ""])
+        args = [holder, description, hold_ms, self.experiment, self._epoch, dead]
+        if state is not None:
+            policy, grace_s = state.on_loss
+            args += [policy, round(grace_s * 1000), state.waits[:_MOST_WAITS_CHARS], state.most_bytes, state.read_to]
+        return self._run("lock", keys, args)
 
     def room(self) -> Room | None:
         return room_of(self._client, patience_s=self.patience_s)
-
-    def kept_on_loss(self) -> OnLoss:
-        """Return what the last driver has said that workers do without one."""
-        with naming(self._keys.meta):
-            policy, grace_ms = self._retrying(lambda: self._client.hmget(self._keys.meta, "on_loss", "loss_ms"))
-        return OnLoss() if policy is None else OnLoss(policy.decode(), number(grace_ms) / 1000)
 
     def definition(self) -> bytes | None:
         kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))
@@ -531,11 +532,11 @@ class RedisJournal(Journal):
     def chapters(self) -> list[Chapter]:
         return decode_chapters(self._retrying(lambda: self._client.hget(self._keys.chapters, "lines")))
 
-    def trim(self, chapter: Chapter, before: str) -> bool:
+    def trim(self, chapter: Chapter, before: str) -> int | None:
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, self._keys.chapters]
         args = [self._epoch, before, chapter.first, chapter.last, chapter.size, encode_chapters([chapter])]
-        is_trimmed, self.size = self._run("trim", keys, args)
-        return bool(is_trimmed)
+        left = int(self._run("trim", keys, args))
+        return left if left >= 0 else None
 
     def checkpoints(self) -> set[CheckpointId]:
         return {

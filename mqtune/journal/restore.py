@@ -30,7 +30,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.machine import ARCHIVED, DICTS
 from mqtune.core.trial import FORGOTTEN, AttemptEnd, CheckpointId, TrialId, is_in_memory
-from mqtune.journal.base import Chapter, Entry, Journal, LastAttempt, entry_order
+from mqtune.journal.base import Chapter, DriverState, Entry, Journal, LastAttempt, ServerState, entry_order
 from mqtune.journal.chapters import chapter_bytes, cut_chapters, keep_chapter
 from mqtune.journal.copy import JournalFile, JournalReader
 
@@ -51,7 +51,12 @@ class PutBack(NamedTuple):
 
 
 def bring_back(
-    journal: Journal, copy: JournalFile, *, at: float, accept: Callable[[bytes], object] = lambda _: None
+    journal: Journal,
+    copy: JournalFile,
+    *,
+    at: float,
+    accept: Callable[[bytes], object] = lambda _: None,
+    most_bytes: int = 0,
 ) -> None:
     """Restore what Redis has lost of an experiment while nobody drove it: all of it, its beginning, or its end.
 
@@ -66,6 +71,7 @@ def bring_back(
         copy: the copy that an earlier driver may have left.
         at: the time of the events that this journals.
         accept: raises an error for the definition of an experiment that is not the wanted one.
+        most_bytes: how many bytes the journal may have; 0 for any number.
 
     Raises:
         JournalGone: the copy can't be read.
@@ -91,7 +97,7 @@ def bring_back(
             return
     elif found.definition != decode_definition(journal.experiment, definition):
         return
-    put_back(journal, copy, found.ids[-1], [], at=at)
+    put_back(journal, copy, found.ids[-1], [], at=at, most_bytes=most_bytes)
 
 
 def begins(journal: Journal) -> bool:
@@ -132,11 +138,13 @@ def kept_definition(copy: JournalFile, experiment: str) -> bytes | None:
     return encode_value(found.definition) if found.experiment == experiment else None
 
 
-def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[bytes], *, at: float) -> PutBack:
+def put_back(
+    journal: Journal, copy: JournalFile, last: str, behind: Sequence[bytes], *, at: float, most_bytes: int = 0
+) -> PutBack:
     """Restore the journal from a copy up to the entry *last*, followed by the events *behind*, which nobody has read.
 
     Attempts that were under way are journaled as lost in the same step, and dicts that neither the server nor a file
-    has as dropped.
+    has as dropped. *most_bytes* is how many bytes the journal may have; 0 for any number.
 
     Raises:
         JournalGone: the copy is incomplete.
@@ -157,7 +165,7 @@ def put_back(journal: Journal, copy: JournalFile, last: str, behind: Sequence[by
         found.take(entry)
     if found.experiment != journal.experiment:
         raise JournalGone(_cannot(journal, copy, "that is another experiment's"))
-    chapters = _in_chapters(journal, copy, last)
+    chapters = _in_chapters(journal, copy, last, most_bytes)
     while True:
         lost = bring_dicts(journal, copy.path.parent, found.dicts)
         # Before the attempts that would run again from them.
@@ -236,7 +244,7 @@ def entries_there(journal: Journal) -> Iterator[Entry]:
         yield from entries_behind(journal, journal.chapters()[-1].last)
 
 
-def _in_chapters(journal: Journal, copy: JournalFile, last: str) -> list[Chapter]:
+def _in_chapters(journal: Journal, copy: JournalFile, last: str, most_bytes: int) -> list[Chapter]:
     """Have the store hold the oldest entries of a copy up to the entry *last*, and return their chapters.
 
     At least one chapter's bytes stay. The server gets what is behind them. Where the journal has no store, or none can
@@ -244,7 +252,7 @@ def _in_chapters(journal: Journal, copy: JournalFile, last: str) -> list[Chapter
     """
     if journal.chapter_store is None:
         return []
-    size, left = chapter_bytes(journal.most_bytes), sum(len(entry.data) for entry in _upto(copy, last))
+    size, left = chapter_bytes(most_bytes), sum(len(entry.data) for entry in _upto(copy, last))
     chapters: list[Chapter] = []
     try:
         # One chapter more than what may be left is looked at.
@@ -420,6 +428,8 @@ class Restorer:
         #: Events that the driver has written and not read since.
         self._unread = UnreadEvents()
         self._looked_after = journal.outages
+        #: How many bytes the journal may have, as of the last heartbeat; 0 for any number.
+        self._most_bytes = 0
 
     def catch_up(self) -> dict[Cursor, list[Event]]:
         """Have the reader read the whole journal, and return the driver's events, as the reader does.
@@ -433,7 +443,7 @@ class Restorer:
                 # It has just been begun: a copy is of an earlier one of that name.
                 self.put_back()
             else:
-                bring_back(self.journal, self._copy, at=self._clock.time())
+                bring_back(self.journal, self._copy, at=self._clock.time(), most_bytes=self._most_bytes)
             events = self._reader.catch_up()
         if self._reader.last != START.entry:
             # All that was written is in the copy now.
@@ -462,14 +472,21 @@ class Restorer:
             except JournalGone:
                 self.put_back()
 
-    def lock(self, holder: str, hold_s: float) -> None:
-        """Keep the driver's lock, and restore what was lost.
+    @property
+    def read_to(self) -> str:
+        """The id of the newest entry that the driver has read."""
+        return self._reader.last
+
+    def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
+        """Keep the driver's lock, exchange states with the server, and restore what was lost.
 
         A server may be set back, by hand, without having been away.
         """
-        self.surely(lambda: self.journal.lock(holder, "", hold_s))
+        self._most_bytes = state.most_bytes
+        server = self.surely(lambda: self.journal.heartbeat(holder, hold_s, state))
         if not self._has_last():
             self.put_back()
+        return server
 
     def wrote(self, events: Iterable[bytes], *, are_applied: bool = False) -> None:
         """Remember encoded events that the driver has written, and relies on from now on.
@@ -535,7 +552,8 @@ class Restorer:
             DriverFenced: a later driver has begun.
         """
         behind = self._completed(self._behind() if self._has_last() else [])
-        restored = put_back(self.journal, self._copy, self._reader.last, behind, at=self._clock.time())
+        to, at = self._reader.last, self._clock.time()
+        restored = put_back(self.journal, self._copy, to, behind, at=at, most_bytes=self._most_bytes)
         self.lost_dicts.update(restored.dicts)
         if restored.entries:
             self._restored.append(restored)

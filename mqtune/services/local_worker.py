@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mqtune.services import worker_services
+from mqtune.services.worker import worker_services
 from mqtune.worker.local import main
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def test_what_can_not_be_archived_stays_is_named_and_holds_up_no_other(
     journal.lock("driver", "", 60)
     entry = journal.read(START.entry, count=1)[0]
     chapter = Chapter(cut.chapter.id, entry.id, entry.id, cut.chapter.entries, cut.chapter.size)
-    assert journal.trim(chapter, "")
+    assert journal.trim(chapter, "") is not None
     journal.unlock("driver")
     store.delete(chapter.id)
     (broker.home / "three").write_bytes(b"no folder")

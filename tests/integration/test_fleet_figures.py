@@ -26,7 +26,7 @@ from mqtune.core.shares import Demand, lists_of
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.core.version import __version__
-from mqtune.journal import Claim, Demands, Fleet, Quotas, RedisJournal, UsageBoard, connect
+from mqtune.journal import Claim, Demands, DriverState, Fleet, Quotas, RedisJournal, UsageBoard, connect
 
 pytest.importorskip("prometheus_client")
 from mqtune.cli import fleet_figures
@@ -45,13 +45,15 @@ class Driven:
 
     def __init__(self, client: redis.Redis, name: str, user: str = "ada", account: str = "a-driver") -> None:
         self.journal = RedisJournal(client, name, patience_s=5)
-        self.keep_lock()
+        self.journal.lock("driver", "a driver", LOCK_S)
+        self._read_to = ""
         created = ExperimentCreated(name=name, definition={}, at=1.0, account=account, user=user, host="lap")
         self.journal.record(created.encode(), definition=b"definition")
         self._count = 0
 
-    def keep_lock(self) -> None:
-        self.journal.lock("driver", "a driver", LOCK_S)
+    def keep_lock(self, read_to: str | None = None) -> None:
+        self._read_to = self._read_to if read_to is None else read_to
+        self.journal.heartbeat("driver", LOCK_S, DriverState(read_to=self._read_to))
 
     def stage(self) -> Claim:
         self._count += 1
@@ -100,8 +102,7 @@ def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     digits.stage()
     # It has said what it has read, as drivers do while they live.
     entry = gone.journal.read(START.entry, count=1)[0].id
-    gone.journal.read_to = lambda: entry
-    gone.keep_lock()
+    gone.keep_lock(read_to=entry)
     gone.journal.unlock("driver")
     busy = {busy_as("digits"): 1}
     Fleet(redis_client, patience_s=5).join(
@@ -149,8 +150,7 @@ def test_a_driver_that_does_not_read_on_is_behind(redis_client: redis.Redis, rea
     )
     assert name not in looked(read), "as it has not said yet what it has read"
     entry = digits.journal.read(START.entry, count=1)[0].id
-    digits.journal.read_to = lambda: entry
-    digits.keep_lock()
+    digits.keep_lock(read_to=entry)
     assert looked(read)[name] == 0
 
     digits.stage()
@@ -161,8 +161,7 @@ def test_a_driver_that_does_not_read_on_is_behind(redis_client: redis.Redis, rea
 
     assert eventually(lambda: lag() > 0.05)
     newest = digits.journal.read(entry, count=10)[-1].id
-    digits.journal.read_to = lambda: newest
-    digits.keep_lock()
+    digits.keep_lock(read_to=newest)
     assert looked(read)[name] == 0
 
 

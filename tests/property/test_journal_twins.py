@@ -28,6 +28,7 @@ from mqtune.core.trial import CheckpointId, Intent, TrialId, checkpoint_id
 from mqtune.journal import (
     Assignment,
     Claim,
+    DriverState,
     Entry,
     Grant,
     Journal,
@@ -341,20 +342,24 @@ class JournalMachine(RuleBasedStateMachine):
         which=st.sampled_from(["first", "second"]),
         ticks=st.integers(1, 3),
         dead=st.sampled_from(["", "", "", "driver on a", "driver on b", "driver on a, later"]),
-        on_loss=on_loss,
         unheard=st.sampled_from([False, False, False, True]),
     )
-    def lock(self, which: str, ticks: int, dead: str, on_loss: OnLoss, unheard: bool) -> None:
+    def lock(self, which: str, ticks: int, dead: str, unheard: bool) -> None:
         seat = self.seats[which]
         if unheard:
             # The driver gives up before it hears the answer, and may ask again.
             seat = dataclasses.replace(seat, redis=copy.copy(seat.redis), memory=copy.copy(seat.memory))
-        self.by(seat, "lock", seat.owner, seat.description, ticks * TICK_S, dead, on_loss)
+        self.by(seat, "lock", seat.owner, seat.description, ticks * TICK_S, dead)
 
-    @rule(which=st.sampled_from(["first", "second"]), on_loss=on_loss)
-    def unlock(self, which: str, on_loss: OnLoss) -> None:
+    @rule(which=st.sampled_from(["first", "second"]), ticks=st.integers(1, 3), on_loss=on_loss)
+    def heartbeat(self, which: str, ticks: int, on_loss: OnLoss) -> None:
         seat = self.seats[which]
-        self.by(seat, "unlock", seat.owner, on_loss)
+        self.by(seat, "heartbeat", seat.owner, ticks * TICK_S, DriverState(on_loss))
+
+    @rule(which=st.sampled_from(["first", "second"]))
+    def unlock(self, which: str) -> None:
+        seat = self.seats[which]
+        self.by(seat, "unlock", seat.owner)
 
     @rule(which=st.sampled_from(["first", "second"]))
     def start_another_driver(self, which: str) -> None:
@@ -688,11 +693,7 @@ def _outcome(journal: Journal, name: str, args: tuple[Any, ...]) -> Any:
     if name == "record":
         args, keywords = args[:1], {"definition": args[1]}
     elif name == "lock":
-        journal.on_loss = args[4]
         args, keywords = args[:3], {"dead": args[3]}
-    elif name == "unlock":
-        journal.on_loss = args[1]
-        args = args[:1]
     elif name == "unclaimed":
         args, keywords = (), {"older_than_s": args[0]}
     elif name == "restore":

@@ -13,7 +13,7 @@ from mqtune.core.codec import decode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Attempt, Config, Intent, TrialId
-from mqtune.journal.base import Assignment, Entry, Guard, Intended, Order, Unclaimed, UnderWay
+from mqtune.journal.base import Assignment, DriverState, Entry, Guard, Intended, Order, ServerState, Unclaimed, UnderWay
 from mqtune.journal.logs import LogChunk, LogStream
 from mqtune.journal.memory import MemoryJournal
 
@@ -236,10 +236,11 @@ class SimulatedJournal(MemoryJournal):
             self._fleet.changed = False
         return super().read(after, count=count)
 
-    def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
-        super().lock(holder, description, hold_s, dead=dead)
-        if not self.budget.is_full:
+    def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
+        server = super().heartbeat(holder, hold_s, state)
+        if not 0 < state.most_bytes <= server.journal_bytes:
             self._fleet.release_held()
+        return server
 
     def record(self, *events: bytes, definition: bytes | None = None) -> None:
         super().record(*events, definition=definition)

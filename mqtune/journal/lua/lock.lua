@@ -3,10 +3,10 @@
 -- KEYS  1 driver  2 meta  3 experiments
 -- ARGV  1 holder token  2 who that is, for people  3 milliseconds to hold it (0: release it)  4 name of the experiment
 --       5 epoch that the caller has, 0 if it has none yet  6 description of a driver that is known to be dead, or ''
+--       With a heartbeat, also:
 --       7 what workers do when nobody has driven the experiment for a while (continue, finish or stop)
 --       8 how long that is, in milliseconds  9 why nothing starts now, for people
---       10 how many bytes the journal may have, 0 for any number, or '' to leave it as it is
---       11 the newest entry that the driver has read, or ''
+--       10 how many bytes the journal may have, 0 for any number  11 the newest entry that the driver has read, or ''
 --
 -- Returns {epoch, '', 0, 0, bytes in the journal} when the holder has the lock, else {0, who has it, milliseconds until it runs out, and
 -- for how many it has driven, 0}. A released lock counts as
@@ -36,7 +36,10 @@ if have[1] ~= ARGV[1] then
 end
 -- Each time: another team's driver can have removed it.
 if hold_ms > 0 then redis.call('ZADD', KEYS[3], 'NX', now, ARGV[4]) end
-redis.call('HSET', KEYS[2], 'driver_until', now + hold_ms, 'on_loss', ARGV[7], 'loss_ms', ARGV[8], 'waits', ARGV[9], 'read',
-  ARGV[11])
-if ARGV[10] ~= '' then redis.call('HSET', KEYS[2], 'most_bytes', ARGV[10]) end
+redis.call('HSET', KEYS[2], 'driver_until', now + hold_ms)
+if ARGV[7] then
+  redis.call('HSET', KEYS[2], 'on_loss', ARGV[7], 'loss_ms', ARGV[8], 'waits', ARGV[9], 'most_bytes', ARGV[10], 'read', ARGV[11])
+elseif hold_ms == 0 then
+  redis.call('HSET', KEYS[2], 'waits', '', 'read', '')
+end
 return {tonumber(have[3]), '', 0, 0, number(redis.call('HGET', KEYS[2], 'bytes'), 0)}

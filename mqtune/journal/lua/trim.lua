@@ -3,7 +3,7 @@
 -- KEYS  1 driver  2 meta  3 journal  4 chapters
 -- ARGV  1 epoch  2 last entry of the chapter before it, or ''  3 its first entry  4 its last entry  5 the bytes of its entries  6 its line
 --
--- Returns {1, bytes of the entries that are left} when the chapter is the last one; {0, the same}, and changes nothing, when another is than
+-- Returns the bytes of the entries that are left when the chapter is the last one; -1, and changes nothing, when another is than
 -- the one before it, when there is none and the journal begins with another entry, when the journal lacks its last entry, as on a server
 -- that was set back, or when that is the newest one; an error STALEDRIVER when a later driver exists. The first entry of all is kept beside
 -- the journal. Repeating a call does no harm: what is left begins behind the last chapter, and who reads sees both in one step.
@@ -13,17 +13,17 @@ if refused then return refused end
 also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[4], 'trimmed', 'lines')
 local bytes = number(redis.call('HGET', KEYS[2], 'bytes'), 0)
-if have[1] == ARGV[4] then return {1, bytes} end
+if have[1] == ARGV[4] then return bytes end
 local around = redis.call('XRANGE', KEYS[3], ARGV[4], '+', 'COUNT', 2)
 local left = around[2]
-if (have[1] or '') ~= ARGV[2] or not left or around[1][1] ~= ARGV[4] then return {0, bytes} end
+if (have[1] or '') ~= ARGV[2] or not left or around[1][1] ~= ARGV[4] then return -1 end
 if not have[1] then
   local first = redis.call('XRANGE', KEYS[3], '-', '+', 'COUNT', 1)[1]
-  if first[1] ~= ARGV[3] then return {0, bytes} end
+  if first[1] ~= ARGV[3] then return -1 end
   redis.call('HSET', KEYS[4], 'first', first[1] .. ' ' .. first[2][2])
 end
 bytes = math.max(0, bytes - ARGV[5])
 redis.call('HSET', KEYS[4], 'trimmed', ARGV[4], 'lines', (have[2] or '') .. ARGV[6])
 redis.call('HSET', KEYS[2], 'bytes', string.format('%.0f', bytes))
 redis.call('XTRIM', KEYS[3], 'MINID', left[1])
-return {1, bytes}
+return bytes

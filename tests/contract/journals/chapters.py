@@ -17,7 +17,7 @@ from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ChapterUnavailable
 from mqtune.core.timing import Timing
-from mqtune.journal import JOURNAL_FILE, Chapter, Entry, Journal, JournalFile, cut_chapters, keep_chapter
+from mqtune.journal import JOURNAL_FILE, Chapter, DriverState, Entry, Journal, JournalFile, cut_chapters, keep_chapter
 
 #: The bytes of a chapter: some entries of those that are written here.
 SIZE = 200
@@ -60,7 +60,7 @@ class ChapterContract(InWorld):
             for _, cut in zip(range(count), found, strict=False):
                 keep_chapter(store, cut)
                 chapters = driver.chapters()
-                assert driver.trim(cut.chapter, chapters[-1].last if chapters else "")
+                assert driver.trim(cut.chapter, chapters[-1].last if chapters else "") is not None
             return driver.chapters()
 
         return move
@@ -109,20 +109,19 @@ class ChapterContract(InWorld):
         found = cuts(driver, tmp_path)
         for cut in found:
             keep_chapter(store, cut)
-        driver.lock("driver-1", "", LONG_S)
-        before = driver.size
+        before = driver.heartbeat("driver-1", LONG_S, DriverState()).journal_bytes
+        left = before - found[0].chapter.size
 
-        assert driver.trim(found[1].chapter, "") is False
-        assert driver.trim(found[0].chapter, "") is True
-        assert driver.trim(found[0].chapter, "") is True
-        assert driver.size == before - found[0].chapter.size
-        assert driver.trim(found[2].chapter, found[1].chapter.last) is False
-        assert driver.trim(found[1].chapter, "") is False
+        assert driver.trim(found[1].chapter, "") is None
+        assert driver.trim(found[0].chapter, "") == left
+        assert driver.trim(found[0].chapter, "") == left
+        assert driver.trim(found[2].chapter, found[1].chapter.last) is None
+        assert driver.trim(found[1].chapter, "") is None
         assert driver.chapters() == [found[0].chapter]
 
-        assert driver.trim(found[1].chapter, found[0].chapter.last) is True
-        driver.lock("driver-1", "", LONG_S)
-        assert driver.size == before - found[0].chapter.size - found[1].chapter.size
+        left -= found[1].chapter.size
+        assert driver.trim(found[1].chapter, found[0].chapter.last) == left
+        assert driver.heartbeat("driver-1", LONG_S, DriverState()).journal_bytes == left
         assert entries(driver) == filled
 
     def test_what_is_put_back_goes_on_behind_the_chapters(
@@ -143,8 +142,8 @@ class ChapterContract(InWorld):
             assert found[-1].data == closed("finished")
             assert reader.first() == filled[0]
             assert all(reader.holds(entry.id) for entry in found)
-        driver.lock("driver-1", "", LONG_S)
-        assert driver.size == sum(len(entry.data) for entry in (*behind, found[-1]))
+        server = driver.heartbeat("driver-1", LONG_S, DriverState())
+        assert server.journal_bytes == sum(len(entry.data) for entry in (*behind, found[-1]))
 
     @pytest.mark.parametrize("how", ["lost", "damaged", "another's", "not there"])
     def test_a_chapter_that_can_not_be_read_is_named_and_what_is_behind_it_can_be_read(

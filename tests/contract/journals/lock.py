@@ -30,7 +30,7 @@ from contract.journals.world import (
 from mqtune.core.errors import DriverFenced, NameTaken
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal import Assignment, Claim, Grant, Journal, Order
+from mqtune.journal import Assignment, Claim, DriverState, Grant, Journal, Order
 
 
 class LockContract(InWorld):
@@ -46,6 +46,7 @@ class LockContract(InWorld):
         "order nothing": lambda journal: journal.order([]),
         "drop": lambda journal: journal.drop_checkpoints([HELD], dropped(HELD)),
         "erase": lambda journal: journal.erase([ONE]),
+        "heartbeat": lambda journal: journal.heartbeat("old", LONG_S, DriverState()),
     }
 
     @pytest.mark.parametrize("write", DRIVER_WRITES)

@@ -22,7 +22,7 @@ from contract.journals.world import (
 )
 
 from mqtune.core.trial import UNDRIVEN, Intent
-from mqtune.journal import Claim, Journal, OnLoss, Order
+from mqtune.journal import Claim, DriverState, Journal, OnLoss, Order
 
 _WAITS = Claim(TWO, 1, "token-0002-1")
 
@@ -34,8 +34,8 @@ class LossContract(InWorld):
     def lose(world: World, policy: Any, *, grace_s: float = 0.0, by: str = "death") -> tuple[Journal, Claim]:
         """Return a worker's journal and its claim on trial 0001; trial 0002 waits, and the driver is gone."""
         driver, worker = world.journal(), world.journal()
-        driver.on_loss = OnLoss(policy, grace_s)
         driver.lock("driver-1", "process 1 on head", LONG_S)
+        driver.heartbeat("driver-1", LONG_S, DriverState(OnLoss(policy, grace_s)))
         held = LossContract.start(driver, worker)
         driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
         if by == "death":
@@ -90,8 +90,8 @@ class LossContract(InWorld):
     def test_when_a_driver_comes_all_goes_on_by_what_that_one_says(self, world: World) -> None:
         worker, held = self.lose(world, "stop")
         heir = world.journal()
-        heir.on_loss = OnLoss("finish")
         heir.lock("driver-2", "process 2 on head", LONG_S)
+        heir.heartbeat("driver-2", LONG_S, DriverState(OnLoss("finish")))
 
         assert worker.renew([held], LONG_S) == [""]
         assert not isinstance(self.claim_other(worker), str)
@@ -101,8 +101,8 @@ class LossContract(InWorld):
 
     def test_what_the_driver_wanted_of_an_attempt_counts_when_it_is_gone(self, world: World) -> None:
         driver, worker = world.journal(), world.journal()
-        driver.on_loss = OnLoss("stop")
         driver.lock("driver-1", "process 1 on head", LONG_S)
+        driver.heartbeat("driver-1", LONG_S, DriverState(OnLoss("stop")))
         held, other = self.start(driver, worker), self.start(driver, worker, TWO)
         driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended())
         driver.order([Order.go(TWO, 1, 3)])

@@ -27,7 +27,7 @@ from contract.journals.world import (
 
 from mqtune.core.events import Reports, decode_event
 from mqtune.core.trial import Intent, TrialId
-from mqtune.journal import FENCED, GAP, WAIT, Claim, Journal, Order, Segment
+from mqtune.journal import FENCED, GAP, WAIT, Claim, DriverState, Journal, Order, Segment
 
 
 class ReportContract(InWorld):
@@ -119,8 +119,7 @@ class ReportContract(InWorld):
 
     @staticmethod
     def limit(driver: Journal, most_bytes: int) -> None:
-        driver.most_bytes = most_bytes
-        driver.lock("driver-1", "process 1 on head", LONG_S)
+        driver.heartbeat("driver-1", LONG_S, DriverState(most_bytes=most_bytes))
 
     @staticmethod
     def size_of(journal: Journal) -> int:
@@ -137,9 +136,9 @@ class ReportContract(InWorld):
         worker.saved(held, {HELD: saved(HELD)})
         worker.end(held, ended())
 
-        driver.lock("driver-1", "process 1 on head", LONG_S)
+        server = driver.heartbeat("driver-1", LONG_S, DriverState())
 
-        assert driver.size == self.size_of(driver) > 0
+        assert server.journal_bytes == self.size_of(driver) > 0
 
     def test_a_full_journal_takes_what_comes_and_has_each_attempt_that_goes_on_wait_with_more(
         self, driver: Journal, worker: Journal, held: Claim

@@ -14,7 +14,7 @@ from waiting import eventually
 
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd
-from mqtune.services.health import HealthCheck
+from mqtune.services.health.check import HealthCheck
 from mqtune.worker import RunResult
 from mqtune.worker.ports import AttemptHere
 

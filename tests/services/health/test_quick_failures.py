@@ -12,7 +12,7 @@ from impaired import reasons
 
 from mqtune.core.timing import Timing
 from mqtune.journal import BROKEN_S, MemoryJournal, MemoryServer
-from mqtune.services.health import IN_A_ROW, LONGEST_PAUSE_S, QuickFailures
+from mqtune.services.health.quick_failures import IN_A_ROW, LONGEST_PAUSE_S, QuickFailures
 from mqtune.worker import Impairments
 
 TIMING: Final = Timing()

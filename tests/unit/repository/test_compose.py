@@ -24,7 +24,7 @@ from mqtune.cli import group, settings_from_environment
 from mqtune.core.errors import BrokerRefused, BrokerUnavailable, NoServer
 from mqtune.core.resources import Resources
 from mqtune.journal import RedisClient, connect
-from mqtune.services import worker_app
+from mqtune.services.worker import worker_app
 from mqtune.trainable import KEY_VARIABLE
 from mqtune.worker import ADVERTISE, GRACE_S, WorkerSettings, shutdown_s
 

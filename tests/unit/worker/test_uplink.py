@@ -19,7 +19,7 @@ from mqtune.core.errors import BrokerFull, BrokerUnavailable
 from mqtune.core.events import START, AttemptStarted, CheckpointSaved, DecisionTaken, Reports, TrialStaged, decode_event
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Action, CheckpointId, Intent, TrialId
-from mqtune.journal import GAP, Answer, Assignment, Claim, Grant, MemoryJournal, MemoryServer, Segment
+from mqtune.journal import GAP, Answer, Assignment, Claim, DriverState, Grant, MemoryJournal, MemoryServer, Segment
 from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.worker import READ_BYTES, Stream, Uplink
 
@@ -318,8 +318,7 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
 
 
 def limited(book: Book, most_bytes: int) -> None:
-    book.most_bytes = most_bytes
-    book.lock("driver", "a test", 60)
+    book.heartbeat("driver", 60, DriverState(most_bytes=most_bytes))
 
 
 @pytest.mark.parametrize("how", ["it has ended", "it is to end", "it is told to end"])

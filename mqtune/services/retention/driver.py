@@ -1,22 +1,19 @@
-"""Moves the oldest entries of a journal from its server into chapters in the experiment's store."""
+"""The driver's part of retention: moves the oldest entries of a journal from its server into chapters in the store."""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, NamedTuple
 
 from mqtune.checkpoints import CheckpointStore
 from mqtune.checkpoints.files import sync
 from mqtune.core.background import Background
-from mqtune.core.clock import Clock
 from mqtune.core.errors import MqtuneError
-from mqtune.core.timing import Timing
-from mqtune.journal.base import Chapter
-from mqtune.journal.chapters import chapter_bytes, cut_chapters, keep_chapter
-from mqtune.journal.copy import entries_of
-from mqtune.journal.restore import Restorer
+from mqtune.driver import DriverAction
+from mqtune.driver.ports import DriverHost, DriverService
+from mqtune.journal import Chapter, ServerState, chapter_bytes, cut_chapters, entries_of, keep_chapter
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +33,7 @@ class _Written(NamedTuple):
     before: str
 
 
-class Trimmer:
+class Trimmer(DriverService):
     """Has a server keep the newest entries of a journal only, where the experiment has a store that others reach.
 
     Files are written in a thread of its own, from the driver's copy, which is flushed to disk before. So nothing leaves
@@ -44,17 +41,13 @@ class Trimmer:
     file and its ``trim`` changes nothing: the next one makes the same file.
 
     Args:
-        restorer: has the journal, and puts it back.
-        copy: the driver's copy.
-        clock: by which the store is tried again.
+        host: the driver, whose journal has a store for chapters.
     """
 
-    def __init__(self, restorer: Restorer, copy: Path, clock: Clock, timing: Timing = Timing()) -> None:
-        self._restorer = restorer
-        self._journal = restorer.journal
-        self._copy = copy
-        self._clock = clock
-        self._timing = timing
+    def __init__(self, host: DriverHost) -> None:
+        self._host = host
+        self._journal = host.restorer.journal
+        self.due = host.clock.monotonic() + host.timing.keep_lock_s
         self._writing = Background("mqtune-chapters")
         self._written: SimpleQueue[_Written] = SimpleQueue()
         #: Where the copy goes on behind the last chapter, and the last entry of that; None where that is to be found
@@ -69,24 +62,30 @@ class Trimmer:
         """Whether chapters are being written."""
         return self._writing.is_behind
 
-    def look(self, *, is_full: bool = False) -> None:
+    def tick(self) -> Sequence[DriverAction]:
         """Have readers find new chapters, and begin to write more if the server has too much.
 
-        A server that *is_full* keeps less of a journal than any other.
+        A full server keeps less of a journal than any other.
         """
+        self.due = self._host.clock.monotonic() + self._host.timing.keep_lock_s
+        self._look()
+        return ()
+
+    def _look(self) -> None:
         store = self._journal.chapter_store
         if store is None or self.is_busy:
             return
         self._trim()
-        size = chapter_bytes(self._journal.most_bytes)
-        if is_full:
-            size = min(size, max(_LEAST_BYTES, self._journal.size // _OF_JOURNAL))
-        now = self._clock.monotonic()
-        if self._journal.size < _MOST * size or now < self._retry_at:
+        journal_bytes, most_bytes, _ = self._host.heartbeat.room
+        size = chapter_bytes(most_bytes)
+        if self._host.is_full():
+            size = min(size, max(_LEAST_BYTES, journal_bytes // _OF_JOURNAL))
+        now = self._host.clock.monotonic()
+        if journal_bytes < _MOST * size or now < self._retry_at:
             return
-        self._retry_at = now + self._timing.trim_retry_s if self._problem else now
+        self._retry_at = now + self._host.timing.trim_retry_s if self._problem else now
         # Whatever comes meanwhile is more.
-        most = self._journal.size - _KEPT * size
+        most = journal_bytes - _KEPT * size
         self._writing.start()
         self._writing.tell(lambda: self._write(store, size, most))
 
@@ -100,9 +99,12 @@ class Trimmer:
                 chapter, before = self._written.get_nowait()
             except Empty:
                 return
-            if not self._restorer.surely(lambda: self._journal.trim(chapter, before)):  # noqa: B023 - called at once
+            left = self._host.restorer.surely(lambda: self._journal.trim(chapter, before))  # noqa: B023 - called at once
+            if left is None:
                 # The journal was put back, or set back: its chapters are others.
                 self._at = None
+            else:
+                self._host.heartbeat.server = ServerState(left)
 
     def _write(self, store: CheckpointStore, size: int, most: int) -> None:
         """Write chapters of *most* bytes together, at most.
@@ -111,9 +113,9 @@ class Trimmer:
         """
         try:
             # What the system has not written yet is lost with the machine.
-            sync(str(self._copy))
+            sync(str(self._host.copy))
             offset, before = self._at or self._find()
-            for cut in cut_chapters(self._copy, offset, size):
+            for cut in cut_chapters(self._host.copy, offset, size):
                 if (most := most - cut.chapter.size) < 0:
                     break
                 keep_chapter(store, cut)
@@ -144,8 +146,13 @@ class Trimmer:
         if not chapters:
             return 0, ""
         last = chapters[-1].last
-        with self._copy.open("rb") as file:
+        with self._host.copy.open("rb") as file:
             found = next((end for entry, end in entries_of(file) if entry.id == last), None)
         if found is None:
-            raise MqtuneError(f"{self._copy} lacks the entry {last}, with which the last chapter ends")
+            raise MqtuneError(f"{self._host.copy} lacks the entry {last}, with which the last chapter ends")
         return found, last
+
+
+def for_driver(host: DriverHost) -> Sequence[DriverService]:
+    """Return what trims the journal, where it has a store that others reach."""
+    return (Trimmer(host),) if host.restorer.journal.chapter_store is not None else ()

@@ -158,10 +158,10 @@ def test_a_driver_that_begins_on_an_emptied_server_puts_back_what_is_behind_the_
     before, ids = everything(bench), store.ids()
     set_back(bench.server)
     journal = MemoryJournal(bench.server, NAME)
-    journal.chapter_store, journal.most_bytes = store, int(JOURNAL_MB * 10**6)
+    journal.chapter_store = store
     journal.lock("later", "", 10.0)
 
-    bring_back(journal, JournalFile(bench.folder / JOURNAL_FILE), at=1.0)
+    bring_back(journal, JournalFile(bench.folder / JOURNAL_FILE), at=1.0, most_bytes=int(JOURNAL_MB * 10**6))
 
     assert everything(bench)[: len(before)] == before
     assert on_server(bench) < 3 * SIZE

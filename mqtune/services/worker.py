@@ -1,0 +1,29 @@
+"""The services of a worker, in the order in which their hooks are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from mqtune.services.health import worker as health
+from mqtune.worker import WorkerSettings
+from mqtune.worker.ports import MakeServices, WorkerHost, WorkerService
+
+if TYPE_CHECKING:
+    from mqtune.worker import TrialApp
+
+SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerService]], ...]] = (health.for_worker,)
+
+
+def worker_services(settings: WorkerSettings) -> MakeServices:
+    """Return what makes the services of a worker with these settings."""
+    return lambda host: tuple(chain.from_iterable(make(host, settings) for make in SERVICES))
+
+
+def worker_app(settings: WorkerSettings) -> TrialApp:
+    """Return the Celery app of a worker with all services; ``celery -A`` takes it, and so does Flower."""
+    # Celery's import takes half a second, and the worker of a run on one machine does without.
+    from mqtune.worker import create_app  # noqa: PLC0415
+
+    return create_app(settings, worker_services(settings))

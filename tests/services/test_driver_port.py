@@ -1,0 +1,92 @@
+"""The port between a driver and its services: hooks in order, and an error in one ends no round and is a reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import pytest
+from bench import Clock
+
+from mqtune.core.events import Event
+from mqtune.driver import DriverAction
+from mqtune.driver.ports import PAUSE_S, DriverHooks, DriverService
+
+EVENT = cast("Event", object())
+
+
+class Told(DriverService):
+    """Notes its calls, wants an action in each, and fails in the hooks that are broken."""
+
+    def __init__(self, name: str, calls: list[str], broken: str = "", due: float = 5.0) -> None:
+        self.name, self.calls, self.broken, self.due = name, calls, broken, due
+
+    def note(self, hook: str) -> DriverAction:
+        self.calls.append(f"{self.name} {hook}")
+        if hook == self.broken:
+            raise RuntimeError(f"no {hook}")
+        return cast("DriverAction", f"{self.name} {hook}")
+
+    def hear(self, event: Event) -> Sequence[DriverAction]:
+        return (self.note("hear"),)
+
+    def tick(self) -> Iterator[DriverAction]:
+        self.due = math.inf
+        yield self.note("tick")
+
+    def close(self) -> None:
+        self.note("close")
+
+
+def test_hooks_are_called_in_order_when_they_are_due_and_close_in_the_other() -> None:
+    calls: list[str] = []
+    clock = Clock()
+    clock.now = 0.0
+    hooks = DriverHooks([Told("first", calls), DriverService(), Told("second", calls, due=9.0)], clock)
+
+    assert hooks.hear(EVENT) == ["first hear", "second hear"]
+    assert (hooks.due, [*hooks.tick()]) == (5.0, [])
+    clock.now = 5.0
+    assert [*hooks.tick()] == ["first tick"]
+    assert hooks.due == 9.0
+    clock.now = 9.0
+    assert [*hooks.tick()] == ["second tick"]
+    hooks.close()
+
+    assert calls[-2:] == ["second close", "first close"]
+    assert (hooks.due, hooks.reason) == (math.inf, "")
+
+
+@pytest.mark.parametrize("broken", ["hear", "tick", "close"])
+def test_a_service_that_fails_is_a_reason_costs_no_other_its_call_and_is_called_again_later(
+    broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[str] = []
+    clock = Clock()
+    clock.now = 5.0
+    first = Told("first", calls, broken)
+    hooks = DriverHooks([first, Told("second", calls)], clock)
+
+    wanted = [*hooks.hear(EVENT), *hooks.tick()]
+    hooks.close()
+
+    # Behind an error a service is left alone for a while.
+    of_first = ["first hear"] * (broken != "hear") + ["first tick"] * (broken == "close")
+    assert sorted(wanted) == [*of_first, "second hear", "second tick"]
+    assert hooks.reason == f"service Told failed: no {broken}"
+    assert [each.getMessage() for each in caplog.records] == ["service Told of this driver failed; the driver goes on"]
+    first.broken, first.due = "", 5.0
+    assert hooks.due == 5.0 + PAUSE_S
+    clock.now += PAUSE_S
+    assert [*hooks.tick()] == ["first tick"]
+    assert hooks.reason == ""
+
+
+def test_what_a_service_holds_up_is_a_reason_for_people() -> None:
+    service = DriverService()
+    hooks = DriverHooks([DriverService(), service])
+
+    service.reason = "no trial begins on Sundays"
+
+    assert hooks.reason == "no trial begins on Sundays"

@@ -1,0 +1,116 @@
+"""The kernel knows no service, services meet it at its ports and facades, and each can be taken out."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pages import ROOT
+from test_layers import imports_of
+
+PACKAGE: Final = ROOT / "mqtune"
+SERVICES: Final = sorted(path.name for path in (PACKAGE / "services").iterdir() if (path / "__init__.py").is_file())
+#: What a service imports of these folders is their facade or their port.
+KERNEL: Final = ("backends", "driver", "journal", "trainable", "worker")
+#: Who puts driver or worker and services together.
+ROOTS: Final = {"tuner.py", "cli/worker.py"}
+
+
+def kernel_that_imports_services(root: Path) -> list[str]:
+    return [
+        str(each)
+        for each in imports_of(root)
+        if each.module.startswith("mqtune.services")
+        and not each.file.startswith("services/")
+        and each.file not in ROOTS
+    ]
+
+
+def services_beside_the_ports(root: Path) -> Iterator[str]:
+    """Yield the imports of services that are neither a port, a facade, nor a service that the docstring names."""
+    for each in imports_of(root):
+        found = re.match(r"services/(\w+)/", each.file)
+        parts = each.module.split(".")[1:]
+        if found is None or each.module.partition(".")[0] != "mqtune":
+            continue
+        if parts[0] in KERNEL and (root / "/".join(parts[:2])).with_suffix(".py").is_file() and parts[1] != "ports":
+            yield str(each)
+        if parts[0] == "services" and parts[1] != found[1]:
+            doc = (root / "services" / found[1] / "__init__.py").read_text()
+            if f"``{parts[1]}``" not in doc:
+                yield str(each)
+
+
+def test_the_kernel_imports_no_service_and_services_meet_it_at_ports_and_facades() -> None:
+    assert kernel_that_imports_services(PACKAGE) == []
+    assert [*services_beside_the_ports(PACKAGE)] == []
+
+
+def test_such_imports_are_found(tmp_path: Path) -> None:
+    for file, text in {
+        "worker/runtime.py": "from mqtune.services.health import check",
+        "worker/ports.py": "",
+        "services/health/__init__.py": '"""It needs ``usage``."""',
+        "services/health/worker.py": (
+            "import mqtune.services.usage.worker\nfrom mqtune.worker import ports\nimport mqtune.worker.runtime\nimport mqtune.services.logs.worker"
+        ),
+    }.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+
+    assert kernel_that_imports_services(tmp_path) == ["worker/runtime.py:1 imports mqtune.services.health.check"]
+    assert [*services_beside_the_ports(tmp_path)] == [
+        "services/health/worker.py:3 imports mqtune.worker.runtime",
+        "services/health/worker.py:4 imports mqtune.services.logs.worker",
+    ]
+
+
+SCRIPT: Final = """
+import sys
+import mqtune
+
+def train(config):
+    for step in range(3):
+        mqtune.report({"loss": config["lr"] / (step + 1)})
+
+if __name__ == "__main__":
+    results = mqtune.Tuner(
+        train, {"lr": mqtune.uniform(0, 1)}, metric="loss", mode="min", max_trials=3, name="without", run=mqtune.RunOptions(progress=False)
+    ).run()
+    print([trial.status.value for trial in results.trials], len([*results.reports()]))
+    print(*sorted(name for name in sys.modules if name.startswith("mqtune.services.")))
+"""
+
+
+def taken_out(service: str, folder: Path) -> Path:
+    """Copy the package to a folder, without a service: its folder, and the lines that name it in the two lists."""
+    shutil.copytree(PACKAGE, folder / "mqtune", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.rmtree(folder / "mqtune" / "services" / service)
+    for side in ("driver", "worker"):
+        path = folder / "mqtune" / "services" / f"{side}.py"
+        text = re.sub(rf"^from mqtune\.services\.{service} import .*\n", "", path.read_text(), flags=re.MULTILINE)
+        path.write_text(re.sub(rf"\b{service}\.for_{side},?", "", text))
+    return folder
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_without_a_service_trials_run_all_the_same(service: str, tmp_path: Path) -> None:
+    place = taken_out(service, tmp_path / "package")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(place), "MQTUNE_HOME": str(tmp_path / "home")}
+
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+
+    assert done.returncode == 0, done.stderr
+    trials, imported = done.stdout.splitlines()
+    assert trials == "['COMPLETED', 'COMPLETED', 'COMPLETED'] 9"
+    assert f"mqtune.services.{service}" not in imported
