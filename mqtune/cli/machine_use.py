@@ -34,7 +34,7 @@ def uses_on(url: str | None, workers: Collection[tuple[str, str]]) -> Uses:
     if url is None or not workers:
         return {}
     from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.usage import UsageBoard  # noqa: PLC0415
+    from mqtune.services.usage.board import UsageBoard  # noqa: PLC0415
 
     with (
         contextlib.suppress(MqtuneError),

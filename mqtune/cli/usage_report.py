@@ -20,7 +20,7 @@ from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.text import printable
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile, is_written
 from mqtune.results.experiments import created_event, first_events, saved_experiments
-from mqtune.results.usage import JournalUse, Used
+from mqtune.services.usage.totals import JournalUse, Used
 
 _HOUR_S: Final = 3_600.0
 _J_PER_KWH: Final = 3.6e6

@@ -98,7 +98,6 @@ if TYPE_CHECKING:
         Submissions as Submissions,
         SubmissionState as SubmissionState,
     )
-    from mqtune.journal.usage import UsageBoard as UsageBoard
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
@@ -159,6 +158,5 @@ _NAMES = {
     "room": ("Room",),
     "sentinel": ("Sentinels",),
     "submissions": ("MOST_SHORT", "SubmissionState", "Submissions"),
-    "usage": ("UsageBoard",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -7,13 +7,17 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from mqtune.services.health import worker as health
+from mqtune.services.usage import worker as usage
 from mqtune.worker import WorkerSettings
 from mqtune.worker.ports import MakeServices, WorkerHost, WorkerService
 
 if TYPE_CHECKING:
     from mqtune.worker import TrialApp
 
-SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerService]], ...]] = (health.for_worker,)
+SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerService]], ...]] = (
+    health.for_worker,
+    usage.for_worker,
+)
 
 
 def worker_services(settings: WorkerSettings) -> MakeServices:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         SlotPlan as SlotPlan,
         find_gpu_memory as find_gpu_memory,
         find_gpus as find_gpus,
+        in_gb as in_gb,
         plan_slots as plan_slots,
         usable_cpus as usable_cpus,
     )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         Ending as Ending,
         RunResult as RunResult,
         broken_device as broken_device,
+        exceeded as exceeded,
     )
     from mqtune.worker.privileges import become as become, home_of as home_of, without_secrets as without_secrets
     from mqtune.worker.processes import (
@@ -92,12 +94,6 @@ if TYPE_CHECKING:
     )
     from mqtune.worker.threads import guarded as guarded
     from mqtune.worker.uplink import READ_BYTES as READ_BYTES, Stream as Stream, Uplink as Uplink
-    from mqtune.worker.usage import (
-        ProcessUse as ProcessUse,
-        Sample as Sample,
-        UsageMeter as UsageMeter,
-        UsageSampler as UsageSampler,
-    )
     from mqtune.worker.zygotes import (
         Gone as Gone,
         ZygoteDied as ZygoteDied,
@@ -118,6 +114,7 @@ _NAMES = {
         "TOLERANCE_BYTES",
         "find_gpu_memory",
         "find_gpus",
+        "in_gb",
         "plan_slots",
         "usable_cpus",
     ),
@@ -130,7 +127,7 @@ _NAMES = {
     "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
     "late_imports": ("LateImports",),
     "logs": ("LogLimits", "LogServer", "Logs", "open_log"),
-    "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
+    "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device", "exceeded"),
     "privileges": ("become", "home_of", "without_secrets"),
     "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter"),
     "retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),
@@ -153,7 +150,6 @@ _NAMES = {
     "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "Slot", "Slots", "ZygoteFinder"),
     "threads": ("guarded",),
     "uplink": ("READ_BYTES", "Stream", "Uplink"),
-    "usage": ("ProcessUse", "Sample", "UsageMeter", "UsageSampler"),
     "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -27,12 +27,12 @@ from mqtune.worker.control_pipe import ControlPipe, parse_count
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult, noise
+from mqtune.worker.ports import NO_HOOKS, WorkerHooks
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.seats import Address, claim_seat
 from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_again
 from mqtune.worker.uplink import Stream, Uplink, Wake
-from mqtune.worker.usage import UsageMeter
 from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
 
 logger = logging.getLogger(__name__)
@@ -85,6 +85,7 @@ class WorkerServices:
         zygotes: finds the zygote that runs an attempt.
         memory_kills: counts the processes that the system killed for memory.
         wake_consumer: has the next task fetched while a trial ends.
+        hooks: tell the worker's services of attempts.
     """
 
     name: str
@@ -101,6 +102,7 @@ class WorkerServices:
     zygotes: ZygoteFinder
     memory_kills: MemoryKills
     wake_consumer: Callable[[], None]
+    hooks: WorkerHooks = NO_HOOKS
 
 
 class AttemptRun:
@@ -123,8 +125,6 @@ class AttemptRun:
         self._gives_back = False
         self.definition = definition = here.definition
         self._reuses = bool(definition.get("reuse"))
-        #: What it uses of its machine.
-        self.meter = UsageMeter(services.timing)
         #: The number of its slot, and that one's devices; -1 and empty until it has one.
         self.slot = -1
         self.devices: tuple[str, ...] = ()
@@ -189,6 +189,11 @@ class AttemptRun:
         """The number of its process; None while there is none."""
         process = self._process
         return process[1] if process is not None else None
+
+    @property
+    def waited_s(self) -> float:
+        """For how long its data has waited for the server so far."""
+        return self.stream.waited_s if self.stream is not None else 0.0
 
     @property
     def has_reported(self) -> bool:
@@ -563,9 +568,9 @@ class AttemptRun:
                 self.pid = pid
                 self._worker.slots.back_off.note_done("started")
                 self.began_at = self.began_at or time.monotonic()
-                self.meter.begin(self.began_at)
                 with self._lock:
                     self._process = zygote, pid
+                self._worker.hooks.started(self)
                 if self._intent is not Intent.RUN:
                     zygote.tell(pid)
                 gone = self._watch(zygote, pid)
@@ -716,7 +721,7 @@ class AttemptRun:
             retired=self._retirement(failed=said is not None and said["end"] == AttemptEnd.FAILED.value),
             stdout_tail=self._worker.logs.end(stdout, ending.tail_bytes),
             stderr_tail=self._worker.logs.end(stderr, ending.tail_bytes),
-            usage=self.meter.final(self.stream.waited_s if self.stream is not None else 0.0),
+            usage=self._worker.hooks.measured(self),
         )
 
 

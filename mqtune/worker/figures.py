@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mqtune.journal.room import Room
 
@@ -34,10 +34,10 @@ class WorkerFigures:
     busy: int
     ended: Mapping[tuple[str, str], int]
     heartbeat_at: float
-    gpu_memory: Mapping[str, float]
-    gpu_load: Mapping[str, float]
-    gpu_power: Mapping[str, float]
     redis: Room | None
+    gpu_memory: Mapping[str, float] = field(default_factory=dict)
+    gpu_load: Mapping[str, float] = field(default_factory=dict)
+    gpu_power: Mapping[str, float] = field(default_factory=dict)
 
 
 #: Returns a worker's figures; None before it has started. Any thread may call it.

@@ -7,9 +7,9 @@ in their order. docs/adr/0009-ports.md says which hook is called when, and what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from mqtune.core.clock import Clock
 from mqtune.core.timing import Timing
@@ -18,7 +18,7 @@ from mqtune.journal.connection import RedisClient
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.outcome import RunResult
-from mqtune.worker.threads import Step
+from mqtune.worker.threads import Step as Step
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +61,21 @@ class AttemptHere(Protocol):
     @property
     def is_gang(self) -> bool:
         """Whether it has several seats."""
+
+    @property
+    def process(self) -> int | None:
+        """The number of its process; None while there is none."""
+
+    @property
+    def gpu_memory_bytes(self) -> int:
+        """How much of a GPU's memory it asks for, where trials share GPUs by that; 0 where that is not known."""
+
+    @property
+    def waited_s(self) -> float:
+        """For how long its data has waited for the server so far."""
+
+    def fail(self, error_type: str, error: str) -> None:
+        """Kill its processes and fail it, for this reason."""
 
     @property
     def is_running(self) -> bool:
@@ -124,11 +139,22 @@ class WorkerService:
         """
         return True
 
+    def started(self, run: AttemptHere) -> None:
+        """Hear that an attempt has a process, perhaps a second one."""
+
     def renewed(self, run: AttemptHere) -> None:
         """Hear that the lease of an attempt was renewed."""
 
+    def measured(self, run: AttemptHere) -> Mapping[str, float]:
+        """Return numbers that go into the journal with the end of an attempt, whose processes are gone."""
+        return {}
+
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Hear how an attempt has ended, before its slot is free."""
+
+    def figures(self) -> Mapping[str, Mapping[str, float]]:
+        """Return fields of ``WorkerFigures``, by device, for whoever watches the worker. It may take seconds."""
+        return {}
 
     def drain(self) -> None:
         """Hear, perhaps several times, that the worker starts nothing more. It must return immediately."""
@@ -176,9 +202,25 @@ class WorkerHooks:
         for service in self._services:
             yield from service.tick()
 
+    def started(self, run: AttemptHere) -> None:
+        """Tell that an attempt has a process."""
+        self._each(lambda service: service.started(run))
+
     def renewed(self, run: AttemptHere) -> None:
         """Tell that a lease was renewed."""
         self._each(lambda service: service.renewed(run))
+
+    def measured(self, run: AttemptHere) -> dict[str, float]:
+        """Return the numbers that go into the journal with an attempt's end."""
+        found: dict[str, float] = {}
+        self._each(lambda service: found.update(service.measured(run)))
+        return found
+
+    def figures(self) -> dict[str, Mapping[str, float]]:
+        """Return what the services add to the worker's figures."""
+        found: dict[str, Mapping[str, float]] = {}
+        self._each(lambda service: found.update(service.figures()))
+        return found
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Tell how an attempt has ended."""
@@ -198,3 +240,7 @@ class WorkerHooks:
                 call(service)
             except Exception:
                 logger.exception("service %s of this worker failed; the worker goes on", type(service).__name__)
+
+
+#: The hooks of a worker without services.
+NO_HOOKS: Final = WorkerHooks(())

@@ -39,7 +39,6 @@ from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal, renew_all, room_of
 from mqtune.journal.room import Room
-from mqtune.journal.usage import UsageBoard
 from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
@@ -59,7 +58,6 @@ from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
 from mqtune.worker.slots import Slots, ZygoteFinder
 from mqtune.worker.threads import Step, guarded
 from mqtune.worker.uplink import Uplink
-from mqtune.worker.usage import UsageSampler
 
 logger = logging.getLogger(__name__)
 
@@ -171,9 +169,6 @@ class WorkerRuntime:
                 )
             )
         )
-        self._usage = UsageSampler(
-            name, plan, GpuProbe(timing=timing), lambda: self.running, UsageBoard(client), timing
-        )
         most_bytes = memory_limit() * UNUSED_IMPORTERS_SHARE
         self._slots = Slots(
             plan, log_root, self._impairments, self._memory, self._hooks.guards, most_bytes=most_bytes, timing=timing
@@ -197,6 +192,7 @@ class WorkerRuntime:
             zygotes=ZygoteFinder(name, code_root, log_root, self._bundles),
             memory_kills=MemoryKills(find_counter()),
             wake_consumer=wake_consumer,
+            hooks=self._hooks,
         )
         self._log_server = LogServer(name, self.services.logs, lambda experiment: LogExchange(client, experiment))
         self._drivers = (
@@ -269,12 +265,7 @@ class WorkerRuntime:
         return [Impairment(WHOLE_WORKER, "leaving", text, "it is started again", self._left_at)]
 
     def figures(self) -> WorkerFigures:
-        """Return what the worker does now; with devices the driver is asked about them, which may take seconds."""
-        devices = sorted({device for slot in self.plan.devices for device in slot})
-        uses = self._usage.use(devices) if devices else {}
-        percent, used, watts = (
-            {d: value for d, use in uses.items() if (value := use[at]) is not None} for at in range(3)
-        )
+        """Return what the worker does now, which may take seconds."""
         return WorkerFigures(
             worker=self.name,
             slots=len(self._slots.all),
@@ -282,10 +273,8 @@ class WorkerRuntime:
             busy=len(self.running),
             ended=dict(self._ended),
             heartbeat_at=self._heartbeat_at,
-            gpu_memory=used,
-            gpu_load=percent,
-            gpu_power=watts,
             redis=self._room(),
+            **self._hooks.figures(),
         )
 
     def _room(self) -> Room | None:
@@ -557,7 +546,6 @@ class WorkerRuntime:
         self._slots.end()
         self._slots.close()
         self._hooks.close()
-        self._usage.close()
         self.services.uplink.close()
         self._log_server.close()
         self.services.logs.close()
@@ -600,10 +588,9 @@ class WorkerRuntime:
     def _looks(self) -> Iterator[Step]:
         """Yield the steps of each round.
 
-        Sample what trials use, look at impaired devices, close unused importers, and reap orphans.
+        Look at impaired devices, close unused importers, reap orphans, and take the steps of services.
         """
         while not self.closing.wait(self._timing.round_s):
-            yield self._usage.sample
             yield from self._impairments.looks()
             yield partial(self._slots.trim, IMPORTER_IDLE_S)
             yield partial(reaper.clear, 0)

@@ -16,7 +16,7 @@ from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.resources import Resources, gpus_in
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import sound_usage
-from mqtune.journal.base import Entry, entry_time
+from mqtune.journal import Entry, entry_time
 
 _RESOURCES: Final = "resources"
 

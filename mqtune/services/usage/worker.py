@@ -1,8 +1,4 @@
-"""Samples what a worker's attempts use of its machine, and warns of attempts that leave a GPU idle.
-
-Samples go beside the reports, never with them: each is a key in Redis that expires, and the journal gets a few numbers
-when an attempt ends.
-"""
+"""The worker's part of usage: samples what attempts use, and warns of those that leave a GPU idle."""
 
 from __future__ import annotations
 
@@ -14,16 +10,16 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from mqtune.core.clock import Clock
 from mqtune.core.errors import AccessDenied
 from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
-from mqtune.journal.base import Claim, Journal
-from mqtune.journal.usage import UsageBoard
-from mqtune.trainable.process.descendants import children_of
-from mqtune.worker.devices import SlotPlan, in_gb
-from mqtune.worker.outcome import exceeded
+from mqtune.services.usage.board import UsageBoard
+from mqtune.trainable import children_of
+from mqtune.worker import GpuProbe, SlotPlan, WorkerSettings, exceeded, in_gb
+from mqtune.worker.ports import AttemptHere, Step, WorkerHost, WorkerService
 
 logger = logging.getLogger(__name__)
 
@@ -114,8 +110,6 @@ class UsageMeter:
     def __init__(self, timing: Timing = Timing()) -> None:
         self._timing = timing
         self._lock = threading.Lock()
-        #: When the process started, by ``time.monotonic``; None before that.
-        self.began_at: float | None = None
         #: When the last sample was taken, or the process started; None before that.
         self._at: float | None = None
         self._processes: ProcessUse | None = None
@@ -134,7 +128,7 @@ class UsageMeter:
         """Begin when the process has started; a second process of the same attempt changes nothing."""
         with self._lock:
             if self._at is None:
-                self._at = self.began_at = at
+                self._at = at
 
     def take(self, sample: Sample) -> list[str]:
         """Take a sample in, and return the devices that have stood idle for so long that it is time to warn.
@@ -236,27 +230,6 @@ class UsageMeter:
             return LiveUse(attempt, self._last.devices, cpus, memory_bytes, idle, self._figures())
 
 
-class Sampled(Protocol):
-    """An attempt, as far as it is sampled."""
-
-    journal: Journal
-    claim: Claim
-    meter: UsageMeter
-    devices: tuple[str, ...]
-    gpu_memory_bytes: int
-
-    def fail(self, error_type: str, error: str) -> None:
-        """Kill its processes and fail it, for this reason."""
-
-    @property
-    def process(self) -> int | None:
-        """The number of its process; None while there is none."""
-
-    @property
-    def has_reported(self) -> bool:
-        """Whether it has sent a report."""
-
-
 class UseQuery(Protocol):
     """Says how devices are used."""
 
@@ -270,14 +243,14 @@ class UseQuery(Protocol):
         """End; later questions get no answer."""
 
 
-class UsageSampler:
+class UsageSampler(WorkerService):
     """Samples the attempts that run.
 
     Args:
         worker: the worker's name.
         plan: the worker's slots.
         query: says how devices are used; one of its own, since a driver that is slow to say that must not delay trials.
-        running: returns the attempts that run.
+        attempts: returns the attempts that are here.
         board: where what they use is written.
     """
 
@@ -286,7 +259,7 @@ class UsageSampler:
         worker: str,
         plan: SlotPlan,
         query: UseQuery,
-        running: Callable[[], Iterable[Sampled]],
+        attempts: Callable[[], Iterable[AttemptHere]],
         board: UsageBoard,
         timing: Timing = Timing(),
         clock: Clock = time,
@@ -297,7 +270,9 @@ class UsageSampler:
         self._slots_of = Counter(device for devices in plan.devices for device in devices)
         self._shares_memory, self._is_strict = plan.offer.is_shared_by_memory, plan.is_strict
         self._query = query
-        self._running = running
+        self._attempts = attempts
+        #: The figures of each attempt that has had a process; they go with the attempt.
+        self._meters: WeakKeyDictionary[AttemptHere, UsageMeter] = WeakKeyDictionary()
         self._board = board
         self._may_write = True
 
@@ -308,13 +283,36 @@ class UsageSampler:
         """
         self._query.close()
 
-    def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
-        """Return how devices are used now, which may take seconds."""
-        return self._query.use(devices)
+    def started(self, run: AttemptHere) -> None:
+        """Begin to sample an attempt; a second process of it changes nothing."""
+        if run.began_at is not None:
+            self.meter_of(run).begin(run.began_at)
+
+    def meter_of(self, run: AttemptHere) -> UsageMeter:
+        """Return what makes the figures of an attempt."""
+        return self._meters.setdefault(run, UsageMeter(self._timing))
+
+    def measured(self, run: AttemptHere) -> Usage:
+        """Return the figures of an attempt whose processes have ended."""
+        return self.meter_of(run).final(run.waited_s)
+
+    def figures(self) -> dict[str, Mapping[str, float]]:
+        """Return how the worker's devices are used, for whoever watches it; the device driver may take seconds."""
+        devices = sorted(self._slots_of)
+        uses = self._query.use(devices) if devices else {}
+        named = zip(("gpu_load", "gpu_memory", "gpu_power"), range(3), strict=True)
+        return {
+            name: {device: value for device, use in uses.items() if (value := use[at]) is not None}
+            for name, at in named
+        }
+
+    def tick(self) -> tuple[Step, ...]:
+        """Return the step that samples."""
+        return (self.sample,)
 
     def sample(self) -> None:
         """Sample each attempt that has a process, and write what it uses."""
-        runs = [(run, pid) for run in self._running() if (pid := run.process) is not None]
+        runs = [(run, pid) for run in self._attempts() if (pid := run.process) is not None]
         devices = sorted({device for run, _ in runs for device in run.devices})
         uses = self._query.use(devices) if devices else {}
         there = self._query.processes(devices) if devices and self._shares_memory else {}
@@ -325,27 +323,27 @@ class UsageSampler:
                 # It has ended meanwhile: the device is nobody's, or the next one's.
                 continue
             own_bytes = _own(pid, run.devices, there)
-            self._warn(run, run.meter.take(self._sample_of(run, uses, processes, own_bytes)))
+            self._warn(run, self.meter_of(run).take(self._sample_of(run, uses, processes, own_bytes)))
             sampled.append((run, own_bytes))
         board: defaultdict[str, dict[str, LiveUse]] = defaultdict(dict)
         for run, own_bytes in sampled:
             # Behind all samples: an attempt that is ended for it has no later one.
             if own_bytes is not None and own_bytes > run.gpu_memory_bytes > 0:
                 self._on_excess(run, own_bytes)
-            board[run.journal.experiment][run.claim.trial] = run.meter.live(run.claim.attempt)
+            board[run.journal.experiment][run.claim.trial] = self.meter_of(run).live(run.claim.attempt)
         self._write(board)
 
-    def _on_excess(self, run: Sampled, own_bytes: int) -> None:
+    def _on_excess(self, run: AttemptHere, own_bytes: int) -> None:
         """Name an attempt that takes more GPU memory than it has asked for; end it where that is strict."""
         error_type, error = exceeded(in_gb(own_bytes), in_gb(run.gpu_memory_bytes))
-        if run.meter.note_asked(run.gpu_memory_bytes):
+        if self.meter_of(run).note_asked(run.gpu_memory_bytes):
             place = f"experiment {run.journal.experiment}, trial {run.claim.trial} attempt {run.claim.attempt}"
             logger.warning("%s: %s", place, error)
         if self._is_strict:
             run.fail(error_type, error)
 
     def _sample_of(
-        self, run: Sampled, uses: Mapping[str, DeviceUse], processes: ProcessUse | None, own_bytes: int | None
+        self, run: AttemptHere, uses: Mapping[str, DeviceUse], processes: ProcessUse | None, own_bytes: int | None
     ) -> Sample:
         return Sample(
             at=self._clock.monotonic(),
@@ -357,7 +355,7 @@ class UsageSampler:
             own_bytes=own_bytes,
         )
 
-    def _warn(self, run: Sampled, idle: Sequence[str]) -> None:
+    def _warn(self, run: AttemptHere, idle: Sequence[str]) -> None:
         for device in idle:
             shared = f", as do the other trials there ({self._slots_of[device]} slots share it)"
             logger.warning(
@@ -385,3 +383,9 @@ class UsageSampler:
             "this worker's account may not write what its trials use, which is seen only when they have ended: make it "
             "again with what `mqtune acl` of this version prints"
         )
+
+
+def for_worker(host: WorkerHost, _: WorkerSettings) -> tuple[WorkerService]:
+    """Return what samples attempts. It has a probe of its own: one that is slow must not delay trials."""
+    query = GpuProbe(timing=host.timing)
+    return (UsageSampler(host.name, host.plan, query, host.attempts, UsageBoard(host.client), host.timing),)
