@@ -18,7 +18,7 @@ from mqtune.journal.connection import RedisClient
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.outcome import RunResult
-from mqtune.worker.threads import Step as Step
+from mqtune.worker.threads import Step
 
 logger = logging.getLogger(__name__)
 

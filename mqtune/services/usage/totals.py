@@ -72,7 +72,9 @@ class _Attempt:
 
 
 class JournalUse:
-    """The use that the attempts in a journal have made of their machines; reports are passed over, and nothing is folded.
+    """The use that the attempts in a journal have made of their machines.
+
+    Reports are passed over, and nothing is folded.
 
     Args:
         entries: the journal's.
@@ -156,7 +158,7 @@ class JournalUse:
 
 
 def _energy(attempt: _Attempt, took_s: float, whole_s: float) -> tuple[float, float]:
-    """Return the joules of a part of an attempt, and the GPU-seconds of which they are; none where nothing was sampled."""
+    """Return the joules of a part of an attempt, and the GPU-seconds of which they are; none without a sample."""
     joules = attempt.figures.get("gpu_energy_j")
     if joules is None:
         return 0.0, 0.0

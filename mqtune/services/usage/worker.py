@@ -19,7 +19,7 @@ from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.services.usage.board import UsageBoard
 from mqtune.trainable import children_of
 from mqtune.worker import GpuProbe, SlotPlan, WorkerSettings, exceeded, in_gb
-from mqtune.worker.ports import AttemptHere, Step, WorkerHost, WorkerService
+from mqtune.worker.ports import AttemptHere, WorkerHost, WorkerService
 
 logger = logging.getLogger(__name__)
 
@@ -306,7 +306,7 @@ class UsageSampler(WorkerService):
             for name, at in named
         }
 
-    def tick(self) -> tuple[Step, ...]:
+    def tick(self) -> tuple[Callable[[], object], ...]:
         """Return the step that samples."""
         return (self.sample,)
 
