@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from mqtune.services.health import worker as health
+from mqtune.services.logs import worker as logs
 from mqtune.services.usage import worker as usage
 from mqtune.worker import WorkerSettings
 from mqtune.worker.ports import MakeServices, WorkerHost, WorkerService
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerService]], ...]] = (
     health.for_worker,
     usage.for_worker,
+    logs.for_worker,
 )
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         SlotZygotes as SlotZygotes,
     )
     from mqtune.worker.late_imports import LateImports as LateImports
-    from mqtune.worker.logs import LogLimits as LogLimits, Logs as Logs, LogServer as LogServer, open_log as open_log
+    from mqtune.worker.logs import LogLimits as LogLimits, Logs as Logs, open_log as open_log
     from mqtune.worker.outcome import (
         AttemptOutcome as AttemptOutcome,
         Ending as Ending,
@@ -126,7 +126,7 @@ _NAMES = {
     "impairments": ("Cause", "Impairments"),
     "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
     "late_imports": ("LateImports",),
-    "logs": ("LogLimits", "LogServer", "Logs", "open_log"),
+    "logs": ("LogLimits", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device", "exceeded"),
     "privileges": ("become", "home_of", "without_secrets"),
     "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter"),

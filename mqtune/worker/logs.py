@@ -9,26 +9,23 @@ import contextlib
 import logging
 import math
 import os
-import queue
 import stat
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from mqtune.core.errors import MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.core.machine import end_of_file, open_regular
-from mqtune.core.submission import DRIVER
 from mqtune.core.timing import Timing
 from mqtune.journal.base import Claim
-from mqtune.journal.logs import LogChunk, LogExchange, LogQuestion, made_mark, output_path, read_chunk
+from mqtune.journal.logs import LogChunk, made_mark, output_path, read_chunk
 from mqtune.worker.impairments import Cause, Impairments
-from mqtune.worker.threads import Step, every, guarded
+from mqtune.worker.threads import every, guarded
 
 logger = logging.getLogger(__name__)
 
@@ -302,77 +299,3 @@ def open_log(path: Path) -> BinaryIO:
     except OSError as error:
         logger.warning("output to %s is not kept: %s", path, error)
         return open(os.devnull, "ab")
-
-
-#: How many experiments may wait for an answer; more are an attack, and a real client asks again.
-_MOST_WAITING: Final = 1_000
-#: How many questions about one experiment are answered before the next experiment's turn.
-_MOST_AT_ONCE: Final = 100
-
-
-class LogServer:
-    """Answers requests for the output of attempts, in a thread of its own: a disk that hangs holds up nothing else.
-
-    Only output of attempts that ran on this worker is sent: those that it has begun since its start, and those that,
-    according to Redis, a worker of its name has claimed. Requests never contain paths. *exchange* returns the channel
-    for an experiment's questions and answers.
-    """
-
-    def __init__(self, worker: str, logs: Logs, exchange: Callable[[str], LogExchange]) -> None:
-        self._worker = worker
-        self._logs = logs
-        self._exchange = exchange
-        self._woken: queue.Queue[str] = queue.Queue(_MOST_WAITING)
-        self._waiting: set[str] = set()
-        self._thread = guarded("mqtune-log-server", self._steps)
-
-    def start(self) -> None:
-        """Start answering."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop answering, without waiting for an answer that is under way."""
-        with contextlib.suppress(queue.Full):
-            self._woken.put_nowait("")
-
-    def wake(self, experiment: str) -> None:
-        """Have the questions about an experiment answered, without waiting for that."""
-        if experiment not in self._waiting:
-            try:
-                self._waiting.add(experiment)
-                self._woken.put_nowait(experiment)
-            except queue.Full:
-                self._waiting.discard(experiment)
-
-    def _steps(self) -> Iterator[Step]:
-        while experiment := self._woken.get():
-            self._waiting.discard(experiment)
-            yield partial(self._serve, experiment)
-
-    def _serve(self, experiment: str) -> None:
-        exchange = self._exchange(experiment)
-        for _ in range(_MOST_AT_ONCE):
-            question = exchange.take(self._worker)
-            if question is None:
-                return
-            exchange.answer(question, self._found(exchange, experiment, question))
-        self.wake(experiment)
-
-    def _found(self, exchange: LogExchange, experiment: str, question: LogQuestion) -> LogChunk | str:
-        _, trial, attempt, stream, offset = question
-        run = f"run {attempt} of script" if trial == DRIVER else f"trial {trial} attempt {attempt} of experiment"
-        named = f"{run} {experiment}"
-        path = self._logs.files(experiment, Claim(trial, attempt, ""))[stream == "stderr"]
-        try:
-            if not self._logs.has_begun(path) and exchange.last_attempt(trial) != (attempt, self._worker):
-                return f"{named} did not run here, or too long ago"
-            return self._logs.read(path, offset)
-        except FileNotFoundError:
-            why = (
-                f", {problem}"
-                if (problem := self._logs.problem)
-                else ": it did not start here, or its file was deleted"
-            )
-            return f"{named} has no output here{why}"
-        except (OSError, MqtuneError) as error:
-            return f"the output of {named} can't be read: {error}"

@@ -17,6 +17,7 @@ from mqtune.journal.base import Claim, Journal
 from mqtune.journal.connection import RedisClient
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.impairments import Impairments
+from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.threads import Step
 
@@ -106,6 +107,7 @@ class WorkerHost:
         timing: its intervals and time-outs.
         impairments: what keeps the worker or its devices from their work; services add to it.
         attempts: returns the attempts whose tasks are here, claimed or not.
+        logs: returns the output files of its attempts.
     """
 
     name: str
@@ -115,6 +117,7 @@ class WorkerHost:
     timing: Timing
     impairments: Impairments
     attempts: Callable[[], Iterable[AttemptHere]]
+    logs: Callable[[], Logs]
 
 
 class WorkerService:
@@ -130,6 +133,9 @@ class WorkerService:
     def tick(self) -> Iterable[Step]:
         """Return steps for each round, for which no lease and no report waits: they may take seconds."""
         return ()
+
+    def hinted(self, experiment: str, hint: str) -> None:
+        """Hear of a hint on the control channel. It must return immediately, and do nothing about an unknown one."""
 
     def admit(self, slot: SlotHere) -> bool:
         """Whether an attempt may start in a slot, in which nothing of the one before it is left.
@@ -201,6 +207,10 @@ class WorkerHooks:
         """Yield the steps of a round."""
         for service in self._services:
             yield from service.tick()
+
+    def hinted(self, experiment: str, hint: str) -> None:
+        """Tell of a hint."""
+        self._each(lambda service: service.hinted(experiment, hint))
 
     def started(self, run: AttemptHere) -> None:
         """Tell that an attempt has a process."""

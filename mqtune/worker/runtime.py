@@ -36,7 +36,6 @@ from mqtune.journal.clock import ServerClock
 from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient, account_of
 from mqtune.journal.fleet import ControlChannel, Fleet
-from mqtune.journal.logs import LOGS, LogExchange
 from mqtune.journal.redis import RedisJournal, renew_all, room_of
 from mqtune.journal.room import Room
 from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
@@ -47,7 +46,7 @@ from mqtune.worker.experiments import Experiments
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.importers import OfferedImporter
-from mqtune.worker.logs import Logs, LogServer
+from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.ports import MakeServices, WorkerHooks, WorkerHost, no_services
 from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, memory_limit, reaper
@@ -166,6 +165,7 @@ class WorkerRuntime:
                     timing=timing,
                     impairments=self._impairments,
                     attempts=lambda: tuple(self.here),
+                    logs=lambda: self.services.logs,
                 )
             )
         )
@@ -194,7 +194,6 @@ class WorkerRuntime:
             wake_consumer=wake_consumer,
             hooks=self._hooks,
         )
-        self._log_server = LogServer(name, self.services.logs, lambda experiment: LogExchange(client, experiment))
         self._drivers = (
             None
             if driver_slots is None
@@ -324,7 +323,6 @@ class WorkerRuntime:
                 self.services.zygotes.import_ahead(self._slots.all[0], here)
         self.services.uplink.start()
         self.services.logs.start()
-        self._log_server.start()
         if self._memory is not None:
             self._memory.look({device for slot in self.plan.devices for device in slot})
         self._hooks.start()
@@ -547,7 +545,6 @@ class WorkerRuntime:
         self._slots.close()
         self._hooks.close()
         self.services.uplink.close()
-        self._log_server.close()
         self.services.logs.close()
         self._bundles.close()
         self.services.scratch.close()
@@ -657,9 +654,7 @@ class WorkerRuntime:
         if not experiment:
             # It is for the worker itself; the heartbeat reads what.
             self._look.set()
-        if answer == LOGS:
-            self._log_server.wake(experiment)
-            return
+        self._hooks.hinted(experiment, answer)
         for run in self.running:
             if run.claim[:2] == (trial, attempt) and run.journal.experiment == experiment:
                 run.on_answer(answer)

@@ -37,8 +37,22 @@ class Told(WorkerService):
     def tick(self) -> list[Callable[[], None]]:
         return [lambda: self.note("tick")]
 
+    def hinted(self, experiment: str, hint: str) -> None:
+        self.note("hinted")
+
+    def started(self, run: AttemptHere) -> None:
+        self.note("started")
+
     def renewed(self, run: AttemptHere) -> None:
         self.note("renewed")
+
+    def measured(self, run: AttemptHere) -> dict[str, float]:
+        self.note("measured")
+        return {self.name: 1.0}
+
+    def figures(self) -> dict[str, dict[str, float]]:
+        self.note("figures")
+        return {self.name: {"0": 2.0}}
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         self.note("ended")
@@ -50,7 +64,9 @@ class Told(WorkerService):
         self.note("close")
 
 
-@pytest.mark.parametrize("broken", ["", "renewed", "ended", "drain", "close"])
+@pytest.mark.parametrize(
+    "broken", ["", "hinted", "started", "renewed", "measured", "ended", "figures", "drain", "close"]
+)
 def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
     broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -60,16 +76,19 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
     hooks.start()
     for step in (*hooks.heartbeat(), *hooks.tick()):
         step()
+    hooks.hinted("x", "look")
+    hooks.started(ATTEMPT)
     hooks.renewed(ATTEMPT)
+    measured = hooks.measured(ATTEMPT)
     hooks.ended(ATTEMPT, RunResult(None, ""))
+    figures = hooks.figures()
     hooks.drain()
     hooks.close()
 
-    forward = [
-        f"{name} {hook}"
-        for hook in ("start", "heartbeat", "tick", "renewed", "ended", "drain")
-        for name in ("first", "second")
-    ]
+    order = ("start", "heartbeat", "tick", "hinted", "started", "renewed", "measured", "ended", "figures", "drain")
+    forward = [f"{name} {hook}" for hook in order for name in ("first", "second")]
+    assert measured == {name: 1.0 for name in ("first", "second") if (broken, name) != ("measured", "first")}
+    assert figures == {name: {"0": 2.0} for name in ("first", "second") if (broken, name) != ("figures", "first")}
     assert calls == [*forward, "second close", "first close"]
     assert [each.getMessage() for each in caplog.records] == (
         ["service Told of this worker failed; the worker goes on"] if broken else []

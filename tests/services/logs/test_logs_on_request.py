@@ -17,7 +17,8 @@ from mqtune.core.keys import ExperimentKeys, control_channel, worker_key
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.journal import LOGS, Claim, LogChunk, LogExchange, RedisClient
-from mqtune.worker import Logs, LogServer
+from mqtune.services.logs.worker import LogServer
+from mqtune.worker import Logs
 
 WORKER = "w1@far"
 ONE = TrialId("0001")
@@ -29,7 +30,7 @@ class Far:
     def __init__(self, client: redis.Redis, folder: Path) -> None:
         self.client = client
         self.logs = Logs(folder, (), nothing_impaired())
-        self.server = LogServer(WORKER, self.logs, lambda experiment: LogExchange(client, experiment))
+        self.server = LogServer(WORKER, lambda: self.logs, lambda experiment: LogExchange(client, experiment))
         self.server.start()
         client.set(worker_key(WORKER), b"here")
         self.asks = LogExchange(client, "e")
@@ -40,7 +41,7 @@ class Far:
     def _hear(self, message: dict[str, Any]) -> None:
         ((experiment, _, _, word),) = decode_value(message["data"])
         assert word == LOGS
-        self.server.wake(experiment)
+        self.server.hinted(experiment, LOGS)
 
     def begin(self, attempt: int = 1, experiment: str = "e") -> Path:
         stdout, stderr = self.logs.files(experiment, Claim(ONE, attempt, "token"))
