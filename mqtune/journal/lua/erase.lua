@@ -14,5 +14,7 @@ local kept = redis.call('HMGET', KEYS[3], 'driver_until', 'on_loss', 'loss_ms')
 redis.call('XTRIM', KEYS[2], 'MAXLEN', 0)
 for i = 3, #KEYS do redis.call('DEL', KEYS[i]) end
 for i = 10, #KEYS do forget_seats(KEYS[i]) end
-redis.call('HSET', KEYS[3], 'driver_until', kept[1], 'on_loss', kept[2], 'loss_ms', kept[3])
+redis.call('HSET', KEYS[3], 'driver_until', kept[1])
+-- A driver may not have had a heartbeat yet.
+if kept[2] then redis.call('HSET', KEYS[3], 'on_loss', kept[2], 'loss_ms', kept[3]) end
 return 1
