@@ -27,9 +27,6 @@ def moasha(**arguments: Any) -> Table:
     return Table(bound(mqtune.MOASHA(27, **arguments)))
 
 
-# The rule.
-
-
 def groups_of(points: list[Point]) -> list[list[Point]]:
     """Peel off one front after the other."""
     groups, left = [], sorted(points)
@@ -103,9 +100,6 @@ def test_a_trial_goes_on_if_it_is_among_the_best_of_the_rule_computed_anew(
         if number == withdrawn:
             at.abandon(number)
             known.remove(point)
-
-
-# Decisions.
 
 
 def test_a_scope_counts_for_each_metric() -> None:

@@ -65,9 +65,6 @@ def experiment(mode: Any = "min", **counts: int) -> Experiment:
     return made
 
 
-# The reports at which a rule ends a trial.
-
-
 @pytest.mark.parametrize(
     ("rule", "mode", "losses", "reasons"),
     [
@@ -136,9 +133,6 @@ def test_a_trial_is_given_up_where_the_rule_that_ends_it_gives_it_up(
     assert rule.gives_up is given_up
 
 
-# A dict of bounds.
-
-
 @pytest.mark.parametrize(
     ("mode", "bounds", "metrics", "stops"),
     [
@@ -198,9 +192,6 @@ def test_a_value_that_is_no_number_is_passed_over(value: Any) -> None:
     assert MaximumIteration(1).stops_trial(Trial(TrialId("0001"), {}), Report(TrialId("0001"), 1, 1, 0.0, {}))
 
 
-# A function.
-
-
 def test_a_function_is_asked_with_the_trial_and_its_report() -> None:
     run = Run(bound(lambda trial, report: trial.id == "0002" and report.metrics["loss"] > 1))
 
@@ -220,9 +211,6 @@ async def later(trial: Trial, report: Report) -> bool:
     return True
 
 
-# A plateau of a trial.
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "source", "stops"),
     [("p-0001-1-1", None, True), ("p-0001-1-1", "0001", True), ("", None, False), ("p-0009-1-1", "0009", False)],
@@ -237,9 +225,6 @@ def test_a_later_attempt_goes_on_with_the_values_only_from_the_trials_own_checkp
 
     assert bool(rule.stops_trial(again, Report(TrialId("0001"), 2, 1, T0, {"loss": 1.0}))) is stops
     assert rule.stops_trial(again, Report(TrialId("0001"), 2, 2, T0, {"loss": 1.0}))
-
-
-# The experiment.
 
 
 @pytest.mark.parametrize(
@@ -318,9 +303,6 @@ def test_a_plateau_of_another_metric_needs_a_mode_and_that_of_the_experiments_no
     assert run.rule.stops_experiment(experiment(), T0)
 
 
-# Combinations.
-
-
 def test_dicts_and_functions_combine_from_either_side() -> None:
     for rule in (
         {"loss": 0.1} | MaximumIteration(9),
@@ -342,9 +324,6 @@ def test_a_rule_stands_in_one_place() -> None:
     rule = TrialPlateau()
     with pytest.raises(ConfigurationError, match="make another one"):
         bound(rule | rule)
-
-
-# What a user gives.
 
 
 @pytest.mark.parametrize(
