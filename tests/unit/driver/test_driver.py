@@ -220,11 +220,14 @@ def test_a_lease_that_runs_out_before_the_drivers_eyes_is_lost_at_once(bench: Be
     assert ends(bench)[0] is AttemptEnd.LOST
 
 
+@pytest.mark.parametrize("was_away", [False, True])
 @pytest.mark.parametrize(("renews", "end"), [(True, None), (False, AttemptEnd.LOST)])
-def test_after_a_freeze_workers_have_their_turn_before_their_leases_are_reaped(
-    bench: Bench, renews: bool, end: AttemptEnd | None
+def test_after_a_freeze_or_an_outage_workers_have_their_turn_before_their_leases_are_reaped(
+    bench: Bench, was_away: bool, renews: bool, end: AttemptEnd | None
 ) -> None:
-    bench.clock.now += 2 * LEASE_S
+    bench.worker.renew(list(bench.claims.values()), 0.0)
+    bench.journal.outages += was_away
+    bench.clock.now += LOOK_AT_LEASES_S if was_away else 2 * LEASE_S
     bench.step()
     wait(bench, LEASE_GRACE_S / 2)
     assert ends(bench) == [None]
@@ -236,11 +239,13 @@ def test_after_a_freeze_workers_have_their_turn_before_their_leases_are_reaped(
     assert ends(bench)[0] is end
 
 
-def test_a_look_that_itself_waited_for_the_server_reaps_nothing(bench: Bench) -> None:
+@pytest.mark.parametrize("waits_s", [0.0, 2 * LEASE_S])
+def test_a_look_that_itself_waited_for_the_server_reaps_nothing(bench: Bench, waits_s: float) -> None:
     journal, expired = bench.journal, bench.journal.expired
+    bench.worker.renew(list(bench.claims.values()), 0.0)
 
     def slow_to_answer() -> list[TrialId]:
-        bench.clock.now += 2 * LEASE_S
+        bench.clock.now += waits_s
         found = expired()
         journal.outages += 1
         return found
@@ -378,10 +383,13 @@ def test_attempts_are_gathered_for_longer_the_longer_it_takes_to_send_some(takes
         for number in range(60):
             publisher.publish(Trial(TrialId(f"{number:04d}"), {}, attempts=[Attempt(1, staged_at=0.0)]))
             clock.now += 0.02
+    sent_before = len(sent)
+    publisher.publish(Trial(TrialId("0061"), {}, attempts=[Attempt(1, staged_at=0.0)]))
+    assert sent[sent_before:] == [1], "who stages by hand does not wait"
 
-    first, *middle, last = sent
+    first, *middle, last = sent[:sent_before]
     assert first == 1, "the first of a filling never waits"
     assert middle
     assert set(middle) <= {round(gathered_s / 0.02), round(gathered_s / 0.02) + 1}
-    assert sum(sent) == 60
+    assert sum(sent) == 61
     assert last <= max(middle)
