@@ -16,7 +16,7 @@ from mqtune.checkpoints import DirectoryStore, open_store
 from mqtune.core.errors import ConfigurationError, StoreUnavailable
 from mqtune.core.events import CheckpointsDropped
 from mqtune.core.objective import Mode
-from mqtune.core.trial import AttemptEnd, CheckpointId, SavedCheckpoint, TrialStatus, checkpoint_id, is_in_memory
+from mqtune.core.trial import CheckpointId, SavedCheckpoint, TrialStatus, checkpoint_id, is_in_memory
 from mqtune.driver import LOOK_APART_S, Retention
 
 Checkpoints = dict[CheckpointId, SavedCheckpoint]
@@ -131,23 +131,15 @@ def begin(tmp_path: Path, store: DirectoryStore) -> Begin:
     return begin
 
 
-def save(bench: Bench, trial: str, loss: float, *, after_s: float = LOOK_APART_S, **others: float) -> CheckpointId:
-    """Report a loss, and other metrics, with a folder as the checkpoint; usually when it is time to look what it replaces."""
+def save(bench: Bench, trial: str, loss: float) -> CheckpointId:
+    """Report a loss with a folder as the checkpoint, when it is time to look what it replaces."""
     store = bench.store
     assert store is not None
-    bench.clock.now += after_s
+    bench.clock.now += LOOK_APART_S
     name = bench.new_checkpoint(trial, in_memory=False)
     folder = store.staging()
     (folder / "weights").write_text(name)
     store.save(name, folder, {})
-    bench.report(trial, loss, checkpoint=name, **others)
-    return name
-
-
-def save_dict(bench: Bench, trial: str, loss: float, *, after_s: float = LOOK_APART_S) -> CheckpointId:
-    bench.clock.now += after_s
-    name = bench.new_checkpoint(trial)
-    bench.worker.put_checkpoint(bench.claims[trial], name, b"state")
     bench.report(trial, loss, checkpoint=name)
     return name
 
@@ -156,38 +148,16 @@ def dropped(bench: Bench) -> list[str]:
     return [name for event in bench.of(CheckpointsDropped) for name in event.checkpoints]
 
 
-def test_what_an_attempt_began_with_is_kept_until_it_has_ended(begin: Begin) -> None:
-    bench = begin(retention=Retention(keep_last=1, keep_best=0), max_failures=3, delete_checkpoints=True)
-    save(bench, ONE, 0.1)
-    donor = save(bench, TWO, 3.0)
-    bench.hand.add({}, source=TWO)
-    bench.start(THREE)
-    bench.backend.slots = 3
-    save(bench, TWO, 2.0)
-    bench.hand.trial(TWO).stop()
-    bench.end(TWO)
-
-    assert list(bench.trial(TWO).checkpoints) == [donor]
-    assert bench.lose(THREE).trial(THREE).attempt.checkpoint == donor
-    bench.start(THREE)
-    save(bench, THREE, 1.0)
-    assert list(bench.trial(TWO).checkpoints) == [donor]
-    bench.hand.trial(THREE).complete()
-    bench.end(THREE)
-    assert list(bench.trial(TWO).checkpoints) == []
-    assert list(bench.trial(THREE).checkpoints) == []
-
-
-#: What is said of it -> whether a completed, a stopped, a released, an abandoned and the best trial keep theirs.
-KEPT: dict[Any, tuple[bool, ...]] = {
-    False: (True, True, True, True, True),
-    "stopped": (True, False, False, False, True),
-    True: (False, False, False, False, True),
-    "all": (False, False, False, False, False),
-}
-
-
-@pytest.mark.parametrize(("delete", "kept"), KEPT.items(), ids=map(str, KEPT))
+@pytest.mark.parametrize(
+    ("delete", "kept"),
+    [
+        # Whether a completed, a stopped, a released, an abandoned and the best trial keep theirs.
+        (False, (True, True, True, True, True)),
+        ("stopped", (True, False, False, False, True)),
+        (True, (False, False, False, False, True)),
+        ("all", (False, False, False, False, False)),
+    ],
+)
 def test_who_loses_all_checkpoints_at_its_end_is_what_was_asked_for(
     tmp_path: Path, store: DirectoryStore, delete: Any, kept: tuple[bool, ...]
 ) -> None:
@@ -209,35 +179,11 @@ def test_who_loses_all_checkpoints_at_its_end_is_what_was_asked_for(
 
     bench.driver.close()
 
-    assert [bench.trial(trial).status.name for trial in names] == [
-        "COMPLETED",
-        "EARLY_STOPPED",
-        "EARLY_STOPPED",
-        "ABANDONED",
-        "EARLY_STOPPED",
-    ]
+    stopped = "EARLY_STOPPED"
+    statuses = [bench.trial(trial).status.name for trial in names]
+    assert statuses == ["COMPLETED", stopped, stopped, "ABANDONED", stopped]
     assert tuple(store.exists(name) for name in names.values()) == kept
     assert tuple(bool(bench.trial(trial).checkpoints) for trial in names) == kept
-
-
-def save_dicts(bench: Bench, trial: str, count: int) -> list[CheckpointId]:
-    """Report so many dicts; the first when it is time to look what it replaces, the others at once."""
-    first = save_dict(bench, trial, 3.0)
-    return [first, *(save_dict(bench, trial, 3.0, after_s=0.0) for _ in range(count - 1))]
-
-
-def test_what_is_named_before_it_is_dropped_stays(begin: Begin) -> None:
-    bench = begin()
-    one, two, three, newest = save_dicts(bench, ONE, 4)
-    fork = bench.hand.add({}, checkpoint=two)
-
-    bench.clock.now += LOOK_APART_S
-    bench.step()
-
-    assert dropped(bench) == [one, three]
-    assert list(bench.trial(ONE).checkpoints) == [two, newest]
-    assert fork.attempt.checkpoint == two
-    assert bench.worker.checkpoint(two) == b"state"
 
 
 def test_a_trials_checkpoints_are_deleted_by_hand_and_the_best_ones_only_if_that_is_asked_for(
@@ -308,21 +254,6 @@ def test_a_store_that_is_slow_or_fails_holds_no_decision_up_and_that_it_failed_i
     bench.driver.close()
     assert store.ids() == (names if fails else names[-1:])
     assert (f"checkpoint {names[0]} could not be deleted: the disk is on fire" in caplog.text) is fails
-
-
-def test_what_a_trial_saved_and_did_not_come_to_report_is_deleted_at_the_end(
-    begin: Begin, store: DirectoryStore
-) -> None:
-    bench = begin()
-    named = save(bench, ONE, 3.0)
-    folder = store.staging()
-    (folder / "weights").write_text("saved, and not reported")
-    store.save(bench.new_checkpoint(ONE, in_memory=False), folder, {})
-
-    bench.end(ONE, AttemptEnd.FAILED, exit_code=74)
-    bench.driver.close()
-
-    assert store.ids() == [named]
 
 
 def test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted(

@@ -262,13 +262,6 @@ def test_a_suggestion_that_makes_no_sense_is_refused(config: Any) -> None:
     assert not [event for event in simulation.events() if isinstance(event, TrialStaged)]
 
 
-def test_a_function_that_fails_names_the_report() -> None:
-    limits = Limits(max_trials=1, rule=bound(as_rule(lambda trial, report: report.metrics["accuracy"] > 1)))  # type: ignore[arg-type]
-    error = fail(Simulation(Simulated(curve(3)), limits=limits))
-
-    assert "failed on report 1 of trial 0001: KeyError: 'accuracy'" in str(error)
-
-
 def test_a_trial_that_a_person_starts_outside_a_policy_ruins_no_experiment(tmp_path: Path) -> None:
     policy = [PolicyStep(0, {"lr": 0.5, "depth": 3}), PolicyStep(2, {"lr": 0.25, "depth": 3})]
     bench = Bench(tmp_path, slots=1, max_trials=1, scheduler=lambda: PBTReplay(policy), searcher=Nothing)
