@@ -258,7 +258,5 @@ def test_without_a_worker_that_shares_its_gpus_by_memory_it_is_said_how_one_does
 
     backend = backend_of(Resources(gpu_memory_gb=30))
 
-    assert (
-        "no worker offers a slot with 30 GB of a GPU, 1 CPU (a worker shares its GPUs by memory with `--pack-gpus 8`)"
-        in (backend.why_no_slot())
-    )
+    why = "no worker offers a slot with 30 GB of a GPU, 1 CPU (a worker shares its GPUs by memory with `--pack-gpus 8`)"
+    assert why in backend.why_no_slot()

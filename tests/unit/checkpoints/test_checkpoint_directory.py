@@ -22,7 +22,6 @@ from mqtune.core.errors import (
     ConfigurationError,
     StoreUnavailable,
 )
-from mqtune.core.trial import CheckpointId
 from mqtune.testing.stores import files_in, saved_id, write_files
 
 FILES = {"model": b"m" * 100, "layers/0": b"0", "layers/1": b"", "run": b"#!/bin/sh"}
@@ -307,43 +306,26 @@ def test_a_manifest_of_another_checkpoint_or_of_a_later_version_is_said_to_be_th
         store.fetch(saved_id(), tmp_path / "target")
 
 
-def read_tenants(store: CheckpointStore, _: CheckpointId, __: Path) -> object:
-    return store.tenants()
-
-
-def check(store: CheckpointStore, _: CheckpointId, __: Path) -> object:
-    return store.check()
-
-
-def fetch(store: CheckpointStore, name: CheckpointId, target: Path) -> object:
-    return store.fetch(name, target)
-
-
 @pytest.mark.parametrize(
-    ("path", "read", "error"),
+    ("path", "method", "error"),
     [
-        ("{name}/manifest.json", fetch, CheckpointBroken),
-        ("{name}/files/model", fetch, CheckpointBroken),
-        (".store/store.json", check, StoreUnavailable),
-        (".tenants/1a.json", read_tenants, StoreUnavailable),
+        (f"{saved_id()}/manifest.json", "fetch", CheckpointBroken),
+        (f"{saved_id()}/files/model", "fetch", CheckpointBroken),
+        (".store/store.json", "check", StoreUnavailable),
+        (".tenants/1a.json", "tenants", StoreUnavailable),
     ],
 )
 def test_a_pipe_in_place_of_a_file_is_an_error_and_nothing_waits_for_it(
-    store: CheckpointStore,
-    source: Path,
-    tmp_path: Path,
-    path: str,
-    read: Callable[[CheckpointStore, CheckpointId, Path], object],
-    error: type[Exception],
+    store: CheckpointStore, source: Path, tmp_path: Path, path: str, method: str, error: type[Exception]
 ) -> None:
-    name = saved_id()
-    store.save(name, source, {})
+    store.save(saved_id(), source, {})
     store.claim(Tenant("1a", "digits"))
-    place = tmp_path / "store" / path.format(name=name)
+    place = tmp_path / "store" / path
     place.unlink()
     os.mkfifo(place)
+    arguments = (saved_id(), tmp_path / "read") if method == "fetch" else ()
     with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(read, store, name, tmp_path / "read")
+        reading = pool.submit(getattr(store, method), *arguments)
         try:
             with pytest.raises(error, match="it is not a regular file"):
                 reading.result(DEADLINE_S)

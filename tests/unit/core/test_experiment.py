@@ -39,23 +39,20 @@ ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 class Story:
     """An experiment, and short words for what happens to it."""
 
-    def __init__(self, *, mode: Mode = "min", max_failures: int = 0, max_lost: int = LOST_BUDGET) -> None:
-        self.experiment = Experiment("x", metric="loss", mode=mode, max_failures=max_failures, max_lost=max_lost)
+    def __init__(self, **options: Any) -> None:
+        self.experiment = Experiment("x", **{"metric": "loss", "mode": "min", "max_failures": 0, **options})
         self.sequence = 0
 
     def trial(self, trial: TrialId = ONE) -> Trial:
         return self.experiment.trials[trial]
 
-    def stage(self, trial: TrialId = ONE, attempt: int = 1, reason: str = "", **config: Any) -> Story:
-        self.experiment.apply(
-            TrialStaged(trial=trial, attempt=attempt, config=config, at=10.0, cursor=START, reason=reason)
-        )
+    def stage(self, trial: TrialId = ONE, attempt: int = 1) -> Story:
+        self.experiment.apply(TrialStaged(trial=trial, attempt=attempt, config={}, at=10.0, cursor=START))
         return self
 
     def start(self, trial: TrialId = ONE, attempt: int = 1, device: str = "0") -> Story:
-        self.experiment.apply(
-            AttemptStarted(trial=trial, attempt=attempt, worker="w@a", host="a", devices=[device, "1"], at=11.0)
-        )
+        where: dict[str, Any] = {"worker": "w@a", "host": "a", "devices": [device, "1"]}
+        self.experiment.apply(AttemptStarted(trial=trial, attempt=attempt, at=11.0, **where))
         self.sequence = 0
         return self
 
@@ -74,18 +71,17 @@ class Story:
         intent: Intent = Intent.STOP,
         action: str = "stop",
         reason: str = "rung 3",
-        *,
         trial: TrialId = ONE,
         attempt: int = 1,
     ) -> Story:
-        decided = DecisionTaken(
-            trial=trial, attempt=attempt, sequence=1, action=action, intent=intent, reason=reason, at=13.0, cursor=START
+        whose = {"trial": trial, "attempt": attempt, "sequence": 1}
+        self.experiment.apply(
+            DecisionTaken(**whose, action=action, intent=intent, reason=reason, at=13.0, cursor=START)
         )
-        self.experiment.apply(decided)
         return self
 
     def end(
-        self, end: AttemptEnd = AttemptEnd.COMPLETED, *, trial: TrialId = ONE, attempt: int = 1, **fields: Any
+        self, end: AttemptEnd = AttemptEnd.COMPLETED, trial: TrialId = ONE, attempt: int = 1, **fields: Any
     ) -> Story:
         self.experiment.apply(AttemptEnded(trial=trial, attempt=attempt, end=end, at=14.0, **fields))
         return self

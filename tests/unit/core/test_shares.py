@@ -98,9 +98,8 @@ def test_slots_that_are_given_at_once_are_those_that_would_be_given_one_by_one(d
     demands = [replace(each, queues=ONE, wanted=each.wanted * 5) for each in demands]
 
     # With a quota that is never reached they are given one by one.
-    assert entitlements(demands, {"q": slots}) == entitlements(
-        [replace(each, quotas=("all",)) for each in demands], {"q": slots}, {"all": 10_000}
-    )
+    under = [replace(each, quotas=("all",)) for each in demands]
+    assert entitlements(demands, {"q": slots}) == entitlements(under, {"q": slots}, {"all": 10_000})
 
 
 units = st.sampled_from([1, 1, 2, 3, 8])

@@ -16,7 +16,7 @@ from mqtune.checkpoints import DirectoryStore, open_store
 from mqtune.core.errors import ConfigurationError, StoreUnavailable
 from mqtune.core.events import CheckpointsDropped
 from mqtune.core.objective import Mode
-from mqtune.core.trial import CheckpointId, SavedCheckpoint, TrialStatus, checkpoint_id, is_in_memory
+from mqtune.core.trial import AttemptEnd, CheckpointId, SavedCheckpoint, TrialStatus, checkpoint_id, is_in_memory
 from mqtune.driver import LOOK_APART_S, Retention
 
 Checkpoints = dict[CheckpointId, SavedCheckpoint]
@@ -148,6 +148,46 @@ def dropped(bench: Bench) -> list[str]:
     return [name for event in bench.of(CheckpointsDropped) for name in event.checkpoints]
 
 
+def test_what_an_attempt_began_with_is_kept_until_it_has_ended(begin: Begin) -> None:
+    bench = begin(retention=Retention(keep_last=1, keep_best=0), max_failures=3, delete_checkpoints=True)
+    save(bench, ONE, 0.1)
+    donor = save(bench, TWO, 3.0)
+    bench.hand.add({}, source=TWO)
+    bench.start(THREE)
+    bench.backend.slots = 3
+    save(bench, TWO, 2.0)
+    bench.hand.trial(TWO).stop()
+    bench.end(TWO)
+
+    assert list(bench.trial(TWO).checkpoints) == [donor]
+    assert bench.lose(THREE).trial(THREE).attempt.checkpoint == donor
+    bench.start(THREE)
+    save(bench, THREE, 1.0)
+    assert list(bench.trial(TWO).checkpoints) == [donor]
+    bench.hand.trial(THREE).complete()
+    bench.end(THREE)
+    assert list(bench.trial(TWO).checkpoints) == []
+    assert list(bench.trial(THREE).checkpoints) == []
+
+
+def test_what_is_named_before_it_is_dropped_stays(begin: Begin) -> None:
+    bench, names = begin(), []
+    bench.clock.now += LOOK_APART_S
+    for _ in range(4):
+        names.append(bench.new_checkpoint(ONE))
+        bench.worker.put_checkpoint(bench.claims[ONE], names[-1], b"state")
+        bench.report(ONE, 3.0, checkpoint=names[-1])
+    one, two, three, newest = names
+    assert bench.hand.add({}, checkpoint=two).attempt.checkpoint == two
+
+    bench.clock.now += LOOK_APART_S
+    bench.step()
+
+    assert dropped(bench) == [one, three]
+    assert list(bench.trial(ONE).checkpoints) == [two, newest]
+    assert bench.worker.checkpoint(two) == b"state"
+
+
 @pytest.mark.parametrize(
     ("delete", "kept"),
     [
@@ -254,6 +294,21 @@ def test_a_store_that_is_slow_or_fails_holds_no_decision_up_and_that_it_failed_i
     bench.driver.close()
     assert store.ids() == (names if fails else names[-1:])
     assert (f"checkpoint {names[0]} could not be deleted: the disk is on fire" in caplog.text) is fails
+
+
+def test_what_a_trial_saved_and_did_not_come_to_report_is_deleted_at_the_end(
+    begin: Begin, store: DirectoryStore
+) -> None:
+    bench = begin()
+    named = save(bench, ONE, 3.0)
+    folder = store.staging()
+    (folder / "weights").write_text("saved, and not reported")
+    store.save(bench.new_checkpoint(ONE, in_memory=False), folder, {})
+
+    bench.end(ONE, AttemptEnd.FAILED, exit_code=74)
+    bench.driver.close()
+
+    assert store.ids() == [named]
 
 
 def test_the_last_and_the_best_of_a_running_trial_are_kept_and_the_rest_is_deleted(

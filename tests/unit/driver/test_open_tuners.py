@@ -91,13 +91,8 @@ def test_a_config_that_no_worker_can_be_sent_is_refused(config: Any) -> None:
     tuner.close()
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    """An open experiment with a trial that a worker runs, in lockstep."""
-    return begun(tmp_path, lockstep=True)
-
-
 def begun(folder: Path, **options: Any) -> Bench:
+    """An open experiment with a trial that a worker runs."""
     bench = Bench(folder, space=None, scheduler=FIFO, max_trials=None, **options)
     bench.hand.add({"lr": 1.0})
     bench.start(ONE).is_away = True
@@ -148,7 +143,8 @@ def test_who_looks_ahead_sees_what_comes_next_and_a_decision_is_still_that_of_th
     assert ahead() == []
 
 
-def test_in_lockstep_a_trial_goes_on_with_the_next_call_unless_it_was_told_to_end(bench: Bench) -> None:
+def test_in_lockstep_a_trial_goes_on_with_the_next_call_unless_it_was_told_to_end(tmp_path: Path) -> None:
+    bench = begun(tmp_path, lockstep=True)
     bench.report(ONE, 3.0)
     assert bench.driver.next_report(0).sequence == 1
     assert released(bench) == 0

@@ -183,9 +183,6 @@ def test_a_checkpoint_is_saved_when_a_person_asks_for_one(
     assert attempt.checkpoints() == ["p-t1-1-1", "", "", ""]
 
 
-# scikit-learn, which is here always.
-
-
 class InDict:
     """A storage of estimators."""
 
@@ -223,9 +220,6 @@ def test_a_forest_grows_on_from_its_checkpoint_with_the_parameters_of_the_new_co
     assert [len(forest.estimators_) for forest in forests] == [8, 8]
     assert forests[1].min_samples_leaf == 3
     assert all(0.0 <= value <= 1.0 for value in second.values("accuracy"))
-
-
-# Lightning and Trainer, which report at several moments.
 
 
 def test_lightning_reports_each_validation_of_the_training_alone(
@@ -305,8 +299,6 @@ def test_trainer_without_evaluations_is_refused_at_once(quiet: None, new_attempt
 
     assert "give TrainingArguments(eval_strategy='epoch')" in ending.error
 
-
-# What they bring into a trial's process.
 
 LIGHT: Final = {"core", "checkpoints", "trainable", "integrations"}
 

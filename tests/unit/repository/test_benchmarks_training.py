@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from benchmarks.training.lines import Line, append, read_lines
+from benchmarks.training.lines import Line
 from benchmarks.work.training import figures
 
 
@@ -35,16 +33,3 @@ def test_from_trial_to_trial_is_the_time_in_a_slot_until_the_first_epoch() -> No
         *trial(3, 2.7, [1.0], setup_s=0.3),
     ]
     assert figures(lines, 0.0, slots=2, trials=4)["to_epoch_ms"] == pytest.approx(500.0)
-
-
-def test_a_run_in_which_not_all_trials_have_trained_has_no_figures() -> None:
-    lines = [*trial(0, 0.0, [1.0]), *trial(1, 0.0, [])]
-    with pytest.raises(RuntimeError, match="1 of 2 trials have trained"):
-        figures(lines, 0.0, slots=2, trials=2)
-
-
-def test_lines_are_read_as_they_were_added(tmp_path: Path) -> None:
-    lines = trial(0, 0.5, [1.0])
-    for line in lines:
-        append(str(tmp_path), line)
-    assert read_lines(tmp_path) == lines

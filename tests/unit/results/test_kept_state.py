@@ -74,9 +74,6 @@ def entries_in(folder: Path) -> list[Entry]:
     return list(JournalFile(folder / JOURNAL_FILE).read())
 
 
-# What it is.
-
-
 def test_every_field_is_in_a_state() -> None:
     experiment = vars(Experiment("name", metric="loss", mode="min"))
     defined = {"name", "objective", "metric", "mode", "max_failures", "max_lost", "accept_no_report", "_sign"}
@@ -116,9 +113,6 @@ def test_a_copy_is_read_in_any_steps_as_at_once(tmp_path: Path) -> None:
         for count in sorted({*rng.sample(range(2, len(entries)), 4), len(entries)}):
             write(folder, entries[:count])
             assert opened(folder, worth) == whole(folder)
-
-
-# When it is not used.
 
 
 def test_whatever_byte_of_it_is_damaged_and_wherever_it_is_cut_the_copy_counts(tmp_path: Path) -> None:
@@ -179,26 +173,19 @@ def test_that_of_another_version_is_not_used_and_is_replaced(tmp_path: Path) -> 
     assert form_of(folder) == form
 
 
-def test_that_of_a_journal_of_the_same_length_is_not_used_either(tmp_path: Path) -> None:
+def test_that_of_another_journal_of_the_same_length_or_of_a_longer_copy_is_not_used(tmp_path: Path) -> None:
     one, other = Book(tmp_path / "x"), Book(tmp_path / "x")
     for book, shift in ((one, 0.0), (other, 0.5)):
         for number in range(1, 7):
             book.run(f"{number:04d}", *(shift + step / 8 for step in range(1, 9)))
-    fold_copy(one.save(), ALWAYS)
-    size = (tmp_path / "x" / JOURNAL_FILE).stat().st_size
-    write(tmp_path / "x", other.entries)
+    folder = one.save()
+    size = (folder / JOURNAL_FILE).stat().st_size
 
-    assert (tmp_path / "x" / JOURNAL_FILE).stat().st_size == size
-    assert opened(tmp_path / "x") == whole(tmp_path / "x")
-
-
-def test_one_that_goes_further_than_the_copy_is_not_used(tmp_path: Path) -> None:
-    folder = book_of(tmp_path / "x").save()
-    fold_copy(folder, ALWAYS)
-    entries = entries_in(folder)
-    write(folder, entries[:5])
-
-    assert opened(folder) == whole(folder)
+    for entries in (other.entries, other.entries[:5]):
+        fold_copy(folder, ALWAYS)
+        write(folder, entries)
+        assert ((folder / JOURNAL_FILE).stat().st_size == size) == (entries is other.entries)
+        assert opened(folder) == whole(folder)
 
 
 @pytest.mark.parametrize("lag_bytes", [0, 200])
@@ -224,9 +211,6 @@ def test_what_a_driver_decides_on_a_report_that_is_in_the_state_is_seen(
 
     assert encode_value(experiment.state()) == whole(folder)
     assert experiment.trials[TrialId("0009")].late_reports == 4
-
-
-# Where it can't be written.
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EACCES, errno.EROFS])
