@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from simulation import tuner_on
 
 import mqtune
@@ -168,7 +168,15 @@ steps = st.lists(
 )
 
 
+#: A repetition that somebody has added, and abandoned, before it was suggested.
+ADDED = [
+    ("begin", 0, COMPLETED), ("begin", 0, COMPLETED), ("add", 8, COMPLETED), ("end", 0, COMPLETED), ("end", 1, ABANDONED),
+    ("begin", 0, COMPLETED), ("end", 0, COMPLETED),
+]  # fmt: skip
+
+
 @given(steps=steps)
+@example(steps=ADDED)
 @settings(max_examples=150)
 def test_a_resumed_driver_is_suggested_what_the_first_would_have_been(steps: list[Any]) -> None:
     live, resumed = noting(), noting()
