@@ -117,9 +117,7 @@ def open_files() -> int:
 
 
 @pytest.mark.parametrize("is_full", [True, False])
-def test_a_full_disk_or_a_stop_at_any_step_is_said_and_leaves_nothing(
-    store: CheckpointStore, source: Path, is_full: bool
-) -> None:
+def test_a_full_disk_or_a_stop_at_any_step_leaves_nothing(store: CheckpointStore, source: Path, is_full: bool) -> None:
     steps = steps_of(lambda: store.save(saved_id(1000), source, {}))
     opened = open_files()
     said = 0
@@ -166,9 +164,7 @@ def test_a_fetch_that_fails_at_any_step_leaves_nothing(store: CheckpointStore, s
     assert of_target > 0
 
 
-def test_sweeping_looks_at_the_newest_file_of_what_is_left(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweeping_goes_by_the_newest_file_that_is_left(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     staged = write_files(store.staging(), {"a/b/c": b"1"})
 
     # Copied files keep their old times, which say nothing about when they came here.
@@ -210,9 +206,7 @@ def test_a_folder_of_the_same_name_on_a_machine_that_does_not_share_it_is_refuse
         worker.check()
 
 
-def test_a_store_that_went_is_said_by_every_method_and_not_made_anew_under_its_name(
-    store: CheckpointStore, source: Path, tmp_path: Path
-) -> None:
+def test_every_method_says_that_its_store_is_gone(store: CheckpointStore, source: Path, tmp_path: Path) -> None:
     (tmp_path / "store").rename(tmp_path / "unmounted")
 
     for ask in (
@@ -275,7 +269,7 @@ def manifest_of(store: CheckpointStore) -> Path:
         lambda data: b"[" * 100_000,
     ],
 )
-def test_a_spoilt_manifest_is_broken(
+def test_a_spoilt_manifest(
     store: CheckpointStore, source: Path, tmp_path: Path, spoil: Callable[[bytes], bytes]
 ) -> None:
     store.save(saved_id(), source, {"n": 1})

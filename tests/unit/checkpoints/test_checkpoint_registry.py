@@ -154,9 +154,7 @@ def test_a_package_brings_a_store_that_its_url_names(tmp_path: Path, install: Ca
     assert type(open_store(f"file://{tmp_path}")).__name__ == "DirectoryStore"
 
 
-def test_an_unknown_scheme_is_refused_with_those_that_there_are_and_how_to_get_more(
-    install: Callable[..., None],
-) -> None:
+def test_an_unknown_scheme_is_refused_with_the_known_ones(install: Callable[..., None]) -> None:
     install("shelf", "Shelf")
 
     with pytest.raises(ConfigurationError) as caught:
@@ -195,9 +193,7 @@ def test_two_packages_for_one_scheme_are_refused_with_both_names(install: Callab
         open_store("shelf://a")
 
 
-def test_without_fsspec_the_extra_is_named_and_without_the_protocols_driver_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_fsspec_or_a_driver_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(StoreUnavailable, match=r"memory://a.*install mqtune\[fsspec\]"):
         open_store("memory://a")

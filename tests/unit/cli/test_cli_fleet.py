@@ -80,9 +80,7 @@ def test_what_gives_an_experiment_more_slots_is_said_by_what_it_has_and_by_who_i
         ({"priority": "normal"}, {"priority": "low"}, "normal", "mqtune set x priority=normal"),
     ],
 )
-def test_the_way_to_more_slots_stays_within_a_cap_or_is_to_raise_it(
-    cap: dict[str, Any], mine: dict[str, Any], other: str, way_out: str
-):
+def test_the_way_to_more_slots_respects_a_cap(cap: dict[str, Any], mine: dict[str, Any], other: str, way_out: str):
     demands = [wants(busy_as("x"), 8, 0, quotas=["team-*"], **mine), wants("other", 8, 1, priority=other)]
     table = Table(demands, {}, caps={"team-*": Cap(**cap, by="olaf@h")})
 

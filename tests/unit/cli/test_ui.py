@@ -442,9 +442,7 @@ def test_a_journal_that_goes_is_a_problem_in_words(feed: tuple[Book, JournalFile
     assert "can't be read" in live.problem
 
 
-def test_how_long_a_server_has_been_away_is_told_as_it_lasts(
-    feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
-):
+def test_the_length_of_an_outage_is_told(feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch):
     _, _, live = feed
     told: list[str] = []
     live.listeners.add(lambda: told.append(live.problem))

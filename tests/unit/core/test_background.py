@@ -72,9 +72,7 @@ def report(sequence: int, loss: object = 0.5) -> Report:
     return Report(ONE, 1, sequence, 0.0, {"loss": loss})
 
 
-def test_what_it_is_told_while_it_works_it_hears_afterwards_and_in_order(
-    searcher: BackgroundSearcher, slow: Slow
-) -> None:
+def test_what_it_is_told_while_it_works_it_hears_afterwards(searcher: BackgroundSearcher, slow: Slow) -> None:
     searcher.suggest(ONE)
     eventually(lambda: slow.calls)
     running = trial()

@@ -118,9 +118,7 @@ def test_an_end_that_is_told_twice_counts_once(story: Story) -> None:
     ],
 )
 @pytest.mark.parametrize("end", sorted(AttemptEnd, key=str))
-def test_whatever_follows_a_decision_is_its_consequence(
-    story: Story, action: str, status: TrialStatus, end: AttemptEnd
-) -> None:
+def test_what_follows_a_decision_is_its_result(story: Story, action: str, status: TrialStatus, end: AttemptEnd) -> None:
     story.run().report(1).decide(action=action).end(end, error="Killed")
 
     assert (story.trial().status, story.trial().reason) == (status, "rung 3")
@@ -292,9 +290,7 @@ def test_lost_and_handed_back_attempts_that_come_no_further_have_a_budget(
 
 
 @pytest.mark.parametrize("intent", [Intent.HAND_BACK, Intent.GIVE_WAY])
-def test_what_the_driver_takes_back_is_tried_again_any_number_of_times_and_uses_nothing_of_that_budget(
-    story: Story, intent: Intent
-) -> None:
+def test_what_the_driver_takes_back_uses_nothing_of_that_budget(story: Story, intent: Intent) -> None:
     for attempt in range(1, LOST_BUDGET + 5):
         story.run(attempt=attempt).decide(intent, intent.value, "Ctrl-C", attempt=attempt)
         assert story.trial().decision is None
@@ -325,7 +321,7 @@ def test_a_trial_may_be_lost_as_often_as_was_said(max_lost: int, times: int, sta
         (WORKER_ERROR, "on worker w@a: ValueError: 40", 7, "handed_back by w@a, which could not end it: "),
     ],
 )  # fmt: skip
-def test_an_attempt_that_is_handed_back_is_no_failure_and_says_why(
+def test_an_attempt_that_is_handed_back(
     story: Story, error_type: str, error: str, pid: int | None, reason: str
 ) -> None:
     story.run().end(HANDED_BACK, error_type=error_type, error=error, pid=pid)

@@ -32,9 +32,7 @@ def wants(name: str, wanted: int = ALL, **more: object) -> Demand:
         ([wants("a"), wants("b")], 0, {"a": 0, "b": 0}),
     ],
 )
-def test_slots_go_by_priority_then_by_weight_and_what_one_leaves_goes_to_the_others(
-    demands: list[Demand], slots: int, shares: dict[str, int]
-):
+def test_slots_go_by_priority_then_by_weight(demands: list[Demand], slots: int, shares: dict[str, int]):
     assert entitlements(demands, {"q": slots}) == shares
 
 

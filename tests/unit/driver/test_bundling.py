@@ -33,9 +33,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
-def test_git_says_which_files_are_packed_and_neither_secrets_nor_links_out_are(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_git_says_which_files_are_packed(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     root, outside = tmp_path / "project", tmp_path / "outside"
     write(root, "train.py", "new.py", "gone.py", "data/ignored.csv", "pkg/a.py", "pkg/b.ipynb", ".env.example")
     write(root, ".env", "keys/id_rsa", "keys/server.pem", "conf/my-credentials.json", content="secret")
@@ -129,9 +127,7 @@ def test_the_hash_says_what_is_in_it_and_neither_when_nor_where_it_was_packed(tm
     assert Project(tmp_path / "two", TRAIN, tmp_path / "two").pack({"train.py": b""}).digest != digests[0]
 
 
-def test_the_code_root_may_be_in_the_folder_or_above_it_and_the_trainable_must_travel(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_the_code_root_may_be_in_the_folder_or_above_it(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     root = tmp_path / "project"
     write(root, "src/train.py", "src/helper.py", "conf.yaml")
     inner = Project(root, TRAIN, root / "src")

@@ -68,9 +68,7 @@ def kept_by(rule: Retention, checkpoints: Checkpoints, pinned: tuple[CheckpointI
         (Retention(), "min", (-(10**400), 5, 1), [1, 3]),
     ],
 )
-def test_the_newest_and_the_best_are_kept(
-    rule: Retention, mode: Mode, scores: tuple[Any, ...], left: list[int]
-) -> None:
+def test_newest_and_best_are_kept(rule: Retention, mode: Mode, scores: tuple[Any, ...], left: list[int]) -> None:
     assert kept_by(rule.of("loss", mode), saved_of(*scores)) == left
     by_its_own = Retention(rule.keep_last, rule.keep_best, "loss", mode).of("accuracy", "max")
     assert kept_by(by_its_own, saved_of(*scores)) == left
@@ -226,9 +224,7 @@ def test_who_loses_all_checkpoints_at_its_end_is_what_was_asked_for(
     assert tuple(bool(bench.trial(trial).checkpoints) for trial in names) == kept
 
 
-def test_a_trials_checkpoints_are_deleted_by_hand_and_the_best_ones_only_if_that_is_asked_for(
-    begin: Begin, store: DirectoryStore
-) -> None:
+def test_checkpoints_are_deleted_by_hand(begin: Begin, store: DirectoryStore) -> None:
     bench = begin(retention=Retention(keep_last=None))
     others = [save(bench, TWO, loss) for loss in (0.5, 0.4)]
     names = [save(bench, ONE, loss) for loss in (3.0, 2.0)]
@@ -248,9 +244,7 @@ def test_a_trials_checkpoints_are_deleted_by_hand_and_the_best_ones_only_if_that
     assert store.ids() == []
 
 
-def test_by_hand_what_a_fork_began_with_and_what_a_trial_goes_on_from_stays_unless_that_is_asked_for(
-    begin: Begin,
-) -> None:
+def test_by_hand_what_a_fork_or_a_paused_trial_needs_stays(begin: Begin) -> None:
     bench = begin(retention=Retention(keep_last=None))
     save(bench, TWO, 0.5)
     first, forked, newest = [save(bench, ONE, loss) for loss in (3.0, 2.5, 2.0)]
@@ -296,9 +290,7 @@ def test_a_store_that_is_slow_or_fails_holds_no_decision_up_and_that_it_failed_i
     assert (f"checkpoint {names[0]} could not be deleted: the disk is on fire" in caplog.text) is fails
 
 
-def test_what_a_trial_saved_and_did_not_come_to_report_is_deleted_at_the_end(
-    begin: Begin, store: DirectoryStore
-) -> None:
+def test_what_a_trial_saved_and_never_reported_is_deleted(begin: Begin, store: DirectoryStore) -> None:
     bench = begin()
     named = save(bench, ONE, 3.0)
     folder = store.staging()

@@ -342,9 +342,7 @@ def test_nan_is_a_number_whose_place_is_the_schedulers_rule(caplog: pytest.LogCa
     assert not caplog.records
 
 
-def test_it_is_said_once_for_each_trial_and_key_and_not_again_by_a_later_driver(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_odd_value_is_said_once_for_each_trial_and_key(caplog: pytest.LogCaptureFixture) -> None:
     rule = as_rule({"accuracy": 0.9})
     assert rule is not None
     rule.bind("loss", "min")
@@ -414,9 +412,7 @@ def first_report(metrics: dict[str, Any], scheduler: Callable[[], Scheduler] = F
         ({"loss": 0.5, "epochs": 1}, r"time_attr='epoch' is not in the first report.*did you mean 'epochs'"),
     ],
 )
-def test_a_metric_or_time_that_the_first_report_lacks_ends_the_run_at_once_and_the_nearest_is_named(
-    metrics: dict[str, Any], says: str
-) -> None:
+def test_a_metric_or_time_that_the_first_report_lacks_ends_the_run(metrics: dict[str, Any], says: str) -> None:
     with pytest.raises(MetricMissing, match=says):
         first_report(metrics, lambda: ASHA(9, time_attr="epoch"))
 

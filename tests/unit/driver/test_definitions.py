@@ -307,9 +307,7 @@ def test_another_trainable_or_scheduler_is_refused(kept: dict[str, bytes]) -> No
         ({"space": mqtune.Space(SPACE, constraint=lambda config: config["lr"] < 0.5)}, "space"),
     ],
 )
-def test_what_only_the_script_has_is_asked_for_by_its_name(
-    kept: dict[str, bytes], options: dict[str, Any], argument: str
-) -> None:
+def test_what_only_the_script_has_is_asked_for(kept: dict[str, bytes], options: dict[str, Any], argument: str) -> None:
     kept["x"] = encode_value(tuned(**options).definition(None))
 
     with pytest.raises(ConfigurationError, match=rf"run the script again, or Tuner.attach\(…, {argument}=…\)"):
@@ -419,9 +417,7 @@ def test_without_optuna_it_is_random_search_and_the_first_line_says_why(capsys: 
     ],
     ids=["a grid", "trials enough for each config", "constants"],
 )
-def test_what_random_search_goes_through_whole_is_not_left_to_a_model(
-    space: dict[str, Any], max_trials: int | None
-) -> None:
+def test_what_random_search_covers_is_not_left_to_a_model(space: dict[str, Any], max_trials: int | None) -> None:
     assert described(space=space, max_trials=max_trials)["searcher"]["searcher"] == "random"
 
 

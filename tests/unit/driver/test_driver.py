@@ -69,9 +69,7 @@ def test_retries_come_before_new_trials_with_the_same_time_to_live(tmp_path: Pat
     assert bench.start(ONE).grant.assignment.ttl_s == 60.0
 
 
-def test_a_driver_keeps_its_lock_for_as_long_as_it_steps_and_lets_the_next_one_in_when_it_closes(
-    tmp_path: Path,
-) -> None:
+def test_a_driver_keeps_its_lock_until_it_closes(tmp_path: Path) -> None:
     bench = Bench(tmp_path).step()
     other = MemoryJournal(bench.server, NAME)
 
@@ -129,9 +127,7 @@ OF_A_SCRIPT = f"script train.py exited with code 1; its last errors were:\n{UNSE
 @pytest.mark.parametrize(
     ("error_type", "error"), [("ReportInvalid", UNSENDABLE), ("Exited", OF_A_SCRIPT)], ids=["function", "script"]
 )
-def test_a_report_that_can_not_be_sent_ends_the_run_unless_other_reports_could_be(
-    tmp_path: Path, error_type: str, error: str
-) -> None:
+def test_a_first_report_that_can_not_be_sent_ends_the_run(tmp_path: Path, error_type: str, error: str) -> None:
     bench = Bench(tmp_path / "first", max_trials=9).step().start(ONE)
     bench.end(ONE, AttemptEnd.FAILED, pid=7, error_type=error_type, error=error)
 
@@ -148,9 +144,7 @@ def test_a_report_that_can_not_be_sent_ends_the_run_unless_other_reports_could_b
 
 
 @pytest.mark.parametrize("scheduler", [FIFO, lambda: ASHA(max_t=3)])
-def test_a_trial_that_never_reports_the_metric_ends_the_run_when_it_is_the_first_to_end(
-    scheduler: Callable[[], Scheduler],
-) -> None:
+def test_a_first_trial_that_never_reports_the_metric_ends_the_run(scheduler: Callable[[], Scheduler]) -> None:
     with pytest.raises(MetricMissing, match="none of its"):
         simulate(lambda config: [(1.0, {"loss": None})] * 3, scheduler=scheduler)
 
@@ -158,9 +152,7 @@ def test_a_trial_that_never_reports_the_metric_ends_the_run_when_it_is_the_first
 MIB = 1 << 20
 
 
-def test_a_driver_says_once_that_room_runs_out_that_there_is_none_and_that_there_is_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_driver_says_once_that_room_runs_out_and_is_back(caplog: pytest.LogCaptureFixture) -> None:
     watch = RoomWatch()
     said = []
 

@@ -117,9 +117,7 @@ def test_priority_and_share_hold_and_may_change_at_any_time():
     assert first.why.endswith("1 other experiment wants slots too, 1 of higher priority")
 
 
-def test_for_how_long_an_experiment_has_had_no_slot_is_said_and_after_long_a_warning_once(
-    caplog: pytest.LogCaptureFixture,
-):
+def test_for_how_long_an_experiment_has_had_no_slot_is_said(caplog: pytest.LogCaptureFixture):
     table = Table(q=2)
     first, last = table.keeper("a"), table.keeper("z")
     look(first, hungry(2))
@@ -231,9 +229,7 @@ def waiting_trial(id_: str, *, reports: int) -> Trial:
     return trial
 
 
-def test_nobody_asks_for_more_than_a_cap_allows_and_why_says_which_and_by_whom_it_was_set(
-    caplog: pytest.LogCaptureFixture,
-):
+def test_nobody_asks_for_more_than_a_cap_allows(caplog: pytest.LogCaptureFixture):
     table = Table(q=4)
     table.caps = {
         "a*": Cap("normal", 1.0, by="olaf"),

@@ -146,7 +146,9 @@ def test_a_driver_waits_for_its_server_as_long_as_the_times_of_its_run_say() -> 
 
     with pytest.raises(BrokerUnavailable):
         # Nobody listens there.
-        mqtune.Tuner.attach("away", backend="redis://127.0.0.1:1/0", run=mqtune.RunOptions(timing=Timing(patience_s=0.0)))
+        mqtune.Tuner.attach(
+            "away", backend="redis://127.0.0.1:1/0", run=mqtune.RunOptions(timing=Timing(patience_s=0.0))
+        )
 
     # Usually it waits for minutes.
     assert time.monotonic() - began < 60.0

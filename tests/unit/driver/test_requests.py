@@ -197,9 +197,7 @@ def test_no_trial_goes_on_by_a_request_that_comes_with_the_end(driven: Bench, ac
         ({"action": "tell", "trial": ONE, "metrics": {"loss": 0.5}}, "trial 0001 is one that workers run"),
     ],
 )
-def test_an_invalid_request_is_refused_for_a_reason_and_nothing_is_done(
-    driven: Bench, asked: dict[str, Any], reason: str
-) -> None:
+def test_an_invalid_request_is_refused_and_does_nothing(driven: Bench, asked: dict[str, Any], reason: str) -> None:
     before = len(driven.events())
 
     found = request(driven, **asked)
@@ -501,9 +499,7 @@ def test_an_experiment_without_a_space_takes_any_config_and_has_none_to_ask_for(
             tuner.ask()
 
 
-def test_a_flood_of_requests_is_carried_out_over_several_rounds_and_each_leaves_reports_their_turn(
-    driven: Bench,
-) -> None:
+def test_a_flood_of_requests_leaves_reports_their_turn(driven: Bench) -> None:
     asked = [ask(driven, "label", ONE, tags=[f"t{number}"]) for number in range(2 * AT_ONCE + 1)]
 
     driven.step()

@@ -154,9 +154,7 @@ def _returns_a_number(config: Config) -> Any:
         (lambda config: mqtune.Resources(gpus=1.5), "resources: <lambda> raised ConfigurationError: .*gpus=1.5"),
     ],
 )
-def test_a_function_that_makes_no_resources_is_refused_before_the_first_trial(
-    function: Callable[[Config], Any], says: str
-) -> None:
+def test_a_function_that_makes_no_resources_is_refused(function: Callable[[Config], Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         tuner(resources=function)
 
@@ -213,7 +211,7 @@ def offered(settings: dict[str, Any]) -> tuple[Resources, int]:
     ],
     ids=str,
 )
-def test_the_slots_of_this_machine_take_the_shape_that_is_asked_for(
+def test_the_slots_of_this_machine_fit_the_trials(
     machine: Any, asked: Resources, slots: int | None, number: int
 ) -> None:
     machine(8, ("0", "1", "2", "3"), 25_000)
@@ -285,9 +283,7 @@ def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
     ],
     ids=str,
 )
-def test_a_machine_without_room_for_all_seats_of_a_trial_is_refused(
-    machine: Any, asked: Resources, slots: int | None, error: str
-) -> None:
+def test_a_machine_without_room_for_all_seats(machine: Any, asked: Resources, slots: int | None, error: str) -> None:
     machine(8, ("0", "1", "2", "3"), memory_mb=24_576)
 
     with pytest.raises((ConfigurationError, InsufficientResources), match=error):

@@ -185,9 +185,7 @@ def test_a_trial_that_can_not_be_restarted_brings_nothing_into_the_store(stored:
         ("STAGED", "save"),
     ],
 )
-def test_what_a_trial_in_this_status_can_not_do_is_refused_and_does_nothing(
-    bench: Bench, status: str, calls: str
-) -> None:
+def test_what_a_trial_in_this_status_can_not_do_does_nothing(bench: Bench, status: str, calls: str) -> None:
     trial = bench.hand.add({}).id if status == "STAGED" else ONE
     if status == "COMPLETED":
         bench.report(ONE, 1.0)
@@ -204,9 +202,7 @@ def test_what_a_trial_in_this_status_can_not_do_is_refused_and_does_nothing(
         assert (as_known(bench), bench.backend.published, len(bench.events())) == (before, published, events)
 
 
-def test_a_driver_says_which_trial_pauses_before_it_runs_again_and_the_next_driver_waits_no_longer(
-    tmp_path: Path,
-) -> None:
+def test_a_driver_says_which_trial_pauses_before_it_runs_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path, slots=1, max_failures=-1, max_trials=1).step()
     for attempt in (1, 2, 3):
         assert bench.trial().attempt.number == attempt
@@ -306,9 +302,7 @@ def test_what_a_trial_printed_is_read_from_its_file_or_from_its_tail(bench: Benc
         bench.hand.trial(ONE).stdout(attempt=2)
 
 
-def test_what_a_trial_prints_on_another_machine_is_asked_of_its_worker(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_output_on_another_machine_is_asked_of_its_worker(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     attempt = bench.trial().attempt
     attempt.stdout_path, attempt.stdout_tail = "/there/0001/1.stdout", "the end"
     bench.backend.printed = b"first\nsecond\n" * 30_000
@@ -333,9 +327,7 @@ def test_what_a_trial_prints_on_another_machine_is_asked_of_its_worker(
         REPORTS_PREFIX + encode_value([["9999", 1, 1, [[5.0, {"loss": 1.0}]]]]),
     ],
 )
-def test_an_event_that_can_not_be_there_is_named_with_its_entry_and_the_way_out(
-    bench: Bench, forged: bytes | None
-) -> None:
+def test_an_event_that_can_not_be_there_is_named_with_the_way_out(bench: Bench, forged: bytes | None) -> None:
     bench.journal.record(forged or bench.of(AttemptStarted)[0].encode())
     entry = bench.journal.read("0-0", count=1000)[-1].id
     reads: list[Callable[[], object]] = [
@@ -415,9 +407,7 @@ def save_dict(bench: Bench, data: dict[str, Any]) -> str:
     return name
 
 
-def test_the_best_or_newest_checkpoint_that_is_a_folder_is_copied_to_where_it_is_wanted(
-    stored: Bench, tmp_path: Path
-) -> None:
+def test_the_best_or_newest_folder_is_copied_to_where_it_is_wanted(stored: Bench, tmp_path: Path) -> None:
     names = []
     for loss in (0.5, math.nan, 0.2, 0.2, 0.9):
         names.append(name := stored.new_checkpoint(ONE, in_memory=False))
@@ -462,9 +452,7 @@ def test_a_model_is_exported_from_the_newest_checkpoint_by_its_class(tmp_path: P
         Bench(tmp_path / "function").step().hand.trial(ONE).export_model("text", tmp_path / "out")
 
 
-def test_a_config_that_is_too_large_is_refused_by_its_largest_value_before_anything_is_journaled(
-    tmp_path: Path,
-) -> None:
+def test_a_config_that_is_too_large_is_refused_by_its_largest_value(tmp_path: Path) -> None:
     bench = Bench(tmp_path, space=None, scheduler=FIFO, max_trials=None)
     events = len(bench.events())
 

@@ -44,9 +44,7 @@ def test_every_command_of_a_script_is_allowed_to_who_runs_it(name: str):
 @pytest.mark.parametrize(
     ("role", "options"), [("worker", {}), ("driver", {"experiments": "team-a-*"}), ("operator", {}), ("monitor", {})]
 )
-def test_the_names_of_all_keys_are_for_a_driver_of_all_experiments_that_asks_for_them(
-    role: Role, options: dict[str, str]
-):
+def test_the_names_of_all_keys_are_for_a_driver_that_asks_for_them(role: Role, options: dict[str, str]):
     with pytest.raises(ConfigurationError, match="mqtune acl driver --all-keys"):
         rules_of(role, all_keys=True, **options)  # type: ignore[arg-type]
 

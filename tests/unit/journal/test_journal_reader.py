@@ -98,7 +98,7 @@ def fill(path: Path, entries: list[Entry]) -> None:
     ],
     ids=["another experiment", "another beginning", "a gap", "no journal", "nothing"],
 )
-def test_a_copy_of_another_journal_is_put_aside_and_one_begun(
+def test_a_copy_of_another_journal_is_put_aside(
     path: Path, copied: list[Entry] | bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     path.write_bytes(copied) if isinstance(copied, bytes) else fill(path, copied)

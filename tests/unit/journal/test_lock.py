@@ -80,7 +80,7 @@ def test_a_living_driver_on_this_machine_is_not_waited_for(server: MemoryServer,
     ],
     ids=["of another name", "of the same name"],
 )
-def test_a_living_driver_on_another_machine_of_the_same_name_is_not_displaced(
+def test_a_driver_on_another_machine_is_not_displaced(
     server: MemoryServer, slept: list[float], description: str
 ) -> None:
     first = held_by(server, description)

@@ -89,9 +89,7 @@ def test_an_emptied_server_gets_its_journal_back_and_the_trials_run_again(bench:
 
 
 @pytest.mark.parametrize("can_be_read", [True, False])
-def test_a_dict_that_an_earlier_driver_has_kept_in_the_folder_is_put_back_if_it_can_be_read(
-    tmp_path: Path, can_be_read: bool
-) -> None:
+def test_a_dict_that_an_earlier_driver_has_kept_is_put_back(tmp_path: Path, can_be_read: bool) -> None:
     bench = Bench(tmp_path).step().start(ONE)
     kept = bench.save(ONE)
     file = bench.folder / DICTS / kept
@@ -107,7 +105,7 @@ def test_a_dict_that_an_earlier_driver_has_kept_in_the_folder_is_put_back_if_it_
 
 
 @pytest.mark.parametrize("when", ["before", "after", "before and after"])
-def test_an_experiment_whose_first_event_a_server_loses_begins_all_the_same(
+def test_an_experiment_whose_first_event_is_lost_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     record, read = MemoryJournal.record, MemoryJournal.read
@@ -184,9 +182,7 @@ def test_a_loss_is_told_in_words_and_to_callbacks(tmp_path: Path, caplog: pytest
 
 
 @pytest.mark.parametrize(("lacks", "says"), [("the end", r"lacks the end.*another name"), ("all", "No such file")])
-def test_a_copy_that_lacks_the_end_or_is_not_there_can_not_be_put_back_and_the_driver_says_so(
-    bench: Bench, lacks: str, says: str
-) -> None:
+def test_a_copy_that_lacks_the_end_or_is_not_there_is_an_error(bench: Bench, lacks: str, says: str) -> None:
     path = bench.folder / JOURNAL_FILE
     whole = list(JournalFile(path).read())
     path.unlink()
@@ -201,9 +197,7 @@ def test_a_copy_that_lacks_the_end_or_is_not_there_can_not_be_put_back_and_the_d
         bench.step()
 
 
-def test_a_folder_without_a_copy_or_of_another_experiment_brings_nothing_back_and_none_is_written_over(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_folder_without_a_copy_or_of_another_experiment_is_left(bench: Bench, tmp_path: Path) -> None:
     path = bench.folder / JOURNAL_FILE
     journal = MemoryJournal(bench.server, "other")
     journal.lock("driver", "process 1 on head", math.inf)
@@ -219,9 +213,7 @@ def test_a_folder_without_a_copy_or_of_another_experiment_brings_nothing_back_an
     assert path.read_bytes() == b"no journal"
 
 
-def test_a_driver_that_begins_leaves_what_another_has_made_of_a_set_back_server(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_driver_leaves_what_another_has_made_of_its_server(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     early = snapshot(bench.server)
     for loss in (1.0, 0.9, 0.8):
         bench.report(ONE, loss)
@@ -266,7 +258,7 @@ def losing_within_writes(lose: Callable[[], None], patch: pytest.MonkeyPatch, rn
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_lost_whenever_the_experiment_ends_and_replays_to_the_same(
+def test_whatever_is_lost_the_experiment_ends_and_replays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -339,9 +331,7 @@ def test_requests_are_put_back_where_they_were_and_known_by_their_ids(bench: Ben
     assert [event.id for event in bench.of(Requested)] == ["read", "lost"]
 
 
-def test_an_answer_and_an_order_to_save_are_given_again_when_a_server_has_lost_them_and_no_entry(
-    tmp_path: Path,
-) -> None:
+def test_an_answer_and_an_order_to_save_are_given_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path, slots=3, max_trials=3).step().start(ONE).start(TWO).start(THREE)
     states = [bench.server.experiments[NAME].trials[TrialId(id_)] for id_ in (ONE, TWO, THREE)]
     bench.hand.trial(ONE).save()
@@ -391,9 +381,7 @@ def test_a_server_that_is_emptied_as_an_experiment_begins_does_not_get_the_earli
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
-def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_entry(
-    tmp_path: Path, has_ended: bool
-) -> None:
+def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may(tmp_path: Path, has_ended: bool) -> None:
     bench = Bench(tmp_path, lockstep=True, slots=2).step().start(ONE).start(TWO)
     bench.report(ONE, 1.0)
     bench.report(TWO, 1.0)
@@ -416,9 +404,7 @@ def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_e
 
 
 @pytest.mark.parametrize("drives", [True, False])
-def test_a_server_that_was_set_back_gets_the_end_back_as_soon_as_it_answers_or_a_driver_begins(
-    bench: Bench, drives: bool
-) -> None:
+def test_a_server_that_was_set_back_gets_the_end_back(bench: Bench, drives: bool) -> None:
     kept = bench.save(ONE)
     early = snapshot(bench.server)
     bench.report(TWO, 1.0, 0.9)

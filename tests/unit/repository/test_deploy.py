@@ -79,9 +79,7 @@ def worker_container() -> dict[str, Any]:
     return container
 
 
-def test_keda_counts_all_lists_of_the_queue_of_the_deployments_slots_and_what_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_keda_counts_all_lists_of_the_queue_and_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for each in worker_container()["env"]:
         monkeypatch.setenv(each["name"], each.get("value", BROKER))
     plan = settings_from_environment().plan()

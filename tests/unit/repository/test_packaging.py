@@ -85,7 +85,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_beside_it(wheel: 
     assert odd == []
 
 
-def test_the_starter_project_of_the_installed_wheel_works(
+def test_the_starter_project_works(
     installed: Path, tmp_path: Path, mqtune_home: Path, server_binary: ServerBinary
 ) -> None:
     ran(installed.parent / "mqtune", "init", "project", cwd=tmp_path)

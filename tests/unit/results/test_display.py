@@ -243,9 +243,7 @@ def screen_of(text: str, *, columns: int, lines: int) -> list[str]:
 
 @pytest.mark.parametrize("said_first", [False, True], ids=["echo first", "message first"])
 @pytest.mark.parametrize(("columns", "height"), [(100, 30), (80, 30), (100, 8), (30, 12)])
-def test_what_ctrl_c_says_stands_above_one_whole_table(
-    tmp_path: Path, columns: int, height: int, said_first: bool
-) -> None:
+def test_what_ctrl_c_says_stands_above_one_table(tmp_path: Path, columns: int, height: int, said_first: bool) -> None:
     said: list[str] = []
     watched = Watched(tmp_path / "mine", width=columns, height=height, said=lambda: "".join(said), total=lambda: 8)
     watched.file.write("$ python tune.py\n" * 4)

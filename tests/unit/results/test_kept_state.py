@@ -85,9 +85,7 @@ def test_every_field_is_in_a_state() -> None:
         assert [field.name for field in fields(kind)] == plain.names
 
 
-def test_who_reads_the_whole_copy_keeps_what_it_says_and_the_next_one_reads_only_the_rest(
-    tmp_path: Path, reports: list[Report]
-) -> None:
+def test_after_one_who_reads_the_whole_copy_the_next_one_reads_the_rest(tmp_path: Path, reports: list[Report]) -> None:
     folder = book_of(tmp_path / "x").save()
     expected = whole(folder)
     first = len(reports)
@@ -189,9 +187,7 @@ def test_that_of_another_journal_of_the_same_length_or_of_a_longer_copy_is_not_u
 
 
 @pytest.mark.parametrize("lag_bytes", [0, 200])
-def test_what_a_driver_decides_on_a_report_that_is_in_the_state_is_seen(
-    tmp_path: Path, reports: list[Report], lag_bytes: int
-) -> None:
+def test_a_decision_on_a_report_in_the_state_is_seen(tmp_path: Path, reports: list[Report], lag_bytes: int) -> None:
     worth = Worth(1, 0, lag_bytes)
     book = book_of(tmp_path / "x", trials=3)
     book.stage("0009", {"lr": 0.5})
@@ -214,9 +210,7 @@ def test_what_a_driver_decides_on_a_report_that_is_in_the_state_is_seen(
 
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EACCES, errno.EROFS])
-def test_a_folder_that_can_not_be_written_is_read_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
-) -> None:
+def test_a_folder_that_can_not_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
     folder = book_of(tmp_path / "x").save()
     before = sorted(path.name for path in folder.iterdir())
 

@@ -69,9 +69,7 @@ def test_labels_are_changed_at_any_time_and_what_is_left_out_stays(tmp_path: Pat
         ({"notes": "x" * 10_001}, "10,001 characters"),
     ],
 )
-def test_what_is_no_label_is_refused_before_anything_is_done(
-    tmp_path: Path, labels: dict[str, Any], message: str
-) -> None:
+def test_what_is_no_label_is_refused(tmp_path: Path, labels: dict[str, Any], message: str) -> None:
     bench = Bench(tmp_path).step()
     before = len(bench.events())
     calls = (

@@ -75,9 +75,7 @@ HAS = {**dict.fromkeys(KINDS, "promotion"), "lineage": "pbt", "pareto": "several
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_picture_is_drawn_by_both_libraries_and_kept_by_a_notebook(
-    experiments: dict[str, Results], kind: str, tmp_path: Path
-):
+def test_each_picture_is_drawn_by_both_libraries(experiments: dict[str, Results], kind: str, tmp_path: Path):
     picture = experiments[HAS[kind]].plot.draw(kind)
 
     picture.save(tmp_path / "picture.png")

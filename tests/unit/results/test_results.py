@@ -73,9 +73,7 @@ def test_each_scope_may_have_another_best_trial(tmp_path: Path, mode: str, sign:
 
 
 @pytest.mark.parametrize("last", [{"loss": NAN}, {"time": 3}])
-def test_a_trial_whose_last_report_has_no_number_has_no_last_value_and_its_earlier_ones_count(
-    book: Book, last: dict[str, Any]
-):
+def test_a_trial_whose_last_report_has_no_number_has_no_last_value(book: Book, last: dict[str, Any]):
     book.stage("0001")
     book.report("0001", {"loss": 1.0}, last)
     book.end("0001")
@@ -105,9 +103,7 @@ def test_without_a_report_there_is_no_best_trial_nor_any_result_and_failures_are
         ({"loss": NAN}, "no value of 'loss'"),
     ],
 )
-def test_without_a_number_for_the_metric_the_error_names_what_was_reported(
-    book: Book, metrics: dict[str, Any], message: str
-):
+def test_without_a_number_the_error_names_what_was_reported(book: Book, metrics: dict[str, Any], message: str):
     book.stage("0001")
     book.report("0001", metrics)
 

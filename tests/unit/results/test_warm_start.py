@@ -217,7 +217,7 @@ def test_what_can_not_be_meant_is_refused_at_once(arguments: list[Any], text: st
         ("two.db", "two.db has 2 studies: a, b; give one"),
     ],
 )
-def test_a_source_that_is_not_there_is_named(
+def test_a_missing_source_is_named(
     source: str, text: str, old: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -82,9 +82,7 @@ values = st.sampled_from([-INF, -2.0, 0.0, 0.5, 1.0, 3.0, 7.0, INF])
 )
 @settings(max_examples=100)
 @example(points=[(-1e308, 1e308), (1e308, -1e308), (0.0, 0.0)], factor=1.5, withdrawn=30)
-def test_a_trial_goes_on_if_it_is_among_the_best_of_the_rule_computed_anew(
-    points: list[Point], factor: float, withdrawn: int
-) -> None:
+def test_a_trial_goes_on_if_it_is_among_the_best(points: list[Point], factor: float, withdrawn: int) -> None:
     names = "abc"[: len(points[0])]
     scheduler = mqtune.MOASHA(27, reduction_factor=factor)
     scheduler.check_objective(Objective.of([*names], "min"))

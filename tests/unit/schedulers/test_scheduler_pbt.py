@@ -65,9 +65,7 @@ def explored(domain: Any, value: Any, seed: int = 0, **arguments: Any) -> Any:
         ((True, False), True, (True, False)),
     ],
 )
-def test_a_value_moves_to_one_near_it_and_stays_in_its_domain(
-    domain: Any, value: Any, expected: tuple[Any, Any]
-) -> None:
+def test_a_value_moves_to_one_near_it_in_its_domain(domain: Any, value: Any, expected: tuple[Any, Any]) -> None:
     found = [explored(domain, value, seed) for seed in range(40)]
 
     for result in found:
@@ -217,9 +215,7 @@ def expanded(policy: list[PolicyStep], length: int) -> list[Config]:
 
 @given(rng=rngs, slots=st.integers(2, 6), faults=some_faults)
 @settings(max_examples=60)
-def test_a_policy_is_what_trained_the_trial_and_its_replay_trains_the_same(
-    rng: random.Random, slots: int, faults: Faults
-) -> None:
+def test_a_policy_and_its_replay_train_the_same(rng: random.Random, slots: int, faults: Faults) -> None:
     scheduler = pbt(hyperparam_mutations=MUTATIONS, quantile_fraction=0.5)
     play = Play(scheduler, curve, slots, slots, rng, starting, faults).run()
 

@@ -98,9 +98,7 @@ def experiment(mode: Any = "min", **counts: int) -> Experiment:
         (MaximumIteration(2) & {"loss": 0.1}, "min", [0.05, 0.5, 0.1], ["", "", "reached iteration 2 and loss=0.1 reached 0.1"]),
     ],
 )  # fmt: skip
-def test_a_rule_ends_a_trial_at_these_reports_and_says_why(
-    rule: Any, mode: str, losses: list[Any], reasons: list[str]
-) -> None:
+def test_a_rule_ends_a_trial_at_these_reports(rule: Any, mode: str, losses: list[Any], reasons: list[str]) -> None:
     run = Run(bound(rule, mode))
 
     found = [run.report(**loss) if isinstance(loss, dict) else run.report(loss) for loss in losses]
@@ -124,9 +122,7 @@ def test_a_rule_ends_a_trial_at_these_reports_and_says_why(
         (TrialDiverged() | MaximumIteration(3), [0.5, NAN, 0.5], False),
     ],
 )
-def test_a_trial_is_given_up_where_the_rule_that_ends_it_gives_it_up(
-    rule: StopRule, losses: list[float], *, given_up: bool
-) -> None:
+def test_a_trial_is_given_up_where_its_rule_says_so(rule: StopRule, losses: list[float], *, given_up: bool) -> None:
     run = Run(bound(rule))
 
     assert [run.report(loss) for loss in losses][-1]
@@ -215,7 +211,7 @@ async def later(trial: Trial, report: Report) -> bool:
     ("checkpoint", "source", "stops"),
     [("p-0001-1-1", None, True), ("p-0001-1-1", "0001", True), ("", None, False), ("p-0009-1-1", "0009", False)],
 )
-def test_a_later_attempt_goes_on_with_the_values_only_from_the_trials_own_checkpoint(
+def test_a_later_attempt_keeps_the_values_of_its_own_checkpoint(
     checkpoint: str, source: TrialId | None, stops: bool
 ) -> None:
     rule = bound(TrialPlateau(num_results=2, grace_period=0))
@@ -238,9 +234,7 @@ def test_a_later_attempt_goes_on_with_the_values_only_from_the_trials_own_checkp
         (TrialsEnded(3), {"FAILED": 2, "RUNNING": 9, "PAUSED": 9}, {"COMPLETED": 1, "EARLY_STOPPED": 1, "ABANDONED": 1}),
     ],
 )  # fmt: skip
-def test_an_experiment_stops_at_exactly_the_number_of_trials(
-    rule: StopRule, below: dict[str, int], at: dict[str, int]
-) -> None:
+def test_an_experiment_stops_at_the_number_of_trials(rule: StopRule, below: dict[str, int], at: dict[str, int]) -> None:
     assert rule.stops_experiment(experiment(**below), T0) == ""
     assert rule.stops_experiment(experiment(**at), T0).split(" and ")[-1].startswith("3 trials have ")
 

@@ -67,9 +67,7 @@ def grid() -> Space:
     ids=["nested", "log", "uneven", "computed", "all types", "constant", "empty"],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_a_small_finite_space_is_proposed_without_repeats_and_then_all_over(
-    definition: dict[str, Any], seed: int
-) -> None:
+def test_a_small_finite_space_is_proposed_without_repeats(definition: dict[str, Any], seed: int) -> None:
     space = Space(definition)
     assert space.size is not None
     searcher = RandomSearcher(space, seed)

@@ -98,9 +98,7 @@ definitions = st.recursive(
 
 @patient
 @given(definition=definitions, seed=seeds)
-def test_what_is_sampled_or_drawn_at_once_passes_its_spaces_check_and_survives_the_wire(
-    definition: dict[str, Any], seed: int
-) -> None:
+def test_what_is_sampled_passes_its_spaces_check_and_travels(definition: dict[str, Any], seed: int) -> None:
     space = Space(definition)
     point = next(space.grid_points())
     drawn, again = space.draws(np.random.default_rng(seed)), space.draws(np.random.default_rng(seed))
@@ -122,9 +120,7 @@ shares = st.one_of(st.just(0.0), st.just(1 - 2**-53), st.floats(0, 1, exclude_ma
 @given(
     low=st.integers(-(2**63), 2**64 - 2), width=st.integers(1, 2**65), q=st.integers(1, 2**65), share=shares, seed=seeds
 )
-def test_whole_numbers_lie_within_their_bounds_and_on_their_grid(
-    low: int, width: int, q: int, share: float, seed: int
-) -> None:
+def test_whole_numbers_lie_in_their_bounds_on_their_grid(low: int, width: int, q: int, share: float, seed: int) -> None:
     high = low + width
     assume(high < 2**64 and q <= width)
 
@@ -350,9 +346,7 @@ conditionals = st.recursive(
 
 @patient
 @given(definition=st.dictionaries(keys, conditionals, max_size=3), seed=seeds)
-def test_any_nesting_of_choices_lists_and_dicts_can_be_sampled_matched_and_described(
-    definition: dict[str, Any], seed: int
-) -> None:
+def test_any_nesting_can_be_sampled_matched_and_described(definition: dict[str, Any], seed: int) -> None:
     space = Space(definition)
     again = space_of(msgpack.unpackb(msgpack.packb(space.describe())))
     drawn = space.draws(np.random.default_rng(seed))
