@@ -203,6 +203,17 @@ def test_nothing_but_the_pages_files_is_served(served: Served):
         assert served.ask(path)[0] == 404
 
 
+def test_chosen_trials_are_written_as_export_writes_them(served: Served):
+    served.login()
+
+    found = served.ask("/api/export", {"name": "mine", "trials": ["0003", "9"]})[2]
+
+    head, row = found["text"].splitlines()
+    assert found["file"] == "mine.csv"
+    assert dict(zip(head.split(","), row.split(","), strict=True))["config.lr"] == "0.3"
+    assert served.ask("/api/export", {"name": "yours"})[0] == 404
+
+
 def test_an_attempt_has_its_versions_and_its_code_as_text(served: Served):
     served.login()
 
@@ -328,6 +339,18 @@ def test_what_happens_is_told_with_the_id_of_the_entry_and_told_again_from_there
     assert told["summary"]["best"]["value"] == "0.01"
     # Nobody has asked again meanwhile; a tenth of that on a machine that has nothing else to do.
     assert took_s < 5
+
+
+def test_an_experiment_that_nobody_looks_at_is_let_go(mqtune_home: Path):
+    written(mqtune_home)
+    quick = Timing(linger_s=0.1, feed_wait_s=0.05)
+    with contextlib.closing(Served(Places([], None, broker_alone=False), timing=quick)) as served:
+        served.login()
+        with listening(served, "name=mine") as messages:
+            next(messages)
+            time.sleep(0.3)
+            assert len(served.page.feeds) == 1
+        eventually(lambda: len(served.page.feeds) == 0)
 
 
 @pytest.fixture

@@ -83,15 +83,8 @@ def test_what_is_named_like_a_secret_is_not_packed_and_nothing_else_is_left_out(
 
 def test_without_git_the_ignore_file_says_what_is_left_out(tmp_path: Path):
     write(tmp_path, "train.py", "a/data/x.csv", "data/y.csv", "a/model.bin", "docs/deep/z.md", "docs/z.md", "data.py")
-    write(
-        tmp_path,
-        "a/__pycache__/train.pyc",
-        ".hidden/x.py",
-        "a/.hidden.py",
-        "venv/pyvenv.cfg",
-        "venv/lib/x.py",
-        "node_modules/x.js",
-    )
+    left_out = "a/__pycache__/train.pyc .hidden/x.py a/.hidden.py venv/pyvenv.cfg venv/lib/x.py node_modules/x.js"
+    write(tmp_path, *left_out.split())
     write(tmp_path, ".mqtuneignore", content="# no code\n\ndata/\n*.bin\ndocs/*.md\n")
     assert {*packed(tmp_path, tmp_path)} == {"train.py", "docs/deep/z.md", "data.py"}
     write(tmp_path, ".mqtuneignore", content="!data/x.csv\n")
@@ -131,10 +124,8 @@ def test_the_code_root_may_be_in_the_folder_or_above_it(tmp_path: Path, caplog: 
     root = tmp_path / "project"
     write(root, "src/train.py", "src/helper.py", "conf.yaml")
     inner = Project(root, TRAIN, root / "src")
-    assert (inner.root, {*inner.pack({"train.py": b""}).files()}) == (
-        "src",
-        {"src/train.py", "src/helper.py", "conf.yaml"},
-    )
+    assert inner.root == "src"
+    assert {*inner.pack({"train.py": b""}).files()} == {"src/train.py", "src/helper.py", "conf.yaml"}
     spec = TrainableSpec("train", script="project/src/train.py")
     above = Project(root, spec, tmp_path)
     assert (above.root, "project/src/train.py" in above.pack({"train.py": b""}).files()) == (".", True)
@@ -189,12 +180,7 @@ def test_python_and_packages_that_differ_are_said_in_a_few_words():
     here = {"python": ".".join(map(str, sys.version_info[:3])), "packages": {"pytest": pytest.__version__}}
     assert differences(here) == ""
     # The distribution of yaml is PyYAML.
-    packages = {
-        "pytest": "1.0",
-        "yaml": "1.0",
-        "no_such_package": "3",
-        **{f"msgpack{number}": "0" for number in range(3)},
-    }
+    packages = {"pytest": "1.0", "yaml": "1.0", "no_such_package": "3", "msgpack0": "0", "msgpack1": "0"}
     said = differences({"python": "2.7.18", "packages": packages})
     assert said == (
         f"Python 2.7.18 (here {here['python']}), pytest 1.0 (here {pytest.__version__}), yaml 1.0 (here {yaml.__version__})"
