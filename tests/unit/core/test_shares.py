@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mqtune.core.shares import AGING_S, PRIORITIES, Demand, Priority, Table, divide, entitlements
+from mqtune.core.shares import AGING_S, PRIORITIES, Demand, Table, divide, entitlements
 
 ONE = ("q",)
 ALL = 1_000
@@ -87,7 +87,8 @@ def test_within_a_class_shares_are_max_min_fair_but_for_rounding(demands: list[D
             peers = [each for each in demands if each.priority == priority and each is not poor]
             assert all((shares[peer.experiment] - 1) / peer.weight <= level + 1e-9 for peer in peers)
         if unmet:
-            assert not any(shares[each.experiment] for each in demands if lower(each.priority, priority))
+            lower = PRIORITIES[PRIORITIES.index(priority) + 1 :]
+            assert not any(shares[each.experiment] for each in demands if each.priority in lower)
 
 
 @settings(max_examples=60, deadline=None)
@@ -151,7 +152,3 @@ def test_who_has_waited_for_so_long_gets_one_slot_before_all_priorities(waited_s
     demands = [wants("low", priority="low", waiting_s=waited_s), wants("high", priority="high")]
 
     assert entitlements(demands, {"q": 4}, aging_s=aging_s) == {"low": slots, "high": 4 - slots}
-
-
-def lower(one: Priority, than: Priority) -> bool:
-    return PRIORITIES.index(one) > PRIORITIES.index(than)

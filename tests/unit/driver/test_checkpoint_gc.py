@@ -30,18 +30,9 @@ RULES = st.builds(Retention, st.none() | st.integers(1, 4), st.integers(0, 4), s
 SAVED = st.lists(st.tuples(SCORES, st.booleans()), max_size=15)
 
 
-def id_of(number: int, *, in_memory: bool = False) -> CheckpointId:
-    return checkpoint_id("1", 1, number, in_memory=in_memory)
-
-
 def saved_of(*scores: Any, in_memory: tuple[int, ...] = ()) -> Checkpoints:
-    ids = [id_of(number, in_memory=number in in_memory) for number in range(1, len(scores) + 1)]
+    ids = [checkpoint_id("1", 1, number, in_memory=number in in_memory) for number in range(1, len(scores) + 1)]
     return {id_: SavedCheckpoint(id_, 0.0, {"loss": score}) for id_, score in zip(ids, scores, strict=True)}
-
-
-def made_of(saved: list[tuple[Any, bool]]) -> Checkpoints:
-    dicts = tuple(number for number, (_, in_memory) in enumerate(saved, 1) if in_memory)
-    return saved_of(*(score for score, _ in saved), in_memory=dicts)
 
 
 def kept_by(rule: Retention, checkpoints: Checkpoints, pinned: tuple[CheckpointId, ...] = ()) -> list[int]:
@@ -78,7 +69,8 @@ def test_newest_and_best_are_kept(rule: Retention, mode: Mode, scores: tuple[Any
 
 @given(RULES, SAVED, st.integers(0, 15))
 def test_the_newest_is_kept_whatever_the_rule(rule: Retention, saved: list[tuple[Any, bool]], pins: int) -> None:
-    checkpoints = made_of(saved)
+    dicts = tuple(number for number, (_, in_memory) in enumerate(saved, 1) if in_memory)
+    checkpoints = saved_of(*(score for score, _ in saved), in_memory=dicts)
     pinned = list(checkpoints)[:pins:2]
 
     gone = rule.to_delete(checkpoints, pinned)

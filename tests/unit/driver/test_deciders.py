@@ -126,11 +126,6 @@ class Bug:
         return type(f"Buggy{kind.__name__}", (kind,), {self.method: call}) if who else kind
 
 
-def bound(rule: StopRule) -> StopRule:
-    rule.bind("loss", "min")
-    return rule
-
-
 def fail(simulation: Simulation) -> MqtuneError:
     """Run until it fails, and end as a run does then: attempts are handed back, and the driver is done."""
     driver = simulation.driver()
@@ -171,7 +166,9 @@ def test_the_error_names_who_failed_on_what_and_the_corrected_code_goes_on(who: 
     )
 
     def limited(rule: type[StopRule]) -> Simulation:
-        simulation.limits = Limits(max_trials=9, rule=bound(rule(10)) if who == "rule" else None)
+        bound = rule(10)
+        bound.bind("loss", "min")
+        simulation.limits = Limits(max_trials=9, rule=bound if who == "rule" else None)
         return simulation
 
     def outcome() -> list[Any]:

@@ -90,13 +90,6 @@ def keeps_its_lock(bench: Bench) -> Bench:
     return bench.step()
 
 
-def sets(bench: Bench, **limits: Any) -> None:
-    name = f"set {limits}"
-    asked = Requested(id=name, action="set", trial="", arguments=limits, by="me", at=bench.clock.now)
-    bench.worker.request(asked)
-    bench.step()
-
-
 def test_while_its_journal_is_full_no_trial_begins_its_reports_wait_and_a_warning_says_so_until_it_may_have_more(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -119,7 +112,8 @@ def test_while_its_journal_is_full_no_trial_begins_its_reports_wait_and_a_warnin
     assert re.fullmatch(full, bench.driver.waiting_for)
     assert len(bench.experiment.trials) == 2
 
-    sets(bench, journal_mb=9)
+    bench.worker.request(Requested(id="set", action="set", trial="", arguments={"journal_mb": 9}, by="me", at=1.0))
+    bench.step()
 
     assert bench.report(ONE, 0.5) == [""]
     assert bench.driver.waiting_for == ""

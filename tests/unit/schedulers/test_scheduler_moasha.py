@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
 
 from hypothesis import example, given, settings, strategies as st
 from scheduler_table import Table
@@ -14,17 +13,6 @@ from mqtune.core.objective import Objective, dominates
 from mqtune.core.trial import CONTINUE, Action, Decision, Point
 
 INF, NAN = math.inf, math.nan
-
-
-def bound(scheduler: mqtune.schedulers.Scheduler) -> Any:
-    """Return a scheduler that minimises the loss and maximises the speed."""
-    scheduler.check_objective(Objective.of(["loss", "speed"], ["min", "max"]))
-    scheduler.bind("loss", "min")
-    return scheduler
-
-
-def moasha(**arguments: Any) -> Table:
-    return Table(bound(mqtune.MOASHA(27, **arguments)))
 
 
 def groups_of(points: list[Point]) -> list[list[Point]]:
@@ -101,7 +89,9 @@ def test_a_trial_goes_on_if_it_is_among_the_best(points: list[Point], factor: fl
 
 
 def test_a_scope_counts_for_each_metric() -> None:
-    at = moasha(grace_period=3, scope="last-2-avg")
+    at = Table(mqtune.MOASHA(27, grace_period=3, scope="last-2-avg"))
+    at.scheduler.check_objective(Objective.of(["loss", "speed"], ["min", "max"]))
+    at.scheduler.bind("loss", "min")
     at.report(0, 1, loss=9, speed=1)
     at.report(0, 2, loss=4, speed=4)
     assert at.report(0, 3, loss=2, speed=2) is CONTINUE

@@ -198,10 +198,6 @@ def test_a_resumed_driver_is_suggested_what_the_first_would_have_been(steps: lis
     assert [live.begin().config for _ in range(4)] == [resumed.begin().config for _ in range(4)]
 
 
-def one_of(key: str, **entries: Any) -> None:
-    mqtune.Repeater(key).check_space(Space({"x": mqtune.uniform(0, 1), **entries}))
-
-
 @pytest.mark.parametrize(
     ("key", "entries", "error"),
     [
@@ -215,7 +211,7 @@ def one_of(key: str, **entries: Any) -> None:
 )
 def test_an_entry_whose_values_can_not_be_counted_is_refused(key: str, entries: dict[str, Any], error: str) -> None:
     with pytest.raises(SpaceError, match=error):
-        one_of(key, **entries)
+        mqtune.Repeater(key).check_space(Space({"x": mqtune.uniform(0, 1), **entries}))
 
 
 def test_bad_arguments_and_another_experiments_searcher_are_refused() -> None:
