@@ -231,6 +231,7 @@ class Repeater(Searcher):
         suggested: Config | None = config
         group = next((each for each in self._filling if wanted in map(fingerprint, each.left)), None)
         if group is None:
+            self._end_abandoned()
             base = self._base(config)
             found = self._searcher.replay(trial, copy_value(base))
             group = self._begin(base)
@@ -244,6 +245,13 @@ class Repeater(Searcher):
             self._end(group, TrialStatus.ABANDONED)
         self._asked.append(_Member(wanted, group))
         return suggested
+
+    def _end_abandoned(self) -> None:
+        """End the abandoned repetitions at hand, as the suggestion of the next config has ended them."""
+        for group in list(self._filling):
+            while group.left and fingerprint(group.left[0]) in self._abandoned:
+                self._take(group)
+                self._end(group, TrialStatus.ABANDONED)
 
     def _base(self, config: Config) -> Config:
         return self._with(config, self._values[0])

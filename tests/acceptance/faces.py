@@ -10,10 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from click.testing import CliRunner
 from running import HERE
 from started import JOIN_S, started
 from waiting import eventually
 
+from mqtune.cli import group
+from mqtune.core.errors import MqtuneError
 from mqtune.journal import Fleet, connect
 
 ROOT: Final = Path(__file__).parents[2]
@@ -40,14 +43,12 @@ running = partial(started, cwd=ROOT)
 
 
 def wait_until_joined(broker: str, name: str) -> None:
-    """Wait until a worker of this node name is in the fleet."""
     with contextlib.closing(connect(broker)) as client:
         fleet = Fleet(client, patience_s=5)
         eventually(lambda: any(info.name.startswith(f"{name}@") for info in fleet.workers()), JOIN_S)
 
 
 def run(broker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run one of Celery's commands with nothing set but the broker."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MQTUNE_", "CELERY_"))}
     return subprocess.run(
         celery(*arguments),
@@ -58,3 +59,11 @@ def run(broker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
+
+
+def said(*arguments: str, code: int = 0, given: str | None = None, **environment: str) -> str:
+    """Run mqtune's command, which must end with this exit code. Return its output, or the text of mqtune's error."""
+    done = CliRunner(env=environment).invoke(group, arguments, input=given)
+    is_refused = isinstance(done.exception, MqtuneError)
+    assert (1 if is_refused else done.exit_code) == code, (done.output, done.exception)
+    return str(done.exception) if is_refused else done.output

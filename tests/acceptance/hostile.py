@@ -10,8 +10,6 @@ from typing import Any
 
 
 class Touch:
-    """Makes a file when it is unpickled."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
 
@@ -20,42 +18,24 @@ class Touch:
 
 
 def message(
-    body: Any, *, task: str = "mqtune.run_trial", task_id: str = "evil/0001/1", queue: str = "q", **headers: Any
+    body: Any,
+    *,
+    kind: str = "application/json",
+    task: str = "mqtune.run_trial",
+    task_id: str = "evil/0001/1",
+    queue: str = "q",
+    **headers: Any,
 ) -> str:
-    """A message of Celery's, with a JSON body, as it lies in a queue."""
-    return _message(json.dumps(body).encode(), "application/json", "utf-8", task, task_id, queue, headers)
-
-
-def pickled(path: Path, *, queue: str = "q", task: str = "mqtune.run_trial") -> str:
-    """The same with a pickle that makes a file."""
-    body = pickle.dumps(((Touch(path),), {}, {}))
-    return _message(body, "application/x-python-serialize", "binary", task, "evil/0001/1", queue, {})
-
-
-def _message(
-    body: bytes, kind: str, encoding: str, task: str, task_id: str, queue: str, headers: dict[str, Any]
-) -> str:
+    """A message of Celery's as it lies in a queue: its body is JSON unless it is bytes."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    none = dict.fromkeys(("parent_id", "group", "eta", "expires"))
+    known = {"lang": "py", "task": task, "id": task_id, "root_id": task_id, "retries": 0, "ignore_result": True}
     return json.dumps(
         {
-            "body": base64.b64encode(body).decode(),
-            "content-encoding": encoding,
+            "body": base64.b64encode(data).decode(),
+            "content-encoding": "binary" if isinstance(body, bytes) else "utf-8",
             "content-type": kind,
-            "headers": {
-                "lang": "py",
-                "task": task,
-                "id": task_id,
-                "root_id": task_id,
-                "parent_id": None,
-                "group": None,
-                "retries": 0,
-                "eta": None,
-                "expires": None,
-                "ignore_result": True,
-                "argsrepr": "",
-                "kwargsrepr": "",
-                "origin": "evil",
-                **headers,
-            },
+            "headers": {**none, **known, "argsrepr": "", "kwargsrepr": "", "origin": "evil", **headers},
             "properties": {
                 "correlation_id": task_id,
                 "reply_to": "",
@@ -69,8 +49,12 @@ def _message(
     )
 
 
+def pickled(path: Path, **more: Any) -> str:
+    """The same with a pickle that makes a file."""
+    return message(pickle.dumps(((Touch(path),), {}, {})), kind="application/x-python-serialize", **more)
+
+
 def remote(method: str, *, kind: str = "application/json", body: bytes | None = None, **arguments: Any) -> str:
-    """A remote command of Celery's, as it is published."""
     said = {"method": method, "arguments": arguments, "destination": None, "pattern": None, "matcher": None}
     return json.dumps(
         {

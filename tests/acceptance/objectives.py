@@ -24,7 +24,6 @@ def by_run(trial: optuna.Trial) -> float:
 
 
 def curve(trial: optuna.Trial) -> float:
-    """A learning curve that is pruned where it is bad."""
     height = trial.suggest_float("height", 0, 1)
     value = 1.0
     for step in range(1, 10):

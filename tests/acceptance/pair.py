@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from running import running_worker
 
 import mqtune
 from mqtune.core.errors import MqtuneError
@@ -29,6 +32,18 @@ _names = itertools.count(1)
 def counting(steps: int = ENDLESS, *, lr: float = 1.0, step_s: float = 0.01) -> dict[str, Any]:
     """The config of a trial that counts up by lr, so often."""
     return {"lr": float(lr), "steps": steps, "step_s": float(step_s)}
+
+
+@contextlib.contextmanager
+def workers(broker: str, folder: Path, **given: Any) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Yield a function that starts a worker by name, with more options."""
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str, *more: str, options: Sequence[str] = OPTIONS) -> subprocess.Popen[bytes]:
+            log = folder / f"{name}.log"
+            return stack.enter_context(running_worker(broker, log, *options, *more, name=name, **given))
+
+        yield start
 
 
 @contextlib.contextmanager
@@ -65,14 +80,12 @@ def tuners(broker: str, store: Path) -> Iterator[Tune]:
 
 
 def both_run(tuner: mqtune.Tuner, reports: int = 3) -> tuple[Trial, Trial]:
-    """Step until the first two trials run and have reported so often, and return them."""
     drive(tuner, lambda: sum(trial.attempt.reports >= reports for trial in tuner.get_trials()) == 2)
     first, second = tuner.get_trials()
     return first, second
 
 
 def finished(tuner: mqtune.Tuner) -> list[Trial]:
-    """Step to the end, and return the trials."""
     drive(tuner, lambda: tuner.is_finished)
     return tuner.get_trials()
 

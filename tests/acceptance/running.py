@@ -73,14 +73,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[str]:
-    """A server without any worker."""
     with EmbeddedServer.start(tmp_path / "server", binary=find_binary()) as server:
         yield server.url
 
 
 @pytest.fixture(scope="session")
 def fleet(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The broker, with one worker of two CPU slots."""
     with running_worker(broker, tmp_path_factory.mktemp("fleet") / "worker.log", "--gpus", "0", "--slots", "2"):
         yield broker
 

@@ -36,7 +36,6 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that was written so far, without what steers the terminal."""
         return _CONTROL.sub("", self.raw.decode(errors="replace"))
 
     def wait_for(self, pattern: str, deadline_s: float) -> None:
@@ -49,7 +48,6 @@ class Terminal:
         os.write(self._terminal, key)
 
     def wait(self, deadline_s: float) -> int:
-        """Wait for the end of the program, and return its exit code."""
         deadline = time.monotonic() + deadline_s
         while self._read(deadline):
             pass
@@ -79,7 +77,6 @@ def processes_in(home: Path) -> list[str]:
 
 @contextlib.contextmanager
 def terminal(command: Sequence[str], *, columns: int = 100, lines: int = 40) -> Iterator[Terminal]:
-    """Run a command in a terminal of this size; it is dead afterwards."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}

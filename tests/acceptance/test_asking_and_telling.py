@@ -9,25 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from faces import said
 from pages import ROOT
 from test_cli_steer import driven
 from waiting import eventually
 from walkthrough import blocks_of
 
 import mqtune
-from mqtune.cli import group
 from mqtune.core.errors import RequestRefused
 from mqtune.core.trial import ITERATION, TrialStatus
 from mqtune.schedulers.asha import ASHA
 
 Tune = Callable[..., mqtune.Tuner]
-
-
-def run(*arguments: str) -> str:
-    done = CliRunner().invoke(group, arguments)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def test_a_lab_asks_and_tells_beside_the_workers_and_a_later_driver_knows_it_all(
@@ -53,17 +46,17 @@ def test_a_lab_asks_and_tells_beside_the_workers_and_a_later_driver_knows_it_all
             table = lab.tell({"x": 0.25}, {"loss": 2e-9, "epoch": 9}, key="last year's row 3")
             with pytest.raises(RequestRefused, match="tell has epoch=None: give the step"):
                 lab.tell(asked.trial, {"loss": 1e-9})
-            by_hand = json.loads(run("ask", "with-a-lab", "--config", "x=0.5", "--json"))[0]
+            by_hand = json.loads(said("ask", "with-a-lab", "--config", "x=0.5", "--json"))[0]
             waits = "evaluated outside"
-            eventually(lambda: waits in run("why", "with-a-lab"), 60)
-            assert f"trial {by_hand['trial']} has been evaluated outside" in run("why", "with-a-lab", by_hand["trial"])
+            eventually(lambda: waits in said("why", "with-a-lab"), 60)
+            assert f"trial {by_hand['trial']} has been evaluated outside" in said("why", "with-a-lab", by_hand["trial"])
         # Nobody drives: it is in the journal all the same.
         unread = lab.tell(asked.trial, {"loss": 1e-10, "epoch": 9}, request_id="once")
         assert (on_the_way.is_done, table.is_done, unread.is_done) == (True, True, False)
         with driven(tuner(), leave=True):
             assert lab.tell(asked.trial, {"loss": 1e-10, "epoch": 9}, request_id="once").is_done
             assert (
-                run("tell", "with-a-lab", by_hand["trial"], "loss=3,epoch=9") == f"trial {by_hand['trial']} is told\n"
+                said("tell", "with-a-lab", by_hand["trial"], "loss=3,epoch=9") == f"trial {by_hand['trial']} is told\n"
             )
     results = tuner().run()
 

@@ -42,7 +42,6 @@ def statuses(client: Client) -> list[str]:
 
 
 def curves(client: Client) -> dict[int, list[float]]:
-    """The steps of each trial's reports that Ax has."""
     found: dict[int, list[float]] = {}
     for row in client._experiment.data._data_rows:
         found.setdefault(row.trial_index, []).append(row.step)

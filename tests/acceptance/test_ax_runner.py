@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -40,13 +41,7 @@ from ax.early_stopping.strategies import PercentileEarlyStoppingStrategy
 from ax.generation_strategy.generation_node import GenerationNode
 from ax.generation_strategy.generation_strategy import GenerationStrategy
 from ax.generation_strategy.generator_spec import GeneratorSpec
-from ax.orchestration.orchestrator import (
-    Orchestrator,
-    OrchestratorInternalError,
-    OrchestratorOptions,
-)
-from ax.storage.json_store.decoder import object_from_json
-from ax.storage.json_store.encoder import object_to_json
+from ax.orchestration.orchestrator import Orchestrator, OrchestratorInternalError, OrchestratorOptions
 from ax.storage.json_store.load import load_experiment
 from ax.storage.json_store.save import save_experiment
 
@@ -103,7 +98,6 @@ def loop(experiment: Experiment, **options: Any) -> Orchestrator:
 
 
 def trial_of(experiment: Experiment, x: float = 0.5) -> Trial:
-    """Have a trial run."""
     return experiment.new_trial().add_arm(Arm({"x": x})).run()
 
 
@@ -113,12 +107,10 @@ def poll(experiment: Experiment) -> dict[Status, set[int]]:
 
 
 def statuses(trials: list[Trial]) -> set[str]:
-    """What they are at mqtune."""
     return {trial.run_metadata["mqtune_status"] for trial in trials}
 
 
 def losses(experiment: Experiment) -> dict[int, list[tuple[int, float]]]:
-    """The steps and values that Ax has, by trial."""
     found: dict[int, list[tuple[int, float]]] = {}
     for row in experiment.data._data_rows:
         if row.metric_name == "loss":
@@ -142,36 +134,37 @@ def test_axs_loop_runs_its_trials_with_every_report_and_what_waits_in_a_queue_ru
     assert abs(metadata["start_time"] - experiment.trials[5].time_run_started.timestamp()) < DONE_S
 
 
-def test_what_is_queued_or_paused_runs_and_its_status_at_mqtune_is_in_the_metadata(new: New) -> None:
+def test_what_is_queued_or_paused_runs_one_that_ax_has_forgotten_is_abandoned_and_stopping_fetches_all(
+    new: New,
+) -> None:
     experiment = new("slow")
-    trials = [trial_of(experiment) for _ in range(3)]
+    runner = experiment.runner
+    # No trial is staged, and the room is Ax's own to limit.
+    assert (runner.staging_required, runner.poll_available_capacity()) == (False, -1)
+    trials = [trial_of(experiment, x) for x in (0.5, 0.6, 0.7)]
+    assert runner.run_multiple([trials[0]]) == {0: trials[0].run_metadata}, (
+        "one that Ax runs again is the one that runs"
+    )
     eventually(lambda: poll(experiment) and statuses(trials) == {"RUNNING", "STAGED"}, DONE_S)
-
     assert poll(experiment) == {Status.RUNNING: {0, 1, 2}}
-    driven = experiment.runner.driven(experiment)
+    driven = runner.driven(experiment)
+    copied = runner.clone()
+    assert (copied, copied.driven(experiment)) == (runner, driven)
     driven.do(lambda tuner: tuner.trial("0001").pause())
     eventually(lambda: poll(experiment) and "PAUSED" in statuses(trials), DONE_S)
     assert poll(experiment) == {Status.RUNNING: {0, 1, 2}}
 
+    first, second, _ = driven.do(lambda tuner: tuner.get_trials())
+    trials[0].arm._parameters["x"] = 0.25
+    assert runner.run(trials[0])["mqtune_trials"] == {"0_0": "0004"}
+    eventually(lambda: first.status.name == "ABANDONED", DONE_S)
 
-def test_no_trial_is_staged_and_the_room_is_axs_own_to_limit(new: New) -> None:
-    runner = new("steady").runner
-
-    assert not runner.staging_required
-    assert runner.poll_available_capacity() == -1
-
-
-def test_a_trial_that_ax_runs_again_is_the_one_that_runs_and_one_that_it_has_forgotten_is_abandoned(new: New) -> None:
-    experiment = new("slow")
-    trial = trial_of(experiment)
-    runner = experiment.runner
-
-    assert runner.run_multiple([trial]) == {0: trial.run_metadata}
-    driven = runner.driven(experiment)
-    assert driven.do(lambda tuner: [each.config for each in tuner.get_trials()]) == [{"x": 0.5}]
-    trial.arm._parameters["x"] = 0.25
-    assert runner.run(trial)["mqtune_trials"] == {"0_0": "0002"}
-    eventually(lambda: driven.do(lambda tuner: tuner.get_trials()[0].status.name) == "ABANDONED", DONE_S)
+    eventually(lambda: second.reports > 3, DONE_S)
+    trials[1].stop(Status.EARLY_STOPPED, reason="enough")
+    assert trials[1].stop_metadata == {"mqtune_stopped": ["0002"]}
+    eventually(lambda: second.status.is_terminal, DONE_S)
+    assert (len(losses(experiment)[1]), second.reason) == (second.reports, "enough")
+    assert runner.stop(trials[1]) == {"mqtune_stopped": []}
 
 
 def test_a_group_whose_submission_fails_half_way_is_submitted_again_and_no_trial_is_doubled(
@@ -194,25 +187,24 @@ def test_a_group_whose_submission_fails_half_way_is_submitted_again_and_no_trial
     assert found == [trial.arm.parameters for trial in experiment.trials.values()]
 
 
-def test_a_trial_that_fails_says_why_and_keeps_what_it_reported(new: New) -> None:
-    experiment = new("raises")
-    trial_of(experiment)
-
+@pytest.mark.parametrize(
+    ("trainable", "status", "reason", "reported"),
+    [
+        ("raises", Status.FAILED, r"Traceback(.|\n)*ValueError: the learning rate exploded", {0: [(1, 1.0)]}),
+        ("reports_something_else", Status.ABANDONED, "has reported no 'loss', or has diverged", {}),
+        ("reports_nan", Status.ABANDONED, "has reported no 'loss', or has diverged", {}),
+    ],
+)
+def test_a_trial_that_fails_or_has_no_metric_says_why_and_keeps_what_it_reported(
+    new: New, trainable: str, status: Status, reason: str, reported: dict[int, list[tuple[int, float]]]
+) -> None:
+    experiment = new(trainable)
+    trial = trial_of(experiment, x=0.1)
     loop(experiment).run_n_trials(0)
 
-    assert experiment.trials[0].status is Status.FAILED
-    assert "ValueError: the learning rate exploded" in experiment.trials[0].status_reason
-    assert "Traceback" in experiment.trials[0].status_reason
-    assert losses(experiment) == {0: [(1, 1.0)]}
-
-
-def test_a_trial_that_never_reports_the_metric_or_ends_with_none_is_abandoned_by_ax(new: New) -> None:
-    for trainable in ("reports_something_else", "reports_nan"):
-        experiment = new(trainable)
-        trial_of(experiment, x=0.1)
-        loop(experiment).run_n_trials(0)
-        assert experiment.trials[0].status is Status.ABANDONED
-        assert "has reported no 'loss', or has diverged" in experiment.trials[0].status_reason
+    assert trial.status is status
+    assert re.search(reason, trial.status_reason)
+    assert losses(experiment) == reported
 
 
 def test_a_trial_that_others_stop_is_what_ax_calls_that(new: New) -> None:
@@ -235,39 +227,16 @@ def test_a_trial_that_others_stop_is_what_ax_calls_that(new: New) -> None:
     assert losses(experiment)[0]
 
 
-def test_stopping_fetches_all_that_counts_and_does_nothing_to_what_has_ended(new: New) -> None:
-    experiment = new("slow")
-    trial = trial_of(experiment)
-    driven = experiment.runner.driven(experiment)
-    known = driven.do(lambda tuner: tuner.get_trials()[0])
-    eventually(lambda: known.reports > 3, DONE_S)
-
-    trial.stop(Status.EARLY_STOPPED, reason="enough")
-
-    assert trial.stop_metadata == {"mqtune_stopped": ["0001"]}
-    eventually(lambda: known.status.is_terminal, DONE_S)
-    assert len(losses(experiment)[0]) == known.reports
-    assert experiment.runner.stop(trial) == {"mqtune_stopped": []}
-    assert known.reason == "enough"
-
-
-def test_a_loop_that_does_not_wait_leaves_trials_that_can_all_be_stopped(new: New) -> None:
-    experiment = new("slow")
-    loop(experiment, max_pending_trials=3, wait_for_running_trials=False).run_n_trials(3)
-    assert poll(experiment) == {Status.RUNNING: {0, 1, 2}}
-
-    experiment.runner.stop_all(experiment, "the night is over")
-
-    eventually(lambda: Status.RUNNING not in poll(experiment), DONE_S)
-    assert set(poll(experiment)) <= {Status.EARLY_STOPPED, Status.ABANDONED}
-
-
 def test_an_experiment_is_saved_as_json_without_a_password_and_goes_on_when_it_is_loaded(
     new: New, fleet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resources = mqtune.Resources(cpus=1)
     checkpoints = mqtune.Checkpoints(tmp_path / "store", keep_last=2)
-    experiment = new("slow", resources=resources, checkpoints=checkpoints, failures=mqtune.Failures(max_failures=2))
+    options = {"resources": resources, "checkpoints": checkpoints, "failures": mqtune.Failures(max_failures=2)}
+    other = MqtuneMetric("other", key="val/loss", step="epoch", lower_is_better=True)
+    # JSON needs no SQLAlchemy.
+    monkeypatch.setattr("ax.storage.registry_bundle.SQAConfig", None)
+    experiment = new("slow", other, **options)
     trial_of(experiment)
     bundle, path = registry_bundle(), str(tmp_path / "ax.json")
     save_experiment(experiment, path, bundle.encoder_registry)
@@ -286,29 +255,12 @@ def test_an_experiment_is_saved_as_json_without_a_password_and_goes_on_when_it_i
         2,
     )
     assert loaded.metrics == experiment.metrics
+    assert (loaded.metrics["other"].key, loaded.metrics["other"].step) == ("val/loss", "epoch")
     assert poll(loaded) == {Status.RUNNING: {0}}
     assert runner.run(loaded.trials[0])["mqtune_trials"] == {"0_0": "0001"}
-    runner.stop_all(loaded)
+    runner.stop_all(loaded, "the night is over")
+    eventually(lambda: poll(loaded).keys() <= {Status.EARLY_STOPPED, Status.ABANDONED}, DONE_S)
     runner.close()
-
-
-def test_json_needs_no_sqlalchemy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ax.storage.registry_bundle.SQAConfig", None)
-    bundle, metric = registry_bundle(), MqtuneMetric("loss", key="val/loss", step="epoch", lower_is_better=True)
-
-    saved = object_to_json(metric, bundle.encoder_registry)
-
-    loaded = object_from_json(saved, bundle.decoder_registry)
-    assert (type(loaded), loaded.key, loaded.step, loaded.lower_is_better) == (MqtuneMetric, "val/loss", "epoch", True)
-
-
-def test_what_ax_copies_drives_the_same_experiment(new: New) -> None:
-    experiment = new("slow")
-    trial_of(experiment)
-    copied = experiment.runner.clone()
-
-    assert copied == experiment.runner
-    assert copied.driven(experiment) is experiment.runner.driven(experiment)
 
 
 def test_a_metric_of_trials_that_others_run_says_whose_they_are() -> None:

@@ -19,11 +19,9 @@ from mqtune.core.errors import (
     StoreMissing,
     StoreUnavailable,
     TrainableNotFound,
-    UserCodeFailed,
 )
 from mqtune.core.trial import TrialStatus
 from mqtune.results.results import Results
-from mqtune.schedulers.background import BackgroundDecisions
 from mqtune.worker import usable_cpus
 
 Tune = Callable[..., mqtune.Tuner]
@@ -104,22 +102,6 @@ def test_a_folder_that_can_not_be_made_is_refused_with_the_way_out(
         tune("steady", name="ascii").run()
 
 
-class Weighs(mqtune.FIFO):
-    """A scheduler whose decisions fail, in a thread of their own."""
-
-    def decide_in_background(self):
-        self.background = BackgroundDecisions(lambda: 1 // 0)
-
-    def on_report(self, trial, report):
-        self.background.tell(lambda: None)
-        return super().on_report(trial, report)
-
-
-def test_a_scheduler_that_fails_in_the_background_ends_the_run_and_is_named(tune: Tune):
-    with pytest.raises(UserCodeFailed, match=r"Weighs.on_report raised ZeroDivisionError: .*in the background"):
-        tune("slow", scheduler=Weighs(), max_trials=1).run()
-
-
 def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp_path: Path, mqtune_home: Path):
     store = tmp_path / "store"
 
@@ -141,29 +123,22 @@ def test_an_experiment_that_is_overwritten_leaves_nothing_behind(tune: Tune, tmp
     assert tuner(seed=2).run().best.value == second.best.value
 
 
-def test_what_this_machine_can_not_give_is_an_error_at_once_and_the_name_stays_free(
-    monkeypatch: pytest.MonkeyPatch, mqtune_home: Path
-):
+def test_what_this_machine_can_not_give_is_an_error_at_once_and_the_name_stays_free(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
 
-    def tuner(resources: mqtune.Resources, **options: Any) -> mqtune.Tuner:
-        given = {
-            "metric": "loss",
-            "mode": "min",
-            "name": "local",
-            "resources": resources,
-            "run": mqtune.RunOptions(progress=False),
-        }
-        return mqtune.Tuner(trainables.steady, SPACE, **{**given, **options})
+    def tuner(resources: mqtune.Resources, *, overwrite: bool = False) -> mqtune.Tuner:
+        run = mqtune.RunOptions(progress=False, overwrite=overwrite)
+        return mqtune.Tuner(
+            trainables.steady, SPACE, metric="loss", mode="min", name="local", resources=resources, run=run
+        )
 
     with pytest.raises(InsufficientResources, match="this machine can't give: it sees none"):
         tuner(mqtune.Resources(gpus=0.5)).run()
 
-    all_cores = mqtune.Resources(cpus=usable_cpus(), tags=["big"])
-    results = tuner(all_cores).run()
+    results = tuner(mqtune.Resources(cpus=usable_cpus(), tags=["big"])).run()
 
     assert [trial.status for trial in results] == [TrialStatus.COMPLETED]
     with pytest.raises(InsufficientResources):
-        tuner(mqtune.Resources(gpus=0.5), run=mqtune.RunOptions(overwrite=True)).run()
+        tuner(mqtune.Resources(gpus=0.5), overwrite=True).run()
     assert Results.load("local").best.value == results.best.value
     assert "+big" in results.best.attempts[0].queue

@@ -5,19 +5,19 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trainables_saving
 from accounts import Accounts
-from click.testing import CliRunner
+from faces import said
 from waiting import eventually
 
 import mqtune
 from mqtune.checkpoints import open_store
 from mqtune.checkpoints.store import Tenant
-from mqtune.cli import group
-from mqtune.core.errors import ConfigurationError, MqtuneError
+from mqtune.core.errors import ConfigurationError
 from mqtune.driver import deletion
 from mqtune.journal import connect
 from mqtune.results.results import Results
@@ -25,16 +25,11 @@ from mqtune.results.results import Results
 Tune = Callable[..., mqtune.Tuner]
 
 
-def run(*arguments: str, code: int = 0, answer: str | None = None) -> str:
-    """Return what is said, by a command that must end so."""
-    done = CliRunner().invoke(group, ["delete", *arguments], input=answer)
-    is_refused = isinstance(done.exception, MqtuneError)
-    assert (1 if is_refused else done.exit_code) == code, (done.output, done.exception)
-    return str(done.exception) if is_refused else done.output
+run = partial(said, "delete")
+archived = partial(said, "delete", "--archive")
 
 
 def keys_of(broker: str, name: str) -> list[str]:
-    """Its keys, without what its workers may just have said of its trials' use of their machines, which expires by itself."""
     with contextlib.closing(connect(broker)) as client:
         keys = [key.decode() for key in client.keys(f"mqtune:x:{{{name}}}:*")]  # type: ignore[union-attr]
         names = client.zrange("mqtune:experiments", 0, -1)
@@ -125,10 +120,6 @@ def test_messages_that_wait_go_with_their_experiment_and_no_others_do(tune: Tune
     assert len(Results.load("gone-not")) == 4
 
 
-def archived(*arguments: str, code: int = 0) -> str:
-    return run("--archive", *arguments, code=code)
-
-
 def test_an_archive_keeps_the_earlier_one_of_that_name(
     tune: Tune, fleet: str, mqtune_home: Path, caplog: pytest.LogCaptureFixture
 ):
@@ -167,9 +158,8 @@ def test_an_archived_experiment_goes_on_where_it_was_and_is_deleted_whole(
     monkeypatch.delenv("MQTUNE_BROKER")
     with pytest.raises(ConfigurationError, match=f"is archived .*`mqtune drive {name} --broker URL`"):
         mqtune.Tuner.attach(name)
-    done = CliRunner().invoke(group, ["drive", name, "--broker", fleet])
+    said("drive", name, "--broker", fleet)
 
-    assert done.exit_code == 0, done.output
     (trial,) = Results.load(name)
     _, second = trial.attempts
     assert second.checkpoint

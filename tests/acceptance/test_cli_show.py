@@ -10,47 +10,13 @@ from pathlib import Path
 
 import pytest
 from book import Book
-from click.testing import CliRunner
+from faces import said
 from terminal import terminal
 from waiting import eventually
 
 import mqtune
-from mqtune.cli import group
-from mqtune.core.errors import MqtuneError
 
 Tune = Callable[..., mqtune.Tuner]
-MQTUNE = (sys.executable, "-m", "mqtune")
-
-
-def run(*arguments: str, code: int = 0) -> str:
-    """Return what the command prints; for one that fails, what it says about it."""
-    done = CliRunner().invoke(group, arguments)
-    is_refused = isinstance(done.exception, MqtuneError)
-    assert (1 if is_refused else done.exit_code) == code, (done.output, done.exception)
-    assert (done.stdout if code else done.stderr) == ""
-    return str(done.exception) if is_refused else done.stdout
-
-
-def test_what_would_steer_a_terminal_is_shown_there_and_exact_in_a_file(tmp_path: Path):
-    steers = Book(tmp_path / "steers")
-    # Clears the screen, and the same by one character of Latin-1.
-    steers.run("0001", 0.5, config={"x": "a\x1b[2Jb\x9b2Jc"})
-    export = [*MQTUNE, "export", str(steers.save())]
-
-    with terminal(export) as screen:
-        assert screen.wait(30) == 0
-    piped = subprocess.run(export, capture_output=True, timeout=30).stdout
-
-    assert b"\x1b" not in screen.raw
-    assert b"\xc2\x9b" not in screen.raw
-    assert b"\\x9b2Jc" in screen.raw
-    assert "a\x1b[2Jb\x9b2Jc".encode() in piped
-
-
-def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, broker: str) -> None:
-    """Be on a machine that has nothing but the broker's address."""
-    monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("MQTUNE_BROKER", broker)
 
 
 def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker(
@@ -60,11 +26,13 @@ def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker
     driven = tune("slow", name="driven-there", max_trials=1)
     with contextlib.closing(driven):
         eventually(lambda: driven.step(0.1) or (driven.get_trials() and driven.get_trials()[0].reports))
-        elsewhere(monkeypatch, tmp_path, broker)
+        # A machine that has nothing but the broker's address.
+        monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "elsewhere"))
+        monkeypatch.setenv("MQTUNE_BROKER", broker)
 
-        listed = run("list")
-        driven_shown = run("show", "driven-there")
-        drawn = run("plot", "driven-there", "-o", str(tmp_path / "curves.png"))
+        listed = said("list")
+        driven_shown = said("show", "driven-there")
+        drawn = said("plot", "driven-there", "-o", str(tmp_path / "curves.png"))
         driven.stop_all()
         eventually(lambda: driven.step(0.1) or driven.is_finished)
 
@@ -74,17 +42,33 @@ def test_an_experiment_is_listed_and_shown_on_a_machine_that_has_only_its_broker
     assert driven_shown.startswith("driven-there · running · started 20")
     assert "driven-there: learning curves · 1 trial (1 running)" in drawn
     assert (tmp_path / "curves.png").stat().st_size
-    shown = run("show", "done-there")
+    shown = said("show", "done-there")
     assert shown.startswith("done-there · finished · started 20")
     assert f"best loss={done.best.value:.4g} in trial {done.best.id}" in shown
-    assert len(run("export", "done-there", "--format", "jsonl", "--rows", "reports").splitlines()) == 27
-    assert run("show", "--broker", broker, "done-there", "1").startswith("trial 0001 of done-there · COMPLETED")
+    assert len(said("export", "done-there", "--format", "jsonl", "--rows", "reports").splitlines()) == 27
+    assert said("show", "--broker", broker, "done-there", "1").startswith("trial 0001 of done-there · COMPLETED")
     assert not (tmp_path / "elsewhere").exists()
     # On its driver's machine, whose full disk has cost the copy its end: half an entry, and the mark of that.
     monkeypatch.setenv("MQTUNE_HOME", str(mqtune_home))
     with (mqtune_home / "done-there" / "journal.msgpack").open("ab") as copy:
         copy.write(b"\x92\xa9\xc1\xc1")
-    assert run("show", "done-there") == shown
+    assert said("show", "done-there") == shown
     monkeypatch.delenv("MQTUNE_BROKER")
-    assert "lacks the end of experiment 'done-there'" in run("show", "done-there", code=1)
-    assert run("show", "done-there", "--broker", broker) == shown
+    assert "lacks the end of experiment 'done-there'" in said("show", "done-there", code=1)
+    assert said("show", "done-there", "--broker", broker) == shown
+
+
+def test_what_would_steer_a_terminal_is_shown_there_and_exact_in_a_file(tmp_path: Path):
+    steers = Book(tmp_path / "steers")
+    # Clears the screen, and the same by one character of Latin-1.
+    steers.run("0001", 0.5, config={"x": "a\x1b[2Jb\x9b2Jc"})
+    export = [sys.executable, "-m", "mqtune", "export", str(steers.save())]
+
+    with terminal(export) as screen:
+        assert screen.wait(30) == 0
+    piped = subprocess.run(export, capture_output=True, timeout=30).stdout
+
+    assert b"\x1b" not in screen.raw
+    assert b"\xc2\x9b" not in screen.raw
+    assert b"\\x9b2Jc" in screen.raw
+    assert "a\x1b[2Jb\x9b2Jc".encode() in piped

@@ -26,8 +26,6 @@ Tune = Callable[..., mqtune.Tuner]
 
 
 class Said(NamedTuple):
-    """What a command printed, and how it ended."""
-
     code: int
     out: str
     err: str
@@ -114,7 +112,6 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
 
 
 def why(*arguments: str) -> tuple[str, str]:
-    """Return the cause, and the sentence."""
     found = json.loads(run("why", *arguments, "--json").out)
     return found["cause"], found["text"]
 

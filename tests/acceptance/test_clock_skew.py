@@ -8,7 +8,6 @@ import os
 import textwrap
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
@@ -48,19 +47,15 @@ def machines(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("machines")
     (folder / "sitecustomize.py").write_text(textwrap.dedent(SITE))
     wrong = {"PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
-    workers = [
-        ("ahead", "6", {**wrong, "OFF_S": str(5 * HOUR_S)}),
-        ("behind", "6", {**wrong, "OFF_S": str(-5 * HOUR_S), "STEPS": "yes"}),
-        ("right", "7", {}),
-    ]
-    with contextlib.ExitStack() as stack, ThreadPoolExecutor() as pool:
-        slot = ("--gpus", "0", "--slots", "1", "--cpus")
-        joining = [
-            running_worker(broker, folder / f"{name}.log", *slot, cpus, name=name, environment=environment)
-            for name, cpus, environment in workers
-        ]
-        for _ in pool.map(stack.enter_context, joining):
-            pass
+    slot = ("--gpus", "0", "--slots", "1", "--cpus")
+    with contextlib.ExitStack() as stack:
+        for name, cpus, environment in (
+            ("ahead", "6", {**wrong, "OFF_S": str(5 * HOUR_S)}),
+            ("behind", "6", {**wrong, "OFF_S": str(-5 * HOUR_S), "STEPS": "yes"}),
+            ("right", "7", {}),
+        ):
+            log = folder / f"{name}.log"
+            stack.enter_context(running_worker(broker, log, *slot, cpus, name=name, environment=environment))
         yield broker
 
 

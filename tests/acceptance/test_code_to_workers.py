@@ -1,7 +1,8 @@
-"""A driver brings its code to workers that have none of it, and nobody brings any who may not."""
+"""A driver brings its code to workers that have none of it; an experiment has one code, and other code is said or refused."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import sys
@@ -17,6 +18,7 @@ import mqtune
 from mqtune.cli import group
 from mqtune.core.errors import CodeDiffers, CodeRefused, ConfigurationError
 from mqtune.core.trial import TrialStatus
+from mqtune.testing.backends.world import drive
 
 KEY = "the key of this test's workers"
 MODULES = ("brought", "brought.helper", "brought_main")
@@ -35,13 +37,14 @@ def train(config):
         "key": os.environ.get("MQTUNE_CODE_KEY", ""),
     }
 """
+PLAIN = "import brought.helper\n\ndef train(config):\n    return {'loss': brought.helper.VERSION}\n"
 
 
 class Project:
-    def __init__(self, root: Path, version: int) -> None:
+    def __init__(self, root: Path, version: int, main: str = TRAIN) -> None:
         self.root = root
         (root / "brought").mkdir(parents=True)
-        (root / "brought_main.py").write_text(TRAIN)
+        (root / "brought_main.py").write_text(main)
         (root / "brought" / "__init__.py").touch()
         (root / "data.txt").write_text("some data")
         (root / ".env").write_text("PASSWORD=secret")
@@ -83,7 +86,6 @@ def key(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def takes_code(broker: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The broker, with a worker of two slots that has no code of its own and takes what is brought."""
     folder = tmp_path_factory.mktemp("takes")
     (folder / "empty").mkdir()
     options = ["--gpus", "0", "--slots", "2", "--tags", TAG, "--accept-code"]
@@ -165,16 +167,40 @@ def test_code_that_is_signed_with_another_key_is_refused_and_without_one_nothing
 def test_a_worker_with_another_copy_of_the_code_is_told_of_and_refused_where_that_is_strict(
     broker: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
-    project, copy = Project(tmp_path / "project", 1), Project(tmp_path / "copy", 7)
-    for each in (project, copy):
-        main = "import brought.helper\n\ndef train(config):\n    return {'loss': brought.helper.VERSION}\n"
-        (each.root / "brought_main.py").write_text(main)
+    project, copy = Project(tmp_path / "project", 1, PLAIN), Project(tmp_path / "copy", 7, PLAIN)
     options = {"backend": broker, "resources": mqtune.Resources(tags=["copies"]), "max_trials": 2}
     worker = ["--gpus", "0", "--slots", "1", "--tags", "copies"]
     with running_worker(broker, tmp_path / "worker.log", *worker, name="stale", code_root=copy.root):
         with caplog.at_level(logging.WARNING):
             results = project.tuner("copied", process=mqtune.Process(), **options).run()
         assert losses(results) == [7, 7]
+        assert {tuple(each.attempts[-1].environment["differs"]) for each in results} == {("brought/helper.py",)}
         assert caplog.text.count("runs other code than this experiment's: brought/helper.py there") == 1
         with pytest.raises(CodeDiffers, match=r"worker stale@.*brought/helper.py there is not as it was"):
             project.tuner("copied-strictly", process=mqtune.Process(code="strict"), **options).run()
+
+
+def test_edits_change_nothing_while_a_driver_runs_and_are_told_of_by_the_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    project = Project(tmp_path / "project", 1, PLAIN)
+
+    def tuner(trials: int) -> mqtune.Tuner:
+        # With "spawn" each trial imports the code anew.
+        here = {"backend": mqtune.Local(slots=1), "process": mqtune.Process(start_method="spawn")}
+        return project.tuner("edited", resources=mqtune.Resources(), max_trials=trials, **here)
+
+    with contextlib.closing(tuner(3)) as first:
+        drive(first, lambda: first.get_trials() and first.get_trials()[0].status.is_terminal)
+        (project.root / "brought" / "helper.py").write_text("( half a line")
+        assert losses(first.run()) == [1, 1, 1]
+
+    project.write(2)
+    with caplog.at_level(logging.WARNING):
+        assert losses(tuner(3).run()) == [1, 1, 1]
+        assert "code has changed since (brought/helper.py): the results below are of the earlier code" in caplog.text
+        more = tuner(4).run()
+    assert "has changed since its first 3 trials (brought/helper.py)" in caplog.text
+    assert losses(more) == [1, 1, 1, 2]
+    (change,) = more.experiment.code_changes
+    assert (change.trials, change.files) == (3, ("brought/helper.py",))

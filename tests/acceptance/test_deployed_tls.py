@@ -10,16 +10,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 import redis
 import trainables
 import yaml
-from kept_port import KeptPort
 from pages import ROOT
+from restartable import UP_S, KeptServer
 from running import running_worker, tuner_on
-from waiting import eventually
 
 import mqtune
 from mqtune.backends import find_binaries
@@ -27,13 +26,9 @@ from mqtune.core.keys import WORKERS, ExperimentKeys
 from mqtune.core.trial import TrialStatus
 from mqtune.journal import Quotas, connect
 
-pytestmark = [
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 
 HOSTS: Final = ("redis-1", "redis-2", "redis-3")
-#: How long servers may take to be up and to agree, on a machine that runs other tests.
-UP_S: Final = 60.0
 #: What KEDA's scaler for Redis asks, for lists and for sorted sets.
 KEDA_ASKS: Final = """
 local kind = redis.call('type', KEYS[1]).ok
@@ -53,7 +48,6 @@ def server() -> str:
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What is prepared for each host, and the accounts of all."""
     folder = tmp_path_factory.mktemp("deployed") / "secrets"
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
@@ -67,38 +61,14 @@ def passwords(secrets: Path) -> dict[str, str]:
     return dict(re.findall(r"^REDIS_(\w+)_PASSWORD=(.+)$", (secrets / "passwords.env").read_text(), re.MULTILINE))
 
 
-def logged_in(port: int, ca: Path, user: str, password: str) -> Any:
-    """A connection by an account."""
-    return redis.Redis(
-        "localhost", port, ssl=True, ssl_ca_certs=str(ca), socket_timeout=UP_S, username=user, password=password
-    )
-
-
-class Server:
-    """A server, or a Sentinel, on a port of this machine."""
-
-    def __init__(self, command: list[str], ca: Path, port: KeptPort, user: str, password: str) -> None:
-        self._kept = port
-        self.port = port.number
-        self.client = logged_in(self.port, ca, user, password)
-        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        eventually(self._answers, UP_S)
-
-    def _answers(self) -> bool:
-        assert self._process.poll() is None, "it has ended"
-        with contextlib.suppress(redis.exceptions.ConnectionError):
-            return bool(self.client.ping())
-        return False
-
-    def close(self) -> None:
-        self.client.close()
-        self._process.kill()
-        self._process.wait()
-        self._kept.close()
+class Server(KeptServer):
+    def __init__(self, folder: Path, ca: Path, command: list[str], user: str, password: str) -> None:
+        super().__init__(folder, password, username=user, ssl=True, ssl_ca_certs=str(ca))
+        self.command = [*command, "--tls-port", str(self.port), "--bind", "127.0.0.1", "-::1"]
+        self.start()
 
 
 def of_kubernetes(folder: Path) -> tuple[list[str], list[str]]:
-    """The command line of Kubernetes' Redis, and that of its probe."""
     documents = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/redis-tls.yaml").read_text()))
     (stateful,) = [each for each in documents if each["kind"] == "StatefulSet"]
     (container,) = stateful["spec"]["template"]["spec"]["containers"]
@@ -139,13 +109,10 @@ def test_one_server_as_it_is_deployed_lets_each_account_do_its_part(
     deployed: Callable[[Path], tuple[list[str], list[str]]],
 ) -> None:
     (tmp_path / "secrets").symlink_to(secrets)
-    port = KeptPort()
     command, probe = deployed(tmp_path)
     words = [server, *(located(word, tmp_path) for word in command[1:])]
-    here = ["--tls-port", str(port.number), "--bind", "127.0.0.1", "-::1"]
-    login = ("keda", passwords["KEDA"])
-    with contextlib.closing(Server([*words, *here], secrets / "ca.crt", port, *login)) as up:
-        url = f"rediss://mqtune-%s:%s@localhost:{port.number}/0?ssl_ca_certs={secrets / 'ca.crt'}"
+    with contextlib.closing(Server(tmp_path, secrets / "ca.crt", words, "keda", passwords["KEDA"])) as up:
+        url = f"rediss://mqtune-%s:%s@localhost:{up.port}/0?ssl_ca_certs={secrets / 'ca.crt'}"
         urls = {role: url % (role, passwords[role.upper()]) for role in ("driver", "worker", "operator", "flower")}
         for role, its in urls.items():
             connect(its, role=role).close()
@@ -162,7 +129,8 @@ def test_one_server_as_it_is_deployed_lets_each_account_do_its_part(
             )
             assert [trial.status for trial in tuner.run().trials] == [TrialStatus.COMPLETED] * 3
         # What KEDA's triggers name, and nothing else.
-        (scaled,) = [each for each in keda_documents() if each["kind"] == "ScaledObject"]
+        documents = yaml.safe_load_all((ROOT / "deploy/kubernetes/keda.yaml").read_text())
+        (scaled,) = [each for each in documents if each["kind"] == "ScaledObject"]
         for trigger in scaled["spec"]["triggers"]:
             assert up.client.eval(KEDA_ASKS, 1, trigger["metadata"]["listName"]) == 0
         for key in (WORKERS, ExperimentKeys(f"deployed-{deployed.__name__}").leases):
@@ -172,10 +140,6 @@ def test_one_server_as_it_is_deployed_lets_each_account_do_its_part(
             up.client.eval("return redis.call('lpush', KEYS[1], 'x')", 1, "mqtune-0-2.gpu0.cpu1")
         if shutil.which("redis-cli"):
             asked = [located(word, tmp_path) for word in probe]
-            asked[1:1] = ["-p", str(port.number)]
+            asked[1:1] = ["-p", str(up.port)]
             assert subprocess.run(asked, env={**os.environ, "REDISCLI_AUTH": "health"}, check=False).returncode == 0
             assert subprocess.run([*asked[:-1], "info"], env={**os.environ, "REDISCLI_AUTH": "x"}).returncode == 1
-
-
-def keda_documents() -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all((ROOT / "deploy/kubernetes/keda.yaml").read_text()))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 
-from click.testing import CliRunner
+from faces import said
 from running import running_worker
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer, find_binary
-from mqtune.cli import group
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.owner import this_owner
 from mqtune.journal import Fleet, connect
 
@@ -25,12 +24,7 @@ def test_a_disabled_device_takes_no_trial_until_it_is_enabled(tmp_path: Path) ->
     ):
         fleet = Fleet(client, patience_s=5)
 
-        def drain(*arguments: str) -> str:
-            done = CliRunner().invoke(group, ["drain", *arguments, "--broker", server.url])
-            if isinstance(done.exception, ConfigurationError):
-                return str(done.exception)
-            assert done.exit_code == 0, (done.output, done.exception)
-            return done.output
+        drain = partial(said, "drain", MQTUNE_BROKER=server.url)
 
         def slots() -> tuple[int, str]:
             found = fleet.workers()
@@ -39,7 +33,7 @@ def test_a_disabled_device_takes_no_trial_until_it_is_enabled(tmp_path: Path) ->
         disabled = 1, f"device 1 is quarantined, disabled by {this_owner()}"
         with running_worker(server.url, tmp_path / "first.log", *OPTIONS, name="gpu"):
             eventually(lambda: slots() == (2, ""))
-            assert "has no device '7'; it has 0, 1" in drain("gpu:7")
+            assert "has no device '7'; it has 0, 1" in drain("gpu:7", code=1)
             assert "takes no further trial" in drain("gpu:1")
             eventually(lambda: slots() == disabled)
         with running_worker(server.url, tmp_path / "second.log", *OPTIONS, name="gpu"):

@@ -12,36 +12,28 @@ from pathlib import Path
 
 import pytest
 import trainables_saving as saving
-from pair import Tune, counting, rows, tuners
-from running import running_worker
+from pair import Tune, counting, rows, tuners, workers
+from waiting import eventually
 
 import mqtune
-from mqtune.core.trial import AttemptEnd, TrialStatus
+from mqtune.core.events import AttemptEnded, decode_event
+from mqtune.core.trial import UNDRIVEN, AttemptEnd, TrialStatus
+from mqtune.journal import RedisJournal, connect
 from mqtune.testing.backends.world import drive
 
-SLOT = mqtune.Resources(cpus=5)
-OPTIONS = ("--gpus", "0", "--slots", "1", "--cpus", "5")
 END_S = 40.0
-
-Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def start(own_broker: str, tmp_path: Path) -> Iterator[Start]:
-    """Start a worker by its name."""
-    with contextlib.ExitStack() as stack:
-
-        def begin(name: str, *options: str) -> subprocess.Popen[bytes]:
-            log = tmp_path / f"{name}.log"
-            return stack.enter_context(running_worker(own_broker, log, *OPTIONS, *options, name=name))
-
-        yield begin
+def start(own_broker: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    with workers(own_broker, tmp_path) as start:
+        yield start
 
 
 @pytest.fixture
 def tune(own_broker: str, tmp_path: Path) -> Iterator[Tune]:
     with tuners(own_broker, tmp_path / "store") as build:
-        yield lambda trainable, *configs, **options: build(trainable, *configs, resources=SLOT, **options)
+        yield build
 
 
 def drain(broker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +48,7 @@ def drain(broker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was(
-    own_broker: str, start: Start, tune: Tune, tmp_path: Path
+    own_broker: str, start: Callable[..., subprocess.Popen[bytes]], tune: Tune, tmp_path: Path
 ):
     going = start("going", "--log-format", "json")
     tuner = tune(saving.Counts, counting())
@@ -84,7 +76,9 @@ def test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was(
     assert rows(tuner, trial, 2)[0]["step"] == rows(tuner, trial, 1)[-1]["step"] + 1
 
 
-def test_down_to_no_worker_and_up_again_costs_nothing(own_broker: str, start: Start, tune: Tune):
+def test_down_to_no_worker_and_up_again_costs_nothing(
+    own_broker: str, start: Callable[..., subprocess.Popen[bytes]], tune: Tune
+):
     both = [start("one"), start("two")]
     tuner = tune(saving.CountsInDict, *[counting(steps, step_s=0.05) for steps in (100, 100, 20)])
     drive(tuner, lambda: sum(trial.attempt.reports >= 3 for trial in tuner.get_trials()) == 2)
@@ -105,3 +99,25 @@ def test_down_to_no_worker_and_up_again_costs_nothing(own_broker: str, start: St
         assert steps == list(range(1, trial.config["steps"] + 1)), (
             "each step once: it was saved where it was handed back"
         )
+
+
+def test_with_stop_what_nobody_drives_any_more_is_handed_back_with_its_state(
+    own_broker: str, start: Callable[..., subprocess.Popen[bytes]], tune: Tune
+):
+    start("alone")
+    tuner = tune(saving.Counts, counting(), failures=mqtune.Failures(on_driver_loss="stop", driver_loss_grace_s=1.0))
+    drive(tuner, lambda: tuner.get_trials() and tuner.get_trials()[0].attempt.reports >= 3)
+    # The driver goes silent, as a killed one does some seconds later.
+    tuner.close()
+
+    with contextlib.closing(connect(own_broker)) as client:
+        journal = RedisJournal(client, tuner.name)
+        eventually(lambda: isinstance(decode_event(journal.read("0-0", count=100_000)[-1].data), AttemptEnded), END_S)
+    run = mqtune.RunOptions(progress=False)
+    with contextlib.closing(mqtune.Tuner.attach(tuner.name, backend=own_broker, run=run)) as second:
+        (trial,) = second.get_trials()
+        drive(second, lambda: trial.attempt.number == 2 and trial.attempt.reports)
+        first = trial.attempts[0]
+        assert (first.end, first.error_type, trial.failures) == (AttemptEnd.HANDED_BACK, UNDRIVEN, 0)
+        assert first.error == "nobody drives the experiment any more"
+        assert rows(second, trial, 2)[0]["step"] == rows(second, trial, 1)[-1]["step"] + 1

@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 import pytest
+from started import started
 from waiting import all_gone, eventually, family_of
 
-from mqtune.core.trial import TrialStatus
+from mqtune.core.trial import UNDRIVEN, TrialStatus
 from mqtune.results.results import Results
 
 SCRIPT = """
@@ -42,45 +43,28 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-@contextlib.contextmanager
-def running(script: Path) -> Iterator[subprocess.Popen[str]]:
-    """The script as its user would run it, in a session (a terminal) of its own."""
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        cwd=script.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        with process:
-            yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
+def running(script: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    return started([sys.executable, str(script)], {}, log_of(script), cwd=script.parent)
 
 
-def read_until(process: subprocess.Popen[str], text: str) -> str:
-    """Read what a program prints up to a line with *text*."""
-    assert process.stdout is not None
-    read = []
-    for line in process.stdout:
-        read.append(line)
-        if text in line:
-            break
-    return "".join(read)
+def log_of(script: Path) -> Path:
+    return script.with_suffix(".log")
 
 
-def wait_for_trials(process: subprocess.Popen[str], home: Path, number: int) -> None:
+def wait_for_trials(process: subprocess.Popen[bytes], home: Path, number: int) -> list[psutil.Process]:
+    """Wait until so many trials have begun, and return all processes."""
     eventually(lambda: len(list((home / "endings").glob("0*/*.stdout"))) >= number or process.poll() is not None, 30)
+    return family_of(process.pid)
 
 
 def finish(script: Path) -> Results:
     """Run the script to its end, and check what every finished experiment must show."""
     with running(script) as process:
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, output
+        assert process.wait(60) == 0, log_of(script).read_text()
+    return finished()
+
+
+def finished() -> Results:
     results = Results.load("endings")
     assert len(results.trials) == 12
     assert all(t.status in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED) for t in results.trials)
@@ -103,17 +87,16 @@ def test_ctrl_c_saves_everything_and_the_same_script_goes_on(script: Path, mqtun
             eventually(lambda: len(family_of(process.pid)) > 1, 30)
         family = family_of(process.pid)
         os.killpg(process.pid, signal.SIGINT)
-        output, _ = process.communicate(timeout=30)
+        process.wait(30)
     eventually(lambda: all_gone(family), 15, "Ctrl-C left a process")
     if after:
-        assert process.returncode == 130, output
-        assert "to go on" in output
+        assert process.returncode == 130
+        assert "to go on" in log_of(script).read_text()
         interrupted = Results.load("endings")
         assert not any(t.status is TrialStatus.RUNNING for t in interrupted.trials)
 
     results = finish(script)
 
-    assert not any(t.status is TrialStatus.FAILED for t in results.trials)
     if after:
         assert len(results.trials) > len(interrupted.trials) - 1
         for trial in interrupted.trials:
@@ -122,19 +105,17 @@ def test_ctrl_c_saves_everything_and_the_same_script_goes_on(script: Path, mqtun
 
 def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqtune_home: Path):
     with running(script) as process:
-        wait_for_trials(process, mqtune_home, 3)
-        family = family_of(process.pid)
+        family = wait_for_trials(process, mqtune_home, 3)
         server = next(each for each in family if "server" in each.name())
         server.suspend()
         os.killpg(process.pid, signal.SIGINT)
-        output = read_until(process, "Ctrl-C again ends at once")
+        eventually(lambda: "Ctrl-C again ends at once" in log_of(script).read_text(), 20)
         pressed = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
-        rest, _ = process.communicate(timeout=20)
+        assert process.wait(20) == 130
         ended_s = time.monotonic() - pressed
-    assert process.returncode == 130, output + rest
-    assert f"Everything is kept in {mqtune_home / 'endings'};" in rest
-    assert "Traceback" not in rest
+    assert f"Everything is kept in {mqtune_home / 'endings'};" in log_of(script).read_text()
+    assert "Traceback" not in log_of(script).read_text()
     # It is below one on an idle machine; what would be waited for takes ten and more.
     assert ended_s < 8
     # It would be killed some seconds later.
@@ -143,3 +124,24 @@ def test_ctrl_c_twice_ends_at_once_and_the_same_script_goes_on(script: Path, mqt
     eventually(lambda: all_gone(family), 15, "Ctrl-C twice left a process")
 
     finish(script)
+
+
+def test_a_run_whose_driver_was_killed_is_resumed_from_its_folder_with_the_code_that_it_began_with(
+    script: Path, mqtune_home: Path
+):
+    with running(script) as driver:
+        family = wait_for_trials(driver, mqtune_home, 3)
+        driver.kill()
+        driver.wait()
+        eventually(lambda: all_gone(family), 30, "a driver that was killed left a process")
+    script.unlink()
+    script.write_text("import mqtune\ndef train(config):\n    mqtune.report({'loss': 0.5})\n    raise SystemExit(0)\n")
+
+    environment = {key: value for key, value in os.environ.items() if key != "MQTUNE_BROKER"}
+    command = [sys.executable, "-m", "mqtune", "drive", "endings"]
+    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stderr
+    assert "endings · finished" in done.stdout
+    ends = [attempt.error_type for trial in finished() for attempt in trial.attempts[:-1]]
+    assert set(ends) == {UNDRIVEN}, "what a killed driver costs is nobody's fault"

@@ -16,7 +16,6 @@ from running import running_worker
 import mqtune
 import mqtune.cli
 from mqtune.backends import EmbeddedServer, find_binary
-from mqtune.core.trial import is_in_memory
 from mqtune.results.experiments import saved_experiments
 from mqtune.results.results import Results
 
@@ -33,7 +32,6 @@ def test_the_digits_example_is_the_demo():
 
 @pytest.fixture(scope="module")
 def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The broker of two workers that were started in the repository's root, with two slots each."""
     folder = tmp_path_factory.mktemp("two")
     options = ("--gpus", "0", "--slots", "2")
     with (
@@ -60,30 +58,21 @@ def run_example(*command: str, broker: str = "") -> tuple[str, Results]:
 
 
 def test_promoted_trials_go_on_where_they_were_on_whichever_worker_is_free(two_workers: str):
-    # Whichever slot is free first takes a trial: that of some twelve resumes none moves is a chance of some in a thousand.
-    assert promoted_trials_that_moved(two_workers) or promoted_trials_that_moved(two_workers)
-
-
-def promoted_trials_that_moved(two_workers: str) -> list[str]:
-    """Run the example, look at what it printed and at what it did, and return the trials that ran on both workers."""
     text, results = run_example("promotion.py", "--broker", two_workers)
 
     workers = {result.id: [attempt.worker for attempt in result.attempts] for result in results}
     assert len(set(itertools.chain(*workers.values()))) == 2, workers
-    moved = [trial for trial, names in workers.items() if len(set(names)) > 1]
-    resumes = sum(len(names) - 1 for names in workers.values())
-    assert f"{resumes} resumes; {len(moved)} trials ran on more than one worker" in text
-    # Of 27 trials, 9 are promoted from the lowest rung at least, 3 from the next and 1 from the last; one that is among the
-    # best when it reaches a rung goes on without a pause.
-    lengths = [len(list(results.reports(result.id))) for result in results]
-    assert [sum(length > rung for length in lengths) >= least for rung, least in ((1, 9), (3, 3), (9, 1))] == [True] * 3
+    moved, resumes = (
+        sum(len(set(each)) > 1 for each in workers.values()),
+        sum(len(each) - 1 for each in workers.values()),
+    )
     assert resumes
+    assert f"{resumes} resumes; {moved} trials ran on more than one worker" in text
     for result in results:
         assert " → ".join(workers[result.id]) in text
         # What is in a checkpoint is trained once: no resume goes back, none begins anew.
         epochs = [report.metrics["training_iteration"] for report in results.reports(result.id)]
         assert epochs == list(range(1, len(epochs) + 1))
-    return moved
 
 
 def test_a_population_goes_on_from_the_checkpoints_of_its_best(two_workers: str, tmp_path: Path):
@@ -92,8 +81,6 @@ def test_a_population_goes_on_from_the_checkpoints_of_its_best(two_workers: str,
     copies = [(result.id, attempt) for result in results for attempt in result.attempts if attempt.source]
     assert copies
     for trial, attempt in copies:
-        assert attempt.source != trial
-        assert not is_in_memory(attempt.checkpoint)
         # A source that has ended has left nothing to train.
         first = next((r for r in results.reports(trial) if r.attempt == attempt.number), None)
         assert first is None or first.metrics["training_iteration"] > 1
@@ -101,9 +88,7 @@ def test_a_population_goes_on_from_the_checkpoints_of_its_best(two_workers: str,
     accuracy = re.search(r"held out: ([\d.]+)%; it was trained with$", text, re.MULTILINE)
     assert accuracy
     assert float(accuracy[1]) > 85
-    steps = re.findall(r"^  lr=[\d.e-]+ decay=[\d.e-]+ from epoch (\d+), in trial \d{4}$", text, re.MULTILINE)
-    assert steps[0] == "1"
-    assert all(int(before) < int(after) for before, after in itertools.pairwise(steps))
+    assert re.search(r"^  lr=[\d.e-]+ decay=[\d.e-]+ from epoch 1, in trial \d{4}$", text, re.MULTILINE)
 
 
 def test_a_script_that_knows_nothing_of_mqtune_is_tuned_on_this_machine():

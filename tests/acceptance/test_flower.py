@@ -31,16 +31,14 @@ WATCHED_S = 20.0
 
 
 class Flower:
-    """A running Flower's API."""
-
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         #: The page of an attempt that ran, and the tasks that were found to run then.
         self.while_running: tuple[str, list[str]] = ("", [])
         self.login = "Basic " + base64.b64encode(b"person:secret").decode()
 
-    def call(self, path: str) -> str:
-        request = urllib.request.Request(self.url + path)
+    def call(self, path: str, **fields: str) -> str:
+        request = urllib.request.Request(self.url + path, data=urlencode(fields).encode() if fields else None)
         request.add_header("Authorization", self.login)
         with urllib.request.urlopen(request, timeout=10) as answer:
             text: str = answer.read().decode()
@@ -53,19 +51,11 @@ class Flower:
     def row(self, experiment: str, attempt: int = 1) -> Row:
         return self.rows().get(f"{experiment}/0001/{attempt}", {})
 
-    def form(self, path: str, **fields: str) -> str:
-        """Send a form, as Flower's own pages do."""
-        request = urllib.request.Request(self.url + path, data=urlencode(fields).encode(), method="POST")
-        request.add_header("Authorization", self.login)
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            text: str = answer.read().decode()
-        return text
-
     def found(self, search: str) -> list[str]:
         """The ids that the page of tasks shows for a search; its buttons, such as Started, are searches."""
         asked = {"draw": "1", "start": "0", "length": "50", "search[value]": search}
         order = {"order[0][column]": "0", "order[0][dir]": "asc", "columns[0][data]": "name"}
-        return [row["uuid"] for row in json.loads(self.form("/tasks/datatable", **asked, **order))["data"]]
+        return [row["uuid"] for row in json.loads(self.call("/tasks/datatable", **asked, **order))["data"]]
 
     def page(self, experiment: str) -> str:
         return self.call(f"/task/{quote(f'{experiment}/0001/1', safe='')}")
@@ -145,14 +135,14 @@ def begin_and_end(broker: str, folder: Path, flower: Flower) -> None:
             until_it_ends(tuner)
         with contextlib.closing(tuner_of(broker, "paused", slow)) as tuner:
             until_it_runs(tuner)
-            tuner.trial(tuner.get_trials()[0]).pause()
+            tuner.trial("0001").pause()
             eventually(lambda: tuner.step(0.1) or tuner.get_trials()[0].status is TrialStatus.PAUSED, 30)
         with contextlib.closing(tuner_of(broker, "terminated", slow)) as tuner:
             until_it_runs(tuner)
             eventually(lambda: flower.row("terminated").get("state") == "STARTED", WATCHED_S)
             assert "task-terminate" in flower.page("terminated")
             # As the button does.
-            flower.form(f"/api/task/revoke/{quote('terminated/0001/1', safe='')}", terminate="true")
+            flower.call(f"/api/task/revoke/{quote('terminated/0001/1', safe='')}", terminate="true")
             until_it_ends(tuner)
             assert tuner.get_trials()[0].status is TrialStatus.EARLY_STOPPED
             assert tuner.results().best.id == "0001", "its reports count"

@@ -57,7 +57,6 @@ class Machine:
         return self.probe.used([self.device])[self.device]
 
     def is_taken(self, times: int = 1) -> bool:
-        """Whether so many processes have taken memory there."""
         return self.used() > self.before + times * TAKEN_BYTES - SLACK_BYTES
 
     def is_free(self) -> bool:
@@ -82,7 +81,6 @@ class Machine:
 
 
 def the_gpus(probe: GpuProbe) -> list[Gpu]:
-    """The GPUs of this machine; skips the test where there are none."""
     if shutil.which("nvidia-smi") is None and find_spec("pynvml") is None:
         pytest.skip("there is no NVIDIA driver here: neither nvidia-smi nor nvidia-ml-py")
     try:
@@ -110,19 +108,12 @@ def device(probe: GpuProbe) -> str:
     return best
 
 
-def divided_gpus() -> dict[str, list[str]]:
-    """The parts (MIG) of each GPU that is divided, by its number, as nvidia-smi lists them; nothing without that."""
-    done = subprocess.run(
-        ["sh", "-c", "nvidia-smi -L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
-    found: dict[str, list[str]] = {}
-    number = ""
-    for line in done.stdout.splitlines():
-        if gpu := re.match(r"GPU (\d+):", line):
-            number = gpu[1]
-        elif part := re.search(r"UUID: (MIG-[\w/-]+)", line):
-            found.setdefault(number, []).append(part[1])
-    return found
+def divided_gpus() -> set[str]:
+    """The numbers of the GPUs that are divided (MIG), as nvidia-smi lists them; none without that."""
+    if shutil.which("nvidia-smi") is None:
+        return set()
+    listed = subprocess.run(["nvidia-smi", "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+    return set(re.findall(r"^GPU (\d+):.*\n +MIG ", listed, re.MULTILINE))
 
 
 @pytest.fixture
@@ -154,7 +145,6 @@ def stepped(tuner: mqtune.Tuner, until: Any, why: str = "", within_s: float = WA
 
 
 def begun(tuner: mqtune.Tuner, number: int) -> Trial:
-    """A trial that has taken its memory."""
     trial = tuner.add({"number": number})
     stepped(tuner, lambda: trial.reports or trial.status.is_terminal)
     if "libcuda" in trial.attempt.error:
@@ -254,21 +244,3 @@ def sampled(shown: str) -> str:
     """For how long a trial was sampled, of what the command shows."""
     found = re.search(r"sampled for (.*)", shown)
     return found[1] if found else ""
-
-
-def test_a_part_of_a_gpu_gives_its_memory_back_and_does_not_say_how_busy_it_is(
-    probe: GpuProbe, broker: str, tmp_path: Path
-) -> None:
-    the_gpus(probe)
-    parts = [part for some in divided_gpus().values() for part in some]
-    if not parts or not probe.used(parts[:1]):
-        pytest.skip("no GPU is divided (MIG) here, or nvidia-ml-py is missing, which alone knows parts")
-    machine = Machine(parts[0], probe, broker, tmp_path)
-    with machine.worker(), tuner(machine) as gpus:
-        killed = begun(gpus, 1)
-        assert machine.is_taken()
-        stepped(gpus, lambda: probe.use([machine.device])[machine.device].percent is None)
-        os.kill(int(killed.last_metrics["pid"]), signal.SIGKILL)
-        stepped(gpus, lambda: killed.status is TrialStatus.FAILED)
-        eventually(machine.is_free, WAIT_S)
-        assert "quarantined" not in machine.log

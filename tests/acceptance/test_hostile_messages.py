@@ -17,13 +17,10 @@ from running import running_worker
 from waiting import eventually
 
 from mqtune.backends import EmbeddedServer, find_binary
-from mqtune.core.codec import encode_value
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.events import START, AttemptEnded, ExperimentCreated, TrialStaged, decode_event
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.resources import QUEUE_VERSION
-from mqtune.core.trial import TrialId
-from mqtune.journal import Assignment, RedisJournal, connect
+from mqtune.journal import connect
 from mqtune.testing.backends.world import drive
 
 QUEUE: Final = f"mqtune-{QUEUE_VERSION}.gpu0.cpu5"
@@ -33,7 +30,6 @@ OPTIONS: Final = ["--gpus", "0", "--slots", "2", "--cpus", "10"]
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Any, Path]]:
-    """A server, a worker on it, and the worker's log."""
     folder = tmp_path_factory.mktemp("hostile")
     with (
         EmbeddedServer.start(folder / "server", binary=find_binary()) as server,
@@ -117,33 +113,6 @@ def test_messages_whose_headers_make_no_sense_take_no_slot(worker: tuple[str, An
         drive(tuner, lambda: first.status.is_terminal and second.status.is_terminal)
 
     assert process.poll() is None
-
-
-def test_an_experiment_of_what_is_not_the_workers_own_runs_nothing(worker: tuple[str, Any, Path], tmp_path: Path):
-    # A driver's account may write it, with the arguments of the program for a config.
-    name, definition = "a-program", {"trainable": {"name": "t", "script": "/usr/bin/touch", "kind": "script"}}
-    url, process, _ = worker
-    trial, mark = TrialId("0001"), tmp_path / "mark"
-    with contextlib.closing(connect(url)) as client:
-        journal = RedisJournal(client, name, patience_s=5)
-        journal.lock("evil", "nobody", 60)
-        created = ExperimentCreated(name=name, definition=definition, at=1.0)
-        journal.record(created.encode(), definition=encode_value(definition))
-        config = {"touch": 1, str(mark): 2}
-        staged = TrialStaged(trial=trial, attempt=1, config=config, at=2.0, cursor=START)
-        journal.stage(trial, 1, Assignment(config), staged.encode())
-        client.lpush(QUEUE, message([[name, trial, 1, "digest"], {}, {}], task_id=f"{name}/0001/1", queue=QUEUE))
-
-        def end() -> AttemptEnded | None:
-            event = decode_event(journal.read(START.entry, count=100)[-1].data)
-            return event if isinstance(event, AttemptEnded) else None
-
-        ended = eventually(end, 30)
-        assert process.poll() is None
-
-    assert (ended.error_type, ended.pid) == ("TrainableNotFound", 0)
-    assert "is not a path below" in ended.error
-    assert not mark.exists()
 
 
 def test_remote_commands_that_are_none_run_nothing_and_end_no_worker(worker: tuple[str, Any, Path], tmp_path: Path):

@@ -23,18 +23,15 @@ from mqtune.testing.backends.world import drive
 
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of a worker's is on this machine."""
     monkeypatch.setattr(AttemptOutput, "is_here", False)
 
 
 @pytest.fixture
 def talking(tune: Callable[..., mqtune.Tuner], tmp_path: Path) -> mqtune.Tuner:
-    """A tuner with one trial that prints until its file is there."""
     return tune("talks_until", {"until": str(tmp_path / "until")}, max_trials=1)
 
 
 def read(*arguments: str, broker: str, home: Path) -> bytes:
-    """Return what the command prints on a machine that has nothing of the experiment."""
     env = {"MQTUNE_BROKER": broker, "MQTUNE_HOME": str(home / "nothing")}
     return CliRunner(env=env).invoke(group, ["logs", *arguments], catch_exceptions=False).stdout_bytes
 
@@ -77,7 +74,6 @@ def test_output_on_another_machine_is_read_while_a_trial_runs_and_afterwards(
 
 
 def test_output_on_this_machine_is_followed_without_a_broker(talking: mqtune.Tuner, tmp_path: Path):
-    """It is read from its file, and the driver's copy says when it has ended."""
     with contextlib.closing(talking) as tuner:
         drive(tuner, lambda: tuner.get_trials() and tuner.trial("0001").record.reports)
         following = mqtune.follow_log(tuner.folder, "1")

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import trainables
@@ -24,17 +24,14 @@ from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.steering import steer
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import DriverStarted, Requested, decode_event
-from mqtune.journal import AuditEntry, Fleet, RedisJournal, connect, newest_entries
+from mqtune.journal import Fleet, RedisJournal, connect, newest_entries
 
 HOST = socket.gethostname()
 #: How long a worker that says nothing is in the fleet.
 GONE_S = 3.0
-HOUR_S = 3_600
 
 
 class Person(NamedTuple):
-    """A user of a machine, and the broker's URL with that user's account."""
-
     name: str
     url: str
 
@@ -83,6 +80,12 @@ def by(person: Person, *arguments: str, home: Path) -> str:
     return done.output
 
 
+def events_of(team: Team, name: str, kind: type) -> list[Any]:
+    with contextlib.closing(connect(team.server)) as client:
+        events = [decode_event(entry.data) for entry in RedisJournal(client, name).read("0-0", count=100)]
+    return [event for event in events if isinstance(event, kind)]
+
+
 def test_the_owner_is_shown_where_experiments_are_and_filters_them(
     team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,13 +105,7 @@ def test_the_owner_is_shown_where_experiments_are_and_filters_them(
     assert f"ada@{HOST} (team-a)" in by(team.bob, "list", home=tmp_path)
     assert f"bob@{HOST}" not in by(team.bob, "list", "--owner", "me", home=tmp_path)
     assert f"by ada@{HOST} (team-a)" in by(team.bob, "show", "of-ada", home=tmp_path)
-    assert f"of ada@{HOST} (team-a)" in driver_of(team, "of-ada")
-
-
-def driver_of(team: Team, name: str) -> str:
-    with contextlib.closing(connect(team.ada.url)) as client:
-        events = [decode_event(entry.data) for entry in RedisJournal(client, name).read("0-0", count=100)]
-    return next(event.driver for event in events if isinstance(event, DriverStarted))
+    assert f"of ada@{HOST} (team-a)" in events_of(team, "of-ada", DriverStarted)[0].driver
 
 
 @pytest.mark.parametrize(
@@ -130,27 +127,17 @@ def test_nobody_changes_an_experiment_of_another_without_force(
 
     with pytest.raises(ConfigurationError, match=rf"{name}.*ada@{HOST} \(team-a\).*--force"):
         by(team.bob, *command, home=tmp_path / "bob")
-    assert not requests_of(team, name)
+    assert not events_of(team, name, Requested)
     by(team.bob, *command, "--force", home=tmp_path / "bob")
 
-    entry = [entry for entry in audit(team) if name in entry.target and entry.action == "force"][-1]
+    with contextlib.closing(connect(team.ops.url)) as client:
+        kept = newest_entries(client, 1_000)
+    entry = [entry for entry in kept if name in entry.target and entry.action == "force"][-1]
     assert entry.by == f"bob@{HOST} (team-b)"
     assert f"of ada@{HOST} (team-a)" in entry.detail
-    rows = json.loads(by(team.ada, "events", name, "--json", home=tmp_path)) if arguments[0] == "set" else []
-    assert [(row["action"], row["by"], row["done"]) for row in rows if row["action"] == "set"] == (
-        [("set", entry.by, None)] if rows else []
-    )
-
-
-def requests_of(team: Team, name: str) -> list[Requested]:
-    with contextlib.closing(connect(team.server)) as client:
-        events = [decode_event(entry.data) for entry in RedisJournal(client, name).read("0-0", count=100)]
-    return [event for event in events if isinstance(event, Requested)]
-
-
-def audit(team: Team) -> list[AuditEntry]:
-    with contextlib.closing(connect(team.ops.url)) as client:
-        return newest_entries(client, 1_000)
+    if arguments[0] == "set":
+        rows = json.loads(by(team.ada, "events", name, "--json", home=tmp_path))
+        assert [(row["by"], row["done"]) for row in rows if row["action"] == "set"] == [(entry.by, None)]
 
 
 def test_a_client_changes_an_experiment_of_another_only_with_force(
@@ -164,9 +151,9 @@ def test_a_client_changes_an_experiment_of_another_only_with_force(
         for change in (partial(listed.end, now=True), listed.trial("0001").stop, partial(listed.set, max_trials=1)):
             with pytest.raises(ConfigurationError, match=r"'by-code': this is ada@.*force=True"):
                 change(timeout_s=0)
-        assert not requests_of(team, "by-code")
+        assert not events_of(team, "by-code", Requested)
         assert client.experiment("by-code", force=True).end(now=True, timeout_s=0).reason.startswith("no driver")
-    assert [request.action for request in requests_of(team, "by-code")] == ["end"]
+    assert [request.action for request in events_of(team, "by-code", Requested)] == ["end"]
 
     with pytest.raises(ConfigurationError, match=r"'by-code': this is ada@"):
         steer(Places([], team.bob.url, broker_alone=True), {"name": "by-code", "verb": "end"})

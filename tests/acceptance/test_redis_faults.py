@@ -8,19 +8,20 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trainables
-from click.testing import CliRunner
+from faces import said
 from faulty_proxy import FaultyProxy
 from restartable import RestartableRedis
 from running import QUICK, running_worker, tuner_on
 from waiting import eventually
 
 import mqtune
-from mqtune.cli import group
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import JournalBlocked
 from mqtune.core.events import VERSION
@@ -41,8 +42,6 @@ _names = itertools.count(1)
 
 
 class Place:
-    """A Redis, and a driver and a worker who reach it over lines of their own."""
-
     def __init__(self, folder: Path) -> None:
         self.log = folder / "worker.log"
         self.server = RestartableRedis(folder)
@@ -65,31 +64,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             yield place
 
 
+@dataclass
 class Run:
     """An experiment of trials that count, and what is done to Redis while they do."""
 
-    def __init__(
-        self,
-        place: Place,
-        *,
-        trials: int = 3,
-        steps: int = STEPS,
-        step_s: float = 0.02,
-        saves: bool = False,
-        timing: Timing = Timing(),
-    ) -> None:
-        self.options = mqtune.RunOptions(timing=timing)
-        self.place = place
-        self.name = f"faults-{os.getpid()}-{next(_names)}"
-        self.trials = trials
-        self.steps = steps
-        self.space = {"steps": steps, "step_s": step_s, "saves": saves, "x": mqtune.uniform(0, 1)}
+    place: Place
+    trials: int = 3
+    steps: int = STEPS
+    timing: Timing = field(default_factory=Timing)
+    name: str = field(default_factory=lambda: f"faults-{os.getpid()}-{next(_names)}")
 
-    def tuner(self, trainable: Any = trainables.counts, **options: Any) -> mqtune.Tuner:
-        place = self.place.to_driver.url
-        return tuner_on(
-            place, trainable, self.space, name=self.name, max_trials=self.trials, run=self.options, **options
-        )
+    def tuner(self, **options: Any) -> mqtune.Tuner:
+        space = {"steps": self.steps, "step_s": 0.02, "saves": False, "x": mqtune.uniform(0, 1)}
+        given = {"name": self.name, "max_trials": self.trials, "run": mqtune.RunOptions(timing=self.timing), **options}
+        return tuner_on(self.place.to_driver.url, trainables.counts, space, **given)
 
     @property
     def entries(self) -> int:
@@ -97,20 +85,15 @@ class Run:
 
     def run(self, fault: Callable[[], object], *, after: int = 20, **options: Any) -> mqtune.Results:
         """Run to the end, with something done to Redis when the journal has so many entries."""
-        failed: list[BaseException] = []
 
         def do() -> None:
-            try:
-                eventually(lambda: self.entries >= after, BACK_S)
-                fault()
-            except BaseException as error:
-                failed.append(error)
+            eventually(lambda: self.entries >= after, BACK_S)
+            fault()
 
-        thread = threading.Thread(target=do, daemon=True)
-        thread.start()
-        results = self.tuner(**options).run()
-        thread.join(BACK_S)
-        assert failed == []
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(do)
+            results = self.tuner(**options).run()
+            done.result(BACK_S)
         return results
 
     def check(self, results: mqtune.Results, *, attempts: int | None = 1) -> None:
@@ -125,13 +108,6 @@ class Run:
             for steps in seen.values():
                 assert steps == list(range(steps[0], steps[0] + len(steps)))
             assert seen[trial.attempts[-1].number][-1] == self.steps
-
-
-def mqtune_says(*arguments: str) -> str:
-    """Return what a command of a person's says, which must succeed."""
-    done = CliRunner().invoke(group, arguments)
-    assert done.exit_code == 0, (done.output, done.exception)
-    return str(done.output)
 
 
 def cut(place: Place, wait: Callable[[float], object]) -> None:
@@ -167,8 +143,15 @@ def restart(place: Place, wait: Callable[[float], object]) -> None:
     place.server.start()
 
 
+def refuse(place: Place, wait: Callable[[float], object]) -> None:
+    """Have it take no writes, as with a full disk."""
+    place.server.client.config_set("min-replicas-to-write", 1)
+    wait(1.0)
+    place.server.client.config_set("min-replicas-to-write", 0)
+
+
 def test_trials_run_on_and_everything_arrives_once(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    faults = (cut, hold, delay, pause, restart)
+    faults = (cut, hold, delay, pause, restart, refuse)
     run, wait = Run(place, steps=len(faults) * STEPS), threading.Event().wait
 
     def strike() -> None:
@@ -179,6 +162,7 @@ def test_trials_run_on_and_everything_arrives_once(place: Place, caplog: pytest.
     run.check(run.run(strike))
     assert "Redis is away" in caplog.text
     assert "Redis is back" in caplog.text
+    assert "Redis takes no writes, or is busy (NOREPLICAS" in place.log.read_text()
 
 
 def test_on_a_full_redis_a_driver_lives_and_says_so_and_what_has_ended_or_is_ended_by_hand_makes_room(
@@ -189,26 +173,26 @@ def test_on_a_full_redis_a_driver_lives_and_says_so_and_what_has_ended_or_is_end
     for each in old:
         each.check(each.tuner().run())
     run = Run(place, trials=50, steps=10_000, timing=Timing(keep_lock_s=0.3, lock_s=3.0))
-    said: list[str] = []
+    told: list[str] = []
 
     def fill_and_end() -> None:
         place.server.client.config_set("maxmemory", 1)
         eventually(lambda: "Redis is full" in caplog.text, BACK_S)
         # Longer than its lock, had it not been kept.
         threading.Event().wait(3.5)
-        said.extend([mqtune_says("why", run.name), mqtune_says("why", run.name, "0001")])
-        mqtune_says("delete", old[0].name, "--yes")
-        mqtune_says("delete", old[1].name, "--archive", "--yes")
-        mqtune_says("stop", run.name, "--experiment", "--now")
+        told.extend([said("why", run.name), said("why", run.name, "0001")])
+        said("delete", old[0].name, "--yes")
+        said("delete", old[1].name, "--archive", "--yes")
+        said("stop", run.name, "--experiment", "--now")
 
     try:
         results = run.run(fill_and_end)
         steps = {trial.id: [each.metrics["step"] for each in results.reports(trial.id)] for trial in results.trials}
-        mqtune_says("delete", run.name, "--yes")
+        said("delete", run.name, "--yes")
     finally:
         place.server.client.config_set("maxmemory", 0)
 
-    for text in said:
+    for text in told:
         assert "Redis is full" in text
         assert "mqtune delete" in text
         assert "nobody drives" not in text
@@ -241,12 +225,12 @@ def test_a_driver_whose_journal_somebody_has_blocked_ends_with_the_way_out_which
         run.tuner().run()
     eventually(lambda: "ends without an end in the journal: " in place.log.read_text()[logged:], BACK_S)
     assert "Traceback" not in place.log.read_text()[logged:]
-    listed = [line for line in mqtune_says("list").splitlines() if line.startswith(run.name)]
+    listed = [line for line in said("list").splitlines() if line.startswith(run.name)]
     assert ["can't be read" in line for line in listed] == [True]
 
     client.xdel(journal, f"{last}-{last}")
     (mqtune_home() / run.name / JOURNAL_FILE).unlink()
-    mqtune_says("delete", run.name, "--archive", "--yes")
+    said("delete", run.name, "--archive", "--yes")
     results = run.tuner().run()
 
     run.check(results, attempts=None)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import pytest
@@ -47,29 +47,24 @@ def options(cpus: int) -> tuple[str, ...]:
 
 
 class Bench:
-    """A tuner that starts trials one behind the other in one slot."""
-
     def __init__(
         self,
         broker: str,
         folder: Path,
         resources: mqtune.Resources = LASTING,
-        sync: Any = "stream",
-        tuned: Any = Reuses,
-        **arguments: Any,
+        sync: Literal["stream", "lockstep"] = "stream",
     ) -> None:
         self.log = folder / "log"
         self._broker = broker
         self.tuner = tuner_on(
             broker,
-            tuned,
+            Reuses,
             {**SPACE, "log": str(self.log)},
             searcher=Nothing(),
             resources=resources,
             checkpoints=mqtune.Checkpoints(folder / "store"),
             process=mqtune.Process(reuse=True, sync=sync),
             name=f"reuse-{os.getpid()}-{next(_names)}",
-            **arguments,
         )
 
     def start(self, *, ttl_s: float | None = None, **config: Any) -> Trial:
@@ -88,7 +83,6 @@ class Bench:
         return [row[name] for row in rows(self.tuner, trial, attempt)]
 
     def notes(self, what: str) -> list[int]:
-        """The process ids that something was written down for."""
         lines = [line.split() for line in self.log.read_text().splitlines()]
         return [int(pid) for said, pid in lines if said == what]
 
@@ -141,18 +135,6 @@ def test_trials_are_paused_and_resumed_with_their_checkpoints_in_one_process(ben
     assert {attempt.pid for attempt in one.attempts} == {other.attempt.pid} == set(bench.notes("setup"))
 
 
-def test_a_process_that_is_killed_while_it_waits_is_not_noticed_by_the_next_trial(bench: Bench):
-    for _ in range(5):
-        first = bench.run()
-        os.kill(first.attempt.pid, signal.SIGKILL)
-
-        second = bench.run()
-
-        assert (second.status, len(second.attempts)) == (TrialStatus.COMPLETED, 1)
-        assert second.attempt.pid != first.attempt.pid
-        assert len(bench.values(second)) == 3
-
-
 @pytest.mark.usefixtures("worker")
 def test_a_process_whose_trial_has_outlived_its_time_is_not_used_again(new_bench: Callable[..., Bench]):
     bench = new_bench(sync="lockstep")
@@ -184,9 +166,15 @@ def test_a_worker_that_ends_takes_the_process_along(broker: str, new_bench, tmp_
         assert bench.notes("cleanup") == [trial.attempt.pid]
 
 
-def test_a_process_in_which_a_trial_has_left_a_thread_is_replaced_and_the_record_says_why(bench: Bench):
+def test_a_process_that_was_killed_or_in_which_a_trial_has_left_a_thread_is_replaced_and_the_record_says_why(
+    bench: Bench,
+):
+    killed = bench.run()
+    os.kill(killed.attempt.pid, signal.SIGKILL)
     good, bad, after = bench.run(), bench.run(do="thread", lr=2.0), bench.run(lr=3.0)
 
+    assert (good.status, len(good.attempts)) == (TrialStatus.COMPLETED, 1)
+    assert good.attempt.pid != killed.attempt.pid
     assert (good.attempt.pid, good.attempt.retired) == (bad.attempt.pid, "")
     assert bad.attempt.retired == "it has left the threads counter"
     assert after.attempt.pid != bad.attempt.pid
@@ -195,12 +183,3 @@ def test_a_process_in_which_a_trial_has_left_a_thread_is_replaced_and_the_record
     assert bench.values(after) == [-3.0, -6.0, -9.0]
     shown = CliRunner().invoke(group, ["show", str(bench.tuner.results().folder), bad.id]).output
     assert "the process of attempt 1 took no other trial: it has left the threads counter" in " ".join(shown.split())
-
-
-def reports_once(config):
-    mqtune.report({"loss": config["lr"]})
-
-
-def test_a_function_has_a_process_for_each_trial(broker: str):
-    with pytest.raises(ConfigurationError, match=r"reuse=True is for a class with a reset_config method"):
-        tuner_on(broker, reports_once, SPACE, process=mqtune.Process(reuse=True))

@@ -5,7 +5,6 @@ Their command lines and patterns are those of docs/how-to/scripts.md.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import subprocess
@@ -95,7 +94,6 @@ _FLAGS: Final = """
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project's folder, in which the driver starts."""
     project = tmp_path / "project"
     project.mkdir()
     monkeypatch.chdir(project)
@@ -103,14 +101,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def written(path: Path, code: str) -> None:
-    """Write an executable program."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(textwrap.dedent(code).lstrip())
     path.chmod(0o755)
 
 
 def the_script(name: str) -> mqtune.Script:
-    """A script of the page."""
     names: dict[str, Any] = {"mqtune": mqtune}
     exec(compile(_SCRIPTS, "docs/how-to/scripts.md", "exec"), names)
     found = names[name]
@@ -191,21 +187,3 @@ def test_a_program_that_knows_nothing_of_mqtune_is_tuned_as_it_is(folder: Path, 
     assert [each.metrics[metric] for each in results] == [pytest.approx(expected(each.config)) for each in results]
     if name == "forest":
         assert [report.metrics["fold"] for report in results.reports(results.trials[0].id)] == [1, 2, 3]
-
-
-def test_a_plain_script_gets_values_that_begin_with_a_dash(folder: Path) -> None:
-    written(
-        folder / "train.py",
-        """
-        import argparse, mqtune
-        parser = argparse.ArgumentParser()
-        parser.add_argument("--value")
-        mqtune.report({"loss": 0.5, "value": parser.parse_args().value})
-        """,
-    )
-    values = [-0.5, -1e-05, -3e12, -math.inf, "-O2", "--fast", "", "a b 'c' \n$HOME"]
-
-    results = tuned("train.py", {"value": mqtune.grid_search(values)})
-
-    assert [each.metrics["value"] for each in results] == [str(each.config["value"]) for each in results]
-    assert {str(value) for value in values} == {each.metrics["value"] for each in results}

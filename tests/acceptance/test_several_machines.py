@@ -24,8 +24,6 @@ pytestmark = pytest.mark.timeout(550)
 
 
 class Said(NamedTuple):
-    """What a trial has reported, and the checkpoint of each report."""
-
     rows: list[dict[str, Any]]
     checkpoints: list[str]
 
@@ -37,7 +35,6 @@ def port() -> Iterator[int]:
 
 
 def ended(folder: Path, port: int, spec: TrainableSpec, code: Path, config: dict[str, Any], **message: Any) -> Said:
-    """Run an attempt to the end of both of its seats, of which the second sends nothing."""
     pytest.importorskip("torch")
     if not (store := folder / "store").exists():
         open_store(str(store)).create()
@@ -57,7 +54,6 @@ def ended(folder: Path, port: int, spec: TrainableSpec, code: Path, config: dict
 
 
 def written(folder: Path) -> Path:
-    """The files of the page."""
     (code := folder / "code").mkdir()
     for block in PAGE:
         if block.title:

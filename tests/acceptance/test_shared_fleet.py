@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Callable, Iterator
 
 import pytest
 import trainables
 import trainables_saving as saving
 from click.testing import CliRunner
+from fleets import worker
 from running import running_worker
 from waiting import eventually
 
 import mqtune
 from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.keys import DEMANDS
+from mqtune.core.keys import DEMANDS, SHARES
+from mqtune.core.resources import queue_name
+from mqtune.core.shares import Demand
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd, Intent, TrialStatus
-from mqtune.journal import connect
+from mqtune.journal import Demands, Fleet, connect
+from mqtune.journal.script import script
 
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=9)
@@ -80,7 +85,6 @@ def without_slot() -> list[str]:
 
 
 def running(*tuners: mqtune.Tuner) -> list[int]:
-    """How many attempts each has under way, once it has looked."""
     for tuner in tuners:
         tuner.step(0.05)
     return [sum(trial.attempt.end is None for trial in tuner.get_trials()) for tuner in tuners]
@@ -138,3 +142,32 @@ def test_trials_are_paused_for_others_and_go_on_later_without_losing_a_report(
         assert (trial.attempts[0].intent, trial.attempts[0].end) == (Intent.GIVE_WAY, AttemptEnd.HANDED_BACK)
         assert trial.attempts[1].checkpoint
     assert {trial.reports for trial in trials} <= {STEPS, STEPS + 1}
+
+
+def test_when_the_driver_that_divides_is_silent_another_does_within_5_s_and_shares_stay_right(own_broker: str):
+    assert Timing().share_table_s + Timing().look_at_shares_s <= 5
+    quick = Timing(share_table_s=0.3, lock_s=1.5, lend_after_s=9.0)
+    with contextlib.closing(connect(own_broker, timing=quick)) as client:
+        info = worker("six@h", queue=queue_name(SLOT), cpus=SLOT.cpus, slots=6)
+        Fleet(client, patience_s=5).join(info, 600)
+        drivers = {name: Demands(client, patience_s=5) for name in "abc"}
+
+        def look(name: str) -> float:
+            share = drivers[name].exchange(name, Demand(experiment=name, queues=[queue_name(SLOT)], wanted=9))
+            assert share is not None
+            return share.limit
+
+        def number() -> int:
+            return int(client.hget(SHARES, "number") or 0)  # type: ignore[arg-type]
+
+        assert [look(name) for name in "abcab"] == [math.inf, 3, 2, 2, 2]
+        # The dividing driver was killed, or is frozen. It keeps its share as long as its demand holds.
+        of_silent = number()
+        assert eventually(lambda: [look("a"), look("b")] == [2, 2] and number() > of_silent)
+        assert eventually(lambda: [look("a"), look("b")] == [3, 3])
+        # The thawed driver can't publish any more. It has no share, and asks for one as a new driver does.
+        of_later = number()
+        assert script("divide")(client, [SHARES], [of_silent, 1000, "", "", "", 0, "a", b""]) == 0
+        assert look("a") == 3
+        assert (look("c"), look("a"), look("b")) == (2, 2, 2)
+        assert number() > of_later

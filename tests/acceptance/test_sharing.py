@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from running import running_worker
 from waiting import eventually
 
@@ -23,13 +22,6 @@ LONG_S = 60.0
 def statuses(tuner: mqtune.Tuner) -> list[TrialStatus]:
     tuner.step(0.1)
     return [trial.status for trial in tuner.get_trials()]
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_trial_may_have_processes_of_its_own(tune: Callable[..., mqtune.Tuner], method: str):
-    results = tune("uses_processes", {"method": method, "x": mqtune.uniform(0, 1)}, max_trials=2).run()
-
-    assert [(trial.status, trial.value) for trial in results.trials] == [(TrialStatus.COMPLETED, 10.0)] * 2
 
 
 def test_no_trial_waits_behind_a_long_one_while_another_worker_is_idle(

@@ -7,7 +7,6 @@ import inspect
 import itertools
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -30,7 +29,6 @@ import dill
 from syne_tune import StoppingCriterion, Tuner
 from syne_tune.backend.trial_status import Status
 from syne_tune.config_space import uniform
-from syne_tune.optimizer.baselines import RandomSearch
 from syne_tune.optimizer.scheduler import SchedulerDecision, TrialScheduler, TrialSuggestion
 
 from mqtune.integrations.syne_tune_backend import CeleryBackend
@@ -39,7 +37,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:::syne_tune|pandas")
 
 #: Whether it is 0.13, whose schedulers are told the new trial's id.
 IS_OLD = "trial_id" in inspect.signature(TrialScheduler.suggest).parameters
-METRICS: dict[str, Any] = {"metric": "loss"} if IS_OLD else {"metrics": ["loss"]}
 SCRIPT = str(HERE / "script_for_syne_tune.py")
 WAIT_S = 60.0
 
@@ -96,7 +93,6 @@ def tuner_of(backend: CeleryBackend, scheduler: TrialScheduler, n_workers: int =
 
 
 def experiment(backend: CeleryBackend) -> mqtune.Results:
-    """The results of the experiment as another process sees them."""
     return mqtune.Results.load(backend._tuner.folder)
 
 
@@ -135,19 +131,23 @@ def test_a_function_for_their_python_backend_runs_as_it_is(fleet: str) -> None:
     assert (first.metrics["loss"], first.metrics["label"]) == (0.5, "a")
 
 
-@pytest.mark.parametrize("given", [{}, {"entry_point": trainables.epochs, "tune_function": trainables.height}])
-def test_a_backend_runs_an_entry_point_or_a_function(given: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match="an entry_point or a tune_function, and not both"):
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "an entry_point or a tune_function, and not both"),
+        (
+            {"entry_point": trainables.epochs, "tune_function": trainables.height},
+            "an entry_point or a tune_function, and not both",
+        ),
+        (
+            {"entry_point": trainables.epochs, "num_gpus_per_trial": 2},
+            r"no argument 'num_gpus_per_trial'; do you mean resources=mqtune.Resources\(gpus=…\)\?",
+        ),
+    ],
+)
+def test_arguments_that_can_not_be_meant_lead_to_how_they_are_called_here(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigurationError, match=words):
         CeleryBackend(**given)
-
-
-def test_what_their_backend_has_arguments_for_leads_to_how_it_is_called_here() -> None:
-    given: dict[str, Any] = {"num_gpus_per_trial": 2}
-    meant = "do you mean resources=mqtune.Resources(gpus=…)?"
-    with pytest.raises(
-        ConfigurationError, match=re.escape(f"CeleryBackend has no argument 'num_gpus_per_trial'; {meant}")
-    ):
-        CeleryBackend(trainables.epochs, **given)
 
 
 def test_a_trial_begins_with_the_checkpoint_of_one_that_was_stopped(fleet: str) -> None:
@@ -179,33 +179,19 @@ def test_what_a_trial_was_given_arrives_as_it_was_and_one_without_a_result_has_f
     assert "ValueError: it can't go on\n" in backend.stderr(2)
 
 
-def test_no_trial_is_lost_where_its_tuner_counts_busy_workers(fleet: str) -> None:
+def test_no_trial_is_lost_where_its_tuner_counts_busy_workers_and_a_saved_backend_has_no_connection(fleet: str) -> None:
     backend = CeleryBackend(trainables.epochs, broker=fleet)
     scheduler = Told(
         *[{"x": 1.0, "epochs": epochs, "step_s": 0.0} for epochs in (1, 3, 2, 1, 9, 2)], decisions={4: STOP}
     )
+    tuner = tuner_of(backend, scheduler, n_workers=2, start_jobs_without_delay=False, results_update_interval=0.01)
+    assert tuner.sleep_time == 0, "it waits for no poll"
 
-    tuner_of(backend, scheduler, n_workers=2, start_jobs_without_delay=False).run()
+    tuner.run()
 
     assert scheduler.ends == dict.fromkeys((0, 1, 2, 3, 5), "complete")
     assert (4, 4) in scheduler.results
     assert (4, 5) not in scheduler.results
-
-
-def test_a_saved_backend_has_no_connection_and_waits_for_no_poll(fleet: str) -> None:
-    backend = CeleryBackend(trainables.epochs, broker=fleet)
-    space = {"x": uniform(0, 1), "epochs": 3}
-    tuner = tuner_of(
-        backend,
-        RandomSearch(space, **METRICS),
-        n_workers=2,
-        stop_criterion=StoppingCriterion(max_num_trials_completed=3),
-        results_update_interval=0.01,
-    )
-    assert tuner.sleep_time == 0
-
-    tuner.run()
-
     again = dill.loads(dill.dumps(backend))
     assert {number: trial.status for number, trial in again._trial_dict.items()} == {
         number: trial.status for number, trial in backend._trial_dict.items()

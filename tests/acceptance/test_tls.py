@@ -32,7 +32,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """One that has issued nothing here."""
     return Authority(tmp_path_factory.mktemp("stranger"))
 
 

@@ -22,21 +22,14 @@ WITH_A_LIBRARY = {"lightning": "lightning", "pytorch": "torch"}
 PATIENCE_WITH_A_LIBRARY_S = 300.0
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in TUTORIALS if page.stem not in WITH_A_LIBRARY], ids=lambda page: page.stem
-)
-def test_a_tutorial_works_as_written(page: Path, tmp_path: Path) -> None:
-    with walkthrough(tmp_path / "walk") as walked:
-        walked.follow(page)
-
-
 @pytest.mark.timeout(3 * PATIENCE_WITH_A_LIBRARY_S)
-@pytest.mark.parametrize(
-    "page", [page for page in TUTORIALS if page.stem in WITH_A_LIBRARY], ids=lambda page: page.stem
-)
-def test_a_tutorial_with_a_library_works_as_written(page: Path, tmp_path: Path) -> None:
-    pytest.importorskip(WITH_A_LIBRARY[page.stem])
-    with walkthrough(tmp_path / "walk", PATIENCE_WITH_A_LIBRARY_S) as walked:
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_works_as_written(page: Path, tmp_path: Path) -> None:
+    patience = {}
+    if library := WITH_A_LIBRARY.get(page.stem):
+        pytest.importorskip(library)
+        patience = {"patience_s": PATIENCE_WITH_A_LIBRARY_S}
+    with walkthrough(tmp_path / "walk", **patience) as walked:
         walked.follow(page)
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import multiprocessing
 import os
 import sys
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import mqtune
@@ -20,7 +17,6 @@ def steady(config):
 
 
 def steady_once_open(config):
-    """Report as ``steady`` does once there is a file."""
     while not Path(config["gate"]).exists():
         time.sleep(0.02)
     steady(config)
@@ -33,14 +29,12 @@ def saves_folder(config):
 
 
 def slow(config):
-    """Report every 20 ms for five minutes, unless told to stop."""
     for epoch in range(15_000):
         time.sleep(0.02)
         mqtune.report({"loss": config["x"] / (epoch + 1)})
 
 
 def silent(config):
-    """Run for a minute without a report, unless told to stop."""
     time.sleep(60)
 
 
@@ -64,7 +58,6 @@ def raises(config):
 
 
 def stubborn(config):
-    """Swallow the stop, and train on without a report."""
     is_told = False
     for epoch in range(3000):
         try:
@@ -86,14 +79,7 @@ def fails_above_a_half(config):
         raise ValueError(f"{config['x']} is too much")
 
 
-def uses_processes(config):
-    """Compute in processes of multiprocessing, by all ways of starting them, as data loaders do."""
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(config["method"])) as pool:
-        mqtune.report({"loss": sum(pool.map(abs, range(-4, 0)))})
-
-
 def as_long_as_it_says(config):
-    """Report, sleep for the config's seconds, and report when that was."""
     mqtune.report({"loss": 1.0})
     time.sleep(config["seconds"])
     mqtune.report({"loss": 0.0})
@@ -109,20 +95,7 @@ def counts(config):
         mqtune.report({"loss": 1 / step, "step": step}, checkpoint={"step": step} if saves else None)
 
 
-def floods(config):
-    """Report 1, 2, 3 …, with what else it is given, until it is stopped, and leave a file that says how far it came."""
-    step = 0
-    try:
-        for step in itertools.count(1):
-            mqtune.report({"loss": 1 / step, "step": step, **config.get("also", {})})
-            if step == config["steps"]:
-                return
-    finally:
-        Path(config["told"]).write_text(str(step))
-
-
 def lingers(config):
-    """Take a moment to leave."""
     try:
         slow(config)
     finally:
@@ -146,7 +119,6 @@ def tells_time(config):
 
 
 def talks_until(config):
-    """Print and report until the file is there."""
     print("on stderr", file=sys.stderr)
     for number in range(60_000):
         print(f"line {number}")

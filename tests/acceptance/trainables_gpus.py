@@ -39,7 +39,6 @@ class Cuda:
         self._call("cuMemAlloc_v2", ctypes.byref(self._memory), ctypes.c_size_t(TAKEN_BYTES))
 
     def compute(self) -> None:
-        """Have the GPU compute for a moment."""
         for value in range(10):
             self._call("cuMemsetD8_v2", self._memory, ctypes.c_ubyte(value), ctypes.c_size_t(TAKEN_BYTES))
         self._call("cuCtxSynchronize")
@@ -55,7 +54,6 @@ def holds(config: dict[str, Any]) -> None:
 
 
 def computes(config: dict[str, Any]) -> None:
-    """The same, and have the GPU compute all the time."""
     cuda = Cuda()
     _run(config, cuda.compute, cuda)
 

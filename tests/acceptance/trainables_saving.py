@@ -30,8 +30,6 @@ class Counts(mqtune.Trainable):
 
 
 class CountsInDict(Counts):
-    """The same, with a dict."""
-
     def save_checkpoint(self, folder):
         return {"total": self.total}
 
@@ -40,15 +38,12 @@ class CountsInDict(Counts):
 
 
 class CountsOften(Counts):
-    """The same with files, in each step."""
-
     def setup(self, config):
         super().setup(config)
         self.checkpoint_every = 1
 
 
 def _counted(config, state):
-    """Yield how far it is after each step."""
     for step in range(state["step"] + 1, config["steps"] + 1):
         time.sleep(config["step_s"])
         state = {"step": step, "total": state["total"] + config["lr"]}
@@ -84,8 +79,3 @@ def in_files(config):
         (folder / "mine" / "deep" / "state.json").write_text(json.dumps(state))
         (folder / "mine" / "weights.bin").write_bytes(bytes([state["step"] % 256]) * 1000)
         mqtune.report(_row(state, before_s=before_s, copy=copy, folder=str(folder)), checkpoint=folder / "mine")
-
-
-def without(config):
-    for state in _counted(config, START):
-        mqtune.report(_row(state))

@@ -9,7 +9,6 @@ import mqtune
 
 
 def epochs(config):
-    """Report each epoch, saved unless the config says otherwise."""
     found = mqtune.get_checkpoint()
     for epoch in range((found.data["epoch"] if found else 0) + 1, config["epochs"] + 1):
         time.sleep(config.get("step_s", 0.01))
@@ -18,7 +17,6 @@ def epochs(config):
 
 
 def odd(config):
-    """Fail, or end without a report, or report what came."""
     print("this was printed")
     if config["x"] == "fails":
         raise ValueError("it can't go on")

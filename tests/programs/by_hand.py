@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import runpy
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -21,25 +19,6 @@ from typing import Any
 from notebooks import run_notebook
 
 import mqtune
-
-
-class Script:
-    """A program of any language, with the template of its arguments and the pattern of its output."""
-
-    def __init__(self, command: Sequence[str], metrics: str) -> None:
-        self._command, self._pattern = command, metrics
-
-    def __call__(self, config: dict[str, Any]) -> None:
-        command = [argument for part in self._command for argument in self._arguments(part, config)]
-        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        for found in re.finditer(self._pattern, output):
-            mqtune.report({name: float(text) for name, text in found.groupdict().items()})
-
-    @staticmethod
-    def _arguments(part: str, config: dict[str, Any]) -> list[str]:
-        if "{name}" in part:
-            return [part.format(name=name, value=value) for name, value in config.items()]
-        return [part.format(**config)]
 
 
 class Loop:
@@ -72,7 +51,6 @@ if __name__ == "__main__":
     _, rows, configs, program, *arguments = sys.argv
     Loop.rows, Loop.configs = Path(rows), json.loads(configs)
     mqtune.Tuner = Loop  # type: ignore[assignment,misc]
-    mqtune.Script = Script  # type: ignore[attr-defined]
     sys.argv = [program, *arguments]
     sys.path[0] = str(Path(program).resolve().parent)
     if program.endswith(".ipynb"):

@@ -19,13 +19,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another copy, which programs run in by hand."""
     return copied_project(tmp_path_factory.mktemp("by-hand"))
 
 
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory, project: Path) -> Iterator[Fleet]:
-    """A server and two workers for all tests of a process."""
     with running_fleet(tmp_path_factory.mktemp("fleet"), project) as found:
         yield found
 

@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from click.testing import CliRunner
 from notebooks import RUN_NOTEBOOK
 from servers import the_server
 from started import started, wait_for_worker
+from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
@@ -36,16 +36,12 @@ from mqtune.results.results import Results
 HERE: Final = Path(__file__).resolve().parent
 #: How long a program may take, in seconds: each needs two or three, and a busy machine is many times slower.
 PROGRAM_S: Final = 90.0
-#: How often it is asked, before a kill, whether a trial has ended, in seconds: it takes 2 ms.
-POLL_S: Final = 0.02
 #: The key by which workers trust code that drivers bring, such as closures and cells: any text of this length.
 CODE_KEY: Final = "0123456789abcdef" * 4
-#: Times differ from run to run.
 TIMES: Final = frozenset({"time_this_iter_s", "time_total_s"})
 
 #: How a program is run: on this machine alone; by the workers of a fleet; the same, with a driver that is killed and run again.
 Way = Literal["alone", "fleet", "resumed alone", "resumed on a fleet"]
-#: The three ways of most programs.
 WAYS: Final[tuple[Way, ...]] = ("alone", "fleet", "resumed on a fleet")
 #: The ways of programs for which it matters that everything is imported again after a kill.
 WAYS_ANEW: Final[tuple[Way, ...]] = ("alone", "fleet", "resumed alone")
@@ -53,8 +49,6 @@ WAYS_ANEW: Final[tuple[Way, ...]] = ("alone", "fleet", "resumed alone")
 
 @dataclass(frozen=True)
 class Finished:
-    """A run of a program that has come to its end."""
-
     results: Results
     #: The output of the driver, errors too, and of the killed driver before it.
     output: str
@@ -66,10 +60,6 @@ class Finished:
             {name: value for name, value in (trial.metrics or {}).items() if name not in TIMES}
             for trial in self.results
         ]
-
-    def column(self, name: str) -> list[Any]:
-        """One metric of all trials."""
-        return [row.get(name) for row in self.rows]
 
     def check_completed(self) -> None:
         """Fail if a trial has not completed; its error is shown."""
@@ -84,26 +74,16 @@ class Fleet:
     """A server with two workers of one project, which run code that drivers bring, too."""
 
     url: str
-    #: The folder that the workers serve.
     project: Path
-    #: The folder below which they write the output of trials.
     logs: Path
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables of its drivers and workers."""
         return {"MQTUNE_BROKER": self.url, "MQTUNE_CODE_KEY": CODE_KEY}
 
 
 class Programs:
-    """The programs of a project, run in one way.
-
-    Args:
-        way: how.
-        project: the folder of the programs.
-        untouched: another copy of it, in which programs run by hand.
-        fleet: the fleet, for the ways that need one.
-    """
+    """The programs of a project, run in one way; by hand they run in another copy, which is *untouched*."""
 
     def __init__(self, way: Way, project: Path, untouched: Path, fleet: Fleet | None) -> None:
         self.way, self.project, self.untouched, self._fleet = way, project, untouched, fleet
@@ -118,10 +98,7 @@ class Programs:
         return finished
 
     def run(self, program: str, *arguments: str, name: str = "", code: int = 0) -> Finished:
-        """Run a program to its end, in this way; its experiment has the name of its file if none is given.
-
-        Fail if it ends with another exit code.
-        """
+        """Run a program to its end, which has this exit code; its experiment has the name of its file if none is given."""
         name = name or Path(program).stem.replace("_", "-")
         self._names.append(name)
         log = self.project.parent / f"{name}.{self.way.replace(' ', '-')}.log"
@@ -158,22 +135,21 @@ class Programs:
 
     def _wait_for_end_of_trial(self, name: str, driver: subprocess.Popen[bytes], log: Path) -> None:
         """Wait until the driver has seen a trial end; others run then or have not begun, as there are two slots."""
-        deadline = time.monotonic() + PROGRAM_S
-        while not has_ended_trial(name):
+
+        def has_ended() -> bool:
             assert driver.poll() is None, f"the program ended before it could be killed: {log.read_text()[-2000:]}"
-            assert time.monotonic() < deadline, f"no trial ended: {log.read_text()[-2000:]}"
-            time.sleep(POLL_S)
+            return has_ended_trial(name)
+
+        eventually(has_ended, PROGRAM_S)
 
 
 def has_ended_trial(name: str) -> bool:
-    """Whether a trial of an experiment has ended, as far as its driver knows."""
     with contextlib.suppress(MqtuneError):
         return any(trial.status.is_terminal for trial in Results.load(name))
     return False
 
 
 def command_of(program: str) -> list[str]:
-    """Return the command by which a person starts a program or a notebook."""
     return [sys.executable, "-c", RUN_NOTEBOOK, program] if program.endswith(".ipynb") else [sys.executable, program]
 
 
@@ -191,12 +167,10 @@ def run_by_hand(folder: Path, program: str, arguments: tuple[str, ...], configs:
 
 
 def copied_project(folder: Path) -> Path:
-    """Return a copy of the project in a folder, with the data that is too large, or not text, for a repository."""
+    """Return a copy of the project in a folder, with the data that is too large for a repository."""
     project = folder / "project"
     shutil.copytree(HERE / "project", project, ignore=shutil.ignore_patterns("__pycache__"))
     np.savez(project / "data" / "arrays.npz", **{f"array{number}": np.full(20_000, number) for number in range(8)})
-    records = (number.to_bytes(4, "little") * 16 for number in range(1_000))
-    (project / "data" / "records.bin").write_bytes(b"".join(records))
     return project
 
 

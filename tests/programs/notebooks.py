@@ -19,7 +19,6 @@ run_notebook(sys.argv.pop(1))
 
 
 def run_notebook(path: str) -> None:
-    """Run all code cells of a notebook."""
     main = sys.modules["__main__"]
     main.__dict__.pop("__file__", None)
     cells = [cell for cell in json.loads(Path(path).read_text())["cells"] if cell["cell_type"] == "code"]

@@ -21,7 +21,9 @@ def test_the_program_loads_the_model_that_its_best_trial_has_pickled(programs: P
     assert "joblib: Model(slope=0.6)" in finished.output
 
 
-def test_a_program_that_rewraps_its_output_prints_into_the_output_of_each_trial(programs: Programs):
+def test_a_program_that_rewraps_its_output_prints_into_that_of_each_trial_and_its_arrays_are_reported(
+    programs: Programs,
+):
     finished = programs.check("rewrapped_stdout.py")
     for trial in finished.results:
         printed = Path(trial.log_paths[0]).read_text(encoding="utf-8")

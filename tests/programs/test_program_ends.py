@@ -44,10 +44,6 @@ def test_a_bare_except_keeps_no_stopped_trial_in_its_slot_and_its_error_says_why
     assert [trial.id for trial in stopped if "except" not in trial.attempts[-1].error] == []
 
 
-def test_arrays_are_reported_as_numbers_and_lists(programs: Programs):
-    programs.check("arrays_reported.py")
-
-
 @pytest.mark.parametrize("programs", ["alone", "fleet"], indirect=True)
 def test_a_report_that_can_not_be_sent_ends_the_run_at_the_first_trials(programs: Programs):
     finished = programs.run("object_reported.py", code=1)

@@ -11,7 +11,3 @@ def test_loggers_that_take_the_next_free_folder_share_none(programs: Programs):
 
 def test_trainers_with_a_fixed_output_folder_keep_their_checkpoints_apart_and_read_data_beside_it(programs: Programs):
     programs.check("trainer_like.py")
-
-
-def test_runs_that_begin_in_one_second_share_no_folder(programs: Programs):
-    programs.check("run_by_second.py")

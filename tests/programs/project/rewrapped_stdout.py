@@ -1,8 +1,10 @@
-"""A program that gives its output another encoding in its first lines, as programs from Windows do."""
+"""A program that gives its output another encoding in its first lines, as programs from Windows do, and reports arrays."""
 
 import io
 import sys
 import time
+
+import numpy as np
 
 import mqtune
 
@@ -13,7 +15,8 @@ print("loading the data …")
 def train(config):
     print(f"training with {config['x']} …")
     time.sleep(0.3)
-    mqtune.report({"loss": config["x"] ** 2})
+    scores = np.array([config["x"], config["x"] + 1])
+    mqtune.report({"loss": np.array(scores.mean()), "scores": scores, "counts": np.arange(3)})
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ def train(config):
         time.sleep(0.1)
         speed = CONFIG["optimizer"]["momentum"] * speed - config["lr"] * place
         place += speed
-        mqtune.report({"loss": place**2, "weights": weights})
+        # Launchers of libraries read the arguments while the program runs.
+        mqtune.report({"loss": place**2, "weights": weights, "arguments": " ".join(sys.argv[1:])})
 
 
 if __name__ == "__main__":

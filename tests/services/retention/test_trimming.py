@@ -73,9 +73,7 @@ def state_of(experiment: Any) -> list[Any]:
     return [(t.id, t.status, t.reports, repr(t.best_value)) for t in experiment.trials.values()]
 
 
-def test_the_server_keeps_the_newest_entries_and_who_begins_on_another_machine_makes_the_same_of_all(
-    bench: Bench, store: CheckpointStore
-) -> None:
+def test_the_server_keeps_the_newest_entries_and_nobody_misses_the_others(bench: Bench, store: CheckpointStore) -> None:
     for _ in range(5):
         before = fill(bench, 2 * SIZE)
         eventually(lambda: has_trimmed(bench, len(bench.journal.chapters()) + 1))
@@ -92,7 +90,7 @@ def test_the_server_keeps_the_newest_entries_and_who_begins_on_another_machine_m
     assert list(JournalFile(bench.folder / "replayed" / JOURNAL_FILE).read())[: len(before)] == before
 
 
-def test_a_full_server_keeps_less_of_a_journal_than_any_other(
+def test_a_full_server_keeps_less_of_a_journal(
     tmp_path: Path, store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path, store=store, trims=True).step().start(ONE)
@@ -150,9 +148,7 @@ def test_what_is_put_back_while_the_store_is_away_is_put_back_on_the_server_and_
     assert everything(bench)[: len(before)] == before
 
 
-def test_a_driver_that_begins_on_an_emptied_server_puts_back_what_is_behind_the_chapters(
-    bench: Bench, store: CheckpointStore
-) -> None:
+def test_an_emptied_server_gets_back_what_is_behind_the_chapters(bench: Bench, store: CheckpointStore) -> None:
     fill(bench, 4 * SIZE)
     eventually(lambda: has_trimmed(bench, 2))
     before, ids = everything(bench), store.ids()
@@ -168,9 +164,7 @@ def test_a_driver_that_begins_on_an_emptied_server_puts_back_what_is_behind_the_
     assert store.ids() == ids
 
 
-def test_a_journal_that_another_driver_has_trimmed_is_trimmed_on_behind_that(
-    bench: Bench, store: CheckpointStore
-) -> None:
+def test_a_journal_that_another_driver_has_trimmed_is_trimmed_on(bench: Bench, store: CheckpointStore) -> None:
     fill(bench, 3 * SIZE)
     eventually(lambda: has_trimmed(bench, 1))
     before = fill(bench, 3 * SIZE)
@@ -184,9 +178,7 @@ def test_a_journal_that_another_driver_has_trimmed_is_trimmed_on_behind_that(
     assert not bench.of(ExperimentEnded)
 
 
-def test_a_driver_that_died_between_a_file_and_its_removal_is_followed_by_one_that_makes_the_same_file(
-    bench: Bench, store: CheckpointStore
-) -> None:
+def test_a_driver_that_died_while_it_trimmed_is_followed_well(bench: Bench, store: CheckpointStore) -> None:
     before = fill(bench, 3 * SIZE)
     look(bench)
     eventually(lambda: len(store.ids()) == 2)

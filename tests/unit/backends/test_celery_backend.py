@@ -137,9 +137,7 @@ def test_a_slot_that_another_experiment_has_is_not_free(world: World) -> None:
     assert (backend.offered(Resources(gpus=1)), backend.free(Resources(gpus=1))) == (3, 1)
 
 
-def test_workers_of_another_minor_version_are_warned_of_once_beside_others(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_workers_of_another_minor_version_are_warned_of_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.join(Resources(gpus=1), 1)
     world.join(Resources(gpus=1), 1, version="99.1.0")
     backend = backend_of(Resources(gpus=1))
@@ -258,7 +256,5 @@ def test_without_a_worker_that_shares_its_gpus_by_memory_it_is_said_how_one_does
 
     backend = backend_of(Resources(gpu_memory_gb=30))
 
-    assert (
-        "no worker offers a slot with 30 GB of a GPU, 1 CPU (a worker shares its GPUs by memory with `--pack-gpus 8`)"
-        in (backend.why_no_slot())
-    )
+    why = "no worker offers a slot with 30 GB of a GPU, 1 CPU (a worker shares its GPUs by memory with `--pack-gpus 8`)"
+    assert why in backend.why_no_slot()

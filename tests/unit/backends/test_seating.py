@@ -94,18 +94,10 @@ def test_a_message_that_names_no_seat_disturbs_nobody(world: World) -> None:
     ("asked", "workers", "why"),
     [
         (PAIR, 0, "no fleet of 2 workers offers a slot with 1 CPU on each: no worker is connected; start one"),
-        (
-            PAIR,
-            1,
-            "no fleet of 2 workers offers a slot with 1 CPU on each: 1 worker with that is connected; connected: w0@h: 3 × 2 CPUs",
-        ),
-        (
-            Resources(seats=8),
-            2,
-            "no fleet offers 8 slots with 1 CPU each: 6 such slots are there; connected: w0@h: 3 × 2 CPUs",
-        ),
+        (PAIR, 1, "no fleet of 2 workers offers a slot with 1 CPU on each: 1 worker with that is connected; connected: w0@h: 3 × 2 CPUs"),
+        (Resources(seats=8), 2, "no fleet offers 8 slots with 1 CPU each: 6 such slots are there; connected: w0@h: 3 × 2 CPUs"),
     ],
-)
+)  # fmt: skip
 def test_what_a_fleet_lacks_for_a_gang_is_said(world: World, asked: Resources, workers: int, why: str) -> None:
     for _ in range(workers):
         world.join(SMALL, 3)

@@ -16,29 +16,23 @@ from mqtune.driver import Limits
 from mqtune.schedulers import Scheduler
 
 
-class Scripted(Scheduler):
-    """Decides by a table of (trial, attempt, sequence)."""
+class Stops(Scheduler):
+    """Stops the first attempt of the first trial at one of its reports."""
 
-    def __init__(self, decisions: dict[tuple[str, int, int], Action]) -> None:
-        self.decisions = decisions
+    def __init__(self, sequence: int) -> None:
+        self.report = ("0001", 1, sequence)
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
-        action = self.decisions.get((report.trial, report.attempt, report.sequence))
-        return CONTINUE if action is None else Decision(action, "scripted")
+        return Decision(Action.STOP, "scripted") if report[:3] == self.report else CONTINUE
 
     def describe(self) -> dict[str, Any]:
-        return {"scheduler": "scripted"}
+        return {"scheduler": "stops"}
 
 
 def times_of(simulation: Simulation, trial: str) -> list[float]:
     """When a trial has reported, in virtual seconds."""
-    return [
-        report.timestamp - STARTS_AT
-        for event in simulation.events()
-        if isinstance(event, Reports)
-        for report in event
-        if report.trial == trial
-    ]
+    reports = (report for event in events_of(simulation, Reports) for report in event)
+    return [report.timestamp - STARTS_AT for report in reports if report.trial == trial]
 
 
 def events_of(simulation: Simulation, kind: type) -> list[Any]:
@@ -68,13 +62,7 @@ def test_a_start_takes_its_time() -> None:
 
 
 def test_until_it_hears_the_decision_a_trial_goes_on_and_its_reports_are_late() -> None:
-    simulation = simulate(
-        curve(20),
-        trials=1,
-        decision_delay_s=2.5,
-        stop_delay_s=4.0,
-        scheduler=lambda: Scripted({("0001", 1, 3): Action.STOP}),
-    )
+    simulation = simulate(curve(20), trials=1, decision_delay_s=2.5, stop_delay_s=4.0, scheduler=lambda: Stops(3))
     trial = simulation.experiment.trials[TrialId("0001")]
     assert (trial.reports, trial.late_reports) == (3, 2)
     assert trial.status is TrialStatus.EARLY_STOPPED
@@ -82,27 +70,17 @@ def test_until_it_hears_the_decision_a_trial_goes_on_and_its_reports_are_late() 
 
 
 def test_a_trial_that_returns_before_it_hears_has_completed() -> None:
-    simulation = simulate(
-        curve(4), trials=1, decision_delay_s=5.0, scheduler=lambda: Scripted({("0001", 1, 3): Action.STOP})
-    )
+    simulation = simulate(curve(4), trials=1, decision_delay_s=5.0, scheduler=lambda: Stops(3))
     assert [(at(event), event.end) for event in events_of(simulation, AttemptEnded)] == [(4, AttemptEnd.COMPLETED)]
 
 
 def test_a_slot_is_free_when_the_process_is_gone() -> None:
-    simulation = simulate(
-        curve(3), trials=2, slots=1, stop_delay_s=7.0, scheduler=lambda: Scripted({("0001", 1, 1): Action.STOP})
-    )
+    simulation = simulate(curve(3), trials=2, slots=1, stop_delay_s=7.0, scheduler=lambda: Stops(1))
     assert [at(event) for event in events_of(simulation, AttemptStarted)] == [0, 8]
 
 
 def test_in_lockstep_a_trial_waits_for_the_decision() -> None:
-    simulation = simulate(
-        curve(9),
-        trials=1,
-        lockstep=True,
-        decision_delay_s=2.0,
-        scheduler=lambda: Scripted({("0001", 1, 3): Action.STOP}),
-    )
+    simulation = simulate(curve(9), trials=1, lockstep=True, decision_delay_s=2.0, scheduler=lambda: Stops(3))
     assert times_of(simulation, "0001") == [1, 4, 7]
     assert simulation.experiment.trials[TrialId("0001")].late_reports == 0
     assert simulation.seconds == 9
@@ -206,9 +184,7 @@ def test_an_attempt_that_is_published_twice_is_claimed_once() -> None:
 
 def test_a_drawn_delay_that_is_no_time_is_refused_when_it_is_drawn() -> None:
     with pytest.raises(ConfigurationError, match="stop_delay_s is -2"):
-        simulate(
-            curve(3), trials=1, stop_delay_s=lambda rng: -2, scheduler=lambda: Scripted({("0001", 1, 1): Action.STOP})
-        )
+        simulate(curve(3), trials=1, stop_delay_s=lambda rng: -2, scheduler=lambda: Stops(1))
 
 
 ROWS = [

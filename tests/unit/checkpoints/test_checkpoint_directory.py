@@ -22,7 +22,6 @@ from mqtune.core.errors import (
     ConfigurationError,
     StoreUnavailable,
 )
-from mqtune.core.trial import CheckpointId
 from mqtune.testing.stores import files_in, saved_id, write_files
 
 FILES = {"model": b"m" * 100, "layers/0": b"0", "layers/1": b"", "run": b"#!/bin/sh"}
@@ -118,9 +117,7 @@ def open_files() -> int:
 
 
 @pytest.mark.parametrize("is_full", [True, False])
-def test_a_full_disk_or_a_stop_at_any_step_is_said_and_leaves_nothing(
-    store: CheckpointStore, source: Path, is_full: bool
-) -> None:
+def test_a_full_disk_or_a_stop_at_any_step_leaves_nothing(store: CheckpointStore, source: Path, is_full: bool) -> None:
     steps = steps_of(lambda: store.save(saved_id(1000), source, {}))
     opened = open_files()
     said = 0
@@ -167,9 +164,7 @@ def test_a_fetch_that_fails_at_any_step_leaves_nothing(store: CheckpointStore, s
     assert of_target > 0
 
 
-def test_sweeping_looks_at_the_newest_file_of_what_is_left(
-    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweeping_goes_by_the_newest_file_that_is_left(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
     staged = write_files(store.staging(), {"a/b/c": b"1"})
 
     # Copied files keep their old times, which say nothing about when they came here.
@@ -211,9 +206,7 @@ def test_a_folder_of_the_same_name_on_a_machine_that_does_not_share_it_is_refuse
         worker.check()
 
 
-def test_a_store_that_went_is_said_by_every_method_and_not_made_anew_under_its_name(
-    store: CheckpointStore, source: Path, tmp_path: Path
-) -> None:
+def test_every_method_says_that_its_store_is_gone(store: CheckpointStore, source: Path, tmp_path: Path) -> None:
     (tmp_path / "store").rename(tmp_path / "unmounted")
 
     for ask in (
@@ -276,7 +269,7 @@ def manifest_of(store: CheckpointStore) -> Path:
         lambda data: b"[" * 100_000,
     ],
 )
-def test_a_spoilt_manifest_is_broken(
+def test_a_spoilt_manifest(
     store: CheckpointStore, source: Path, tmp_path: Path, spoil: Callable[[bytes], bytes]
 ) -> None:
     store.save(saved_id(), source, {"n": 1})
@@ -307,43 +300,26 @@ def test_a_manifest_of_another_checkpoint_or_of_a_later_version_is_said_to_be_th
         store.fetch(saved_id(), tmp_path / "target")
 
 
-def read_tenants(store: CheckpointStore, _: CheckpointId, __: Path) -> object:
-    return store.tenants()
-
-
-def check(store: CheckpointStore, _: CheckpointId, __: Path) -> object:
-    return store.check()
-
-
-def fetch(store: CheckpointStore, name: CheckpointId, target: Path) -> object:
-    return store.fetch(name, target)
-
-
 @pytest.mark.parametrize(
-    ("path", "read", "error"),
+    ("path", "method", "error"),
     [
-        ("{name}/manifest.json", fetch, CheckpointBroken),
-        ("{name}/files/model", fetch, CheckpointBroken),
-        (".store/store.json", check, StoreUnavailable),
-        (".tenants/1a.json", read_tenants, StoreUnavailable),
+        (f"{saved_id()}/manifest.json", "fetch", CheckpointBroken),
+        (f"{saved_id()}/files/model", "fetch", CheckpointBroken),
+        (".store/store.json", "check", StoreUnavailable),
+        (".tenants/1a.json", "tenants", StoreUnavailable),
     ],
 )
 def test_a_pipe_in_place_of_a_file_is_an_error_and_nothing_waits_for_it(
-    store: CheckpointStore,
-    source: Path,
-    tmp_path: Path,
-    path: str,
-    read: Callable[[CheckpointStore, CheckpointId, Path], object],
-    error: type[Exception],
+    store: CheckpointStore, source: Path, tmp_path: Path, path: str, method: str, error: type[Exception]
 ) -> None:
-    name = saved_id()
-    store.save(name, source, {})
+    store.save(saved_id(), source, {})
     store.claim(Tenant("1a", "digits"))
-    place = tmp_path / "store" / path.format(name=name)
+    place = tmp_path / "store" / path
     place.unlink()
     os.mkfifo(place)
+    arguments = (saved_id(), tmp_path / "read") if method == "fetch" else ()
     with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(read, store, name, tmp_path / "read")
+        reading = pool.submit(getattr(store, method), *arguments)
         try:
             with pytest.raises(error, match="it is not a regular file"):
                 reading.result(DEADLINE_S)

@@ -4,6 +4,7 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,6 @@ def test_a_store_whose_mark_can_not_be_read_is_refused(tmp_path: Path) -> None:
         store.check()
 
 
-# Stores that a package brings.
-
-
 STORE = """
 from urllib.parse import urlsplit
 
@@ -152,14 +150,11 @@ def test_a_package_brings_a_store_that_its_url_names(tmp_path: Path, install: Ca
     install("s3", "Shelf")
     assert type(open_store(f"s3://{tmp_path}/books")).__name__ == "Shelf", "it comes before fsspec's"
     install("file", "gives_text")
-    assert type(open_store(f"file://{tmp_path}")).__name__ == "DirectoryStore", (
-        "no package takes over a machine's folders"
-    )
+    # No package takes over a machine's folders.
+    assert type(open_store(f"file://{tmp_path}")).__name__ == "DirectoryStore"
 
 
-def test_an_unknown_scheme_is_refused_with_those_that_there_are_and_how_to_get_more(
-    install: Callable[..., None],
-) -> None:
+def test_an_unknown_scheme_is_refused_with_the_known_ones(install: Callable[..., None]) -> None:
     install("shelf", "Shelf")
 
     with pytest.raises(ConfigurationError) as caught:
@@ -198,12 +193,7 @@ def test_two_packages_for_one_scheme_are_refused_with_both_names(install: Callab
         open_store("shelf://a")
 
 
-# Stores that fsspec brings.
-
-
-def test_without_fsspec_the_extra_is_named_and_without_the_protocols_driver_that(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_fsspec_or_a_driver_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(StoreUnavailable, match=r"memory://a.*install mqtune\[fsspec\]"):
         open_store("memory://a")
@@ -229,23 +219,21 @@ def test_a_password_in_a_url_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> No
     assert open_store(store.url).url == store.url
 
 
+@dataclass
 class FailingFiles:
     """A file system that fails at one of its calls."""
 
-    def __init__(self, files: Any, step: int, failure: BaseException) -> None:
-        self._files = files
-        self._step = step
-        self._failure = failure
-        self.calls = 0
+    files: Any
+    step: int
+    failure: BaseException
+    calls: int = 0
 
     def __getattr__(self, name: str) -> Any:
-        real = getattr(self._files, name)
-
         def call(*arguments: Any, **options: Any) -> Any:
             self.calls += 1
-            if self.calls == self._step:
-                raise self._failure
-            return real(*arguments, **options)
+            if self.calls == self.step:
+                raise self.failure
+            return getattr(self.files, name)(*arguments, **options)
 
         return call
 
@@ -259,11 +247,7 @@ class FailingFiles:
     ],
 )
 def test_a_remote_save_that_fails_at_any_step_leaves_nothing(
-    memory_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    failure: BaseException,
-    raised: type[BaseException],
+    memory_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: BaseException, raised: Any
 ) -> None:
     source = write_files(tmp_path / "source", {"a": b"1", "dir/b": b"22"})
     store = open_store(memory_url)
@@ -319,9 +303,6 @@ def test_what_a_killed_remote_save_left_is_swept(memory_url: str, tmp_path: Path
         store.save(saved_id(1), write_files(tmp_path / "second", {"a": b"2"}), {})
     store.save(saved_id(1), source, {})
     assert len(files.find(f"{memory_url}/content")) == 1
-
-
-# A store that has moved.
 
 
 def test_a_store_that_has_moved_with_its_experiment_is_known_by_its_mark(tmp_path: Path) -> None:

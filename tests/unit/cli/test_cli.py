@@ -55,10 +55,7 @@ def test_a_verb_that_there_is_not_leads_to_those_that_there_are(typed: str, said
         (["show", "mine", "1", "--all"], "the options for the table are not for TRIAL or --follow"),
         (["show", "mine", "1", "--follow"], "mqtune logs mine 1 --follow"),
         (["show", "mine", "--reverse"], "--reverse is for --sort"),
-        (
-            ["stop", "mine"],
-            "name the trials, or give --all, --where or --status; to end the experiment, give --experiment",
-        ),
+        (["stop", "mine"], "--all, --where or --status; to end the experiment, give --experiment"),
         (["stop", "mine", "1", "--now"], "--now is for --experiment"),
         (["stop", "mine", "1", "--experiment"], "leave out the trials and the options for trials"),
         (["resume", "mine"], "name the trials, or give --all, --where or --status"),
@@ -86,7 +83,7 @@ def test_options_that_do_not_belong_together_are_refused(mqtune_home: Path, argu
 
 
 def test_show_prints_no_file_but_the_trials_output_whatever_its_journal_says(mqtune_home: Path, tmp_path: Path) -> None:
-    """An account that may append to the journal chooses the path, the host and the mark there."""
+    # An account that may append to the journal chooses the path, the host and the mark there.
     (tmp_path / "id_rsa").write_text("secret")
     root = mqtune_home / "logs"
     printed = output_path(root, "mine", "0002", 1, "stdout")
@@ -95,18 +92,13 @@ def test_show_prints_no_file_but_the_trials_output_whatever_its_journal_says(mqt
     book = Book(mqtune_home / "mine")
     for trial, path in (("0001", tmp_path / "id_rsa"), ("0002", printed)):
         book.stage(trial, start=False)
-        begun = AttemptStarted(
-            trial=TrialId(trial),
-            attempt=1,
-            worker="w1@host",
-            host=socket.gethostname(),
-            devices=["0"],
-            at=book.now,
-            stdout_path=str(path),
-            stderr_path=str(root / ".." / ".." / "id_rsa"),
-            log_mark=made_mark(root),
-        )
-        book.write(begun.encode())
+        output = {
+            "stdout_path": str(path),
+            "stderr_path": str(root / ".." / ".." / "id_rsa"),
+            "log_mark": made_mark(root),
+        }
+        place = {"worker": "w1@host", "host": socket.gethostname(), "devices": ["0"], "at": book.now}
+        book.write(AttemptStarted(trial=TrialId(trial), attempt=1, **place, **output).encode())
     book.save()
 
     assert "secret" not in said("show", "mine", "1")
@@ -181,22 +173,6 @@ def test_without_a_home_folder_the_way_out_is_named(monkeypatch: pytest.MonkeyPa
         CliRunner().invoke(group, ["list"], catch_exceptions=False)
 
 
-class _Handle:
-    """Stands for an experiment's driver, which carries each request out."""
-
-    name = "mine"
-
-    def __init__(self) -> None:
-        self.stopped: list[str] = []
-
-    def trial(self, trial: str) -> SimpleNamespace:
-        def stop(**_: object) -> SimpleNamespace:
-            self.stopped.append(trial)
-            return SimpleNamespace(trial=trial, is_done=True, reason="", request_id="r", config=None)
-
-        return SimpleNamespace(stop=stop, abandon=stop, restart=stop)
-
-
 @pytest.mark.parametrize(
     ("options", "typed", "code", "stopped"),
     [
@@ -211,19 +187,21 @@ class _Handle:
     ],
 )
 def test_a_destructive_verb_asks_before_it_is_done_to_several_trials(
-    mqtune_home: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    options: list[str],
-    typed: str | None,
-    code: int,
-    stopped: list[str],
+    mqtune_home: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], typed: str | None, code: int, stopped: Any
 ) -> None:
     book = Book(mqtune_home / "mine")
     for number in range(1, 4):
         book.stage(f"000{number}", {"lr": number / 10})
     book.run("0004", 1.0)
     book.save()
-    handle = _Handle()
+    asked: list[str] = []
+
+    def trial(name: str) -> SimpleNamespace:
+        """Stand for a trial that its driver stops."""
+        answer = SimpleNamespace(trial=name, is_done=True, reason="", request_id="r", config=None)
+        return SimpleNamespace(stop=lambda **_: asked.append(name) or answer)
+
+    handle = SimpleNamespace(name="mine", trial=trial)
     monkeypatch.setattr("mqtune.cli.steer.steered", lambda _, force: contextlib.nullcontext(handle))
     monkeypatch.setattr("mqtune.cli.steer.experiment_of", lambda _: mqtune.Results.load("mine").experiment)
 
@@ -236,7 +214,7 @@ def test_a_destructive_verb_asks_before_it_is_done_to_several_trials(
             exit_code = error.code
         told = err.getvalue().decode()
 
-    assert (exit_code or 0, handle.stopped) == (code, stopped)
+    assert (exit_code or 0, asked) == (code, stopped)
     count = len(stopped) or (2 if "1" in options else 3)
     asks = "--yes" not in options and "--where" not in options
     assert (f"{count} of the 4 trials of mine: 0001, 0002" in told) == asks
@@ -279,10 +257,8 @@ def test_an_export_to_a_logger_writes_what_the_tool_lacks(tmp_path: Path) -> Non
 
     assert sorted(each.name for each in (tmp_path / "odd").iterdir()) == ["0001", "0002", "0003"]
     assert all(len([*run.glob("*.mqtune")]) == 1 for run in (tmp_path / "odd").iterdir())
-    assert (
-        "there are mlflow, opentelemetry, tensorboard, wandb"
-        in CliRunner().invoke(group, ["export", "odd", "--to", "x"]).stderr
-    )
+    unknown = CliRunner().invoke(group, ["export", "odd", "--to", "x"]).stderr
+    assert "there are mlflow, opentelemetry, tensorboard, wandb" in unknown
     (tmp_path / "file").touch()
     with pytest.raises(MqtuneError, match=r"TensorBoard: .*file"):
         CliRunner().invoke(group, ["export", "odd", "--to", f"tensorboard={tmp_path}/file"], catch_exceptions=False)

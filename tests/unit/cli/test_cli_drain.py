@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from fleets import worker
 
@@ -13,14 +16,8 @@ from mqtune.core.timing import Timing
 A, B, OTHER = worker("gpu@a"), worker("gpu@b"), worker("cpu@a")
 
 
-class Fleet:
-    """A register that shows these, one after the other."""
-
-    def __init__(self, *shown: list[WorkerInfo]) -> None:
-        self._shown = list(shown)
-
-    def workers(self) -> list[WorkerInfo]:
-        return self._shown.pop(0) if len(self._shown) > 1 else self._shown[0]
+def fleet(*workers: WorkerInfo) -> Any:
+    return SimpleNamespace(workers=lambda: [*workers])
 
 
 @pytest.mark.parametrize(
@@ -37,11 +34,11 @@ def test_a_name_that_means_none_or_several_is_refused(name: str, there: list[Wor
 
 
 def test_one_that_was_started_anew_under_its_name_is_another() -> None:
-    wait_until_gone(Fleet([worker("gpu@a", joined_at=2.0)]), [A])  # type: ignore[arg-type]
+    wait_until_gone(fleet(worker("gpu@a", joined_at=2.0)), [A])
 
 
 def test_one_that_does_not_go_is_an_error_that_names_it() -> None:
     impatient = Timing(drain_look_s=0.0, drain_register_s=-A.leaves_within_s)
 
     with pytest.raises(MqtuneError, match="workers still connected after 0 s: gpu@a;"):
-        wait_until_gone(Fleet([A, B]), [A], timing=impatient)  # type: ignore[arg-type]
+        wait_until_gone(fleet(A, B), [A], timing=impatient)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -64,11 +65,8 @@ def test_slots_of_trials_that_nobody_drives_are_shown_and_are_nobodys_to_have():
 def test_what_gives_an_experiment_more_slots_is_said_by_what_it_has_and_by_who_is_before_it(
     mine: dict[str, Any], others: list[dict[str, Any]], way_out: str
 ):
-    table = Table(
-        [wants(busy_as("x"), 8, 0, **mine)]
-        + [wants(f"other{number}", **{"wanted": 8, "running": 1, **each}) for number, each in enumerate(others)],
-        {},
-    )
+    rivals = [wants(f"other{number}", **{"wanted": 8, "running": 1, **each}) for number, each in enumerate(others)]
+    table = Table([wants(busy_as("x"), 8, 0, **mine), *rivals], {})
 
     assert way_to_more("x", table, [worker("w1", slots=4)]) == f"have more: mqtune set x {way_out}"
 
@@ -82,9 +80,7 @@ def test_what_gives_an_experiment_more_slots_is_said_by_what_it_has_and_by_who_i
         ({"priority": "normal"}, {"priority": "low"}, "normal", "mqtune set x priority=normal"),
     ],
 )
-def test_the_way_to_more_slots_stays_within_a_cap_or_is_to_raise_it(
-    cap: dict[str, Any], mine: dict[str, Any], other: str, way_out: str
-):
+def test_the_way_to_more_slots_respects_a_cap(cap: dict[str, Any], mine: dict[str, Any], other: str, way_out: str):
     demands = [wants(busy_as("x"), 8, 0, quotas=["team-*"], **mine), wants("other", 8, 1, priority=other)]
     table = Table(demands, {}, caps={"team-*": Cap(**cap, by="olaf@h")})
 
@@ -125,32 +121,21 @@ def test_slots_of_a_version_that_no_driver_has_are_counted():
 
 
 def test_workers_with_driver_slots_alone_serve_no_queue():
-    class Register:
-        def waiting(self, queue: str) -> int:
-            return 0
-
+    register = SimpleNamespace(waiting=lambda _: 0)
     there = [worker("w1"), worker("drv", queue="drivers", slots=0, drivers=8), worker("full", queue="full", slots=0)]
 
-    assert [queue.queue for queue in queues_of(Register(), there)] == ["q", "full"]  # type: ignore[arg-type]
+    assert [queue.queue for queue in queues_of(register, there)] == ["q", "full"]  # type: ignore[arg-type]
 
 
 def test_what_keeps_a_worker_from_its_work_is_said_with_since_when_and_who_or_what_ends_it():
     full = impairment(since=time.time() - 3 * 60)
-    rests = impairment(
-        "?", "", kind="starts", ends="an attempt is started", since=time.time() - 5, retry_at=time.time() + 20.4
-    )
+    since, retry_at = time.time() - 5, time.time() + 20.4
+    rests = impairment("?", "", kind="starts", ends="an attempt is started", since=since, retry_at=retry_at)
 
     assert impairment_text(full) == "device 0 is quarantined, it is full; for 3 min 00 s, until it is free"
     assert impairment_text(rests) == (
         "the worker takes no trials, ?; for 5 s, until an attempt is started; an attempt is tried in 20 s"
     )
-    assert described_worker(worker(impairments=[full]))["impairments"] == [
-        {
-            "device": "0",
-            "kind": "memory",
-            "text": "it is full",
-            "ends": "it is free",
-            "since": full.since,
-            "retry_at": 0.0,
-        }
-    ]
+    described = {"device": "0", "kind": "memory", "text": "it is full", "ends": "it is free"}
+    described |= {"since": full.since, "retry_at": 0.0}
+    assert described_worker(worker(impairments=[full]))["impairments"] == [described]

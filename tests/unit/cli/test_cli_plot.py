@@ -49,7 +49,7 @@ def test_a_picture_is_of_the_kind_that_is_asked_for_or_of_the_files_name(argumen
         (["yours"], ConfigurationError, "no experiment 'yours'"),
     ],
 )
-def test_what_can_not_be_drawn_says_why_and_leaves_no_file(
+def test_what_can_not_be_drawn_leaves_no_file(
     arguments: list[str], error: type[MqtuneError], text: str, tmp_path: Path
 ):
     with pytest.raises(error, match=text):

@@ -154,8 +154,6 @@ def test_words_of_a_text_search_are_one_text(experiment: Experiment) -> None:
         filter_of("out of memory lr<1")
 
 
-# Generated conditions.
-
 #: A trial's values, and names that it lacks.
 VALUES: Final = {"a": 1, "b.c": 2.5, "opt": "sgd", "not": "x y", "naïve name": -3}
 LACKING: Final = ["lacking", "or"]

@@ -43,12 +43,8 @@ bodies = st.dictionaries(keys, values, max_size=7) | st.fixed_dictionaries({"att
 
 def test_what_was_written_is_read_whatever_stands_beside_it() -> None:
     assert decode_uses(encode_uses({"0001": USE, "0002": IDLE})) == {"0001": USE, "0002": IDLE}
-    written = {
-        "0001": dict(zip(FIELDS, USE, strict=True)),
-        "0002": {"attempt": "1"},
-        "0003": None,
-        4: dict(zip(FIELDS, USE, strict=True)),
-    }
+    whole = dict(zip(FIELDS, USE, strict=True))
+    written = {"0001": whole, "0002": {"attempt": "1"}, "0003": None, 4: whole}
 
     assert decode_uses(encode_value([VERSION, written])) == {"0001": USE}
 
@@ -86,13 +82,7 @@ def test_figures_are_a_line_of_what_is_known_and_say_when_they_are_those_of_a_sh
     shared = shown.sharing_of(RUNNING, replaced(USE, usage={"gpu_slots": 2}))
     assert shared == "2 slots share each device: its figures are those of all that runs there"
     assert shown.sharing_of(RUNNING, USE) == ""
-    whole = {
-        **USE.usage,
-        "gpu_power_w": 398.4,
-        "gpu_energy_j": 2_940_000.0,
-        "cpus": 3.2,
-        "memory_bytes_peak": 12.4 * GB,
-    }
+    whole = {**USE.usage, "gpu_power_w": 398.4, "gpu_energy_j": 2.94e6, "cpus": 3.2, "memory_bytes_peak": 12.4 * GB}
 
     assert shown.usage_text(whole) == (
         "GPU 81 % (up to 99 %), up to 33.0 GB, 398 W (816.7 Wh) · 3.2 CPUs, up to 12.4 GB of memory · sampled for 2 h 03 min"

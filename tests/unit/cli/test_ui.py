@@ -14,7 +14,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from book import ASHA, Book
@@ -129,9 +130,6 @@ def coded(home: Path) -> Book:
     return book
 
 
-# Who may see it.
-
-
 def test_without_the_token_there_is_a_page_and_nothing_on_it(served: Served):
     assert served.ask("/")[0] == 200
     for path in ("/api/me", "/api/experiments", "/api/trials?name=mine", "/api/events?name=mine", "/api/fleet"):
@@ -205,9 +203,6 @@ def test_nothing_but_the_pages_files_is_served(served: Served):
         assert served.ask(path)[0] == 404
 
 
-# What it answers.
-
-
 def test_chosen_trials_are_written_as_export_writes_them(served: Served):
     served.login()
 
@@ -249,9 +244,6 @@ def test_only_experiments_that_were_named_are_shown(mqtune_home: Path, tmp_path:
         assert [each["name"] for each in served.ask("/api/experiments")[2]["experiments"]] == ["moved"]
         assert served.ask("/api/trials?name=moved")[0] == 200
         assert served.ask("/api/trials?name=other")[0] == 404
-
-
-# What is asked of a driver.
 
 
 def test_a_page_that_only_reads_steers_nothing(served: Served):
@@ -297,9 +289,6 @@ def test_labels_are_given_on_the_page_as_on_the_command_line(mqtune_home: Path):
     labels = found.trials[TrialId("0002")].labels
     assert (labels.tags, labels.notes, found.labels.tags) == (("good",), "look\nagain", ("b",))
     assert (status, "is not a tag" in body["error"]) == (404, True)
-
-
-# What happens.
 
 
 @contextlib.contextmanager
@@ -417,27 +406,12 @@ def test_news_comes_while_all_is_folded_again_and_is_there_afterwards(
 
 
 def test_a_list_that_a_broker_cuts_short_says_so(monkeypatch: pytest.MonkeyPatch, mqtune_home: Path):
-    class Cut:
-        """A broker that goes away after the names of its experiments."""
+    def state() -> None:
+        raise BrokerUnavailable("no Redis answers")
 
-        place = "there"
-
-        def __init__(self, url: str) -> None:
-            """Connect."""
-
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            """Disconnect."""
-
-        def experiments(self) -> list[Cut]:
-            return [self]
-
-        def state(self) -> None:
-            raise BrokerUnavailable("no Redis answers")
-
-    monkeypatch.setattr("mqtune.client.Client", Cut)
+    # It goes away after the names of its experiments.
+    cut = SimpleNamespace(place="there", experiments=lambda: [SimpleNamespace(state=state)])
+    monkeypatch.setattr("mqtune.client.Client", lambda _: contextlib.nullcontext(cut))
 
     assert str(Places([], "redis://there", broker_alone=True).listed().problem) == "no Redis answers"
 
@@ -445,9 +419,10 @@ def test_a_list_that_a_broker_cuts_short_says_so(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     "look",
     [
-        pytest.param(lambda live: live.detail(TrialId("0006"))["accuracy"], id="of a trial"),
-        pytest.param(lambda live: live.curves(live.results, "accuracy")[TrialId("0006")], id="of a metric"),
+        lambda live: live.detail(TrialId("0006"))["accuracy"],
+        lambda live: live.curves(live.results, "accuracy")[TrialId("0006")],
     ],
+    ids=["of a trial", "of a metric"],
 )
 def test_what_is_reported_while_the_journal_is_read_is_not_lost_and_it_is_read_once(
     look: Callable[[Feed], Curve], feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
@@ -490,9 +465,7 @@ def test_a_journal_that_goes_is_a_problem_in_words(feed: tuple[Book, JournalFile
     assert "can't be read" in live.problem
 
 
-def test_how_long_a_server_has_been_away_is_told_as_it_lasts(
-    feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch
-):
+def test_the_length_of_an_outage_is_told(feed: tuple[Book, JournalFile, Feed], monkeypatch: pytest.MonkeyPatch):
     _, _, live = feed
     told: list[str] = []
     live.listeners.add(lambda: told.append(live.problem))
@@ -506,9 +479,6 @@ def test_how_long_a_server_has_been_away_is_told_as_it_lasts(
         assert views.summary(live)["problem"].endswith(" s: it is away")
         assert views.why(Places([], None, broker_alone=False), Feeds(lambda _: live.place), live)["text"] == ""
     eventually(lambda: live.problem == "")
-
-
-# The command.
 
 
 def test_a_port_that_is_taken_says_so():

@@ -47,18 +47,16 @@ def ended(trial: str, hours_ago: float, attempt: int = 1, **usage: float) -> Att
     return AttemptEnded(trial=TrialId(trial), attempt=attempt, end=AttemptEnd.COMPLETED, at=at, usage=usage)
 
 
-def experiment(
-    home: Path, name: str, *events: Event, gpus: float = 1, user: str = "ada", account: str = "", driver: str = "d"
-) -> None:
+def experiment(home: Path, name: str, *events: Event, gpus: float = 1, user: str = "ada", account: str = "") -> None:
     """Write an experiment that has ended into a folder; each entry's id has the time of its event."""
     definition = {"metric": "loss", "mode": "min", "max_failures": 0, "resources": {"gpus": gpus, "cpus": 1}}
     created = ExperimentCreated(name=name, definition=definition, at=BEGAN, account=account, user=user, host="lap")
-    begun = [DriverStarted(driver=driver, version="0.2.0", at=BEGAN, cursor=START)] if driver else []
+    begun = DriverStarted(driver="d", version="0.2.0", at=BEGAN, cursor=START)
     last = getattr(events[-1], "at", BEGAN) if events else BEGAN
     over = ExperimentEnded(outcome="finished", reason="", at=last, cursor=START)
     (home / name).mkdir(parents=True)
     copy = JournalFile(home / name / JOURNAL_FILE)
-    whole: list[Any] = [created, *begun, *events, over]
+    whole: list[Any] = [created, begun, *events, over]
     copy.begin([Entry(f"{each.at * 1000:.0f}-{number}", each.encode()) for number, each in enumerate(whole)])
     copy.close()
 

@@ -39,23 +39,20 @@ ONE, TWO, THREE = TrialId("0001"), TrialId("0002"), TrialId("0003")
 class Story:
     """An experiment, and short words for what happens to it."""
 
-    def __init__(self, *, mode: Mode = "min", max_failures: int = 0, max_lost: int = LOST_BUDGET) -> None:
-        self.experiment = Experiment("x", metric="loss", mode=mode, max_failures=max_failures, max_lost=max_lost)
+    def __init__(self, **options: Any) -> None:
+        self.experiment = Experiment("x", **{"metric": "loss", "mode": "min", "max_failures": 0, **options})
         self.sequence = 0
 
     def trial(self, trial: TrialId = ONE) -> Trial:
         return self.experiment.trials[trial]
 
-    def stage(self, trial: TrialId = ONE, attempt: int = 1, reason: str = "", **config: Any) -> Story:
-        self.experiment.apply(
-            TrialStaged(trial=trial, attempt=attempt, config=config, at=10.0, cursor=START, reason=reason)
-        )
+    def stage(self, trial: TrialId = ONE, attempt: int = 1) -> Story:
+        self.experiment.apply(TrialStaged(trial=trial, attempt=attempt, config={}, at=10.0, cursor=START))
         return self
 
     def start(self, trial: TrialId = ONE, attempt: int = 1, device: str = "0") -> Story:
-        self.experiment.apply(
-            AttemptStarted(trial=trial, attempt=attempt, worker="w@a", host="a", devices=[device, "1"], at=11.0)
-        )
+        where: dict[str, Any] = {"worker": "w@a", "host": "a", "devices": [device, "1"]}
+        self.experiment.apply(AttemptStarted(trial=trial, attempt=attempt, at=11.0, **where))
         self.sequence = 0
         return self
 
@@ -74,18 +71,17 @@ class Story:
         intent: Intent = Intent.STOP,
         action: str = "stop",
         reason: str = "rung 3",
-        *,
         trial: TrialId = ONE,
         attempt: int = 1,
     ) -> Story:
-        decided = DecisionTaken(
-            trial=trial, attempt=attempt, sequence=1, action=action, intent=intent, reason=reason, at=13.0, cursor=START
+        whose = {"trial": trial, "attempt": attempt, "sequence": 1}
+        self.experiment.apply(
+            DecisionTaken(**whose, action=action, intent=intent, reason=reason, at=13.0, cursor=START)
         )
-        self.experiment.apply(decided)
         return self
 
     def end(
-        self, end: AttemptEnd = AttemptEnd.COMPLETED, *, trial: TrialId = ONE, attempt: int = 1, **fields: Any
+        self, end: AttemptEnd = AttemptEnd.COMPLETED, trial: TrialId = ONE, attempt: int = 1, **fields: Any
     ) -> Story:
         self.experiment.apply(AttemptEnded(trial=trial, attempt=attempt, end=end, at=14.0, **fields))
         return self
@@ -122,9 +118,7 @@ def test_an_end_that_is_told_twice_counts_once(story: Story) -> None:
     ],
 )
 @pytest.mark.parametrize("end", sorted(AttemptEnd, key=str))
-def test_whatever_follows_a_decision_is_its_consequence(
-    story: Story, action: str, status: TrialStatus, end: AttemptEnd
-) -> None:
+def test_what_follows_a_decision_is_its_result(story: Story, action: str, status: TrialStatus, end: AttemptEnd) -> None:
     story.run().report(1).decide(action=action).end(end, error="Killed")
 
     assert (story.trial().status, story.trial().reason) == (status, "rung 3")
@@ -296,9 +290,7 @@ def test_lost_and_handed_back_attempts_that_come_no_further_have_a_budget(
 
 
 @pytest.mark.parametrize("intent", [Intent.HAND_BACK, Intent.GIVE_WAY])
-def test_what_the_driver_takes_back_is_tried_again_any_number_of_times_and_uses_nothing_of_that_budget(
-    story: Story, intent: Intent
-) -> None:
+def test_what_the_driver_takes_back_uses_nothing_of_that_budget(story: Story, intent: Intent) -> None:
     for attempt in range(1, LOST_BUDGET + 5):
         story.run(attempt=attempt).decide(intent, intent.value, "Ctrl-C", attempt=attempt)
         assert story.trial().decision is None
@@ -329,7 +321,7 @@ def test_a_trial_may_be_lost_as_often_as_was_said(max_lost: int, times: int, sta
         (WORKER_ERROR, "on worker w@a: ValueError: 40", 7, "handed_back by w@a, which could not end it: "),
     ],
 )  # fmt: skip
-def test_an_attempt_that_is_handed_back_is_no_failure_and_says_why(
+def test_an_attempt_that_is_handed_back(
     story: Story, error_type: str, error: str, pid: int | None, reason: str
 ) -> None:
     story.run().end(HANDED_BACK, error_type=error_type, error=error, pid=pid)

@@ -32,9 +32,5 @@ def test_a_record_has_the_fields_of_the_code_around_its_call_and_no_others_after
         inside = line_of(formatter, "text")
     outside = line_of(formatter, "text")
 
-    assert {name: inside[name] for name in ("experiment", "trial", "attempt")} == {
-        "experiment": "e",
-        "trial": "0001",
-        "attempt": 2,
-    }
+    assert (inside["experiment"], inside["trial"], inside["attempt"]) == ("e", "0001", 2)
     assert not {"experiment", "trial", "attempt"} & outside.keys()

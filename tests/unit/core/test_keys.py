@@ -7,20 +7,13 @@ import mqtune
 from mqtune.core.keys import ExperimentKeys
 
 
-def keys_of(experiment: str) -> list[str]:
-    found = ExperimentKeys(experiment)
-    whole = [key for key in vars(found).values() if not key.endswith(":")]
-    return [*whole, found.restored("0"), found.trial("0001"), found.asked("w"), found.log("t"), found.usage("w")]
-
-
-def hash_tag(key: str) -> str:
-    """What a Redis Cluster picks a key's slot by: the text in the first pair of braces."""
-    tag = re.search(r"\{(.+?)\}", key)
-    return tag[1] if tag else key
-
-
 def test_all_keys_of_an_experiment_lie_in_one_slot_of_a_cluster() -> None:
-    assert {hash_tag(key) for key in keys_of("mnist-asha")} == {"mnist-asha"}
+    found = ExperimentKeys("mnist-asha")
+    keys = [key for key in vars(found).values() if not key.endswith(":")]
+    keys += [found.restored("0"), found.trial("0001"), found.asked("w"), found.log("t"), found.usage("w")]
+
+    # A Redis Cluster picks a key's slot by the text in the first pair of braces.
+    assert {re.findall(r"\{(.+?)\}", key)[0] for key in keys} == {"mnist-asha"}
 
 
 def test_nobody_else_spells_a_key_out() -> None:

@@ -113,8 +113,6 @@ def test_seats_that_can_not_be_had_are_refused(asked: dict[str, Any], says: str)
         Resources(**asked)
 
 
-# Slots that several teams share have one name, and a queue for each team.
-
 SHAPE = queue_name(Resources(gpus=1))
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mqtune.core.shares import AGING_S, PRIORITIES, Demand, Priority, Table, divide, entitlements
+from mqtune.core.shares import AGING_S, PRIORITIES, Demand, Table, divide, entitlements
 
 ONE = ("q",)
 ALL = 1_000
@@ -32,9 +32,7 @@ def wants(name: str, wanted: int = ALL, **more: object) -> Demand:
         ([wants("a"), wants("b")], 0, {"a": 0, "b": 0}),
     ],
 )
-def test_slots_go_by_priority_then_by_weight_and_what_one_leaves_goes_to_the_others(
-    demands: list[Demand], slots: int, shares: dict[str, int]
-):
+def test_slots_go_by_priority_then_by_weight(demands: list[Demand], slots: int, shares: dict[str, int]):
     assert entitlements(demands, {"q": slots}) == shares
 
 
@@ -89,7 +87,8 @@ def test_within_a_class_shares_are_max_min_fair_but_for_rounding(demands: list[D
             peers = [each for each in demands if each.priority == priority and each is not poor]
             assert all((shares[peer.experiment] - 1) / peer.weight <= level + 1e-9 for peer in peers)
         if unmet:
-            assert not any(shares[each.experiment] for each in demands if lower(each.priority, priority))
+            lower = PRIORITIES[PRIORITIES.index(priority) + 1 :]
+            assert not any(shares[each.experiment] for each in demands if each.priority in lower)
 
 
 @settings(max_examples=60, deadline=None)
@@ -98,9 +97,8 @@ def test_slots_that_are_given_at_once_are_those_that_would_be_given_one_by_one(d
     demands = [replace(each, queues=ONE, wanted=each.wanted * 5) for each in demands]
 
     # With a quota that is never reached they are given one by one.
-    assert entitlements(demands, {"q": slots}) == entitlements(
-        [replace(each, quotas=("all",)) for each in demands], {"q": slots}, {"all": 10_000}
-    )
+    under = [replace(each, quotas=("all",)) for each in demands]
+    assert entitlements(demands, {"q": slots}) == entitlements(under, {"q": slots}, {"all": 10_000})
 
 
 units = st.sampled_from([1, 1, 2, 3, 8])
@@ -154,7 +152,3 @@ def test_who_has_waited_for_so_long_gets_one_slot_before_all_priorities(waited_s
     demands = [wants("low", priority="low", waiting_s=waited_s), wants("high", priority="high")]
 
     assert entitlements(demands, {"q": 4}, aging_s=aging_s) == {"low": slots, "high": 4 - slots}
-
-
-def lower(one: Priority, than: Priority) -> bool:
-    return PRIORITIES.index(one) > PRIORITIES.index(than)

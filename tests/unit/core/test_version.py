@@ -17,17 +17,9 @@ COMMIT = {"url": "https://git.example/mqtune.git", "vcs_info": {"vcs": "git", "c
 @pytest.mark.parametrize(
     ("installed_from", "required", "command"),
     [
-        (CHECKOUT, "mqtune @ file:///home/me/my%20code/mqtune", "pip install -e '/home/me/my code/mqtune[ui]'"),
-        (
-            FOLDER,
-            "mqtune @ file:///home/me/my%20code/mqtune",
-            "pip install 'mqtune[ui] @ file:///home/me/my%20code/mqtune'",
-        ),
-        (
-            COMMIT,
-            "mqtune @ git+https://git.example/mqtune.git@0123abc",
-            "pip install 'mqtune[ui] @ git+https://git.example/mqtune.git@0123abc'",
-        ),
+        (CHECKOUT, f"mqtune @ {FOLDER['url']}", "pip install -e '/home/me/my code/mqtune[ui]'"),
+        (FOLDER, f"mqtune @ {FOLDER['url']}", f"pip install 'mqtune[ui] @ {FOLDER['url']}'"),
+        (COMMIT, f"mqtune @ git+{COMMIT['url']}@0123abc", f"pip install 'mqtune[ui] @ git+{COMMIT['url']}@0123abc'"),
         (None, f"mqtune=={__version__}", f"pip install 'mqtune[ui]=={__version__}'"),
     ],
 )

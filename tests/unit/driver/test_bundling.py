@@ -33,9 +33,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
-def test_git_says_which_files_are_packed_and_neither_secrets_nor_links_out_are(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_git_says_which_files_are_packed(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     root, outside = tmp_path / "project", tmp_path / "outside"
     write(root, "train.py", "new.py", "gone.py", "data/ignored.csv", "pkg/a.py", "pkg/b.ipynb", ".env.example")
     write(root, ".env", "keys/id_rsa", "keys/server.pem", "conf/my-credentials.json", content="secret")
@@ -85,15 +83,8 @@ def test_what_is_named_like_a_secret_is_not_packed_and_nothing_else_is_left_out(
 
 def test_without_git_the_ignore_file_says_what_is_left_out(tmp_path: Path):
     write(tmp_path, "train.py", "a/data/x.csv", "data/y.csv", "a/model.bin", "docs/deep/z.md", "docs/z.md", "data.py")
-    write(
-        tmp_path,
-        "a/__pycache__/train.pyc",
-        ".hidden/x.py",
-        "a/.hidden.py",
-        "venv/pyvenv.cfg",
-        "venv/lib/x.py",
-        "node_modules/x.js",
-    )
+    left_out = "a/__pycache__/train.pyc .hidden/x.py a/.hidden.py venv/pyvenv.cfg venv/lib/x.py node_modules/x.js"
+    write(tmp_path, *left_out.split())
     write(tmp_path, ".mqtuneignore", content="# no code\n\ndata/\n*.bin\ndocs/*.md\n")
     assert {*packed(tmp_path, tmp_path)} == {"train.py", "docs/deep/z.md", "data.py"}
     write(tmp_path, ".mqtuneignore", content="!data/x.csv\n")
@@ -129,16 +120,12 @@ def test_the_hash_says_what_is_in_it_and_neither_when_nor_where_it_was_packed(tm
     assert Project(tmp_path / "two", TRAIN, tmp_path / "two").pack({"train.py": b""}).digest != digests[0]
 
 
-def test_the_code_root_may_be_in_the_folder_or_above_it_and_the_trainable_must_travel(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-):
+def test_the_code_root_may_be_in_the_folder_or_above_it(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     root = tmp_path / "project"
     write(root, "src/train.py", "src/helper.py", "conf.yaml")
     inner = Project(root, TRAIN, root / "src")
-    assert (inner.root, {*inner.pack({"train.py": b""}).files()}) == (
-        "src",
-        {"src/train.py", "src/helper.py", "conf.yaml"},
-    )
+    assert inner.root == "src"
+    assert {*inner.pack({"train.py": b""}).files()} == {"src/train.py", "src/helper.py", "conf.yaml"}
     spec = TrainableSpec("train", script="project/src/train.py")
     above = Project(root, spec, tmp_path)
     assert (above.root, "project/src/train.py" in above.pack({"train.py": b""}).files()) == (".", True)
@@ -193,12 +180,7 @@ def test_python_and_packages_that_differ_are_said_in_a_few_words():
     here = {"python": ".".join(map(str, sys.version_info[:3])), "packages": {"pytest": pytest.__version__}}
     assert differences(here) == ""
     # The distribution of yaml is PyYAML.
-    packages = {
-        "pytest": "1.0",
-        "yaml": "1.0",
-        "no_such_package": "3",
-        **{f"msgpack{number}": "0" for number in range(3)},
-    }
+    packages = {"pytest": "1.0", "yaml": "1.0", "no_such_package": "3", "msgpack0": "0", "msgpack1": "0"}
     said = differences({"python": "2.7.18", "packages": packages})
     assert said == (
         f"Python 2.7.18 (here {here['python']}), pytest 1.0 (here {pytest.__version__}), yaml 1.0 (here {yaml.__version__})"

@@ -30,18 +30,9 @@ RULES = st.builds(Retention, st.none() | st.integers(1, 4), st.integers(0, 4), s
 SAVED = st.lists(st.tuples(SCORES, st.booleans()), max_size=15)
 
 
-def id_of(number: int, *, in_memory: bool = False) -> CheckpointId:
-    return checkpoint_id("1", 1, number, in_memory=in_memory)
-
-
 def saved_of(*scores: Any, in_memory: tuple[int, ...] = ()) -> Checkpoints:
-    ids = [id_of(number, in_memory=number in in_memory) for number in range(1, len(scores) + 1)]
+    ids = [checkpoint_id("1", 1, number, in_memory=number in in_memory) for number in range(1, len(scores) + 1)]
     return {id_: SavedCheckpoint(id_, 0.0, {"loss": score}) for id_, score in zip(ids, scores, strict=True)}
-
-
-def made_of(saved: list[tuple[Any, bool]]) -> Checkpoints:
-    dicts = tuple(number for number, (_, in_memory) in enumerate(saved, 1) if in_memory)
-    return saved_of(*(score for score, _ in saved), in_memory=dicts)
 
 
 def kept_by(rule: Retention, checkpoints: Checkpoints, pinned: tuple[CheckpointId, ...] = ()) -> list[int]:
@@ -68,9 +59,7 @@ def kept_by(rule: Retention, checkpoints: Checkpoints, pinned: tuple[CheckpointI
         (Retention(), "min", (-(10**400), 5, 1), [1, 3]),
     ],
 )
-def test_the_newest_and_the_best_are_kept(
-    rule: Retention, mode: Mode, scores: tuple[Any, ...], left: list[int]
-) -> None:
+def test_newest_and_best_are_kept(rule: Retention, mode: Mode, scores: tuple[Any, ...], left: list[int]) -> None:
     assert kept_by(rule.of("loss", mode), saved_of(*scores)) == left
     by_its_own = Retention(rule.keep_last, rule.keep_best, "loss", mode).of("accuracy", "max")
     assert kept_by(by_its_own, saved_of(*scores)) == left
@@ -80,7 +69,8 @@ def test_the_newest_and_the_best_are_kept(
 
 @given(RULES, SAVED, st.integers(0, 15))
 def test_the_newest_is_kept_whatever_the_rule(rule: Retention, saved: list[tuple[Any, bool]], pins: int) -> None:
-    checkpoints = made_of(saved)
+    dicts = tuple(number for number, (_, in_memory) in enumerate(saved, 1) if in_memory)
+    checkpoints = saved_of(*(score for score, _ in saved), in_memory=dicts)
     pinned = list(checkpoints)[:pins:2]
 
     gone = rule.to_delete(checkpoints, pinned)
@@ -131,23 +121,15 @@ def begin(tmp_path: Path, store: DirectoryStore) -> Begin:
     return begin
 
 
-def save(bench: Bench, trial: str, loss: float, *, after_s: float = LOOK_APART_S, **others: float) -> CheckpointId:
-    """Report a loss, and other metrics, with a folder as the checkpoint; usually when it is time to look what it replaces."""
+def save(bench: Bench, trial: str, loss: float) -> CheckpointId:
+    """Report a loss with a folder as the checkpoint, when it is time to look what it replaces."""
     store = bench.store
     assert store is not None
-    bench.clock.now += after_s
+    bench.clock.now += LOOK_APART_S
     name = bench.new_checkpoint(trial, in_memory=False)
     folder = store.staging()
     (folder / "weights").write_text(name)
     store.save(name, folder, {})
-    bench.report(trial, loss, checkpoint=name, **others)
-    return name
-
-
-def save_dict(bench: Bench, trial: str, loss: float, *, after_s: float = LOOK_APART_S) -> CheckpointId:
-    bench.clock.now += after_s
-    name = bench.new_checkpoint(trial)
-    bench.worker.put_checkpoint(bench.claims[trial], name, b"state")
     bench.report(trial, loss, checkpoint=name)
     return name
 
@@ -178,16 +160,34 @@ def test_what_an_attempt_began_with_is_kept_until_it_has_ended(begin: Begin) -> 
     assert list(bench.trial(THREE).checkpoints) == []
 
 
-#: What is said of it -> whether a completed, a stopped, a released, an abandoned and the best trial keep theirs.
-KEPT: dict[Any, tuple[bool, ...]] = {
-    False: (True, True, True, True, True),
-    "stopped": (True, False, False, False, True),
-    True: (False, False, False, False, True),
-    "all": (False, False, False, False, False),
-}
+def test_what_is_named_before_it_is_dropped_stays(begin: Begin) -> None:
+    bench, names = begin(), []
+    bench.clock.now += LOOK_APART_S
+    for _ in range(4):
+        names.append(bench.new_checkpoint(ONE))
+        bench.worker.put_checkpoint(bench.claims[ONE], names[-1], b"state")
+        bench.report(ONE, 3.0, checkpoint=names[-1])
+    one, two, three, newest = names
+    assert bench.hand.add({}, checkpoint=two).attempt.checkpoint == two
+
+    bench.clock.now += LOOK_APART_S
+    bench.step()
+
+    assert dropped(bench) == [one, three]
+    assert list(bench.trial(ONE).checkpoints) == [two, newest]
+    assert bench.worker.checkpoint(two) == b"state"
 
 
-@pytest.mark.parametrize(("delete", "kept"), KEPT.items(), ids=map(str, KEPT))
+@pytest.mark.parametrize(
+    ("delete", "kept"),
+    [
+        # Whether a completed, a stopped, a released, an abandoned and the best trial keep theirs.
+        (False, (True, True, True, True, True)),
+        ("stopped", (True, False, False, False, True)),
+        (True, (False, False, False, False, True)),
+        ("all", (False, False, False, False, False)),
+    ],
+)
 def test_who_loses_all_checkpoints_at_its_end_is_what_was_asked_for(
     tmp_path: Path, store: DirectoryStore, delete: Any, kept: tuple[bool, ...]
 ) -> None:
@@ -209,40 +209,14 @@ def test_who_loses_all_checkpoints_at_its_end_is_what_was_asked_for(
 
     bench.driver.close()
 
-    assert [bench.trial(trial).status.name for trial in names] == [
-        "COMPLETED",
-        "EARLY_STOPPED",
-        "EARLY_STOPPED",
-        "ABANDONED",
-        "EARLY_STOPPED",
-    ]
+    stopped = "EARLY_STOPPED"
+    statuses = [bench.trial(trial).status.name for trial in names]
+    assert statuses == ["COMPLETED", stopped, stopped, "ABANDONED", stopped]
     assert tuple(store.exists(name) for name in names.values()) == kept
     assert tuple(bool(bench.trial(trial).checkpoints) for trial in names) == kept
 
 
-def save_dicts(bench: Bench, trial: str, count: int) -> list[CheckpointId]:
-    """Report so many dicts; the first when it is time to look what it replaces, the others at once."""
-    first = save_dict(bench, trial, 3.0)
-    return [first, *(save_dict(bench, trial, 3.0, after_s=0.0) for _ in range(count - 1))]
-
-
-def test_what_is_named_before_it_is_dropped_stays(begin: Begin) -> None:
-    bench = begin()
-    one, two, three, newest = save_dicts(bench, ONE, 4)
-    fork = bench.hand.add({}, checkpoint=two)
-
-    bench.clock.now += LOOK_APART_S
-    bench.step()
-
-    assert dropped(bench) == [one, three]
-    assert list(bench.trial(ONE).checkpoints) == [two, newest]
-    assert fork.attempt.checkpoint == two
-    assert bench.worker.checkpoint(two) == b"state"
-
-
-def test_a_trials_checkpoints_are_deleted_by_hand_and_the_best_ones_only_if_that_is_asked_for(
-    begin: Begin, store: DirectoryStore
-) -> None:
+def test_checkpoints_are_deleted_by_hand(begin: Begin, store: DirectoryStore) -> None:
     bench = begin(retention=Retention(keep_last=None))
     others = [save(bench, TWO, loss) for loss in (0.5, 0.4)]
     names = [save(bench, ONE, loss) for loss in (3.0, 2.0)]
@@ -262,9 +236,7 @@ def test_a_trials_checkpoints_are_deleted_by_hand_and_the_best_ones_only_if_that
     assert store.ids() == []
 
 
-def test_by_hand_what_a_fork_began_with_and_what_a_trial_goes_on_from_stays_unless_that_is_asked_for(
-    begin: Begin,
-) -> None:
+def test_by_hand_what_a_fork_or_a_paused_trial_needs_stays(begin: Begin) -> None:
     bench = begin(retention=Retention(keep_last=None))
     save(bench, TWO, 0.5)
     first, forked, newest = [save(bench, ONE, loss) for loss in (3.0, 2.5, 2.0)]
@@ -310,9 +282,7 @@ def test_a_store_that_is_slow_or_fails_holds_no_decision_up_and_that_it_failed_i
     assert (f"checkpoint {names[0]} could not be deleted: the disk is on fire" in caplog.text) is fails
 
 
-def test_what_a_trial_saved_and_did_not_come_to_report_is_deleted_at_the_end(
-    begin: Begin, store: DirectoryStore
-) -> None:
+def test_what_a_trial_saved_and_never_reported_is_deleted(begin: Begin, store: DirectoryStore) -> None:
     bench = begin()
     named = save(bench, ONE, 3.0)
     folder = store.staging()

@@ -7,10 +7,11 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
-from bench import NAME, SPACE, Bench, Slots
+from bench import NAME, SPACE, Bench, Clock, Slots
 from simulation import simulate
 
 from mqtune import ASHA, FIFO, RandomSearcher
@@ -26,7 +27,11 @@ from mqtune.schedulers import Scheduler
 TIMING: Final = Timing()
 UNCLAIMED_S: Final = TIMING.unclaimed_s
 KEEP_LOCK_S: Final = TIMING.keep_lock_s
-LOCK_S: Final = TIMING.lock_s
+LEASE_GRACE_S: Final = TIMING.lease_grace_s
+LOOK_AT_ATTEMPTS_S: Final = TIMING.look_at_attempts_s
+LOOK_AT_LEASES_S: Final = TIMING.look_at_leases_s
+#: A worker's, so that leases run out here.
+LEASE_S: Final = 15.0
 
 ONE, TWO, THREE = "0001", "0002", "0003"
 
@@ -46,37 +51,12 @@ class Queue(Slots):
         return set(self.waiting)
 
 
-def queueing(folder: Path, **options: Any) -> tuple[Bench, Queue]:
-    """Three slots with a queue; a scheduler that is asked ahead has six attempts staged."""
-    bench = Bench(folder, slots=3, **{"max_trials": 12, "scheduler": FIFO, **options})
-    bench.backend = queue = Queue(3)
-    bench.begin()
-    return bench, queue
-
-
-def test_a_message_that_was_lost_is_published_again_and_one_that_waits_is_not(tmp_path: Path) -> None:
-    bench, queue = queueing(tmp_path)
-    bench.step()
-    lost = queue.waiting.pop(2)
-    queue.published.clear()
-
-    bench.clock.now += UNCLAIMED_S - 1
-    bench.step()
-    assert queue.published == []
-
-    bench.clock.now += UNCLAIMED_S
-    bench.step()
-    assert queue.published == [lost]
-
-
 class Adaptive(RandomSearcher):
     adaptive = True
 
 
 @pytest.mark.parametrize(("searcher", "live"), [(RandomSearcher, 6), (Adaptive, 3)])
-def test_a_searcher_is_asked_ahead_unless_its_suggestions_depend_on_reports(
-    tmp_path: Path, searcher: type[RandomSearcher], live: int
-) -> None:
+def test_a_searcher_is_asked_ahead_unless_its_suggestions_depend_on_reports(tmp_path: Path, searcher: Any, live: int):
     bench = Bench(tmp_path, slots=3, max_trials=12, scheduler=FIFO, searcher=lambda: searcher(SPACE, 1)).step()
 
     assert bench.experiment.live == live
@@ -89,9 +69,7 @@ def test_retries_come_before_new_trials_with_the_same_time_to_live(tmp_path: Pat
     assert bench.start(ONE).grant.assignment.ttl_s == 60.0
 
 
-def test_a_driver_keeps_its_lock_for_as_long_as_it_steps_and_lets_the_next_one_in_when_it_closes(
-    tmp_path: Path,
-) -> None:
+def test_a_driver_keeps_its_lock_until_it_closes(tmp_path: Path) -> None:
     bench = Bench(tmp_path).step()
     other = MemoryJournal(bench.server, NAME)
 
@@ -99,11 +77,11 @@ def test_a_driver_keeps_its_lock_for_as_long_as_it_steps_and_lets_the_next_one_i
         bench.clock.now += KEEP_LOCK_S
         bench.step()
 
-    assert bench.server.experiments[NAME].driver_until == bench.clock.now + LOCK_S
+    assert bench.server.experiments[NAME].driver_until == bench.clock.now + TIMING.lock_s
     with pytest.raises(NameTaken):
-        other.lock("another", "", LOCK_S)
+        other.lock("another", "", TIMING.lock_s)
     bench.driver.close()
-    other.lock("another", "", LOCK_S)
+    other.lock("another", "", TIMING.lock_s)
     bench.clock.now += KEEP_LOCK_S
     with pytest.raises(DriverFenced):
         bench.step()
@@ -149,9 +127,7 @@ OF_A_SCRIPT = f"script train.py exited with code 1; its last errors were:\n{UNSE
 @pytest.mark.parametrize(
     ("error_type", "error"), [("ReportInvalid", UNSENDABLE), ("Exited", OF_A_SCRIPT)], ids=["function", "script"]
 )
-def test_a_report_that_can_not_be_sent_ends_the_run_unless_other_reports_could_be(
-    tmp_path: Path, error_type: str, error: str
-) -> None:
+def test_a_first_report_that_can_not_be_sent_ends_the_run(tmp_path: Path, error_type: str, error: str) -> None:
     bench = Bench(tmp_path / "first", max_trials=9).step().start(ONE)
     bench.end(ONE, AttemptEnd.FAILED, pid=7, error_type=error_type, error=error)
 
@@ -168,9 +144,7 @@ def test_a_report_that_can_not_be_sent_ends_the_run_unless_other_reports_could_b
 
 
 @pytest.mark.parametrize("scheduler", [FIFO, lambda: ASHA(max_t=3)])
-def test_a_trial_that_never_reports_the_metric_ends_the_run_when_it_is_the_first_to_end(
-    scheduler: Callable[[], Scheduler],
-) -> None:
+def test_a_first_trial_that_never_reports_the_metric_ends_the_run(scheduler: Callable[[], Scheduler]) -> None:
     with pytest.raises(MetricMissing, match="none of its"):
         simulate(lambda config: [(1.0, {"loss": None})] * 3, scheduler=scheduler)
 
@@ -178,9 +152,7 @@ def test_a_trial_that_never_reports_the_metric_ends_the_run_when_it_is_the_first
 MIB = 1 << 20
 
 
-def test_a_driver_says_once_that_room_runs_out_that_there_is_none_and_that_there_is_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_driver_says_once_that_room_runs_out_and_is_back(caplog: pytest.LogCaptureFixture) -> None:
     watch = RoomWatch()
     said = []
 
@@ -210,16 +182,6 @@ def test_what_a_server_does_not_count_against_its_limit_is_left_out() -> None:
     assert (room.part, room.shortage) == (0.7, "")
 
 
-LEASE_GRACE_S: Final = TIMING.lease_grace_s
-LOOK_AT_ATTEMPTS_S: Final = TIMING.look_at_attempts_s
-LOOK_AT_LEASES_S: Final = TIMING.look_at_leases_s
-STALL_S: Final = TIMING.stall_s
-
-
-#: A worker's, so that leases run out here.
-LEASE_S = 15.0
-
-
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
     """One running trial, whose lease is new, when the driver has looked at leases for a while."""
@@ -241,7 +203,7 @@ def ends(bench: Bench) -> list[AttemptEnd | None]:
     return [attempt.end for attempt in bench.trial().attempts]
 
 
-@pytest.mark.parametrize("late_s", [0.0, STALL_S])
+@pytest.mark.parametrize("late_s", [0.0, TIMING.stall_s])
 def test_a_lease_that_runs_out_before_the_drivers_eyes_is_lost_at_once(bench: Bench, late_s: float) -> None:
     bench.clock.now += late_s
     bench.step()
@@ -250,11 +212,14 @@ def test_a_lease_that_runs_out_before_the_drivers_eyes_is_lost_at_once(bench: Be
     assert ends(bench)[0] is AttemptEnd.LOST
 
 
+@pytest.mark.parametrize("was_away", [False, True])
 @pytest.mark.parametrize(("renews", "end"), [(True, None), (False, AttemptEnd.LOST)])
-def test_after_a_freeze_workers_have_their_turn_before_their_leases_are_reaped(
-    bench: Bench, renews: bool, end: AttemptEnd | None
+def test_after_a_freeze_or_an_outage_workers_have_their_turn_before_their_leases_are_reaped(
+    bench: Bench, was_away: bool, renews: bool, end: AttemptEnd | None
 ) -> None:
-    bench.clock.now += 2 * LEASE_S
+    bench.worker.renew(list(bench.claims.values()), 0.0)
+    bench.journal.outages += was_away
+    bench.clock.now += LOOK_AT_LEASES_S if was_away else 2 * LEASE_S
     bench.step()
     wait(bench, LEASE_GRACE_S / 2)
     assert ends(bench) == [None]
@@ -266,29 +231,25 @@ def test_after_a_freeze_workers_have_their_turn_before_their_leases_are_reaped(
     assert ends(bench)[0] is end
 
 
-def test_a_look_that_itself_waited_for_the_server_reaps_nothing(bench: Bench) -> None:
-    journal = bench.journal
-    expired = journal.expired
+@pytest.mark.parametrize("waits_s", [0.0, 2 * LEASE_S])
+def test_a_look_that_itself_waited_for_the_server_reaps_nothing(bench: Bench, waits_s: float) -> None:
+    journal, expired = bench.journal, bench.journal.expired
+    bench.worker.renew(list(bench.claims.values()), 0.0)
 
-    def slow_to_answer() -> list[str]:
-        bench.clock.now += 2 * LEASE_S
+    def slow_to_answer() -> list[TrialId]:
+        bench.clock.now += waits_s
         found = expired()
         journal.outages += 1
-        return found  # type: ignore[return-value]
+        return found
 
-    journal.expired = slow_to_answer  # type: ignore[assignment, method-assign]
-    bench.clock.now += LOOK_AT_LEASES_S
-    bench.step()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "expired", slow_to_answer)
+        bench.clock.now += LOOK_AT_LEASES_S
+        bench.step()
     assert ends(bench) == [None]
-
-    journal.expired = expired  # type: ignore[method-assign]
     bench.worker.renew(list(bench.claims.values()), LEASE_S)
     wait(bench, LEASE_GRACE_S)
     assert ends(bench) == [None]
-
-
-def state(bench: Bench) -> TrialState:
-    return bench.server.experiments[NAME].trials[bench.trial().id]
 
 
 def test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs_again(bench: Bench) -> None:
@@ -301,46 +262,27 @@ def test_an_attempt_whose_key_is_gone_is_lost_with_the_reason_and_the_trial_runs
     assert "noeviction" in first.error
     assert (second.number, second.end) == (2, None)
     assert bench.replayed().trials[bench.trial().id].status is bench.trial().status
-
-
-def test_one_that_waits_and_whose_key_is_gone_is_staged_again(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, max_trials=1).step()
+    # So is one that waits.
     del bench.server.experiments[NAME].trials[bench.trial().id]
-
     wait(bench, 2 * LOOK_AT_ATTEMPTS_S + LOOK_AT_LEASES_S)
-
-    assert ends(bench) == [AttemptEnd.LOST, None]
-    assert bench.backend.published[-1] == ("0001", 2)
-
-
-def test_an_end_that_the_driver_has_not_read_yet_is_no_loss(bench: Bench) -> None:
-    journal = bench.journal
-    read = journal.read
-    journal.read = lambda *_, **__: []  # type: ignore[method-assign]
-    bench.report("0001", 0.5)
-    bench.end()
-    wait(bench, 4 * LOOK_AT_ATTEMPTS_S)
-    assert ends(bench) == [None]
-
-    journal.read = read  # type: ignore[method-assign]
-    bench.step()
-
-    assert ends(bench) == [AttemptEnd.COMPLETED]
+    assert ends(bench) == [AttemptEnd.LOST, AttemptEnd.LOST, None]
+    assert bench.backend.published[-1] == ("0001", 3)
 
 
-def test_a_report_that_the_driver_has_not_read_yet_is_shown_before_its_attempt_is_lost(bench: Bench) -> None:
-    journal = bench.journal
-    read = journal.read
-    journal.read = lambda *_, **__: []  # type: ignore[method-assign]
-    bench.report("0001", 0.5)
-    wait(bench, LEASE_S + 2 * LOOK_AT_LEASES_S)
-    assert ends(bench) == [None]
+@pytest.mark.parametrize("end", [AttemptEnd.COMPLETED, AttemptEnd.LOST])
+def test_what_the_driver_has_not_read_yet_counts_before_its_attempt_is_lost(bench: Bench, end: AttemptEnd) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench.journal, "read", lambda *_, **__: [])
+        bench.report("0001", 0.5)
+        if end is AttemptEnd.COMPLETED:
+            bench.end()
+        wait(bench, max(LEASE_S, 4 * LOOK_AT_ATTEMPTS_S) + 2 * LOOK_AT_LEASES_S)
+        assert ends(bench) == [None]
 
-    journal.read = read  # type: ignore[method-assign]
     wait(bench, LOOK_AT_LEASES_S)
 
     assert bench.trial().reports == 1
-    assert ends(bench)[0] is AttemptEnd.LOST
+    assert ends(bench)[0] is end
 
 
 def test_what_is_listed_and_is_no_trial_ends_no_driver(bench: Bench) -> None:
@@ -390,7 +332,10 @@ def test_what_a_full_server_has_not_taken_is_published_when_there_is_room_and_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     room = [Room(used=2, most=1)]
-    bench, queue = queueing(tmp_path)
+    # A searcher that is asked ahead has six attempts staged.
+    bench = Bench(tmp_path, slots=3, max_trials=12, scheduler=FIFO)
+    bench.backend = queue = Queue(3)
+    bench.begin()
     monkeypatch.setattr(bench.journal, "room", lambda: room[0])
     bench.step()
     refused = queue.waiting.pop(2)
@@ -410,62 +355,33 @@ def test_what_a_full_server_has_not_taken_is_published_when_there_is_room_and_no
     assert queue.published == [refused]
     assert "nobody has taken it" not in caplog.text
     queue.waiting.remove(refused)
+    bench.clock.now += UNCLAIMED_S - 1
+    bench.step()
+    assert queue.published == [refused]
     wait(1)
+    assert queue.published == [refused, refused]
     assert "nobody has taken it" in caplog.text
-
-
-class Broker:
-    """A broker that takes some time for each message, and its clock."""
-
-    def __init__(self, takes_s: float) -> None:
-        self.now = 0.0
-        self.sent: list[list[str]] = []
-        self._takes_s = takes_s
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def publish_all(self, offers: Sequence[Offer]) -> None:
-        self.now += self._takes_s
-        self.sent.append([offer.trial for offer in offers])
-
-
-def staged_trial(number: int) -> Trial:
-    trial = Trial(TrialId(f"{number:04d}"), {})
-    trial.attempts.append(Attempt(1, staged_at=0.0))
-    return trial
 
 
 @pytest.mark.parametrize(("takes_s", "gathered_s"), [(0.0, GATHER_S), (0.001, GATHER_S), (0.05, 0.5)])
 def test_attempts_are_gathered_for_longer_the_longer_it_takes_to_send_some(takes_s: float, gathered_s: float) -> None:
-    broker: Any = Broker(takes_s)
-    publisher = Publisher(broker, broker)
+    clock, sent = Clock(), []
 
-    with publisher:
+    def publish_all(offers: Sequence[Offer]) -> None:
+        clock.now += takes_s
+        sent.append(len(offers))
+
+    with Publisher(SimpleNamespace(publish_all=publish_all), clock) as publisher:  # type: ignore[arg-type]
         for number in range(60):
-            publisher.publish(staged_trial(number))
-            broker.now += 0.02
+            publisher.publish(Trial(TrialId(f"{number:04d}"), {}, attempts=[Attempt(1, staged_at=0.0)]))
+            clock.now += 0.02
+    sent_before = len(sent)
+    publisher.publish(Trial(TrialId("0061"), {}, attempts=[Attempt(1, staged_at=0.0)]))
+    assert sent[sent_before:] == [1], "who stages by hand does not wait"
 
-    first, *middle, last = map(len, broker.sent)
+    first, *middle, last = sent[:sent_before]
     assert first == 1, "the first of a filling never waits"
     assert middle
     assert set(middle) <= {round(gathered_s / 0.02), round(gathered_s / 0.02) + 1}
-    assert sum(map(len, broker.sent)) == 60
+    assert sum(sent) == 61
     assert last <= max(middle)
-
-
-def test_after_an_outage_of_redis_workers_have_their_turn_before_their_leases_are_reaped(tmp_path: Path) -> None:
-    bench = Bench(tmp_path).step().start(ONE)
-    bench.clock.now += LEASE_GRACE_S
-    bench.step()
-
-    bench.worker.renew([bench.claims[ONE]], 0.0)
-    bench.journal.outages += 1
-    bench.clock.now += LOOK_AT_LEASES_S
-    bench.step()
-    assert ends(bench) == [None]
-
-    bench.worker.renew([bench.claims[ONE]], 100.0)
-    bench.clock.now += LEASE_GRACE_S + LOOK_AT_LEASES_S
-    bench.step()
-    assert ends(bench) == [None]

@@ -117,9 +117,7 @@ def test_priority_and_share_hold_and_may_change_at_any_time():
     assert first.why.endswith("1 other experiment wants slots too, 1 of higher priority")
 
 
-def test_for_how_long_an_experiment_has_had_no_slot_is_said_and_after_long_a_warning_once(
-    caplog: pytest.LogCaptureFixture,
-):
+def test_for_how_long_an_experiment_has_had_no_slot_is_said(caplog: pytest.LogCaptureFixture):
     table = Table(q=2)
     first, last = table.keeper("a"), table.keeper("z")
     look(first, hungry(2))
@@ -210,7 +208,9 @@ def test_a_standing_that_makes_no_sense_is_refused(changes: dict[str, object]):
 
 def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
     table = Table(q=4)
-    trials = {id_: waiting_trial(id_, reports=3 * (id_ == "0004")) for id_ in ("0001", "0002", "0003", "0004")}
+    ids = [TrialId(f"000{number}") for number in (1, 2, 3, 4)]
+    trials = {id_: Trial(id_, {}, TrialStatus.STAGED, [Attempt(1, staged_at=0.0)]) for id_ in ids}
+    trials[ids[3]].reports = 3
     experiment = SimpleNamespace(busy=trials, running=0, live=4, mode="min")
     sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(), 1.0)  # type: ignore[arg-type]
     other = table.keeper("b")
@@ -225,15 +225,7 @@ def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
     assert [action.trial.id for action in sharing.look(None)] == ["0003", "0002", "0001", "0004"]
 
 
-def waiting_trial(id_: str, *, reports: int) -> Trial:
-    trial = Trial(TrialId(id_), {}, TrialStatus.STAGED, reports=reports)
-    trial.attempts.append(Attempt(1, staged_at=0.0))
-    return trial
-
-
-def test_nobody_asks_for_more_than_a_cap_allows_and_why_says_which_and_by_whom_it_was_set(
-    caplog: pytest.LogCaptureFixture,
-):
+def test_nobody_asks_for_more_than_a_cap_allows(caplog: pytest.LogCaptureFixture):
     table = Table(q=4)
     table.caps = {
         "a*": Cap("normal", 1.0, by="olaf"),

@@ -65,9 +65,7 @@ def test_a_script_ends_with_the_place_of_the_mistake_and_one_line(tmp_path: Path
         (lambda: space_tuner().results().trials_dataframe, "results.dataframe()"),
     ],
 )
-def test_an_attribute_that_another_library_has_is_named_as_it_is_called_here(
-    find: Callable[[], Any], meant: str
-) -> None:
+def test_an_attribute_of_another_library_is_named_as_it_is_called_here(find: Callable[[], Any], meant: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(f"do you mean {meant}")):
         find()
 
@@ -115,9 +113,7 @@ def space_tuner(**options: Any) -> Any:
         (lambda: mqtune.Checkpoints(num_to_keep=2), "do you mean keep_last=?"),
     ],
 )
-def test_what_another_library_calls_otherwise_is_named_as_it_is_called_here(
-    make: Callable[[], Any], meant: str
-) -> None:
+def test_an_argument_of_another_library_is_named_as_it_is_called_here(make: Callable[[], Any], meant: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(meant)):
         make()
 

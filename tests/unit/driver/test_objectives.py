@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from mqtune.core.trial import (
     TrialId,
     TrialStatus,
 )
-from mqtune.driver import Plan, Retention, Settings
+from mqtune.driver import Retention
 from mqtune.integrations import OptunaSearcher
 from mqtune.results import Plots, checkpoint_of
 from mqtune.schedulers.stopping import StopRule
@@ -60,8 +59,7 @@ def test_what_can_not_be_optimised_is_refused_when_it_is_said(metric: Any, mode:
 
 
 def train_both(config: Config) -> None:
-    for step in range(1, 4):
-        mqtune.report({"loss": (1 + config["x"]) / step, "speed": config["x"] * 10})
+    """It is named, and never called."""
 
 
 class At(NamedTuple):
@@ -100,10 +98,6 @@ def front(results: Results) -> list[str]:
     return [str(each.id) for each in results.pareto_front]
 
 
-def results_of(book: Book) -> Results:
-    return Results.load(book.save())
-
-
 def test_the_trials_that_no_other_beats_are_on_the_front(book: Book) -> None:
     run_trial(book, "0001", both(1, 5))
     run_trial(book, "0002", both(2, 4))
@@ -111,7 +105,7 @@ def test_the_trials_that_no_other_beats_are_on_the_front(book: Book) -> None:
     run_trial(book, "0004", both(1, 5))
     run_trial(book, "0005", both(0.5, 1), end=None)
 
-    results = results_of(book)
+    results = Results.load(book.save())
 
     assert front(results) == ["0005", "0001", "0004", "0003"]
     first = results.pareto_front[0]
@@ -128,7 +122,7 @@ def test_a_trial_counts_with_its_last_report_that_has_all_metrics(book: Book) ->
     )
     run_trial(book, "0002", both(5, 1))
 
-    results = results_of(book)
+    results = Results.load(book.save())
 
     assert [(each.id, each.metrics) for each in results.pareto_front] == [("0001", both(4, 2))]
     assert list(results.array("loss")) == [4, 5]
@@ -136,11 +130,9 @@ def test_a_trial_counts_with_its_last_report_that_has_all_metrics(book: Book) ->
 
 def test_no_one_trial_is_the_best_and_the_error_says_what_to_ask_for(book: Book) -> None:
     run_trial(book, "0001", both(1, 5))
-    results = results_of(book)
+    results = Results.load(book.save())
 
-    with pytest.raises(
-        ConfigurationError, match=r"'loss' and 'speed'.*results.pareto_front.*results.best_by\('loss'\)"
-    ):
+    with pytest.raises(ConfigurationError, match=r"'loss' and 'speed'.*results.pareto_front.*best_by\('loss'\)"):
         _ = results.best
     with pytest.raises(ConfigurationError, match=r"best_by\('accuracy'\).*optimises 'loss' and 'speed'"):
         results.best_by("accuracy")
@@ -154,7 +146,7 @@ def test_no_one_trial_is_the_best_and_the_error_says_what_to_ask_for(book: Book)
 def test_a_trial_that_never_had_all_metrics_in_one_report_has_failed(book: Book) -> None:
     run_trial(book, "0001", {"loss": 1}, {"speed": 2})
 
-    results = results_of(book)
+    results = Results.load(book.save())
 
     assert results["0001"].status is TrialStatus.FAILED
     assert results["0001"].reason == (
@@ -167,24 +159,6 @@ def test_a_trial_that_never_had_all_metrics_in_one_report_has_failed(book: Book)
         results.raise_if_failed()
 
 
-def plan(**given: Any) -> Plan:
-    usual: dict[str, Any] = {
-        "trainable": train_both,
-        "space": ONE_NUMBER,
-        "backend": None,
-        "max_trials": 1,
-        "failures": mqtune.Failures(),
-    }
-    names = ("searcher", "scheduler", "stop", "resources", "name", "seed")
-    others = {
-        **dict.fromkeys(names),
-        "checkpoints": mqtune.Checkpoints(),
-        "process": mqtune.Process(),
-        "run": mqtune.RunOptions(),
-    }
-    return Plan(Settings.of(**{**others, **usual, **BOTH, **given}))
-
-
 class Own(StopRule):
     """A rule of a user's that has never heard of several metrics."""
 
@@ -192,10 +166,7 @@ class Own(StopRule):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (
-            {"scheduler": mqtune.ASHA(9)},
-            r"ASHA goes by one metric, and the experiment has 'loss' and 'speed': give mqtune.MOASHA",
-        ),
+        ({"scheduler": mqtune.ASHA(9)}, "ASHA goes by one metric, and .* has 'loss' and 'speed': give mqtune.MOASHA"),
         ({"scheduler": mqtune.PromotionASHA(9)}, "PromotionASHA goes by one metric"),
         ({"scheduler": mqtune.HyperBand(9)}, "HyperBand goes by one metric"),
         ({"scheduler": mqtune.MedianStopping()}, "MedianStopping goes by one metric"),
@@ -215,21 +186,7 @@ class Own(StopRule):
 )
 def test_what_goes_by_one_metric_is_refused_when_the_tuner_is_made(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        plan(**given)
-
-
-def curve(config: Config) -> Iterator[tuple[float, Metrics]]:
-    for step in range(1, 4):
-        yield 1.0, both((1 + config["x"]) / step, config["x"] * 10)
-
-
-def simulated(reports: Callable[[Config], Any] = curve, **given: Any) -> Results:
-    usual: dict[str, Any] = {"run": mqtune.RunOptions(progress=False), "seed": 1, "max_trials": 5, **BOTH}
-    tuner = mqtune.Tuner(train_both, ONE_NUMBER, backend=mqtune.Simulated(reports, slots=2), **{**usual, **given})
-    try:
-        return tuner.run()
-    finally:
-        tuner.close()
+        mqtune.Tuner(train_both, **{"space": ONE_NUMBER, "max_trials": 1, **BOTH, **given})
 
 
 LIMIT = "latency <= 10"
@@ -237,10 +194,6 @@ LIMIT = "latency <= 10"
 LIMITED = ["loss", LIMIT]
 
 SPACE = {"x": mqtune.uniform(0, 1), "y": mqtune.uniform(0, 1)}
-
-
-def stand_in(config: Config) -> None:
-    """Stand for a trainable: the simulated backend doesn't call it."""
 
 
 def of(folder: Path, *trials: list[tuple[float, float | None]], **options: Any) -> Results:
@@ -268,7 +221,7 @@ def tuner_of(metric: Any = LIMITED, **options: Any) -> mqtune.Tuner:
         ),
         "run": mqtune.RunOptions(progress=False),
     }
-    return mqtune.Tuner(stand_in, **{"space": SPACE, "metric": metric, **usual, **options})
+    return mqtune.Tuner(train_both, **{"space": SPACE, "metric": metric, **usual, **options})
 
 
 @pytest.fixture
@@ -296,9 +249,7 @@ def test_a_constraint_that_can_not_be_meant_is_named_at_once(text: Any, says: st
 
 @pytest.mark.parametrize("alone", [LIMIT, [LIMIT]])
 def test_a_constraint_alone_is_nothing_to_optimise(alone: Any) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"bounds alone; give what is optimised, too: metric=\['loss', 'latency <= 10'\]"
-    ):
+    with pytest.raises(ConfigurationError, match=r"bounds alone; give what .*: metric=\['loss', 'latency <= 10'\]"):
         tuner_of(alone)
 
 
@@ -307,32 +258,28 @@ def test_where_all_but_the_metric_is_unknown_constraints_are_refused() -> None:
         ConfigurationError, match=r"Repeater: OptunaSearcher learns of the mean .* latency <= 10; leave"
     ):
         tuner_of(space={**SPACE, "seed": mqtune.choice([1, 2])}, searcher=mqtune.Repeater("seed", OptunaSearcher()))
-    with pytest.raises(
-        ConfigurationError, match=r"WarmStart: .* nobody knows whether they keep to latency <= 10; leave"
-    ):
+    with pytest.raises(ConfigurationError, match=r"WarmStart: .* whether they keep to latency <= 10; leave"):
         tuner_of(searcher=mqtune.WarmStart([({"x": 0.5, "y": 1}, 1.0)]))
 
 
 def test_a_name_that_no_report_has_is_a_mistake_as_soon_as_a_trial_has_completed(home: Path) -> None:
     with pytest.raises(
-        MetricMissing, match=r"no report has had a number for 'latenzy', .* to latenzy <= 10, and trial 0001 is"
+        MetricMissing, match=r"no report has had a number for 'latenzy', .* to latenzy <= 10, and trial"
     ):
-        tuner_of(
-            ["loss", "latenzy <= 10"], backend=mqtune.Simulated(lambda each: [(1.0, {"loss": 1, "latency": 1})])
-        ).run()
+        tuner_of(["loss", "latenzy <= 10"]).run()
     kept = mqtune.Failures(accept_no_report=True)
     assert len(tuner_of(["loss", "latenzy <= 10"], failures=kept).run()) == 6
 
 
 def test_the_best_trial_is_the_best_of_those_that_keep_to_the_constraints(tmp_path: Path) -> None:
-    results = of(
-        tmp_path / "limited",
+    trials = (
         [(0.1, 30)],
         [(0.5, 5), (0.2, 20), (0.4, 9)],
         [(0.3, None)],
         [(0.05, 11), (0.9, 10), (0.6, 12)],
         [(0.45, 1)],
     )
+    results = of(tmp_path / "limited", *trials)
 
     assert (results.best.id, results.best.value, results.best.metrics["latency"]) == ("0002", 0.4, 9)
     assert [each.id for each in results if each.is_feasible] == ["0002", "0004", "0005"]
@@ -368,16 +315,10 @@ def test_rules_and_checkpoints_go_by_what_keeps_to_them(tmp_path: Path) -> None:
 
 
 def test_the_best_checkpoint_is_the_best_that_keeps_to_them_and_is_kept(home: Path) -> None:
-    seen: list[dict[str, float]] = [
-        {"loss": 3.0, "latency": 1},
-        {"loss": 2.0, "latency": 9},
-        {"loss": 1.0, "latency": 30},
-        {"loss": 9.0, "latency": 1},
-    ]
     trial = Trial(TrialId("0001"), {})
-    for step, metrics in enumerate(seen, 1):
+    for step, (loss, latency) in enumerate([(3.0, 1), (2.0, 9), (1.0, 30), (9.0, 1)], 1):
         id_ = CheckpointId(f"0001-1-{step}")
-        trial.checkpoints[id_] = SavedCheckpoint(id_, float(step), metrics)
+        trial.checkpoints[id_] = SavedCheckpoint(id_, float(step), {"loss": loss, "latency": latency})
         trial.checkpoint = id_
     experiment = Experiment("mine", metric=LIMITED, mode="min")
     limits = experiment.objective.constraints

@@ -91,13 +91,8 @@ def test_a_config_that_no_worker_can_be_sent_is_refused(config: Any) -> None:
     tuner.close()
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    """An open experiment with a trial that a worker runs, in lockstep."""
-    return begun(tmp_path, lockstep=True)
-
-
 def begun(folder: Path, **options: Any) -> Bench:
+    """An open experiment with a trial that a worker runs."""
     bench = Bench(folder, space=None, scheduler=FIFO, max_trials=None, **options)
     bench.hand.add({"lr": 1.0})
     bench.start(ONE).is_away = True
@@ -121,9 +116,7 @@ def test_a_decision_is_journaled_at_the_report_in_hand_and_later_ones_are_late(t
     assert repr(bench.experiment.trials) == living
 
 
-def test_who_looks_ahead_sees_what_comes_next_and_a_decision_is_still_that_of_the_report_in_hand(
-    tmp_path: Path,
-) -> None:
+def test_who_looks_ahead_still_decides_on_the_report_in_hand(tmp_path: Path) -> None:
     bench = begun(tmp_path)
     other = bench.hand.add({"lr": 2.0}).id
     bench.start(other)
@@ -148,7 +141,8 @@ def test_who_looks_ahead_sees_what_comes_next_and_a_decision_is_still_that_of_th
     assert ahead() == []
 
 
-def test_in_lockstep_a_trial_goes_on_with_the_next_call_unless_it_was_told_to_end(bench: Bench) -> None:
+def test_in_lockstep_a_trial_goes_on_with_the_next_call_unless_it_was_told_to_end(tmp_path: Path) -> None:
+    bench = begun(tmp_path, lockstep=True)
     bench.report(ONE, 3.0)
     assert bench.driver.next_report(0).sequence == 1
     assert released(bench) == 0
@@ -216,9 +210,7 @@ def test_a_trial_goes_on_from_what_it_had_at_the_report_that_was_decided_on(tmp_
 
 
 @pytest.mark.parametrize("in_hand", [True, False])
-def test_without_a_checkpoint_at_that_report_it_goes_on_from_scratch_and_without_the_report_not_at_all(
-    tmp_path: Path, in_hand: bool
-) -> None:
+def test_without_a_checkpoint_at_that_report_it_begins_from_scratch(tmp_path: Path, in_hand: bool) -> None:
     bench = begun(tmp_path)
     bench.report(ONE, 3.0)
     if in_hand:

@@ -91,9 +91,7 @@ def interrupted(config: dict[str, Any]) -> Iterator[tuple[float, dict[str, float
     yield 1.0, {"loss": 1.0}
 
 
-def test_who_interrupts_a_run_that_overwrites_is_told_that_the_script_would_begin_anew(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_who_interrupts_a_run_that_overwrites_is_warned(capsys: pytest.CaptureFixture[str]) -> None:
     run = mqtune.RunOptions(progress=False, overwrite=True)
 
     with pytest.raises(SystemExit):
@@ -112,9 +110,7 @@ class Unreachable:
         raise KeyboardInterrupt
 
 
-def test_who_interrupts_before_the_experiment_is_opened_is_not_told_of_a_folder(
-    mqtune_home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_who_interrupts_early_is_not_told_of_a_folder(mqtune_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         tuned(backend=Unreachable()).run()
 
@@ -211,9 +207,7 @@ def test_a_signal_counts_although_nobody_can_be_told(is_closed: bool) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_second_signal_ends_a_process_whose_main_thread_is_busy_in_c_code(
-    number: signal.Signals, code: int
-) -> None:
+def test_the_second_signal_ends_a_process_that_is_busy_in_c_code(number: signal.Signals, code: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as busy:

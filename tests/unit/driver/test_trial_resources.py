@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from simulation import tuner_on
 
 import mqtune
 from mqtune import Space
@@ -28,12 +29,9 @@ def trainable(config: Config) -> None:
     """It is named, and never called."""
 
 
-def gangs(resources: Any, backend: Any, **options: Any) -> mqtune.Tuner:
-    run = mqtune.RunOptions(progress=False)
+def gangs(resources: Any, backend: Any) -> mqtune.Tuner:
     space = {"width": mqtune.grid_search([1, 2, 3, 4])}
-    return mqtune.Tuner(
-        trainable, space, metric="loss", mode="min", name="x", resources=resources, backend=backend, run=run, **options
-    )
+    return tuner_on(backend, trainable, space, name="x", resources=resources)
 
 
 def test_a_gang_is_lost_with_any_of_its_workers_and_runs_again_as_a_whole(mqtune_home: Path) -> None:
@@ -47,27 +45,18 @@ def test_a_gang_is_lost_with_any_of_its_workers_and_runs_again_as_a_whole(mqtune
     assert all(result.status is TrialStatus.COMPLETED for result in results)
 
 
-class OneSlotEach:
-    """A backend that somebody else has written, and that knows no gangs."""
+class Plain:
+    """A backend that somebody else has written: its sessions take no gangs, and give all trials the same."""
 
     def open(self, experiment: str, resources: Resources) -> Any:
-        session = mqtune.Simulated(play_once).open(experiment, resources)
-        return _Hidden(session)
+        return SimpleNamespace(close=lambda: None)
 
 
-class _Hidden:
-    def __init__(self, session: Any) -> None:
-        self._session = session
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "takes_gangs":
-            raise AttributeError(name)
-        return getattr(self._session, name)
-
-
-def test_a_backend_that_knows_no_gangs_is_refused_for_them(mqtune_home: Path) -> None:
-    with pytest.raises(ConfigurationError, match="2 seats, and this backend, _Hidden, runs each trial in one slot"):
-        gangs(Resources(seats=2), OneSlotEach()).run()
+def test_a_backend_that_knows_no_gangs_and_gives_all_trials_the_same_refuses_others(mqtune_home: Path) -> None:
+    with pytest.raises(ConfigurationError, match="2 seats, and this backend, SimpleNamespace, runs each trial in one"):
+        gangs(Resources(seats=2), Plain()).run()
+    with pytest.raises(ConfigurationError, match=r"SimpleNamespace, all get the same: give mqtune.Resources"):
+        tuner(backend=Plain()).run()
 
 
 def test_a_run_on_this_machine_alone_refuses_several_machines_before_it_starts_anything(mqtune_home: Path) -> None:
@@ -102,8 +91,6 @@ SMALL = mqtune.Resources(gpus=1)
 
 LARGE = mqtune.Resources(gpus=2)
 
-WIDTHS = {"width": mqtune.choice([256, 1024])}
-
 
 def by_width(config: Config) -> mqtune.Resources:
     return LARGE if config["width"] > 512 else SMALL
@@ -114,16 +101,9 @@ def play(config: Config) -> list[tuple[float, dict[str, float]]]:
 
 
 def tuner(**options: Any) -> mqtune.Tuner:
-    usual: dict[str, Any] = {
-        "metric": "loss",
-        "mode": "min",
-        "name": "x",
-        "resources": by_width,
-        "backend": mqtune.Simulated(play, slots=2),
-        "run": mqtune.RunOptions(progress=False),
-    }
-    space = options.pop("space", {"width": mqtune.grid_search([256, 1024, 512, 2048])})
-    return mqtune.Tuner(trainable, space, **{**usual, **options})
+    space = {"width": mqtune.grid_search([256, 1024, 512, 2048])}
+    usual = {"name": "x", "resources": by_width, "backend": mqtune.Simulated(play, slots=2), "space": space}
+    return tuner_on(trainable=trainable, **{**usual, **options})
 
 
 def asked(tuned: mqtune.Tuner) -> dict[int, mqtune.Resources | None]:
@@ -174,9 +154,7 @@ def _returns_a_number(config: Config) -> Any:
         (lambda config: mqtune.Resources(gpus=1.5), "resources: <lambda> raised ConfigurationError: .*gpus=1.5"),
     ],
 )
-def test_a_function_that_makes_no_resources_is_refused_before_the_first_trial(
-    function: Callable[[Config], Any], says: str
-) -> None:
+def test_a_function_that_makes_no_resources_is_refused(function: Callable[[Config], Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         tuner(resources=function)
 
@@ -186,21 +164,9 @@ def test_without_a_space_nothing_is_known_of_the_configs() -> None:
         tuner(space=None)
 
 
-class Plain:
-    """Its sessions know what all trials ask for."""
-
-    def open(self, experiment: str, resources: mqtune.Resources) -> Any:
-        return SimpleNamespace(close=lambda: None)
-
-
-def test_a_backend_whose_trials_all_get_the_same_refuses_the_experiment(mqtune_home: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"SimpleNamespace, all get the same: give mqtune.Resources"):
-        tuner(backend=Plain()).run()
-
-
 def test_slots_of_this_machine_can_not_have_different_numbers_of_gpus() -> None:
     with pytest.raises(InsufficientResources, match=r"by by_width trials ask for .* all have the same number of GPUs"):
-        _ = ResourcesByConfig(by_width, Space(WIDTHS)).most
+        _ = ResourcesByConfig(by_width, Space({"width": mqtune.choice([256, 1024])})).most
 
 
 @pytest.fixture
@@ -245,7 +211,7 @@ def offered(settings: dict[str, Any]) -> tuple[Resources, int]:
     ],
     ids=str,
 )
-def test_the_slots_of_this_machine_take_the_shape_that_is_asked_for(
+def test_the_slots_of_this_machine_fit_the_trials(
     machine: Any, asked: Resources, slots: int | None, number: int
 ) -> None:
     machine(8, ("0", "1", "2", "3"), 25_000)
@@ -317,9 +283,7 @@ def test_a_gpu_is_not_shared_by_some_of_those_who_may(machine: Any) -> None:
     ],
     ids=str,
 )
-def test_a_machine_without_room_for_all_seats_of_a_trial_is_refused(
-    machine: Any, asked: Resources, slots: int | None, error: str
-) -> None:
+def test_a_machine_without_room_for_all_seats(machine: Any, asked: Resources, slots: int | None, error: str) -> None:
     machine(8, ("0", "1", "2", "3"), memory_mb=24_576)
 
     with pytest.raises((ConfigurationError, InsufficientResources), match=error):

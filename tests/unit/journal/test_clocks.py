@@ -17,7 +17,7 @@ class Times:
 
     def __init__(self) -> None:
         self.server, self.own, self.monotonic = 1_700_000_000.25, 5.0, 1000.0
-        self.machine = SimpleNamespace(time=lambda: self.own, monotonic=lambda: self.monotonic)
+        self.clock = ServerClock(self, SimpleNamespace(time=lambda: self.own, monotonic=lambda: self.monotonic))  # type: ignore[arg-type]
         self.is_away = False
         self.asked = 0
 
@@ -40,25 +40,16 @@ def times() -> Times:
     return Times()
 
 
-@pytest.fixture
-def clock(times: Times) -> ServerClock:
-    return ServerClock(times, times.machine)  # type: ignore[arg-type]
-
-
-def test_the_time_is_the_servers_and_setting_this_machines_clock_changes_nothing(
-    times: Times, clock: ServerClock
-) -> None:
-    assert clock.time() == pytest.approx(times.server)
+def test_the_time_is_the_servers_and_setting_this_machines_clock_changes_nothing(times: Times) -> None:
+    assert times.clock.time() == pytest.approx(times.server)
     for step_s in (0, -5 * HOUR_S, 5 * HOUR_S):
         times.own += step_s
         times.pass_(3.5)
-        assert clock.time() == pytest.approx(times.server)
+        assert times.clock.time() == pytest.approx(times.server)
 
 
-def test_while_no_server_answers_its_last_answer_counts_and_without_one_this_machines_clock(
-    times: Times, clock: ServerClock
-) -> None:
-    times.is_away = True
+def test_while_no_server_answers_its_last_answer_counts_or_else_this_machines_clock(times: Times) -> None:
+    clock, times.is_away = times.clock, True
     assert clock.time() == pytest.approx(times.own)
     times.is_away = False
     times.pass_(HOUR_S)

@@ -73,9 +73,7 @@ def test_beginning_replaces_what_was_there_once_the_new_journal_is_whole(file: J
 
 
 @given(cut=st.integers(0, len(b"".join(encode_value(list(entry)) for entry in ENTRIES)) - 1))
-def test_an_entry_that_was_cut_off_by_a_crash_is_left_out_and_taken_away(
-    tmp_path_factory: pytest.TempPathFactory, cut: int
-) -> None:
+def test_an_entry_that_was_cut_off_by_a_crash_is_removed(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
     file = JournalFile(tmp_path_factory.getbasetemp() / "cut.msgpack")
     file.begin(ENTRIES)
     file.close()
@@ -144,9 +142,7 @@ def test_a_file_that_another_driver_still_has_is_not_gone_on_with(file: JournalF
         encode_value("ab"),
     ],
 )
-def test_a_file_that_is_no_journal_is_a_clear_error_that_names_it_and_stays_as_it_is(
-    file: JournalFile, data: bytes
-) -> None:
+def test_a_file_that_is_no_journal_is_named_and_stays_as_it_is(file: JournalFile, data: bytes) -> None:
     file.path.write_bytes(data)
     for entries in (file.read(), file.go_on()):
         with pytest.raises(MessageVersionError, match=str(file.path)):

@@ -22,26 +22,16 @@ KEEP_LOCK_S: Final = TIMING.keep_lock_s
 LOCK_S: Final = TIMING.lock_s
 
 
-class Clock:
-    """Time that passes while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.slept: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-        self.slept.append(seconds)
+@pytest.fixture
+def slept() -> list[float]:
+    """For how long somebody has slept."""
+    return []
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def server(clock: Clock) -> MemoryServer:
-    return MemoryServer(lambda: clock.now)
+def server(slept: list[float]) -> MemoryServer:
+    """A server whose time passes while somebody sleeps."""
+    return MemoryServer(lambda: 1000.0 + sum(slept))
 
 
 def held_by(server: MemoryServer, description: str) -> MemoryJournal:
@@ -63,22 +53,22 @@ PLACE, BEGAN = process_mark().split(".")
     ids=["gone", "another's"],
 )
 def test_a_driver_that_died_on_this_machine_is_replaced_at_once_also_if_another_process_has_its_number(
-    server: MemoryServer, clock: Clock, description: str
+    server: MemoryServer, slept: list[float], description: str
 ) -> None:
     held_by(server, description)
 
-    take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
+    take_lock(MemoryJournal(server, "x"), "second", sleep=slept.append)
 
-    assert clock.slept == []
+    assert slept == []
 
 
-def test_a_living_driver_on_this_machine_is_not_waited_for(server: MemoryServer, clock: Clock) -> None:
+def test_a_living_driver_on_this_machine_is_not_waited_for(server: MemoryServer, slept: list[float]) -> None:
     held_by(server, described(os.getpid()))
 
     with pytest.raises(NameTaken, match=rf"driven by process {os.getpid()} on .*, which took it 0 s ago"):
-        take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
+        take_lock(MemoryJournal(server, "x"), "second", sleep=slept.append)
 
-    assert clock.slept == []
+    assert slept == []
 
 
 @pytest.mark.parametrize(
@@ -90,31 +80,31 @@ def test_a_living_driver_on_this_machine_is_not_waited_for(server: MemoryServer,
     ],
     ids=["of another name", "of the same name"],
 )
-def test_a_living_driver_on_another_machine_of_the_same_name_is_not_displaced(
-    server: MemoryServer, clock: Clock, description: str
+def test_a_driver_on_another_machine_is_not_displaced(
+    server: MemoryServer, slept: list[float], description: str
 ) -> None:
     first = held_by(server, description)
 
     def sleep(seconds: float) -> None:
-        clock.sleep(seconds)
+        slept.append(seconds)
         first.lock("first", "", LOCK_S)
 
     with pytest.raises(NameTaken, match=re.escape(description)):
         take_lock(MemoryJournal(server, "x"), "second", sleep=sleep)
 
-    assert len(clock.slept) == 1
+    assert len(slept) == 1
     assert server.experiments["x"].holder == "first"
 
 
 @pytest.mark.parametrize("description", ["", "somebody", "process x on y (z)", "process 1 on elsewhere pid:[1]"])
 def test_a_driver_that_died_elsewhere_or_says_nothing_of_itself_is_replaced_when_its_lock_has_run_out(
-    server: MemoryServer, clock: Clock, description: str
+    server: MemoryServer, slept: list[float], description: str
 ) -> None:
     held_by(server, description)
 
-    take_lock(MemoryJournal(server, "x"), "second", sleep=clock.sleep)
+    take_lock(MemoryJournal(server, "x"), "second", sleep=slept.append)
 
-    assert LOCK_S <= sum(clock.slept) <= LOCK_S + KEEP_LOCK_S
+    assert LOCK_S <= sum(slept) <= LOCK_S + KEEP_LOCK_S
 
 
 @pytest.fixture

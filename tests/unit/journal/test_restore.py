@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Callable
@@ -90,9 +89,7 @@ def test_an_emptied_server_gets_its_journal_back_and_the_trials_run_again(bench:
 
 
 @pytest.mark.parametrize("can_be_read", [True, False])
-def test_a_dict_that_an_earlier_driver_has_kept_in_the_folder_is_put_back_if_it_can_be_read(
-    tmp_path: Path, can_be_read: bool
-) -> None:
+def test_a_dict_that_an_earlier_driver_has_kept_is_put_back(tmp_path: Path, can_be_read: bool) -> None:
     bench = Bench(tmp_path).step().start(ONE)
     kept = bench.save(ONE)
     file = bench.folder / DICTS / kept
@@ -108,7 +105,7 @@ def test_a_dict_that_an_earlier_driver_has_kept_in_the_folder_is_put_back_if_it_
 
 
 @pytest.mark.parametrize("when", ["before", "after", "before and after"])
-def test_an_experiment_whose_first_event_a_server_loses_begins_all_the_same(
+def test_an_experiment_whose_first_event_is_lost_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     record, read = MemoryJournal.record, MemoryJournal.read
@@ -164,26 +161,20 @@ def test_a_dict_that_was_lost_before_a_report_named_it_is_gone_on_from_by_nobody
 
 def test_a_loss_is_told_in_words_and_to_callbacks(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     told: list[tuple[int, int]] = []
-
-    class Told(Callback):
-        in_loop = True
-
-        def on_restore(self, entries: int, missing: int) -> None:
-            told.append((entries, missing))
-
-    bench = Bench(tmp_path, callbacks=[Told()]).step().start(ONE).start(TWO)
+    callback = Callback()
+    callback.in_loop = True
+    callback.on_restore = lambda *counts: told.append(counts)  # type: ignore[method-assign]
+    bench = Bench(tmp_path, callbacks=[callback]).step().start(ONE).start(TWO)
     bench.step()
     early = snapshot(bench.server)
     bench.report(ONE, 1.0)
     total = len(bench.events())
 
-    with caplog.at_level(logging.WARNING):
-        set_back(bench.server, early)
-        notice(bench)
-    with caplog.at_level(logging.WARNING):
-        more = len(bench.step().events())
-        set_back(bench.server)
-        notice(bench)
+    set_back(bench.server, early)
+    notice(bench)
+    more = len(bench.step().events())
+    set_back(bench.server)
+    notice(bench)
 
     assert told == [(total, 1), (more, more)]
     assert f"came back without 1 of the {total} entries" in caplog.messages[0]
@@ -191,9 +182,7 @@ def test_a_loss_is_told_in_words_and_to_callbacks(tmp_path: Path, caplog: pytest
 
 
 @pytest.mark.parametrize(("lacks", "says"), [("the end", r"lacks the end.*another name"), ("all", "No such file")])
-def test_a_copy_that_lacks_the_end_or_is_not_there_can_not_be_put_back_and_the_driver_says_so(
-    bench: Bench, lacks: str, says: str
-) -> None:
+def test_a_copy_that_lacks_the_end_or_is_not_there_is_an_error(bench: Bench, lacks: str, says: str) -> None:
     path = bench.folder / JOURNAL_FILE
     whole = list(JournalFile(path).read())
     path.unlink()
@@ -208,9 +197,7 @@ def test_a_copy_that_lacks_the_end_or_is_not_there_can_not_be_put_back_and_the_d
         bench.step()
 
 
-def test_a_folder_without_a_copy_or_of_another_experiment_brings_nothing_back_and_none_is_written_over(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_folder_without_a_copy_or_of_another_experiment_is_left(bench: Bench, tmp_path: Path) -> None:
     path = bench.folder / JOURNAL_FILE
     journal = MemoryJournal(bench.server, "other")
     journal.lock("driver", "process 1 on head", math.inf)
@@ -226,9 +213,7 @@ def test_a_folder_without_a_copy_or_of_another_experiment_brings_nothing_back_an
     assert path.read_bytes() == b"no journal"
 
 
-def test_a_driver_that_begins_leaves_what_another_has_made_of_a_set_back_server(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_driver_leaves_what_another_has_made_of_its_server(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     early = snapshot(bench.server)
     for loss in (1.0, 0.9, 0.8):
         bench.report(ONE, loss)
@@ -239,8 +224,7 @@ def test_a_driver_that_begins_leaves_what_another_has_made_of_a_set_back_server(
     cursor = bench.of(DriverStarted)[0].cursor
     elsewhere.record(DriverStarted(driver="elsewhere", version="1", at=1.0, cursor=cursor).encode())
 
-    with caplog.at_level(logging.WARNING):
-        bench.begin()
+    bench.begin()
 
     assert bench.trial().best_value == 2.0
     assert forgotten(bench) == []
@@ -250,7 +234,7 @@ def test_a_driver_that_begins_leaves_what_another_has_made_of_a_set_back_server(
 
 
 def losing_within_writes(lose: Callable[[], None], patch: pytest.MonkeyPatch, rng: random.Random) -> Callable[[], None]:
-    """Return what has the server lose what it has, by *lose*, within the driver's next write, which is tried again."""
+    """Return what has the server lose all, by *lose*, within the driver's next write, which is tried again."""
     armed: list[None] = []
 
     def within(write: Callable[..., Any]) -> Callable[..., Any]:
@@ -274,7 +258,7 @@ def losing_within_writes(lose: Callable[[], None], patch: pytest.MonkeyPatch, rn
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_is_lost_whenever_the_experiment_ends_and_replays_to_the_same(
+def test_whatever_is_lost_the_experiment_ends_and_replays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -297,11 +281,8 @@ def test_whatever_is_lost_whenever_the_experiment_ends_and_replays_to_the_same(
             break
         chance = rng.random()
         states = bench.server.experiments[bench.experiment.name].trials
-        runs = [
-            t
-            for t, state in states.items()
-            if state.state == "running" and bench.claims.get(t, ("", 0))[1] == state.attempt
-        ]
+        claimed = {trial: claim.attempt for trial, claim in bench.claims.items()}
+        runs = [t for t, state in states.items() if state.state == "running" and claimed.get(t) == state.attempt]
         staged = [t for t, state in states.items() if state.state == "staged" and t in bench.experiment.trials]
         if chance < 0.02 and losses < 12:
             lose()
@@ -350,9 +331,7 @@ def test_requests_are_put_back_where_they_were_and_known_by_their_ids(bench: Ben
     assert [event.id for event in bench.of(Requested)] == ["read", "lost"]
 
 
-def test_an_answer_and_an_order_to_save_are_given_again_when_a_server_has_lost_them_and_no_entry(
-    tmp_path: Path,
-) -> None:
+def test_an_answer_and_an_order_to_save_are_given_again(tmp_path: Path) -> None:
     bench = Bench(tmp_path, slots=3, max_trials=3).step().start(ONE).start(TWO).start(THREE)
     states = [bench.server.experiments[NAME].trials[TrialId(id_)] for id_ in (ONE, TWO, THREE)]
     bench.hand.trial(ONE).save()
@@ -378,23 +357,19 @@ def test_an_answer_and_an_order_to_save_are_given_again_when_a_server_has_lost_t
     assert (bench.trial().attempt.number, bench.told(ONE)) == (2, "")
 
 
-def emptied_as_it_catches_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a server lose all when a driver has taken its lock and looked for the experiment, and begins to read it."""
+def test_a_server_that_is_emptied_as_an_experiment_begins_does_not_get_the_earlier_one_of_its_name(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     catch_up = JournalReader.catch_up
 
     def lose_and_catch_up(reader: JournalReader) -> Any:
+        # The driver has taken its lock and looked for the experiment, and begins to read it.
         monkeypatch.undo()
         set_back(bench.server)
         return catch_up(reader)
 
-    monkeypatch.setattr(JournalReader, "catch_up", lose_and_catch_up)
-
-
-def test_a_server_that_is_emptied_as_an_experiment_begins_does_not_get_the_earlier_one_of_its_name(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
     set_back(bench.server)
-    emptied_as_it_catches_up(bench, monkeypatch)
+    monkeypatch.setattr(JournalReader, "catch_up", lose_and_catch_up)
 
     bench.begin()
     bench.step(2)
@@ -406,9 +381,7 @@ def test_a_server_that_is_emptied_as_an_experiment_begins_does_not_get_the_earli
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
-def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_entry(
-    tmp_path: Path, has_ended: bool
-) -> None:
+def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may(tmp_path: Path, has_ended: bool) -> None:
     bench = Bench(tmp_path, lockstep=True, slots=2).step().start(ONE).start(TWO)
     bench.report(ONE, 1.0)
     bench.report(TWO, 1.0)
@@ -431,9 +404,7 @@ def test_a_trial_in_lockstep_goes_on_when_a_server_has_lost_that_it_may_and_no_e
 
 
 @pytest.mark.parametrize("drives", [True, False])
-def test_a_server_that_was_set_back_gets_the_end_back_as_soon_as_it_answers_or_a_driver_begins(
-    bench: Bench, drives: bool
-) -> None:
+def test_a_server_that_was_set_back_gets_the_end_back(bench: Bench, drives: bool) -> None:
     kept = bench.save(ONE)
     early = snapshot(bench.server)
     bench.report(TWO, 1.0, 0.9)

@@ -152,9 +152,7 @@ def test_a_trial_that_is_told_ends_at_once_and_goes_on_with_the_next_epoch(
     assert [*first.values(), *second.values()] == pytest.approx(whole.values(), rel=1e-3)
 
 
-def test_a_metric_that_is_not_there_is_named_with_those_that_are(
-    library: str, quiet: None, new_attempt: Callable[..., AttemptHere]
-) -> None:
+def test_an_unknown_metric_is_named(library: str, quiet: None, new_attempt: Callable[..., AttemptHere]) -> None:
     if library == "sklearn":
         pytest.skip("its scores are those that were asked for")
     names = example(library)
@@ -168,9 +166,7 @@ def test_a_metric_that_is_not_there_is_named_with_those_that_are(
     assert attempt.reports() == []
 
 
-def test_a_checkpoint_is_saved_when_a_person_asks_for_one(
-    library: str, quiet: None, new_attempt: Callable[..., AttemptHere]
-) -> None:
+def test_a_checkpoint_is_saved_on_request(library: str, quiet: None, new_attempt: Callable[..., AttemptHere]) -> None:
     names = example(library)
     kind = "Rounds" if library == "sklearn" else "MqtuneCallback"
     made = names[kind]
@@ -181,9 +177,6 @@ def test_a_checkpoint_is_saved_when_a_person_asks_for_one(
     attempt.run(names["train"], {"lr": 0.1})
 
     assert attempt.checkpoints() == ["p-t1-1-1", "", "", ""]
-
-
-# scikit-learn, which is here always.
 
 
 class InDict:
@@ -200,9 +193,7 @@ class InDict:
         return self.kept[Path(filename).read_text()]
 
 
-def test_a_forest_grows_on_from_its_checkpoint_with_the_parameters_of_the_new_config(
-    new_attempt: Callable[..., AttemptHere],
-) -> None:
+def test_a_forest_grows_on_from_its_checkpoint_by_the_new_config(new_attempt: Callable[..., AttemptHere]) -> None:
     ensemble = pytest.importorskip("sklearn.ensemble")
     from mqtune.integrations import Rounds
 
@@ -225,12 +216,7 @@ def test_a_forest_grows_on_from_its_checkpoint_with_the_parameters_of_the_new_co
     assert all(0.0 <= value <= 1.0 for value in second.values("accuracy"))
 
 
-# Lightning and Trainer, which report at several moments.
-
-
-def test_lightning_reports_each_validation_of_the_training_alone(
-    quiet: None, new_attempt: Callable[..., AttemptHere]
-) -> None:
+def test_lightning_reports_each_validation_in_training(quiet: None, new_attempt: Callable[..., AttemptHere]) -> None:
     lightning = pytest.importorskip("lightning.pytorch")
     names = example("lightning")
     callbacks = []
@@ -305,8 +291,6 @@ def test_trainer_without_evaluations_is_refused_at_once(quiet: None, new_attempt
 
     assert "give TrainingArguments(eval_strategy='epoch')" in ending.error
 
-
-# What they bring into a trial's process.
 
 LIGHT: Final = {"core", "checkpoints", "trainable", "integrations"}
 

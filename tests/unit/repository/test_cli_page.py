@@ -57,9 +57,8 @@ def test_an_example_runs(example: str, tmp_path: Path, monkeypatch: pytest.Monke
     command = group.get_command(group.make_context("mqtune", [], resilient_parsing=True), verb)
 
     assert command is not None
-    command.make_context(
-        verb, [*arguments, "--broker", "redis://h"] if verb in SECTIONS["Fleet"].keys() - {"acl"} else [*arguments]
-    )
+    broker = ["--broker", "redis://h"] if verb in SECTIONS["Fleet"].keys() - {"acl"} else []
+    command.make_context(verb, [*arguments, *broker])
     if verb in OFFLINE and not ON_A_SERVER & {*arguments}:
         done = CliRunner().invoke(group, [verb, *arguments])
         assert (done.exit_code, done.stderr) == (0, "")

@@ -75,9 +75,8 @@ def check_command(argv: list[str]) -> None:
         return
     program, _, _, name, *options = argv
     assert argv[:3] == ["celery", "-A", "workers.gpu"]
-    context = celery.make_context(
-        program, argv[1:3], obj=SimpleNamespace(app=worker_app(WorkerSettings(broker=BROKER)))
-    )
+    app = SimpleNamespace(app=worker_app(WorkerSettings(broker=BROKER)))
+    context = celery.make_context(program, argv[1:3], obj=app)
     parsed = subcommand(celery, context, name).make_context(name, options, parent=context)
     assert not parsed.args, "Celery takes what it does not know for settings"
     for option in parsed.params.get("tornado_argv", ()):
@@ -92,10 +91,8 @@ def subcommand(of: click.Group, context: click.Context, name: str) -> click.Comm
 
 def alone() -> dict[str, Any]:
     """The worker of a machine besides the first."""
-    service: dict[str, Any] = compose("docker-compose.workers.yml", MQTUNE_BROKER=BROKER, MQTUNE_HOST="node7")[
-        "services"
-    ]["worker"]
-    return service
+    found = compose("docker-compose.workers.yml", MQTUNE_BROKER=BROKER, MQTUNE_HOST="node7")
+    return found["services"]["worker"]  # type: ignore[no-any-return]
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -187,13 +184,6 @@ def test_the_values_in_the_example_are_taken_as_they_stand(monkeypatch: pytest.M
     assert (shared.offer.gpu_memory_gb, len(shared.devices), shared.is_strict) == (24, 8, True)
 
 
-def client_of(url: str) -> RedisClient | None:
-    """Return a client of the server at *url*, or nothing as long as the server doesn't listen yet."""
-    with contextlib.suppress(BrokerUnavailable):
-        return connect(url)
-    return None
-
-
 def test_redis_takes_the_configuration_and_asks_for_the_password(tmp_path: Path) -> None:
     try:
         binary = find_binary()
@@ -206,15 +196,21 @@ def test_redis_takes_the_configuration_and_asks_for_the_password(tmp_path: Path)
     config, socket = tmp_path / "redis.conf", tmp_path / "s"
     config.write_text(content.replace("dir /data", f"dir {tmp_path}"))
 
+    def client() -> RedisClient | None:
+        """Return a client, or nothing as long as the server doesn't listen yet."""
+        with contextlib.suppress(BrokerUnavailable):
+            return connect(f"unix://:redis-secret@{socket}")
+        return None
+
     assert program == "redis-server"
     assert mounted["target"] == path
     with subprocess.Popen(
         [binary.path, config, "--port", "0", "--unixsocket", socket], stdout=subprocess.DEVNULL
     ) as server:
         try:
-            with contextlib.closing(eventually(lambda: client_of(f"unix://:redis-secret@{socket}"))) as client:
-                assert client.config_get("appendonly") == {"appendonly": "yes"}
-                assert client.config_get("bind")["bind"].startswith("*"), "the other containers could not connect"
+            with contextlib.closing(eventually(client)) as connected:
+                assert connected.config_get("appendonly") == {"appendonly": "yes"}
+                assert connected.config_get("bind")["bind"].startswith("*"), "the other containers could not connect"
             with pytest.raises(BrokerRefused):
                 connect(f"unix://{socket}")
         finally:

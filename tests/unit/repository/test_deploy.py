@@ -79,9 +79,7 @@ def worker_container() -> dict[str, Any]:
     return container
 
 
-def test_keda_counts_all_lists_of_the_queue_of_the_deployments_slots_and_what_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_keda_counts_all_lists_of_the_queue_and_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     for each in worker_container()["env"]:
         monkeypatch.setenv(each["name"], each.get("value", BROKER))
     plan = settings_from_environment().plan()
@@ -200,9 +198,8 @@ def test_cloud_init_takes_the_user_data(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd's own judge")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    spot = {each["path"]: each["content"] for each in cloud_config()["write_files"]}[
-        "/etc/systemd/system/mqtune-spot.service"
-    ]
+    files = {each["path"]: each["content"] for each in cloud_config()["write_files"]}
+    spot = files["/etc/systemd/system/mqtune-spot.service"]
     worker = (ROOT / "workers" / "mqtune-worker.service").read_text()
     units = []
     for name, text in (("mqtune-worker.service", worker), ("mqtune-spot.service", spot)):

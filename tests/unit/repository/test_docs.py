@@ -78,21 +78,12 @@ def test_the_scheduler_rules_and_callback_of_the_examples_work_together(run: Run
     page = run(PAGES["deciding"])
     for rule in page.rules:
         diary = page.Diary()
-        tuner = mqtune.Tuner(
-            trainable,
-            {"lr": mqtune.uniform(0, 1)},
-            metric="loss",
-            mode="min",
-            scheduler=page.Rehearsal(),
-            stop=rule,
-            max_trials=3,
-            # A config that is as good as the bound at its first report would have no second attempt.
-            seed=1,
-            run=mqtune.RunOptions(callbacks=[diary], progress=False),
-            backend=mqtune.Simulated(page.curve),
-        )
+        run_options = mqtune.RunOptions(callbacks=[diary], progress=False)
+        # With a seed: a config that is as good as the bound at its first report would have no second attempt.
+        options = {"scheduler": page.Rehearsal(), "stop": rule, "max_trials": 3, "seed": 1, "run": run_options}
+        backend, space = mqtune.Simulated(page.curve), {"lr": mqtune.uniform(0, 1)}
 
-        results = tuner.run()
+        results = mqtune.Tuner(trainable, space, metric="loss", mode="min", backend=backend, **options).run()
 
         assert [result.status.name for result in results] == ["COMPLETED"] * 3
         assert [len(result.attempts) for result in results] == [2, 2, 2]

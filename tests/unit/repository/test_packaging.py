@@ -20,21 +20,12 @@ from mqtune.backends import ServerBinary
 REPOSITORY = Path(__file__).parents[3]
 
 
-def build(source: Path, to: Path, *kinds: str) -> None:
-    """Build distributions with what is installed here: nothing is fetched."""
-    done = subprocess.run(
-        [sys.executable, "-m", "build", "--no-isolation", *kinds, "--outdir", str(to), str(source)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the wheel and the sdist of this working copy."""
     folder = tmp_path_factory.mktemp("dist")
-    build(REPOSITORY, folder, "--wheel", "--sdist")
+    # With what is installed here: nothing is fetched.
+    ran(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--sdist", "--outdir", folder, REPOSITORY)
     return folder
 
 
@@ -67,18 +58,13 @@ def installed(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--disable-pip-version-check",
         "--quiet",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--python", str(python), "install", *options, str(wheel_in(dist))],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    ran(sys.executable, "-m", "pip", "--python", python, "install", *options, wheel_in(dist))
     return python
 
 
-def ran(*command: object, cwd: Path) -> str:
+def ran(*command: object, cwd: Path | None = None) -> str:
     done = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
@@ -90,21 +76,16 @@ def test_the_wheel_holds_every_file_of_the_package_and_nothing_beside_it(wheel: 
     files = {path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     wanted = {path.relative_to(REPOSITORY).as_posix() for path in files}
 
-    some = {
-        "py.typed",
-        "journal/lua/prelude.lua",
-        "tuner.py",
-        "cli/ui/assets/page.js",
-        "cli/ui/assets/page.css",
-        "cli/starter/tune.py.txt",
-    }
-    assert {f"mqtune/{name}" for name in some} <= wanted
+    some = (
+        "py.typed journal/lua/prelude.lua tuner.py cli/ui/assets/page.js cli/ui/assets/page.css cli/starter/tune.py.txt"
+    )
+    assert {f"mqtune/{name}" for name in some.split()} <= wanted
     assert wanted <= set(wheel.namelist())
     odd = [name for name in wheel.namelist() if re.search(r"__pycache__|\.pyc$|\.orig$|/tests?/|~$", name)]
     assert odd == []
 
 
-def test_the_starter_project_of_the_installed_wheel_works(
+def test_the_starter_project_works(
     installed: Path, tmp_path: Path, mqtune_home: Path, server_binary: ServerBinary
 ) -> None:
     ran(installed.parent / "mqtune", "init", "project", cwd=tmp_path)
@@ -129,7 +110,7 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
 
 
 def test_a_type_checker_sees_each_public_name() -> None:
-    """Without its import there a name is ``Any``, of which strict users can't even derive a class."""
+    # Without its import there a name is Any, of which strict users can't even derive a class.
     tree = ast.parse((REPOSITORY / "mqtune" / "__init__.py").read_text())
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
 

@@ -48,12 +48,7 @@ RUN_BY: Final = {
 }
 #: What only mqtune's own processes tell one another.
 OWN_VARIABLES: Final = {
-    "MQTUNE_CHILD_NOTE",
-    "MQTUNE_IMPORTER_FD",
-    "MQTUNE_OWNER_FD",
-    "MQTUNE_RELAY",
-    "MQTUNE_SUBMISSION",
-    "MQTUNE_WORKER",
+    f"MQTUNE_{name}" for name in ["CHILD_NOTE", "IMPORTER_FD", "OWNER_FD", "RELAY", "SUBMISSION", "WORKER"]
 }
 
 
@@ -78,9 +73,8 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
 
     assert len(pages) > 20
     assert {found for page in pages for found in loaded.findall(page.read_text())} == set()
-    assert [
-        sheet for sheet in site.rglob("*.css") if re.search(r"(?:url\(|@import)\W*https?:", sheet.read_text())
-    ] == []
+    fetching = re.compile(r"(?:url\(|@import)\W*https?:")
+    assert [sheet for sheet in site.rglob("*.css") if fetching.search(sheet.read_text())] == []
 
 
 def test_each_page_with_python_has_a_test_that_runs_it() -> None:
@@ -120,17 +114,13 @@ def test_each_public_name_has_one_entry() -> None:
 def test_each_event_has_an_entry() -> None:
     kinds = {name for name, kind in vars(events).items() if inspect.isclass(kind) and "KIND" in vars(kind)}
 
-    assert {name for name in kinds if not name.startswith("_")} <= set(
-        re.findall(r"^        - (\w+)$", (REFERENCE / "wire.md").read_text(), re.MULTILINE)
-    )
+    told = set(re.findall(r"^        - (\w+)$", (REFERENCE / "wire.md").read_text(), re.MULTILINE))
+    assert {name for name in kinds if not name.startswith("_")} <= told
 
 
 def test_each_error_is_told_with_its_cause_and_a_way_out() -> None:
-    rows = {
-        cells[0].strip("`"): cells[1:]
-        for _, _, cells in table_lines(REFERENCE / "errors.md")
-        if cells[0].startswith("`")
-    }
+    lines = [cells for _, _, cells in table_lines(REFERENCE / "errors.md") if cells[0].startswith("`")]
+    rows = {cells[0].strip("`"): cells[1:] for cells in lines}
 
     assert sorted(rows) == sorted(name for name, kind in vars(errors).items() if inspect.isclass(kind))
     assert [name for name, cells in rows.items() if len(cells) != 2 or not all(cells)] == []

@@ -58,7 +58,6 @@ def watched(tmp_path: Path) -> Watched:
 
 
 def test_each_failed_attempt_is_written_with_its_time_trial_worker_and_traceback(tmp_path: Path) -> None:
-    """Also when its trial runs again, and when its worker was lost."""
     watched = Watched(tmp_path / "mine", max_failures=1)
     watched.fail()
     watched.read()

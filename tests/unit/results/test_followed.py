@@ -119,9 +119,7 @@ def test_an_experiment_that_has_not_begun_is_an_error_and_its_source_is_closed()
     assert server.is_closed
 
 
-def test_a_file_is_read_on_from_its_last_complete_entry_and_from_its_first_where_it_was_replaced(
-    tmp_path: Path,
-) -> None:
+def test_a_file_is_read_on_from_its_last_complete_entry(tmp_path: Path) -> None:
     entries = [Entry(f"{number}-0", bytes(range(number)) * 50) for number in range(1, 8)]
     file = JournalFile(tmp_path / JOURNAL_FILE)
     file.begin(entries[:2])

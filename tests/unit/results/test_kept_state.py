@@ -74,9 +74,6 @@ def entries_in(folder: Path) -> list[Entry]:
     return list(JournalFile(folder / JOURNAL_FILE).read())
 
 
-# What it is.
-
-
 def test_every_field_is_in_a_state() -> None:
     experiment = vars(Experiment("name", metric="loss", mode="min"))
     defined = {"name", "objective", "metric", "mode", "max_failures", "max_lost", "accept_no_report", "_sign"}
@@ -88,9 +85,7 @@ def test_every_field_is_in_a_state() -> None:
         assert [field.name for field in fields(kind)] == plain.names
 
 
-def test_who_reads_the_whole_copy_keeps_what_it_says_and_the_next_one_reads_only_the_rest(
-    tmp_path: Path, reports: list[Report]
-) -> None:
+def test_after_one_who_reads_the_whole_copy_the_next_one_reads_the_rest(tmp_path: Path, reports: list[Report]) -> None:
     folder = book_of(tmp_path / "x").save()
     expected = whole(folder)
     first = len(reports)
@@ -116,9 +111,6 @@ def test_a_copy_is_read_in_any_steps_as_at_once(tmp_path: Path) -> None:
         for count in sorted({*rng.sample(range(2, len(entries)), 4), len(entries)}):
             write(folder, entries[:count])
             assert opened(folder, worth) == whole(folder)
-
-
-# When it is not used.
 
 
 def test_whatever_byte_of_it_is_damaged_and_wherever_it_is_cut_the_copy_counts(tmp_path: Path) -> None:
@@ -179,32 +171,23 @@ def test_that_of_another_version_is_not_used_and_is_replaced(tmp_path: Path) -> 
     assert form_of(folder) == form
 
 
-def test_that_of_a_journal_of_the_same_length_is_not_used_either(tmp_path: Path) -> None:
+def test_that_of_another_journal_of_the_same_length_or_of_a_longer_copy_is_not_used(tmp_path: Path) -> None:
     one, other = Book(tmp_path / "x"), Book(tmp_path / "x")
     for book, shift in ((one, 0.0), (other, 0.5)):
         for number in range(1, 7):
             book.run(f"{number:04d}", *(shift + step / 8 for step in range(1, 9)))
-    fold_copy(one.save(), ALWAYS)
-    size = (tmp_path / "x" / JOURNAL_FILE).stat().st_size
-    write(tmp_path / "x", other.entries)
+    folder = one.save()
+    size = (folder / JOURNAL_FILE).stat().st_size
 
-    assert (tmp_path / "x" / JOURNAL_FILE).stat().st_size == size
-    assert opened(tmp_path / "x") == whole(tmp_path / "x")
-
-
-def test_one_that_goes_further_than_the_copy_is_not_used(tmp_path: Path) -> None:
-    folder = book_of(tmp_path / "x").save()
-    fold_copy(folder, ALWAYS)
-    entries = entries_in(folder)
-    write(folder, entries[:5])
-
-    assert opened(folder) == whole(folder)
+    for entries in (other.entries, other.entries[:5]):
+        fold_copy(folder, ALWAYS)
+        write(folder, entries)
+        assert ((folder / JOURNAL_FILE).stat().st_size == size) == (entries is other.entries)
+        assert opened(folder) == whole(folder)
 
 
 @pytest.mark.parametrize("lag_bytes", [0, 200])
-def test_what_a_driver_decides_on_a_report_that_is_in_the_state_is_seen(
-    tmp_path: Path, reports: list[Report], lag_bytes: int
-) -> None:
+def test_a_decision_on_a_report_in_the_state_is_seen(tmp_path: Path, reports: list[Report], lag_bytes: int) -> None:
     worth = Worth(1, 0, lag_bytes)
     book = book_of(tmp_path / "x", trials=3)
     book.stage("0009", {"lr": 0.5})
@@ -226,13 +209,8 @@ def test_what_a_driver_decides_on_a_report_that_is_in_the_state_is_seen(
     assert experiment.trials[TrialId("0009")].late_reports == 4
 
 
-# Where it can't be written.
-
-
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EACCES, errno.EROFS])
-def test_a_folder_that_can_not_be_written_is_read_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
-) -> None:
+def test_a_folder_that_can_not_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int) -> None:
     folder = book_of(tmp_path / "x").save()
     before = sorted(path.name for path in folder.iterdir())
 

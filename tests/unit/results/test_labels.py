@@ -69,9 +69,7 @@ def test_labels_are_changed_at_any_time_and_what_is_left_out_stays(tmp_path: Pat
         ({"notes": "x" * 10_001}, "10,001 characters"),
     ],
 )
-def test_what_is_no_label_is_refused_before_anything_is_done(
-    tmp_path: Path, labels: dict[str, Any], message: str
-) -> None:
+def test_what_is_no_label_is_refused(tmp_path: Path, labels: dict[str, Any], message: str) -> None:
     bench = Bench(tmp_path).step()
     before = len(bench.events())
     calls = (
@@ -87,23 +85,13 @@ def test_what_is_no_label_is_refused_before_anything_is_done(
     assert len(bench.events()) == before
 
 
-# As users see it.
-
-
 def reports(config: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
     return [(1.0, {"loss": config["lr"]})]
 
 
 def tuner_of(name: str, simulated: mqtune.Simulated, **options: Any) -> mqtune.Tuner:
-    return tuner_on(
-        simulated,
-        trainable,
-        {"lr": mqtune.uniform(0, 1)},
-        max_trials=2,
-        name=name,
-        seed=1,
-        run=mqtune.RunOptions(**options),
-    )
+    space, run = {"lr": mqtune.uniform(0, 1)}, mqtune.RunOptions(**options)
+    return tuner_on(simulated, reports, space, max_trials=2, name=name, seed=1, run=run)
 
 
 def run(name: str, **options: Any) -> None:
@@ -112,12 +100,10 @@ def run(name: str, **options: Any) -> None:
     tuner.run()
 
 
-def trainable(config: dict[str, Any]) -> None:
-    """It is named, and never called."""
-
-
 def said(*arguments: str) -> str:
-    result = CliRunner().invoke(group, arguments, env={"COLUMNS": "140", "MQTUNE_BROKER": ""})
+    """Return what a command prints; its error is raised."""
+    environment = {"COLUMNS": "140", "MQTUNE_BROKER": ""}
+    result = CliRunner().invoke(group, arguments, env=environment, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.output
 
@@ -189,12 +175,10 @@ def test_labels_that_can_not_be_and_a_folder_that_is_written_are_refused(mqtune_
         ["label", "simulated", "9", "--tag", "a"],
     ):
         with pytest.raises(ConfigurationError):
-            CliRunner().invoke(group, words, env={"MQTUNE_BROKER": ""}, catch_exceptions=False)
+            said(*words)
     list(copy.go_on())
     with pytest.raises(NameTaken, match="is written in this moment"):
-        CliRunner().invoke(
-            group, ["label", "simulated", "--tag", "a"], env={"MQTUNE_BROKER": ""}, catch_exceptions=False
-        )
+        said("label", "simulated", "--tag", "a")
     copy.close()
 
     assert list(copy.read()) == before
@@ -209,7 +193,7 @@ def test_an_experiment_of_a_broker_is_labelled_there_alone(mqtune_home: Path) ->
     copy.close()
 
     with pytest.raises(ConfigurationError, match="give its broker"):
-        CliRunner().invoke(group, ["label", "theirs", "--tag", "a"], env={"MQTUNE_BROKER": ""}, catch_exceptions=False)
+        said("label", "theirs", "--tag", "a")
 
 
 def test_running_again_keeps_labels_that_are_left_out_and_takes_new_ones(mqtune_home: Path) -> None:

@@ -85,9 +85,6 @@ def old(ended: tuple[Path, Results], mqtune_home: Path) -> Results:
     return Results.load("old")
 
 
-# What counts.
-
-
 def test_trials_count_that_have_ended_with_data(old: Results) -> None:
     found = learnt(WarmStart(["old"]))
 
@@ -144,9 +141,6 @@ def test_pairs_are_completed_trials() -> None:
     assert found == [[{"x": 0.0}, 0.5, 1, "completed"], [{"x": 1.0}, None, 1, "completed"]]
 
 
-# What fits.
-
-
 def test_constants_and_what_is_not_searched_any_more_do_not_matter_and_a_constraint_does(old: Results) -> None:
     space = {"x": mqtune.uniform(-1, 1), "epochs": 27, "twice": mqtune.sample_from(lambda config: 2 * config["x"])}
     found = learnt(WarmStart(["old"]), space=space)
@@ -195,9 +189,6 @@ def test_another_metric_or_mode_is_named_with_both(old: Results, options: Any, t
             learnt(WarmStart([source]), **options)
 
 
-# What is refused.
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -226,7 +217,7 @@ def test_what_can_not_be_meant_is_refused_at_once(arguments: list[Any], text: st
         ("two.db", "two.db has 2 studies: a, b; give one"),
     ],
 )
-def test_a_source_that_is_not_there_is_named(
+def test_a_missing_source_is_named(
     source: str, text: str, old: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -261,9 +252,6 @@ def test_a_scheduler_that_suggests_itself_learns_nothing() -> None:
 
     with pytest.raises(ConfigurationError, match="proposes the configs itself"):
         tuner(WarmStart(["old"]), scheduler=Both())
-
-
-# What becomes of it.
 
 
 def test_a_driver_that_goes_on_needs_no_source_and_suggests_the_same(old: Results, mqtune_home: Path) -> None:

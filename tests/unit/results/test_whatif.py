@@ -39,18 +39,8 @@ def recorded(
     scheduler: Scheduler | None = None, reports: Any = curve, *, name: str = "recorded", **arguments: Any
 ) -> Results:
     """An experiment that has run, simulated, with 12 trials on 4 slots."""
-    life_s = arguments.pop("life_s", None)
-    tuner = tuner_on(
-        mqtune.Simulated(reports, slots=4, life_s=life_s, checkpoints=life_s is None),
-        curve,
-        arguments.pop("space", SPACE),
-        scheduler=scheduler,
-        max_trials=arguments.pop("max_trials", 12),
-        seed=3,
-        name=name,
-        **arguments,
-    )
-    return tuner.run()
+    options = {"scheduler": scheduler, "max_trials": 12, "seed": 3, "name": name, **arguments}
+    return tuner_on(mqtune.Simulated(reports, slots=4), curve, options.pop("space", SPACE), **options).run()
 
 
 @pytest.mark.parametrize(
@@ -90,9 +80,6 @@ def test_a_config_with_nan_has_its_curve() -> None:
     replayed = mqtune.results.Replay(recorded(mqtune.ASHA(MAX_T), space=odd)).run()
 
     assert replayed.verdict == f"100% of the trials' time, and the same best trial, {replayed.original.trial}"
-
-
-# Other conditions.
 
 
 def test_trials_of_one_config_keep_curves_of_their_own() -> None:
@@ -166,9 +153,6 @@ def test_configs_that_change_can_not_be_replayed() -> None:
         left_out.run()
 
 
-# The command.
-
-
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_scheduler_is_written_as_in_a_script(name: str) -> None:
     needed = {"RUSH": "max_t=9, candidates=2", "FIFO": "", "MedianStopping": "", "WilcoxonStopping": ""}
@@ -176,25 +160,13 @@ def test_a_scheduler_is_written_as_in_a_script(name: str) -> None:
     assert type(scheduler_of(f" {name}({needed.get(name, 'max_t=9')}) ")).__name__ == name
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "ASHA(",
-        "PBT()",
-        "mqtune.ASHA(9)",
-        "ASHA(9)(1)",
-        "ASHA(9).bind",
-        "ASHA(max_t=exit(7))",
-        "ASHA(*[9])",
-        "ASHA(**{'max_t': 9})",
-        "__import__('os').abort()",
-        "Tuner(9)",
-        "ASHA(9), ASHA(9)",
-        "[ASHA(9)]",
-        "(" * 500,
-    ],
-)
+NO_SCHEDULERS = """
+    |ASHA(|PBT()|mqtune.ASHA(9)|ASHA(9)(1)|ASHA(9).bind|ASHA(max_t=exit(7))|ASHA(*[9])|ASHA(**{'max_t': 9})|Tuner(9)
+    |__import__('os').abort()|ASHA(9), ASHA(9)|[ASHA(9)]
+"""
+
+
+@pytest.mark.parametrize("text", [*map(str.strip, NO_SCHEDULERS.split("|")), "(" * 500])
 def test_nothing_else_is_a_scheduler(text: str) -> None:
     with pytest.raises(UsageError, match="is not a scheduler; write one such as"):
         scheduler_of(text)
@@ -221,8 +193,6 @@ def test_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
                 assert scheduler_of(line.partition("--scheduler '")[2].partition("'")[0])
     assert len(names["results"]) == 2
 
-
-# Tables of curves.
 
 ROWS: Final = [
     {"lr": 0.1, "net.width": 8, "seconds": 2.0, "loss": 0.5, "note": "a"},

@@ -192,33 +192,22 @@ class Play:
         return likelihood > 0 and self.rng.random() < likelihood
 
     def stage(
-        self,
-        trial: Trial,
-        config: Config | None = None,
-        source: TrialId | None = None,
-        checkpoint: CheckpointId | None = None,
+        self, trial: Trial, config: Config | None = None, source: TrialId | None = None, checkpoint: str | None = None
     ) -> None:
         """Begin an attempt, from a checkpoint if there is one."""
         self.by_hand.discard(trial.id)
         if config is not None:
             trial.config = config
-        start = checkpoint or self.known[source or trial.id].checkpoint
+        start = CheckpointId(checkpoint or self.known[source or trial.id].checkpoint)
         number = len(trial.attempts) + 1
         trial.attempts.append(Attempt(number, 0.0, config=trial.config, checkpoint=start, source=source))
         trial.status = TrialStatus.RUNNING
         trial.decision = None
         trial.checkpoint = start
         self.runs[trial.id] = Run(list(self.states.get(start, [])))
+        came: dict[str, Any] = {"checkpoint": start, "source": source or ""}
         self.events.append(
-            TrialStaged(
-                trial=trial.id,
-                attempt=number,
-                config=trial.config,
-                at=0.0,
-                cursor=START,
-                checkpoint=start,
-                source=source or "",
-            )
+            TrialStaged(trial=trial.id, attempt=number, config=trial.config, at=0.0, cursor=START, **came)
         )
         self.tell("on_stage", trial)
 

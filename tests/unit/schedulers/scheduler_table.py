@@ -42,17 +42,9 @@ class Table:
         for name in map(str, names):
             trial = self.trials.setdefault(name, Trial(TrialId(name), {"lr": 0.5}))
             trial.config = config or trial.config
-            start = self.trials[source or name].checkpoint
-            trial.attempts.append(
-                Attempt(
-                    len(trial.attempts) + 1,
-                    0.0,
-                    config=trial.config,
-                    checkpoint=start,
-                    source=TrialId(source) if source else None,
-                )
-            )
-            trial.checkpoint = start
+            copied, trial.checkpoint = TrialId(source) if source else None, self.trials[source or name].checkpoint
+            number = len(trial.attempts) + 1
+            trial.attempts.append(Attempt(number, 0.0, trial.config, checkpoint=trial.checkpoint, source=copied))
             trial.status = TrialStatus.RUNNING
             self.scheduler.on_stage(trial)
 
@@ -61,8 +53,7 @@ class Table:
         name: str | int,
         now: float,
         loss: Any = None,
-        *,
-        sequence: int | None = None,
+        sequence: int = 0,
         saves: bool | None = None,
         **metrics: Any,
     ) -> Decision:

@@ -36,9 +36,7 @@ def order_at_a_rung(*reports: dict[str, Any], constraints: tuple[str, ...] = ())
     return found
 
 
-def test_who_keeps_to_them_comes_first_then_who_violates_them_by_less_whatever_the_metric_and_last_who_has_diverged() -> (
-    None
-):
+def test_who_keeps_to_them_comes_first_then_who_violates_them_by_less() -> None:
     reports: list[dict[str, Any]] = [
         {"loss": NAN, "latency": 1},
         {"loss": 0.1, "latency": 30},

@@ -24,9 +24,6 @@ def arrive(at: Table, number: int, loss: float, dollars: float) -> None:
     at.pause(number)
 
 
-# The rule, by hand
-
-
 def test_of_cheap_trials_more_are_promoted_than_one_in_the_factor() -> None:
     at = costly()
     arrive(at, 0, 1, 1)
@@ -62,9 +59,6 @@ def test_a_cost_that_no_report_has_is_a_mistake() -> None:
         ConfigurationError, match="report 2 of trial 0 has no number of at least 0 for the cost 'dolars'"
     ):
         at.report(0, 2, 1, dollars=1)
-
-
-# The rule against an oracle
 
 
 @given(

@@ -20,9 +20,6 @@ def hyperband(mode: str = "min", **arguments: Any) -> Any:
     return bound(HyperBand(**{"max_t": 4, "reduction_factor": 2, **arguments}), mode)
 
 
-# Brackets
-
-
 def rounds(max_t: float, factor: float, **arguments: Any) -> list[list[tuple[float, float]]]:
     found = HyperBand(max_t, reduction_factor=factor, **arguments).brackets
     return [[tuple(round_) for round_ in bracket] for bracket in found]
@@ -205,9 +202,7 @@ def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
     checkpoints: bool,
 ) -> None:
     scheduler = hyperband(max_t=9, reduction_factor=factor, brackets=brackets, stop_last_trials=stops)
-
-    game: dict[str, Any] = {"slots": slots, "trials": trials, "rng": rng, "faults": faults, "checkpoints": checkpoints}
-    play = Play(scheduler, partial, keeps_calls=True, **game).run()
+    play = Play(scheduler, partial, slots, trials, rng, faults=faults, checkpoints=checkpoints, keeps_calls=True).run()
 
     Rule(scheduler, factor, "COMPLETE" if stops else "CONTINUE").follow(play)
     play.check_end()

@@ -12,40 +12,29 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 from scheduler_play import Faults, Play, rngs, scattered, some_faults
+from scheduler_table import Table, bound
 
 from mqtune import MedianStopping
-from mqtune.core.trial import CONTINUE, Action, Decision, Metrics, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import CONTINUE, Action, Metrics
 
 NAN, INF = math.nan, math.inf
 
 
-def median(mode: str = "min", **arguments: Any) -> MedianStopping:
-    scheduler = MedianStopping(**{"min_samples": 2, **arguments})
-    scheduler.bind("loss", mode)
-    return scheduler
+def median(mode: str = "min", **arguments: Any) -> Table:
+    return Table(bound(MedianStopping(**{"min_samples": 2, **arguments}), mode))
 
 
-def tell(scheduler: MedianStopping, name: str, now: float, loss: Any = None, **more: Any) -> Decision:
-    """Hand one report over; its sequence number is its time rounded up, unless given."""
-    metrics = {"training_iteration": now} | ({} if loss is None else {"loss": loss}) | more.get("metrics", {})
-    report = Report(TrialId(name), more.get("attempt", 1), more.get("sequence", math.ceil(now)), 0.0, metrics)
-    return scheduler.on_report(Trial(TrialId(name), {}, TrialStatus.RUNNING), report)
-
-
-def course(scheduler: MedianStopping, name: str, *losses: Any) -> str:
+def course(at: Table, name: str, *losses: Any) -> str:
     """Let a trial report these, and return C for each time that it continues and S for each that it stops."""
-    return "".join(
-        "C" if tell(scheduler, name, now, loss) is CONTINUE else "S" for now, loss in enumerate(losses, start=1)
-    )
+    return "".join("C" if at.report(name, now, loss) is CONTINUE else "S" for now, loss in enumerate(losses, start=1))
 
 
-def others(*courses: list[Any], **arguments: Any) -> MedianStopping:
+def others(*courses: list[Any], **arguments: Any) -> Table:
     """A scheduler that has seen others."""
-    scheduler = median(**arguments)
+    at = median(**arguments)
     for number, losses in enumerate(courses):
-        for now, loss in enumerate(losses, start=1):
-            tell(scheduler, f"other{number}", now, loss)
-    return scheduler
+        course(at, f"other{number}", *losses)
+    return at
 
 
 def test_a_trial_whose_best_is_worse_than_the_median_of_the_averages_stops() -> None:
@@ -53,7 +42,7 @@ def test_a_trial_whose_best_is_worse_than_the_median_of_the_averages_stops() -> 
     scheduler = others([4, 2], [6, 6])
 
     assert course(scheduler, "good", 5, 5) == "CS"
-    decision = tell(scheduler, "good", 3, 5)
+    decision = scheduler.report("good", 3, 5)
     assert decision.action is Action.STOP
     assert decision.reason == (
         "the best loss so far, 5, is worse than 4.5, the median of the running averages of 2 others at 2"
@@ -88,36 +77,32 @@ def test_with_another_cut_off_who_is_not_as_good_as_that_share_of_the_others_sto
     assert [course(others(*averages, cutoff=0.75), "t", loss) for loss in (4, 4.1)] == ["C", "S"]
     assert [course(others(*averages, cutoff=0.25, mode="max"), "t", loss) for loss in (4, 3.9)] == ["C", "S"]
     # A tenth of the way from the first to the last of five: 0.4 of the way from 1 to 2.
-    scheduler = others(*averages, cutoff=0.1)
-    tell(scheduler, "t", 1, 1.5)
-    assert tell(scheduler, "t", 1, 1.5).reason == (
+    at = others(*averages, cutoff=0.1)
+    at.report("t", 1, 1.5)
+    assert at.report("t", 1, 1.5).reason == (
         "the best loss so far, 1.5, is worse than 1.4, the 0.1 quantile of the running averages of 5 others at 1"
     )
 
 
 def test_nobody_stops_before_it_has_run_for_so_many_seconds() -> None:
-    scheduler = others([1] * 4, [1] * 4, min_run_s=60)
+    at = others([1] * 4, [1] * 4, min_run_s=60)
 
-    def report(now: int, seconds: Any) -> bool:
-        return tell(scheduler, "t", now, 9, metrics={"time_total_s": seconds}) is CONTINUE
-
-    assert report(1, 59.9)
     # What is no number is not a minute.
-    assert report(2, None)
-    assert report(3, "a minute")
-    assert not report(4, 60)
+    for now, seconds in enumerate((59.9, None, "a minute"), start=1):
+        assert at.report("t", now, 9, time_total_s=seconds) is CONTINUE
+    assert at.report("t", 4, 9, time_total_s=60).action is Action.STOP
     # All the same it counted, at the milestones where it did not stop: the median of 1, 1 and 9 is 1, of 1, 1, 9 and 9 it is 5.
-    tell(scheduler, "u", 1, 9, metrics={"time_total_s": 1})
-    assert tell(scheduler, "v", 1, 5, metrics={"time_total_s": 99}) is CONTINUE
+    at.report("u", 1, 9, time_total_s=1)
+    assert at.report("v", 1, 5, time_total_s=99) is CONTINUE
 
 
 def test_milestones_are_exact() -> None:
-    scheduler = median(interval=0.1, grace_period=0.3)
+    at = median(interval=0.1, grace_period=0.3)
     for name in "ab":
-        tell(scheduler, name, 0.3, 1, sequence=1)
+        at.report(name, 0.3, 1, sequence=1)
 
-    assert tell(scheduler, "t", 0.2, 9, sequence=1) is CONTINUE
-    assert tell(scheduler, "t", 0.30000000000000004, 9, sequence=2).action is Action.STOP
+    assert at.report("t", 0.2, 9, sequence=1) is CONTINUE
+    assert at.report("t", 0.30000000000000004, 9, sequence=2).action is Action.STOP
 
 
 def test_infinities_are_numbers_and_large_numbers_do_not_overflow() -> None:
@@ -135,19 +120,19 @@ def test_infinities_are_numbers_and_large_numbers_do_not_overflow() -> None:
     gone=st.lists(st.integers(0, 39), max_size=5),
 )
 def test_a_quantile_is_interpolated_linearly(numbers: list[int], share: Fraction, gone: list[int]) -> None:
-    scheduler = others(*[[number] for number in numbers], cutoff=float(share), min_samples=1)
+    at = others(*[[number] for number in numbers], cutoff=float(share), min_samples=1)
     left = dict(enumerate(numbers))
     for index in gone:
         if len(left) > 1 and index in left:
             del left[index]
-            scheduler.on_abandon(Trial(TrialId(f"other{index}"), {}))
+            at.abandon(f"other{index}")
 
     ordered, place = sorted(left.values()), (len(left) - 1) * share
     low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
     expected = low + (high - low) * float(place % 1)
-    assert course(scheduler, "better", expected - 1e-3) == "C"
-    scheduler.on_abandon(Trial(TrialId("better"), {}))
-    assert course(scheduler, "worse", expected + 1e-3) == "S"
+    assert course(at, "better", expected - 1e-3) == "C"
+    at.abandon("better")
+    assert course(at, "worse", expected + 1e-3) == "S"
 
 
 def curve(config: dict[str, Any], now: int) -> Metrics | None:
@@ -184,9 +169,8 @@ def test_every_decision_is_the_one_that_the_rule_gives(
     faults: Faults,
     checkpoints: bool,
 ) -> None:
-    scheduler = median(mode, min_samples=samples, interval=interval, grace_period=grace)
-    game: dict[str, Any] = {"slots": slots, "rng": rng, "faults": faults, "checkpoints": checkpoints}
-    play = Play(scheduler, curve, trials=12, keeps_calls=True, **game).run()
+    scheduler = median(mode, min_samples=samples, interval=interval, grace_period=grace).scheduler
+    play = Play(scheduler, curve, slots, 12, rng, faults=faults, checkpoints=checkpoints, keeps_calls=True).run()
 
     #: Of each trial: its values, lower being better, with their times; its latest time; and the milestone that it goes for.
     values: dict[str, list[tuple[int, float]]] = defaultdict(list)

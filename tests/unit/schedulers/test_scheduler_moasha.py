@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any
 
 from hypothesis import example, given, settings, strategies as st
 from scheduler_table import Table
@@ -14,20 +13,6 @@ from mqtune.core.objective import Objective, dominates
 from mqtune.core.trial import CONTINUE, Action, Decision, Point
 
 INF, NAN = math.inf, math.nan
-
-
-def bound(scheduler: mqtune.schedulers.Scheduler) -> Any:
-    """Return a scheduler that minimises the loss and maximises the speed."""
-    scheduler.check_objective(Objective.of(["loss", "speed"], ["min", "max"]))
-    scheduler.bind("loss", "min")
-    return scheduler
-
-
-def moasha(**arguments: Any) -> Table:
-    return Table(bound(mqtune.MOASHA(27, **arguments)))
-
-
-# The rule.
 
 
 def groups_of(points: list[Point]) -> list[list[Point]]:
@@ -85,9 +70,7 @@ values = st.sampled_from([-INF, -2.0, 0.0, 0.5, 1.0, 3.0, 7.0, INF])
 )
 @settings(max_examples=100)
 @example(points=[(-1e308, 1e308), (1e308, -1e308), (0.0, 0.0)], factor=1.5, withdrawn=30)
-def test_a_trial_goes_on_if_it_is_among_the_best_of_the_rule_computed_anew(
-    points: list[Point], factor: float, withdrawn: int
-) -> None:
+def test_a_trial_goes_on_if_it_is_among_the_best(points: list[Point], factor: float, withdrawn: int) -> None:
     names = "abc"[: len(points[0])]
     scheduler = mqtune.MOASHA(27, reduction_factor=factor)
     scheduler.check_objective(Objective.of([*names], "min"))
@@ -105,11 +88,10 @@ def test_a_trial_goes_on_if_it_is_among_the_best_of_the_rule_computed_anew(
             known.remove(point)
 
 
-# Decisions.
-
-
 def test_a_scope_counts_for_each_metric() -> None:
-    at = moasha(grace_period=3, scope="last-2-avg")
+    at = Table(mqtune.MOASHA(27, grace_period=3, scope="last-2-avg"))
+    at.scheduler.check_objective(Objective.of(["loss", "speed"], ["min", "max"]))
+    at.scheduler.bind("loss", "min")
     at.report(0, 1, loss=9, speed=1)
     at.report(0, 2, loss=4, speed=4)
     assert at.report(0, 3, loss=2, speed=2) is CONTINUE

@@ -31,9 +31,6 @@ def climb(at: Any, number: int, *losses: float, since: int = 1) -> None:
     at.pause(number)
 
 
-# The rule, by hand
-
-
 def test_who_is_abandoned_is_in_no_ranking() -> None:
     at = table()
     for number in range(6):
@@ -77,9 +74,6 @@ def test_nan_is_worst_in_both_rankings_and_in_no_noise() -> None:
     assert at.scheduler.current_max_t == 4
 
 
-# Games
-
-
 class Rule:
     """Where the top rung is, by the rule as the docstring states it, from plain lists."""
 
@@ -109,15 +103,12 @@ class Rule:
         gaps = []
         for one, other in itertools.combinations(names, 2):
             times = range(1, level + 1)
-            order = "".join("+" if self.curves[one][t] < self.curves[other][t] else "-" for t in times)
-            if "+-+" in "".join(key for key, _ in itertools.groupby(order)) or "-+-" in "".join(
-                key for key, _ in itertools.groupby(order)
-            ):
+            order = ["+" if self.curves[one][t] < self.curves[other][t] else "-" for t in times]
+            if sum(1 for _ in itertools.groupby(order)) >= 3:
                 gaps.append(abs(self.curves[one][level] - self.curves[other][level]))
         if gaps:
-            self.epsilon = statistics.quantiles(
-                [*gaps, *gaps[:1]] if len(gaps) == 1 else gaps, n=10, method="inclusive"
-            )[8]
+            gaps += gaps if len(gaps) == 1 else []
+            self.epsilon = statistics.quantiles(gaps, n=10, method="inclusive")[8]
         below = int(self.levels[self.top - 1])
         pairs = zip(self.ranking(self.top, names), self.ranking(self.top - 1, names), strict=True)
         return any(abs(self.curves[a][below] - self.curves[b][below]) > self.epsilon + 1e-9 for a, b in pairs)

@@ -9,41 +9,17 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from scheduler_play import Faults, Play, rngs, scattered, some_faults
+from population_table import MUTATIONS, curve, pbt, population, starting
+from scheduler_play import Faults, Play, rngs, some_faults
 from scheduler_table import Table, bound
 
 from mqtune import PBT, Space, choice, lograndint, normal, qlograndint, qrandint, qrandn, quniform, randint, uniform
 from mqtune.core.errors import ConfigurationError, SpaceError
 from mqtune.core.events import START as BEGINNING, CheckpointSaved, Reports, TrialStaged
-from mqtune.core.trial import CONTINUE, Action, CheckpointId, Config, Metrics, Report, SavedCheckpoint, TrialId
+from mqtune.core.trial import CONTINUE, Action, CheckpointId, Config, Report, SavedCheckpoint, TrialId
 from mqtune.schedulers import Exploration, PBTReplay, PolicyStep, Release, policy_of
 
 NAN = math.nan
-
-
-def pbt(mode: str = "min", interval: float = 2, **arguments: Any) -> PBT:
-    scheduler: PBT = bound(PBT(interval, **{"hyperparam_mutations": {"lr": uniform(0, 1)}, **arguments}), mode)
-    return scheduler
-
-
-def population(mode: str = "min", interval: float = 2, **arguments: Any) -> Table:
-    """A table whose reports save checkpoints."""
-    return Table(pbt(mode, interval, **arguments), saves=True)
-
-
-def curve(config: Config, now: int) -> Metrics | None:
-    value = scattered(int(config["lr"] * 1e6), now, values=9)
-    return None if now > 12 else {} if value == 8 else {"loss": math.nan if value == 7 else value}
-
-
-def starting(number: int) -> Config:
-    return {"lr": (number % 10) / 10, "deep": {"layers": 1 + number % 4}}
-
-
-MUTATIONS = {"lr": uniform(0, 1), "deep": {"layers": randint(1, 8)}}
-
-
-# The rule, by hand
 
 
 def test_where_nobody_knows_how_far_a_checkpoint_is_the_first_report_only_shows_it() -> None:
@@ -60,9 +36,6 @@ def test_where_nobody_knows_how_far_a_checkpoint_is_the_first_report_only_shows_
     assert table.report("b", 8, 9, sequence=1) is CONTINUE
     assert table.report("b", 9, 9, sequence=2) is CONTINUE
     assert table.report("b", 10, 9, sequence=3).action is Action.PAUSE
-
-
-# Exploring
 
 
 def explored(domain: Any, value: Any, seed: int = 0, **arguments: Any) -> Any:
@@ -92,9 +65,7 @@ def explored(domain: Any, value: Any, seed: int = 0, **arguments: Any) -> Any:
         ((True, False), True, (True, False)),
     ],
 )
-def test_a_value_moves_to_one_near_it_and_stays_in_its_domain(
-    domain: Any, value: Any, expected: tuple[Any, Any]
-) -> None:
+def test_a_value_moves_to_one_near_it_in_its_domain(domain: Any, value: Any, expected: tuple[Any, Any]) -> None:
     found = [explored(domain, value, seed) for seed in range(40)]
 
     for result in found:
@@ -118,9 +89,9 @@ def test_what_is_not_named_stays_and_what_is_missing_is_left_out() -> None:
     )
     config = {"deep": {"x": 5, "other": 7}, "flat": 3, "list": [1]}
 
-    found = exploration(config, random.Random(0))
-
-    assert found in ({"deep": {"x": x, "other": 7}, "flat": 3, "list": [1]} for x in (1, 2))
+    assert exploration(config, random.Random(0)) in (
+        {"deep": {"x": x, "other": 7}, "flat": 3, "list": [1]} for x in (1, 2)
+    )
     assert config == {"deep": {"x": 5, "other": 7}, "flat": 3, "list": [1]}
 
 
@@ -161,9 +132,6 @@ def test_a_function_that_fails_is_named(explore: Callable[[Config], Any], messag
         table.report("b", 2, 2)
 
 
-# Arguments
-
-
 def test_what_is_explored_meets_the_constraint_or_stays_as_it_was() -> None:
     exploration = Exploration({"x": uniform(0, 1)}, resample_probability=0, factors=[0.5, 1.2], explore=None)
     exploration.check_space(Space({"x": uniform(0, 1)}, constraint=lambda config: config["x"] > 0.45))
@@ -184,9 +152,6 @@ def test_what_the_entries_of_a_choice_have_of_their_own_may_change() -> None:
         ConfigurationError, match=r"'opt/beta', which is not in the space; that has 'opt', 'opt/name', 'opt/lr'"
     ):
         PBT(2, {"opt": {"beta": uniform(0, 1)}}).check_space(space)
-
-
-# Policies
 
 
 def staged(trial: str, attempt: int, config: Config, checkpoint: str = "") -> TrialStaged:
@@ -222,9 +187,7 @@ def test_a_policy_leads_through_the_trials_that_were_copied_and_begins_anew_from
     assert policy_of([*JOURNAL, staged("a", 3, {"lr": 4})], "a") == [PolicyStep(0, {"lr": 4}, TrialId("a"))]
     # A resume with the same config is no step.
     assert policy_of(JOURNAL, "b") == [PolicyStep(0, {"lr": 1}, TrialId("a")), PolicyStep(4, {"lr": 1.2}, TrialId("b"))]
-
-
-def test_a_step_that_trained_nothing_is_left_out() -> None:
+    # A step that trained nothing is none either.
     again = [*JOURNAL, staged("b", 4, {"lr": 9}, "a4"), staged("c", 1, {"lr": 7}, "b3")]
 
     assert policy_of(again, "b") == [PolicyStep(0, {"lr": 1}, TrialId("a")), PolicyStep(4, {"lr": 9}, TrialId("b"))]
@@ -252,39 +215,26 @@ def expanded(policy: list[PolicyStep], length: int) -> list[Config]:
 
 @given(rng=rngs, slots=st.integers(2, 6), faults=some_faults)
 @settings(max_examples=60)
-def test_a_policy_is_what_trained_the_trial_and_its_replay_trains_the_same(
-    rng: random.Random, slots: int, faults: Faults
-) -> None:
-    play = Play(
-        pbt(hyperparam_mutations=MUTATIONS, quantile_fraction=0.5),
-        curve,
-        slots=slots,
-        trials=slots,
-        rng=rng,
-        configs=starting,
-        faults=faults,
-    ).run()
+def test_a_policy_and_its_replay_train_the_same(rng: random.Random, slots: int, faults: Faults) -> None:
+    scheduler = pbt(hyperparam_mutations=MUTATIONS, quantile_fraction=0.5)
+    play = Play(scheduler, curve, slots, slots, rng, starting, faults).run()
 
     for name, history in play.histories.items():
         policy = policy_of(play.events, name)
         assert expanded(policy, len(history)) == history
         if play.statuses[name] == "COMPLETED":
-            replay = PBTReplay(policy)
-            replay.bind("loss", "min")
-            again = Play(replay, curve, slots=2, trials=2, rng=rng, configs=lambda number, r=replay: r.config).run()  # type: ignore[misc]
+            begins = policy[0].config
+            again = Play(
+                replay(policy), curve, slots=2, trials=2, rng=rng, configs=lambda _, begins=begins: begins
+            ).run()  # type: ignore[misc]
             assert list(again.histories.values()) == [history, history]
-
-
-# Replays
 
 
 POLICY = [PolicyStep(0, {"lr": 1}), PolicyStep(4, {"lr": 2}), PolicyStep(6, {"lr": 3})]
 
 
 def replay(policy: list[PolicyStep] = POLICY) -> PBTReplay:
-    scheduler = PBTReplay(policy)
-    scheduler.bind("loss", "min")
-    return scheduler
+    return bound(PBTReplay(policy))  # type: ignore[no-any-return]
 
 
 def test_a_report_that_skips_steps_leads_to_the_highest_and_without_a_checkpoint_to_none() -> None:

@@ -16,8 +16,6 @@ from scheduler_play import Faults, Play, rngs, some_faults
 from mqtune.core.trial import Attempt, Config, Metrics, trial_of
 from mqtune.schedulers import Choice, Resume
 
-# The rules, against games
-
 
 @dataclass
 class Member:
@@ -299,9 +297,8 @@ def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
 ) -> None:
     size = size or 4 if synchronous else size
     scheduler = pbt(population_size=size, synchronous=synchronous, quantile_fraction=fraction, grace_period=grace)
-    game = {"slots": slots, "trials": trials, "rng": rng, "faults": faults, "checkpoints": checkpoints}
 
-    play = Play(scheduler, curve, configs=starting, keeps_calls=True, **game).run()  # type: ignore[arg-type]
+    play = Play(scheduler, curve, slots, trials, rng, starting, faults, checkpoints, keeps_calls=True).run()
 
     (Generations if synchronous else Turns)(size, fraction, grace).follow(play)
     play.check_end()

@@ -132,9 +132,7 @@ def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
     rng: random.Random, slots: int, trials: int, factor: int, stops: bool, faults: Faults, checkpoints: bool
 ) -> None:
     scheduler = promotion(reduction_factor=factor, stop_last_trials=stops)
-
-    game: dict[str, Any] = {"slots": slots, "trials": trials, "rng": rng, "faults": faults, "checkpoints": checkpoints}
-    play = Play(scheduler, partial, keeps_calls=True, **game).run()
+    play = Play(scheduler, partial, slots, trials, rng, faults=faults, checkpoints=checkpoints, keeps_calls=True).run()
 
     Rule(scheduler, factor, "COMPLETE" if stops else "CONTINUE").follow(play)
     play.check_end()

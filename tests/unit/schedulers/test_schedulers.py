@@ -44,9 +44,6 @@ def tell(
     return scheduler.on_report(trial(name), Report(TrialId(name), attempt, sequence, 0.0, metrics))
 
 
-# Rungs
-
-
 @pytest.mark.parametrize(
     ("max_t", "grace_period", "factor", "levels"),
     [
@@ -70,9 +67,6 @@ def test_rungs_are_exact_and_end_at_max_t(
     assert list(scheduler.rung_levels) == levels
 
 
-# Reports that are not like the others
-
-
 def test_numpy_numbers_are_numbers() -> None:
     numpy = pytest.importorskip("numpy")
     scheduler = asha("max", max_t=numpy.int64(9), reduction_factor=numpy.float32(3))
@@ -91,9 +85,6 @@ def test_a_time_that_is_no_number_is_refused_by_name_and_value(value: Any) -> No
     tell(scheduler, "t", 3, 1, epoch=1)
     with pytest.raises(ConfigurationError, match=r"report 4 of trial t .*epoch"):
         tell(scheduler, "t", 4, 1, epoch=value)
-
-
-def test_a_time_that_is_missing_names_what_there_is() -> None:
     with pytest.raises(ConfigurationError, match="lacks the time_attr 'epochs'; it has 'epoch', 'loss'"):
         tell(asha(time_attr="epochs"), "t", 1, 1, epoch=1)
 
@@ -113,8 +104,6 @@ def test_a_metric_that_is_no_number_is_refused_by_name_and_value(value: Any) -> 
     with pytest.raises(ConfigurationError, match=r"report 1 of trial t has loss=.* which is not a number"):
         tell(asha(), "t", 1, value)
 
-
-# The rule against an oracle that recomputes it from full lists
 
 scores = st.one_of(st.sampled_from([0.0, 1.0, 2.0, 3.0, NAN, INF, -INF]), st.floats(), st.integers(-(2**63), 2**63))
 
@@ -224,32 +213,10 @@ def test_no_late_report_counts_after_a_trial_completed_without_the_metric(make: 
     assert isinstance(table.choose(), Start)
 
 
-# Cost
-
-
 def test_asha_decides_nothing_before_it_is_bound() -> None:
     with pytest.raises(ConfigurationError, match=r"call bind\(metric, mode\) first"):
         tell(ASHA(27), "t", 1, 1)
 
-
-def test_pasha_has_who_is_abandoned_in_no_ranking() -> None:
-    table = Table(bound(PASHA(16, reduction_factor=2)))
-
-    def climb(number: int, now: int, loss: float) -> None:
-        table.stage(number)
-        assert table.report(number, now, loss).action is Action.PAUSE
-        table.pause(number)
-
-    for number in range(6):
-        climb(number, 1, number)
-    climb(0, 2, 5)
-    table.abandon(0)
-    climb(1, 2, 4)
-
-    assert table.scheduler.current_max_t == 2
-
-
-# Cost
 
 KINDS: dict[str, Callable[[], Scheduler]] = {
     "asha": lambda: counted(ASHA, 27),

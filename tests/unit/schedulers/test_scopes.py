@@ -48,9 +48,6 @@ def test_after_each_report_a_trial_is_ranked_by_what_the_scope_says(scope: str, 
         assert ranked == pytest.approx(expected, nan_ok=True)
 
 
-# Results.
-
-
 def test_a_nan_among_the_last_values_counts_and_late_reports_do_not(tmp_path: Path) -> None:
     book = Book(tmp_path / "diverged")
     book.run("0001", 1.0, NAN)

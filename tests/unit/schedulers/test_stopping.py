@@ -65,9 +65,6 @@ def experiment(mode: Any = "min", **counts: int) -> Experiment:
     return made
 
 
-# The reports at which a rule ends a trial.
-
-
 @pytest.mark.parametrize(
     ("rule", "mode", "losses", "reasons"),
     [
@@ -101,9 +98,7 @@ def experiment(mode: Any = "min", **counts: int) -> Experiment:
         (MaximumIteration(2) & {"loss": 0.1}, "min", [0.05, 0.5, 0.1], ["", "", "reached iteration 2 and loss=0.1 reached 0.1"]),
     ],
 )  # fmt: skip
-def test_a_rule_ends_a_trial_at_these_reports_and_says_why(
-    rule: Any, mode: str, losses: list[Any], reasons: list[str]
-) -> None:
+def test_a_rule_ends_a_trial_at_these_reports(rule: Any, mode: str, losses: list[Any], reasons: list[str]) -> None:
     run = Run(bound(rule, mode))
 
     found = [run.report(**loss) if isinstance(loss, dict) else run.report(loss) for loss in losses]
@@ -127,16 +122,11 @@ def test_a_rule_ends_a_trial_at_these_reports_and_says_why(
         (TrialDiverged() | MaximumIteration(3), [0.5, NAN, 0.5], False),
     ],
 )
-def test_a_trial_is_given_up_where_the_rule_that_ends_it_gives_it_up(
-    rule: StopRule, losses: list[float], *, given_up: bool
-) -> None:
+def test_a_trial_is_given_up_where_its_rule_says_so(rule: StopRule, losses: list[float], *, given_up: bool) -> None:
     run = Run(bound(rule))
 
     assert [run.report(loss) for loss in losses][-1]
     assert rule.gives_up is given_up
-
-
-# A dict of bounds.
 
 
 @pytest.mark.parametrize(
@@ -198,9 +188,6 @@ def test_a_value_that_is_no_number_is_passed_over(value: Any) -> None:
     assert MaximumIteration(1).stops_trial(Trial(TrialId("0001"), {}), Report(TrialId("0001"), 1, 1, 0.0, {}))
 
 
-# A function.
-
-
 def test_a_function_is_asked_with_the_trial_and_its_report() -> None:
     run = Run(bound(lambda trial, report: trial.id == "0002" and report.metrics["loss"] > 1))
 
@@ -220,14 +207,11 @@ async def later(trial: Trial, report: Report) -> bool:
     return True
 
 
-# A plateau of a trial.
-
-
 @pytest.mark.parametrize(
     ("checkpoint", "source", "stops"),
     [("p-0001-1-1", None, True), ("p-0001-1-1", "0001", True), ("", None, False), ("p-0009-1-1", "0009", False)],
 )
-def test_a_later_attempt_goes_on_with_the_values_only_from_the_trials_own_checkpoint(
+def test_a_later_attempt_keeps_the_values_of_its_own_checkpoint(
     checkpoint: str, source: TrialId | None, stops: bool
 ) -> None:
     rule = bound(TrialPlateau(num_results=2, grace_period=0))
@@ -237,9 +221,6 @@ def test_a_later_attempt_goes_on_with_the_values_only_from_the_trials_own_checkp
 
     assert bool(rule.stops_trial(again, Report(TrialId("0001"), 2, 1, T0, {"loss": 1.0}))) is stops
     assert rule.stops_trial(again, Report(TrialId("0001"), 2, 2, T0, {"loss": 1.0}))
-
-
-# The experiment.
 
 
 @pytest.mark.parametrize(
@@ -253,9 +234,7 @@ def test_a_later_attempt_goes_on_with_the_values_only_from_the_trials_own_checkp
         (TrialsEnded(3), {"FAILED": 2, "RUNNING": 9, "PAUSED": 9}, {"COMPLETED": 1, "EARLY_STOPPED": 1, "ABANDONED": 1}),
     ],
 )  # fmt: skip
-def test_an_experiment_stops_at_exactly_the_number_of_trials(
-    rule: StopRule, below: dict[str, int], at: dict[str, int]
-) -> None:
+def test_an_experiment_stops_at_the_number_of_trials(rule: StopRule, below: dict[str, int], at: dict[str, int]) -> None:
     assert rule.stops_experiment(experiment(**below), T0) == ""
     assert rule.stops_experiment(experiment(**at), T0).split(" and ")[-1].startswith("3 trials have ")
 
@@ -318,9 +297,6 @@ def test_a_plateau_of_another_metric_needs_a_mode_and_that_of_the_experiments_no
     assert run.rule.stops_experiment(experiment(), T0)
 
 
-# Combinations.
-
-
 def test_dicts_and_functions_combine_from_either_side() -> None:
     for rule in (
         {"loss": 0.1} | MaximumIteration(9),
@@ -342,9 +318,6 @@ def test_a_rule_stands_in_one_place() -> None:
     rule = TrialPlateau()
     with pytest.raises(ConfigurationError, match="make another one"):
         bound(rule | rule)
-
-
-# What a user gives.
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,7 @@ def wait_for(searcher: BackgroundSearcher, gated: Gated, number: int) -> Trial:
     return stage(searcher, number)
 
 
-def test_as_many_configs_are_worked_out_ahead_as_slots_have_become_free_together(
-    slow: tuple[BackgroundSearcher, Gated],
-) -> None:
+def test_as_many_configs_are_worked_out_ahead_as_slots_were_free(slow: tuple[BackgroundSearcher, Gated]) -> None:
     searcher, gated = slow
     for number in (1, 2, 3):
         wait_for(searcher, gated, number)

@@ -123,8 +123,6 @@ def test_a_domain_that_makes_no_sense_is_refused_by_name_and_value(make: Callabl
     assert isinstance(refused.value, ConfigurationError | ValueError)
 
 
-# Domains as models know them.
-
 MODELLED: dict[str, tuple[Domain, Kind]] = {
     **{name: (DOMAINS[name], Kind.INTERVAL) for name in ("uniform", "loguniform", "reverseloguniform", "normal")},
     **{name: (DOMAINS[name], Kind.STEPS) for name in ("quniform", "lograndint")},

@@ -7,7 +7,8 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
+from simulation import tuner_on
 
 import mqtune
 from mqtune import Space
@@ -16,16 +17,10 @@ from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStat
 from mqtune.search import Searcher
 
 NAN = math.nan
-COMPLETED, FAILED, STOPPED, ABANDONED = (
-    TrialStatus.COMPLETED,
-    TrialStatus.FAILED,
-    TrialStatus.EARLY_STOPPED,
-    TrialStatus.ABANDONED,
-)
+COMPLETED, STOPPED, FAILED, ABANDONED = list(TrialStatus)[4:]
 #: A constraint sees the first seed where the other searcher asks it.
-SPACE = Space(
-    {"x": mqtune.randint(1, 1000), "seed": mqtune.choice([7, 8, 9]), "twice": mqtune.sample_from(lambda c: 2 * c["x"])}
-)
+PLAIN = {"x": mqtune.randint(1, 1000), "twice": mqtune.sample_from(lambda c: 2 * c["x"])}
+SPACE = Space({"seed": mqtune.choice([7, 8, 9]), **PLAIN})
 
 
 class Noting(mqtune.RandomSearcher):
@@ -96,12 +91,7 @@ class Story:
 
 
 def noting() -> Story:
-    return Story(
-        Noting(Space({"x": mqtune.randint(1, 1000), "seed": 7, "twice": mqtune.sample_from(lambda c: 2 * c["x"])}))
-    )
-
-
-# What is tried, and told.
+    return Story(Noting(Space({"seed": 7, **PLAIN})))
 
 
 def test_each_config_is_tried_with_each_value_and_the_mean_is_told_once() -> None:
@@ -178,7 +168,15 @@ steps = st.lists(
 )
 
 
+#: A repetition that somebody has added, and abandoned, before it was suggested.
+ADDED = [
+    ("begin", 0, COMPLETED), ("begin", 0, COMPLETED), ("add", 8, COMPLETED), ("end", 0, COMPLETED), ("end", 1, ABANDONED),
+    ("begin", 0, COMPLETED), ("end", 0, COMPLETED),
+]  # fmt: skip
+
+
 @given(steps=steps)
+@example(steps=ADDED)
 @settings(max_examples=150)
 def test_a_resumed_driver_is_suggested_what_the_first_would_have_been(steps: list[Any]) -> None:
     live, resumed = noting(), noting()
@@ -189,11 +187,7 @@ def test_a_resumed_driver_is_suggested_what_the_first_would_have_been(steps: lis
         elif step == "add":
             for story in (live, resumed):
                 # Often one that was suggested, or is going to be.
-                added = (
-                    live.trials[0].config
-                    if live.trials and number > 5
-                    else {"x": 5, "seed": 7 + number % 3, "twice": 10}
-                )
+                added = live.trials[0].config if live.trials and number > 5 else {"x": 5, "twice": 10}
                 story.begin(adds={**added, "seed": 7 + number % 3})
         elif under_way := [each.id for each in live.trials if not each.status.is_terminal]:
             chosen = under_way[number % len(under_way)]
@@ -202,13 +196,6 @@ def test_a_resumed_driver_is_suggested_what_the_first_would_have_been(steps: lis
 
     assert live.told == resumed.told
     assert [live.begin().config for _ in range(4)] == [resumed.begin().config for _ in range(4)]
-
-
-# What is refused.
-
-
-def one_of(key: str, **entries: Any) -> None:
-    mqtune.Repeater(key).check_space(Space({"x": mqtune.uniform(0, 1), **entries}))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +211,7 @@ def one_of(key: str, **entries: Any) -> None:
 )
 def test_an_entry_whose_values_can_not_be_counted_is_refused(key: str, entries: dict[str, Any], error: str) -> None:
     with pytest.raises(SpaceError, match=error):
-        one_of(key, **entries)
+        mqtune.Repeater(key).check_space(Space({"x": mqtune.uniform(0, 1), **entries}))
 
 
 def test_bad_arguments_and_another_experiments_searcher_are_refused() -> None:
@@ -257,9 +244,6 @@ def test_a_scheduler_that_ends_trials_early_is_refused_when_the_tuner_is_made(ar
         mqtune.Tuner(curve, space, metric="loss", mode="min", searcher=searcher, scheduler=mqtune.ASHA(9))
 
 
-# Experiments.
-
-
 def curve(config: Config) -> Any:
     if config["x"] == 2 and config["data"]["seed"] == 3:
         yield 1.0, RuntimeError("failed as planned")
@@ -269,15 +253,7 @@ def curve(config: Config) -> Any:
 
 def test_results_show_the_means_the_best_first() -> None:
     space = {"x": mqtune.grid_search([3, 2, 1]), "data": {"seed": mqtune.choice([1, 2, 3])}}
-    results = mqtune.Tuner(
-        curve,
-        space,
-        metric="loss",
-        mode="min",
-        searcher=mqtune.Repeater("data/seed"),
-        backend=mqtune.Simulated(curve),
-        run=mqtune.RunOptions(progress=False),
-    ).run()
+    results = tuner_on(mqtune.Simulated(curve), curve, space, searcher=mqtune.Repeater("data/seed")).run()
 
     found = results.repeated()
 

@@ -53,9 +53,6 @@ def grid() -> Space:
     return Space({"a": grid_search([1, 2]), "x": uniform(0, 1), "b": grid_search(["p", "q", "r"])})
 
 
-# Random search
-
-
 @pytest.mark.parametrize(
     "definition",
     [
@@ -70,9 +67,7 @@ def grid() -> Space:
     ids=["nested", "log", "uneven", "computed", "all types", "constant", "empty"],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_a_small_finite_space_is_proposed_without_repeats_and_then_all_over(
-    definition: dict[str, Any], seed: int
-) -> None:
+def test_a_small_finite_space_is_proposed_without_repeats(definition: dict[str, Any], seed: int) -> None:
     space = Space(definition)
     assert space.size is not None
     searcher = RandomSearcher(space, seed)
@@ -90,9 +85,6 @@ def test_what_sampling_hardly_ever_finds_comes_in_an_order_of_its_own_for_each_s
     assert len(orders) == 5
 
 
-# Constraints
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_small_space_with_a_constraint_is_covered_without_repeats_and_then_all_over(seed: int) -> None:
     space = Space({"a": randint(1, 30), "b": randint(1, 30)}, constraint=lambda config: config["a"] * config["b"] == 24)
@@ -101,9 +93,6 @@ def test_a_small_space_with_a_constraint_is_covered_without_repeats_and_then_all
     passes = [take(searcher, 8) for _ in range(3)]
 
     assert [{config["a"] for config in configs} for configs in passes] == [{1, 2, 3, 4, 6, 8, 12, 24}] * 3
-
-
-# Points first
 
 
 @patient
@@ -132,9 +121,6 @@ def test_a_finite_space_is_covered_whatever_is_avoided(points: list[int], late: 
 def test_a_bad_point_is_refused_at_once_by_index_key_and_value(space: Space, points: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         PointsFirst(points, RandomSearcher(space), space=space)
-
-
-# Journals that were begun with other configs
 
 
 @patient
@@ -167,9 +153,6 @@ def test_any_whole_number_is_a_seed(seed: int, space: Space) -> None:
     assert take(RandomSearcher(space, seed), 2) != take(RandomSearcher(space, seed + 1), 2)
 
 
-# Arguments
-
-
 @pytest.mark.parametrize(
     "make", [RandomSearcher, GridSearcher, lambda space, seed=0: PointsFirst([], "random", space=space, seed=seed)]
 )
@@ -180,9 +163,6 @@ def test_a_searcher_refuses_a_space_or_a_seed_that_is_none(make: Any, grid: Spac
         make(grid, 1.5)
     with pytest.raises(ConfigurationError, match="no grid_search entry; give one, or use RandomSearcher"):
         GridSearcher(Space({"x": 1}))
-
-
-# Names
 
 
 def test_points_come_before_the_configs_of_a_searcher_that_is_named_as_a_tuner_names_it() -> None:

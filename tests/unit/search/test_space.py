@@ -41,18 +41,11 @@ from mqtune.search import Domain, space_of
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
-def samples(domain: Domain, count: int = 300, seed: int = 0) -> list[Any]:
+def samples(domain: Domain) -> list[Any]:
     """Return what a space with this one domain samples."""
-    rng = random.Random(seed)
-    space = Space({"x": domain})
-    return [space.sample(rng)["x"] for _ in range(count)]
+    rng, space = random.Random(0), Space({"x": domain})
+    return [space.sample(rng)["x"] for _ in range(300)]
 
-
-class Color(enum.IntEnum):
-    RED = 3
-
-
-# Domains: properties over all bounds
 
 seeds = st.integers(0, 2**32)
 
@@ -105,9 +98,7 @@ definitions = st.recursive(
 
 @patient
 @given(definition=definitions, seed=seeds)
-def test_what_is_sampled_or_drawn_at_once_passes_its_spaces_check_and_survives_the_wire(
-    definition: dict[str, Any], seed: int
-) -> None:
+def test_what_is_sampled_passes_its_spaces_check_and_travels(definition: dict[str, Any], seed: int) -> None:
     space = Space(definition)
     point = next(space.grid_points())
     drawn, again = space.draws(np.random.default_rng(seed)), space.draws(np.random.default_rng(seed))
@@ -129,9 +120,7 @@ shares = st.one_of(st.just(0.0), st.just(1 - 2**-53), st.floats(0, 1, exclude_ma
 @given(
     low=st.integers(-(2**63), 2**64 - 2), width=st.integers(1, 2**65), q=st.integers(1, 2**65), share=shares, seed=seeds
 )
-def test_whole_numbers_lie_within_their_bounds_and_on_their_grid(
-    low: int, width: int, q: int, share: float, seed: int
-) -> None:
+def test_whole_numbers_lie_in_their_bounds_on_their_grid(low: int, width: int, q: int, share: float, seed: int) -> None:
     high = low + width
     assume(high < 2**64 and q <= width)
 
@@ -154,13 +143,10 @@ def test_a_float_at_a_share_is_within_its_bounds_however_far_apart(low: float, h
 
 
 def test_naming_a_space_does_not_import_numpy() -> None:
-    """A trial's module may name one, and its process must not wait for what it doesn't use."""
+    # A trial's module may name one, and its process must not wait for what it doesn't use.
     code = "import sys, mqtune.search.space; mqtune.uniform(0, 1), mqtune.search.Searcher, mqtune.ASHA; sys.exit('numpy' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-# Domains: how the values are spread
 
 
 def test_both_bounds_of_every_integer_domain_are_included() -> None:
@@ -173,32 +159,15 @@ def test_both_bounds_of_every_integer_domain_are_included() -> None:
     assert set(samples(qrandint(1, 10, 4))) == {4, 8}
 
 
-# Values: what a config may hold
-
-
 def test_values_become_what_a_message_carries() -> None:
-    numpy = pytest.importorskip("numpy")
-    value = {
-        "tuple": (1, (2,)),
-        "numpy": [numpy.float32(0.5), numpy.int64(7), numpy.bool_(True), numpy.array(1.5), numpy.str_("s")],
-        "enum": Color.RED,
-        "bytes": b"\x00",
-        "none": None,
-        "limits": [-(2**63), 2**64 - 1, math.inf],
-    }
+    color = enum.IntEnum("Color", {"RED": 3})
+    as_they_are = {"bytes": b"\x00", "none": None, "limits": [-(2**63), 2**64 - 1, math.inf]}
+    numbers = [np.float32(0.5), np.int64(7), np.bool_(True), np.array(1.5), np.str_("s"), color(3)]
 
-    plain = Space({"x": value}).sample(random.Random(0))["x"]
+    plain = Space({"x": {"tuple": (1, (2,)), "numbers": numbers, **as_they_are}}).sample(random.Random(0))["x"]
 
-    assert plain == {
-        "tuple": [1, [2]],
-        "numpy": [0.5, 7, True, 1.5, "s"],
-        "enum": 3,
-        "bytes": b"\x00",
-        "none": None,
-        "limits": [-(2**63), 2**64 - 1, math.inf],
-    }
-    assert [type(item) for item in plain["numpy"]] == [float, int, bool, float, str]
-    assert type(plain["enum"]) is int
+    assert plain == {"tuple": [1, [2]], "numbers": [0.5, 7, True, 1.5, "s", 3], **as_they_are}
+    assert [type(item) for item in plain["numbers"]] == [float, int, bool, float, str, int]
 
 
 @pytest.mark.parametrize(
@@ -239,9 +208,6 @@ def test_a_key_that_is_no_name_is_refused(key: Any) -> None:
         Space({"outer": {key: 1}})
 
 
-# Spaces
-
-
 def test_configs_share_nothing_with_each_other_nor_with_the_space() -> None:
     layers = [1, 2]
     definition = {
@@ -273,9 +239,6 @@ def test_configs_share_nothing_with_each_other_nor_with_the_space() -> None:
     assert conditional.sample(random.Random(0))["a"]["x"] == [1]
 
 
-# sample_from
-
-
 def test_sample_from_values_that_need_each_other_are_refused_with_their_circle() -> None:
     with pytest.raises(SpaceError, match="need each other: a needs b/c needs a"):
         Space({"a": sample_from(lambda c: c["b"]["c"]), "b": {"c": sample_from(lambda c: c["a"])}})
@@ -305,13 +268,8 @@ def test_a_function_for_ray_tune_reads_the_config_as_there() -> None:
     config = space.sample(random.Random(0))
 
     assert (config["twice"], config["depth"]) == (16, 11)
-    with pytest.raises(
-        SpaceError, match=r"x: its sample_from function raised AttributeError: widht \(there are x, width\)"
-    ):
+    with pytest.raises(SpaceError, match=r"x: .* raised AttributeError: widht \(there are x, width\)"):
         Space({"x": sample_from(lambda spec: spec.config.widht), "width": 8})
-
-
-# Points
 
 
 @pytest.fixture
@@ -359,8 +317,6 @@ def test_true_and_one_are_different_choices_and_nan_is_found() -> None:
     assert math.isnan(space.complete({"x": math.nan}, random.Random(0))["x"])
 
 
-# Conditions, and domains in lists
-
 OPTIMIZERS = [
     {"name": "adam", "lr": loguniform(1e-5, 1e-1), "betas": [uniform(0.8, 1), 0.999]},
     {"name": "sgd", "momentum": uniform(0, 1), "nesterov": choice([None, {"damping": quniform(0, 1, 0.5)}])},
@@ -390,9 +346,7 @@ conditionals = st.recursive(
 
 @patient
 @given(definition=st.dictionaries(keys, conditionals, max_size=3), seed=seeds)
-def test_any_nesting_of_choices_lists_and_dicts_can_be_sampled_matched_and_described(
-    definition: dict[str, Any], seed: int
-) -> None:
+def test_any_nesting_can_be_sampled_matched_and_described(definition: dict[str, Any], seed: int) -> None:
     space = Space(definition)
     again = space_of(msgpack.unpackb(msgpack.packb(space.describe())))
     drawn = space.draws(np.random.default_rng(seed))
@@ -403,9 +357,8 @@ def test_any_nesting_of_choices_lists_and_dicts_can_be_sampled_matched_and_descr
         assert space.complete(config, random.Random(0)) == config
         assert space.changed(config, config, random.Random(0)) == config
         assert space.config(space.values(config)) == config
-        assert (
-            space.config_of({path: space.values(config)[path] for path in space.walk(space.values(config))}) == config
-        )
+        values = space.values(config)
+        assert space.config_of({path: values[path] for path in space.walk(values)}) == config
     assert again.describe() == space.describe()
     assert again.sample(random.Random(seed)) == space.sample(random.Random(seed))
     if space.size is not None and space.size < 500:
@@ -455,9 +408,7 @@ def test_a_grid_walks_the_entries_and_what_each_has() -> None:
 
 
 def test_a_grid_in_an_entry_of_a_choice_is_refused() -> None:
-    with pytest.raises(
-        SpaceError, match=r"opt/lr: grid_search\(\[1, 2\]\) stands in an entry of a choice, .*use grid_search"
-    ):
+    with pytest.raises(SpaceError, match=r"opt/lr: grid_search\(\[1, 2\]\) stands in an entry of a choice, .*use grid"):
         Space({"opt": choice([{"lr": grid_search([1, 2])}, 3])})
 
 
@@ -477,7 +428,7 @@ def test_a_point_is_taken_for_the_entry_that_it_fits(conditional: Space) -> None
     [
         (
             {"opt": {"name": "adagrad"}},
-            r"opt: .*fits no entry of choice\(.*opt/name: 'adagrad' is not the constant 'adam'; ",
+            r"opt: .*fits no entry of choice\(.*opt/name: 'adagrad' is not the constant 'adam';",
         ),
         ({"opt": {"name": "sgd", "lr": 0.1}}, r"opt: .* 'lr': 0.1} fits no entry.*opt/lr is not in the space"),
         ({"opt": 3}, r"opt: 3 fits no entry of .*opt: 3 is not a dict; .*opt: 3 is outside loguniform\(1.0, 2.0\)"),
@@ -513,9 +464,7 @@ def test_a_function_sees_the_entry_that_was_chosen_and_lists() -> None:
         {
             "opt": choice([{"name": "adam", "twice": sample_from(lambda c: c["opt"]["name"] * 2)}, {"name": "sgd"}]),
             "layers": [randint(1, 4), sample_from(lambda c: c["layers"][0] + 1)],
-            "depth": sample_from(
-                lambda c: (len(c["layers"]), sum(c["layers"]), sum(c["layers"][:1]), c["opt"]["name"])
-            ),
+            "depth": sample_from(lambda c: (len(c["layers"]), sum(c["layers"]), c["layers"][0], c["opt"]["name"])),
         }
     )
 
@@ -554,9 +503,6 @@ def test_a_conditional_description_is_plain_and_names_what_it_can_not_make_again
         space_of(computed.describe())
     read = space_of(computed.describe(), any_unknown=True)
     assert read.values({"opt": {"lr": "what it was"}, "l": [3]}) == {"opt": 0, "opt/0/lr": "what it was", "l/0": 3}
-
-
-# Constraints
 
 
 def fits(config: Config) -> bool:
@@ -607,10 +553,7 @@ def test_a_config_that_the_constraint_refuses_is_named(limited: Space) -> None:
 @pytest.mark.parametrize(
     ("constraint", "message"),
     [
-        (
-            lambda config: config["a"] > 2,
-            r"the constraint <lambda> allows none of 10,000 sampled configs, .* was {'a': 0",
-        ),
+        (lambda config: config["a"] > 2, r"<lambda> allows none of 10,000 sampled configs, .* was {'a': 0"),
         (lambda config: config["b"] > 2, r"the constraint <lambda> raised KeyError: 'b', for {'a': 0"),
         (lambda config: None, r"the constraint <lambda> returned None for {'a': 0.*; return True or False"),
         (lambda config: np.array([1, 2]), r"the constraint <lambda> raised ValueError"),
@@ -640,10 +583,9 @@ def test_a_grid_leaves_out_what_the_constraint_refuses() -> None:
 
     assert points == [{"a": 1, "b": 2}, {"a": 1, "b": 3}, {"a": 2, "b": 3}]
     assert space.grid_size == 3
+    rare = Space({"a": grid_search([1, 2]), "x": uniform(0, 1)}, constraint=lambda config: config["x"] < 1e-3)
     with pytest.raises(SpaceError, match="allows no point of the grid, with 200 samples each"):
-        _ = Space(
-            {"a": grid_search([1, 2]), "x": uniform(0, 1)}, constraint=lambda config: config["x"] < 1e-3
-        ).grid_size
+        _ = rare.grid_size
 
 
 def test_a_small_space_counts_what_its_constraint_allows() -> None:

@@ -118,9 +118,7 @@ def alike(left: Any, right: Any) -> bool:
 
 @_quick
 @given(_spaces, st.integers(0, 2**32))
-def test_every_point_of_the_cube_is_a_config_and_its_own_row_says_the_same(
-    definition: dict[str, Any], seed: int
-) -> None:
+def test_every_point_of_the_cube_is_a_config_and_its_row(definition: dict[str, Any], seed: int) -> None:
     space = Space(definition)
     encoding, rng = Encoding(space), np.random.default_rng(seed)
     rows = rng.random((4, len(encoding.columns)))
