@@ -7,8 +7,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Coroutine
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from kept_port import KeptPort
@@ -19,7 +18,7 @@ _READ_BYTES: Final = 64 * 1024
 _DEADLINE_S: Final = 10.0
 
 
-class FaultyProxy:
+class FaultyProxy(contextlib.AbstractContextManager):
     """Stands between clients and a Redis; it works like a good network until it is told otherwise.
 
     It runs in a thread of its own, and any thread may tell it what to do. What it was told is in force when the call
@@ -92,12 +91,7 @@ class FaultyProxy:
             self._loop.close()
             self._kept.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self, action: Callable[[], Coroutine[Any, Any, object]]) -> None:

@@ -7,8 +7,7 @@ import contextlib
 import ssl
 import threading
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import trustme
@@ -40,7 +39,7 @@ class Authority:
         return context
 
 
-class TlsProxy:
+class TlsProxy(contextlib.AbstractContextManager):
     """A server with TLS on 127.0.0.1 that hands everything on to a Redis on a Unix socket.
 
     Args:
@@ -106,12 +105,7 @@ class TlsProxy:
         self._thread.join(_DEADLINE_S)
         self._loop.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

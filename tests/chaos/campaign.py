@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -23,12 +24,12 @@ import times as run_times
 from checker import FENCED_S, check
 from counting import BLAMES, MISCHIEF
 from faults import FAULTS
-from looks import Looks
-from observed import SET_BACK_S, BrokenDevice, Isolation, Observed, Violation, decoded, entries_on, lines, rows
+from looks import Looks, Stalls
+from observed import SET_BACK_S, BrokenDevice, Found, Isolation, Observed, decoded, entries_on, lines, rows
 from quota_check import check_quotas, check_starved
 from sharing_faults import lift_quotas
-from stalls import Stalls
-from world import LEAVE_S, Driver, Experiment, Worker, World, described
+from waiting import described, eventually
+from world import LEAVE_S, Driver, Experiment, Worker, World
 
 #: For how long faults happen, in seconds; what is left to do then takes as long as it takes.
 STORM_S: Final = 6.0
@@ -79,15 +80,7 @@ _CUTTING_OFF: Final = (
 _OTHERS: Final = 7
 #: For which faults a worker may not hear of other devices, so that it takes one for whole.
 _CONFUSING: Final = (
-    "redis",
-    "failover",
-    "clients",
-    "memory",
-    "worker cut",
-    "worker held",
-    "worker lost",
-    "worker slow",
-    "thread",
+    *("redis", "failover", "clients", "memory", "thread", "worker cut", "worker held", "worker lost", "worker slow"),
 )
 _POLL_S: Final = 0.02
 #: How many characters of a log's end a violation shows: an error's message, and where it was raised.
@@ -108,7 +101,7 @@ class Outcome:
     plans: list[dict[str, Any]]
     #: What was done, when (in seconds since the driver was started), and to whom.
     faults: list[tuple[float, str, str]] = field(default_factory=list)
-    violations: list[Violation] = field(default_factory=list)
+    violations: Found = field(default_factory=Found)
     took_s: float = 0.0
     #: How often what happened, such as reports, attempts lost, or requests of an action that were carried out.
     counts: Counter[str] = field(default_factory=Counter)
@@ -266,33 +259,41 @@ class Campaign:
 
     # What faults use.
 
-    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+    def later(self, delay_s: float, action: Callable[[], object]) -> None:
+        """Do something in some seconds, or when the experiments are over."""
         heapq.heappush(self._actions, (time.monotonic() + delay_s, next(self._order), action))
 
     def wrong(self, promise: str, what: str) -> None:
-        self.outcome.violations.append(Violation(promise, what))
+        self.outcome.violations.wrong(promise, what)
 
     def isolated(self, workers: list[Worker], begin: float) -> None:
+        """Take note that workers could hear nothing since *begin* until now."""
         self._isolations += [Isolation(worker.name, begin, time.monotonic()) for worker in workers]
 
     def forgot(self, begin: float) -> None:
+        """Take note that the Redis was away since *begin*, and has come back with less."""
         self._forgot.append((begin, time.monotonic()))
 
     def undriven(self, experiment: Experiment, for_s: float) -> None:
+        """Record that nobody drives an experiment from now on, and keep it so for some seconds."""
         driving = next(each for each in self._driving if each.experiment is experiment)
         driving.undriven_since = time.monotonic()
         driving.no_driver_before = driving.undriven_since + for_s
 
     def broke(self, seat: int, device: str, error: str) -> None:
+        """Take note that a device of a seat is broken from now on: what runs there fails with this error."""
         self._broken.append(BrokenDevice(seat, device, error, time.monotonic()))
 
     def left(self, worker: Worker) -> None:
+        """Take note that a worker was told to end."""
         self._leavers.add(worker.name)
 
     def struck(self, kind: str, what: str) -> None:
+        """Take note of a fault that has waited for its moment."""
         self.outcome.faults.append((round(time.monotonic() - self._began, 2), kind, what))
 
     def revoked(self, experiment: Experiment, trial: str, attempt: int) -> None:
+        """Take note that Celery was told to revoke the task of an attempt."""
         self._revoked[experiment].add((trial, attempt))
 
     # The run.
@@ -320,20 +321,22 @@ class Campaign:
 
     def _brew(self) -> None:
         """Have one fault in three come while drivers start, and the others once a trial runs, however long that takes."""
-        late = []
+        early, late = [], []
         for kind in self._kinds:
             is_early, at_s = self.random.random() < _EARLY, self.random.uniform(0.2, STORM_S)
-            if is_early:
-                self.later(at_s, lambda kind=kind: self._strike(kind))
-            else:
-                late.append((at_s, kind))
+            (early if is_early else late).append((at_s, kind))
+
+        def plan(strikes: list[tuple[float, str]]) -> None:
+            for at_s, kind in strikes:
+                self.later(at_s, partial(self._strike, kind))
 
         def begin() -> None:
-            if not self._is_over and not any(map(self.world.has_begun, self.world.experiments)):
+            if self._is_over or any(map(self.world.has_begun, self.world.experiments)):
+                plan(late)
+            else:
                 self.later(_BEGUN_S, begin)
-                return
-            for at_s, kind in late:
-                self.later(at_s, lambda kind=kind: self._strike(kind))
+
+        plan(early)
 
         begin()
 
@@ -350,7 +353,7 @@ class Campaign:
             self.outcome.faults.append((round(at - self._began, 2), kind, what))
         elif kind in (*_REQUESTS, *_SHARING, _ENDING):
             # There is nothing yet that anything could be asked for.
-            self.later(_ASK_AGAIN_S, lambda: self._strike(kind))
+            self.later(_ASK_AGAIN_S, partial(self._strike, kind))
 
     def _reach_end(self) -> bool:
         deadline = time.monotonic() + DEADLINE_S
@@ -381,7 +384,7 @@ class Campaign:
             if not driving.is_over and not driving.is_starting and not world.living_drivers(driving.experiment):
                 driving.is_starting = True
                 wait_s = max(self.random.choice([0.0, 0.5, 2.0]), driving.no_driver_before - time.monotonic())
-                self.later(wait_s, lambda driving=driving: self._start_driver(driving))
+                self.later(wait_s, partial(self._start_driver, driving))
 
     def _start_driver(self, driving: _Driving) -> None:
         driving.is_starting = False
@@ -403,9 +406,7 @@ class Campaign:
         how = self.world.how_it_ended(driver)
         log = self.world.log_of(driver)
         if "the searcher now suggests" in log:
-            self.wrong(
-                "12", f"driver {driver.number}: its searcher suggested something else in the replay: {_tail(log)}"
-            )
+            self.wrong("12", f"driver {driver.number}: its searcher suggested something else: {_tail(log)}")
         if how == "finished":
             next(each for each in self._driving if each.experiment is driver.experiment).is_over = True
         elif how == "broken":
@@ -435,7 +436,7 @@ class Campaign:
         for seat in range(self.world.seats):
             if seat not in seated and seat not in self._seats:
                 self._seats.add(seat)
-                self.later(self.random.choice([0.0, 1.0]), lambda seat=seat: self._start_worker(seat))
+                self.later(self.random.choice([0.0, 1.0]), partial(self._start_worker, seat))
 
     def _start_worker(self, seat: int) -> None:
         self._seats.discard(seat)
@@ -449,14 +450,11 @@ class Campaign:
         world = self.world
         while self._actions:
             heapq.heappop(self._actions)[2]()
-        world.wait(lambda: all(each.poll() is not None for each in world.commands), DEADLINE_S, "an operator waits on")
+        eventually(lambda: all(each.poll() is not None for each in world.commands), DEADLINE_S, "an operator waits on")
         lift_quotas(self)
-        for experiment in world.experiments:
-            name = experiment.name
-            world.wait(
-                lambda each=experiment: world.halt(each), LEAVE_S, f"the submitted driver of {name} does not end"
-            )
-        world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
+        for each in world.experiments:
+            eventually(partial(world.halt, each), LEAVE_S, f"the submitted driver of {each.name} does not end")
+        eventually(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although all is finished")
         self._look_at_drivers()
         seen = [self._read_again(driving, stalls) for driving in self._driving]
         self._look_at_threads()
@@ -478,23 +476,19 @@ class Campaign:
 
     def _check_quotas(self, seen: list[Observed]) -> None:
         # What can't be read was found before.
-        journals = {
-            each.experiment.name: decoded(observed.entries, [])
-            for each, observed in zip(self._driving, seen, strict=True)
-        }
-        clock = seen[0].clock
+        names = [each.name for each in self.world.experiments]
+        journals = {name: decoded(each.entries, Found()) for name, each in zip(names, seen, strict=True)}
+        clock, looks = seen[0].clock, self._looks.taken
         forgot = [(begin - SET_BACK_S + clock, end + 2 * FENCED_S + clock) for begin, end in self._forgot]
-        found, self.outcome.counts["claims under a quota"] = check_quotas(
-            journals, self._looks.taken, self.lease_s, forgot
-        )
-        self.outcome.violations += [*found, *check_starved(journals, self._looks.taken)]
+        found, self.outcome.counts["claims under a quota"] = check_quotas(journals, looks, self.lease_s, forgot)
+        self.outcome.violations += [*found, *check_starved(journals, looks)]
 
     def _read_again(self, driving: _Driving, stalls: Stalls) -> Observed:
         """Have another driver read a finished experiment, which must find the same; return what was seen of it."""
         world, results = self.world, driving.experiment.results
         first = json.loads(results.read_text())
         reader = world.start_driver(driving.experiment, host=driving.host)
-        world.wait(lambda: not reader.lives, DEADLINE_S, "the finished experiment can't be read")
+        eventually(lambda: not reader.lives, DEADLINE_S, "the finished experiment can't be read")
         second = json.loads(results.read_text())
         asked = {what.split()[1] for _, kind, what in self.outcome.faults if kind in (*_REQUESTS, _ENDING)}
         if world.how_it_ended(reader) != "finished" or is_another(first, second, may_grow=bool(_GROWING & asked)):
@@ -503,8 +497,7 @@ class Campaign:
 
     def _observed(self, driving: _Driving, results: dict[str, Any], stalls: Stalls) -> Observed:
         world, plan = self.world, driving.experiment.plan
-        client: Any = world.server.client
-        keys = driving.experiment.keys
+        client, keys = world.server.client, driving.experiment.keys
         prefix = keys.trial("")
         lasting = [key.decode()[len(prefix) :] for key in client.scan_iter(prefix + "*") if client.ttl(key) == -1]
         store = world.folder / "store" / plan["name"]

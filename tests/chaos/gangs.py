@@ -7,15 +7,18 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import process_faults
 import redis
 import request_faults
 import server_faults
-from befalling import Run
+from lone import connected
 from observed import seat_of
-from world import Experiment, Worker
+from world import Experiment
+
+if TYPE_CHECKING:
+    from campaign import Campaign as Run
 
 Which = Literal["some", "all", "none"]
 #: The share of runs with gangs, and the fewest trials of an experiment: what population-based training needs.
@@ -98,7 +101,7 @@ def seat_struck(run: Run) -> str:
 def _seats(run: Run, step: str) -> Iterator[_Seat]:
     """Yield the seats of gangs that are at a step: held until the others are taken, running, or running while another is over."""
     gangs = [each for each in run.world.experiments if each.plan["gang"]]
-    with contextlib.suppress(redis.RedisError, OSError), request_faults.client_of(run) as client:
+    with contextlib.suppress(redis.RedisError, OSError), connected(run.world.server) as client:
         for experiment in gangs:
             keys = experiment.keys
             names = [*client.zrange(keys.staged, 0, -1), *client.zrange(keys.leases, 0, -1)]
@@ -115,11 +118,11 @@ def _seats(run: Run, step: str) -> Iterator[_Seat]:
                     yield _Seat(experiment, name, int(attempt), worker.decode().partition("@")[0])
 
 
-def _at_worker(strike: Callable[[Run, Worker], object]) -> Callable[[Run, _Seat], object]:
+def _at_worker(strike: Callable[..., object], **how: Any) -> Callable[[Run, _Seat], object]:
     def struck(run: Run, seat: _Seat) -> None:
         for worker in run.world.living_workers():
             if worker.name == seat.worker and not worker.is_frozen:
-                strike(run, worker)
+                strike(run, worker, **how)
 
     return struck
 
@@ -133,14 +136,16 @@ def _asked(action: str) -> Callable[[Run, _Seat], object]:
 
 
 _HOW: Final[dict[str, Callable[[Run, _Seat], object]]] = {
-    "its worker is killed": _at_worker(lambda run, worker: process_faults.kill(run, worker, with_all=False)),
-    "its machine is killed": _at_worker(lambda run, worker: process_faults.kill(run, worker, with_all=True)),
-    "its worker is frozen": _at_worker(lambda run, worker: process_faults.freeze(run, worker, with_all=False)),
-    "its machine is frozen": _at_worker(lambda run, worker: process_faults.freeze(run, worker, with_all=True)),
-    "its worker is terminated": _at_worker(process_faults.terminate),
-    "its worker is drained": _at_worker(process_faults.drain),
-    "its worker's bytes are lost": _at_worker(lambda run, worker: server_faults.lose_bytes_of(run, worker.seat)),
-    "the driver is killed": _at_all(lambda run: process_faults.driver_signalled(run, signal.SIGKILL)),
+    "its worker is killed": _at_worker(process_faults.kill, with_all=False),
+    "its machine is killed": _at_worker(process_faults.kill, with_all=True),
+    "its worker is frozen": _at_worker(process_faults.freeze, with_all=False),
+    "its machine is frozen": _at_worker(process_faults.freeze, with_all=True),
+    "its worker is terminated": _at_worker(process_faults.leave, by_operator=False),
+    "its worker is drained": _at_worker(process_faults.leave, by_operator=True),
+    "its worker's bytes are lost": _at_worker(
+        lambda run, worker: server_faults.worker_cut_off(run, "drop", worker.seat)
+    ),
+    "the driver is killed": _at_all(process_faults.at_driver(process_faults.signalled, number=signal.SIGKILL)),
     "clients are killed": _at_all(server_faults.clients_killed),
     "Redis is killed": _at_all(server_faults.redis_killed),
     "it is stopped": _asked("stop"),

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-import celery
-import kombu.exceptions
 import redis
-from befalling import Run
-from lone import OPERATOR
+from lone import OPERATOR, connected
 from observed import lines, seat_of
+from server_faults import celery_of
 from world import Experiment
 
 from mqtune.core.codec import encode_value
 from mqtune.core.keys import CONTROL_EXCHANGE, TASK_NAME, control_channel
+
+if TYPE_CHECKING:
+    from campaign import Campaign as Run
 
 #: For how long an answer is waited for, in seconds.
 _TIMEOUT_S: Final = 5.0
@@ -31,8 +33,6 @@ _TERMINAL: Final = ("COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED")
 _ON_ALL: Final = frozenset({"add", "set", "end"})
 #: The share of requests that are made with the operator's account.
 _BY_OPERATOR: Final = 0.4
-#: How long whoever speaks to the Redis itself waits for it, in seconds.
-_PATIENCE_S: Final = 1.0
 #: Orders and hints that no driver gives.
 _NONSENSE: Final = (
     "save:" + "9" * 400,
@@ -64,34 +64,26 @@ def ask_once_or(run: Run, how: str) -> str:
     trial = "" if action in _ON_ALL else f"{run.random.randint(1, experiment.plan['max_trials']):04d}"
     request = _request(run, action, trial, arguments)
     as_operator = run.random.random() < _BY_OPERATOR
-
-    def ask() -> Any:
-        return run.world.ask(experiment, request, as_operator=as_operator)
-
+    ask = partial(run.world.ask, experiment, request, as_operator=as_operator)
     first = ask()
     if how == "twice":
         ask()
     if how == "again":
         # Sometimes before the request is made, sometimes while the answer is waited for.
         run.later(run.random.uniform(0.2, 1.5), first.kill)
-        run.later(run.random.uniform(*_AGAIN_S), lambda: ask() and None)
+        run.later(run.random.uniform(*_AGAIN_S), ask)
     if action == "pause":
         run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, request, set()))
     by = "by the operator" if as_operator else ""
     return " ".join(filter(None, [f"{experiment.name}:", action, trial, str(arguments or ""), how, by]))
 
 
-def ask_of(run: Run, experiment: Experiment, trial: str, action: str) -> None:
-    """Ask something of a trial, and have it go on if that is a pause."""
-    request = _request(run, action, trial, {})
+def ask_of(run: Run, experiment: Experiment, trial: str, action: str, **arguments: Any) -> None:
+    """Ask something of a trial, or of the experiment, and have a trial go on if that is a pause."""
+    request = _request(run, action, trial, arguments)
     run.world.ask(experiment, request)
     if action == "pause":
         run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, request, set()))
-
-
-def end_experiment(run: Run, experiment: Experiment) -> None:
-    """Ask that an experiment ends now."""
-    run.world.ask(experiment, _request(run, "end", "", {"now": True}))
 
 
 def experiment_under_way(run: Run) -> Experiment | None:
@@ -156,7 +148,7 @@ def task_revoked(run: Run) -> str:
     if experiment is None:
         return ""
     keys = experiment.keys
-    with contextlib.suppress(redis.RedisError), client_of(run) as client:
+    with contextlib.suppress(redis.RedisError), connected(run.world.server) as client:
         trials = [*client.zrange(keys.staged, 0, -1), *client.zrange(keys.leases, 0, -1)]
         if not trials:
             return ""
@@ -174,28 +166,18 @@ def revoke(run: Run, experiment: Experiment, name: str, attempt: int) -> str:
     run.revoked(experiment, seat_of(name)[0], attempt)
     if run.random.random() < 1 / 2:
         seat = run.random.randrange(world.seats)
-        run.later(run.random.uniform(*_JOINS_S), lambda: world.start_worker(seat) and None)
+        run.later(run.random.uniform(*_JOINS_S), lambda: world.start_worker(seat))
     return f"{experiment.name}: {name} attempt {attempt}"
 
 
 def _tell_workers(run: Run, task_id: str) -> bool:
     """Revoke a task, and one that never was; some people also have what runs end, or killed."""
     how = run.random.choice([{}, {"terminate": True}, {"terminate": True, "signal": "SIGKILL"}])
-    with (
-        contextlib.suppress(OSError, kombu.exceptions.OperationalError),
-        celery.Celery("flower", broker=run.world.server.url) as app,
-    ):
+    with celery_of(run, "flower") as app:
         app.conf.control_exchange = CONTROL_EXCHANGE
-        app.conf.broker_transport_options = {"socket_timeout": _PATIENCE_S, "socket_connect_timeout": _PATIENCE_S}
         app.control.revoke([task_id, "no such task"], **how)
         return True
     return False
-
-
-def client_of(run: Run, user: str = "default") -> Any:
-    server = run.world.server
-    password = server.operator_password if user == OPERATOR else server.password
-    return redis.Redis(port=server.port, username=user, password=password, socket_timeout=_PATIENCE_S, protocol=2)
 
 
 def orders_forged(run: Run) -> str:
@@ -207,7 +189,7 @@ def orders_forged(run: Run) -> str:
     trials = [f"{number:04d}" for number in range(1, experiment.plan["max_trials"] + 1)]
     run.random.shuffle(trials)
     nonsense = run.random.choice(_NONSENSE)
-    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), client_of(run) as client:
+    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), connected(run.world.server) as client:
         for trial in trials:
             if client.eval(_FORGE, 1, experiment.keys.trial(trial), nonsense):
                 hint = encode_value([[experiment.name, trial, 1, nonsense], nonsense, [1, 2]])
@@ -241,8 +223,8 @@ def operator_oversteps(run: Run) -> str:
         ("PUBLISH", f"/0.{TASK_NAME}", "no event"),
     ]
     run.random.shuffle(commands)
-    refused = 0
-    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), client_of(run, OPERATOR) as client:
+    refused, server = 0, run.world.server
+    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), connected(server, OPERATOR) as client:
         for command in commands:
             refused += is_refused(run, lambda command=command: client.execute_command(*command), str(command))
     return f"{refused} commands"

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import redis
-from befalling import Run
 from looks import QUOTAS
-from request_faults import client_of, experiment_under_way
+from request_faults import experiment_under_way
+from server_faults import answer
+from waiting import eventually
+
+if TYPE_CHECKING:
+    from campaign import Campaign as Run
 
 #: How many trials may run at once; none, fewer than the slots, and more.
 _SLOTS: Final = (0, 0, 1, 2, 3, 5, 8)
@@ -40,7 +42,7 @@ def quota_changed(run: Run) -> str:
 
     def change(left: list[tuple[int, float]]) -> None:
         if not left:
-            _lift(run, pattern, None, as_operator=as_operator)
+            _lift(run, pattern, [], as_operator=as_operator)
             return
         slots, for_s = left[0]
         command = run.world.command("quota", pattern, str(slots), as_operator=as_operator)
@@ -58,47 +60,36 @@ def _then(run: Run, command: subprocess.Popen[bytes], for_s: float, action: Any)
         run.later(for_s, action)
 
 
-def _lift(
-    run: Run, pattern: str, command: subprocess.Popen[bytes] | None, *, as_operator: bool, was_gone: bool = False
-) -> None:
+def _lift(run: Run, pattern: str, drops: list[Any], *, as_operator: bool, was_gone: bool = False) -> None:
     """Drop a quota until it is gone, and again where a Redis that was set back has it once more."""
-    if all(experiment.results.exists() for experiment in run.world.experiments):
+    is_another_changes = was_gone and pattern in run.world.quotas
+    if is_another_changes or all(experiment.results.exists() for experiment in run.world.experiments):
         return
-    if was_gone and pattern in run.world.quotas:
-        # It is another change's now, which lifts it.
-        return
-    again_s = _LOOK_S
-    if command is None or command.poll() is not None:
-        command, again_s = None, _AGAIN_S
-        if _has_quota(run, pattern):
-            command = run.world.command("quota", pattern, "--drop", as_operator=as_operator)
-        else:
-            run.world.quotas.discard(pattern)
-            was_gone = True
-    run.later(again_s, lambda: _lift(run, pattern, command, as_operator=as_operator, was_gone=was_gone))
+    if _is_lifted(run, pattern, drops, as_operator=as_operator):
+        run.world.quotas.discard(pattern)
+        was_gone = True
+    run.later(_AGAIN_S, lambda: _lift(run, pattern, drops, as_operator=as_operator, was_gone=was_gone))
 
 
 def lift_quotas(run: Run) -> None:
     """Drop what quotas the end of a run has kept from being lifted: who reads an experiment that was ended early goes on with it."""
     for pattern in sorted(run.world.quotas):
-        run.world.wait(partial(_is_lifted, run, pattern, []), _LIFTED_S, f"the quota {pattern!r} can't be lifted")
+        eventually(partial(_is_lifted, run, pattern, []), _LIFTED_S, f"the quota {pattern!r} can't be lifted")
 
 
-def _is_lifted(run: Run, pattern: str, drops: list[subprocess.Popen[bytes]]) -> bool:
+def _is_lifted(run: Run, pattern: str, drops: list[Any], *, as_operator: bool = False) -> bool:
     """Whether a quota is gone; drop it, unless a command to do that is under way."""
     if drops and drops[-1].poll() is None:
         return False
     if _has_quota(run, pattern):
-        drops.append(run.world.command("quota", pattern, "--drop"))
+        drops.append(run.world.command("quota", pattern, "--drop", as_operator=as_operator))
         return False
     return True
 
 
 def _has_quota(run: Run, pattern: str) -> bool:
     """Whether there is such a quota, or the Redis does not say."""
-    with contextlib.suppress(redis.RedisError, OSError), client_of(run) as client:
-        return bool(client.hexists(QUOTAS, pattern))
-    return True
+    return answer(run, "HEXISTS", QUOTAS, pattern) != 0
 
 
 def standing_changed(run: Run) -> str:
