@@ -27,15 +27,10 @@ from faults import FAULTS
 from looks import Looks, Stalls
 from observed import SET_BACK_S, BrokenDevice, Found, Isolation, Observed, decoded, entries_on, lines, rows
 from quota_check import check_quotas, check_starved
-from sharing_faults import lift_quotas
+from request_faults import lift_quotas
 from waiting import described, eventually
 from world import LEAVE_S, Driver, Experiment, Worker, World
 
-#: For how long faults happen, in seconds; what is left to do then takes as long as it takes.
-STORM_S: Final = 6.0
-#: The share of faults that come while drivers start; and how often it is looked whether a trial runs, in seconds.
-_EARLY: Final = 1 / 3
-_BEGUN_S: Final = 0.1
 #: How long nobody may drive, beyond a driver's lock; a minute by mqtune's own times.
 LOSS_GRACE_S: Final = 1.0
 #: Not faults at all: requests.
@@ -44,27 +39,16 @@ _REQUESTS: Final = ("request made", "request doubled", "answer lost", "task revo
 _ENDING: Final = "memory ended"
 #: What an operator changes in how experiments share the fleet, and how often in a run at most.
 _SHARING: Final = ("quota changed", "standing changed")
-_MOST_SHARING: Final = 3
-#: The share of runs with a Redis that fails over, of those in which workers and trials are not left alone.
-_FAILING_OVER: Final = 0.4
 #: How many requests a run has at most, if nothing else is asked for.
 REQUESTS: Final = 4
-#: After how long one is made that found no experiment under way, in seconds.
-_ASK_AGAIN_S: Final = 0.5
 #: What may have an experiment that was over go on, in part: more trials are wanted, or it had been ended before all had begun.
 _GROWING: Final = frozenset({"add", "set", "end"})
 #: Faults that only drivers feel.
 _DRIVERS: Final = ("driver", "second", "nobody", "host", *_REQUESTS, *_SHARING)
 #: Faults after which a driver may have been silent for longer than that.
 _SILENCING: Final = ("seat", "driver", "second", "nobody", "host", "redis", "clients", "memory", "failover")
-#: How many workers with driver slots there are where drivers are submitted.
-_HOSTS: Final = 2
 #: A run that is not over by then hangs: some ten times what it takes, at mqtune's own times.
 DEADLINE_S: Final = 180.0
-#: How a driver may refuse, and what must be so for it.
-_MAY_REFUSE: Final = frozenset({"NameTaken", "DriverFenced", "BrokerUnavailable"})
-#: … and how also where its store may be away.
-_WITHOUT_STORE: Final = frozenset({"ChapterUnavailable", "StoreUnavailable"})
 #: For which faults a driver may find no Redis; one that is full is waited for.
 _CUTTING_OFF: Final = (
     "seat",
@@ -76,19 +60,10 @@ _CUTTING_OFF: Final = (
     "driver lost",
     "driver slow",
 )
-#: How many trials there are, besides, for each that blames its device.
-_OTHERS: Final = 7
 #: For which faults a worker may not hear of other devices, so that it takes one for whole.
 _CONFUSING: Final = (
     *("redis", "failover", "clients", "memory", "thread", "worker cut", "worker held", "worker lost", "worker slow"),
 )
-_POLL_S: Final = 0.02
-#: How many characters of a log's end a violation shows: an error's message, and where it was raised.
-_TAIL: Final = 600
-#: A run in which so much is broken before its end goes nowhere.
-_ENOUGH: Final = 5
-#: The fewest trials of an experiment: what population-based training needs.
-_FEWEST: Final = 4
 #: How late a thread may wake up on a machine on which leases mean what they say, as a share of a lease.
 _STALL: Final = 0.3
 
@@ -99,17 +74,17 @@ class Outcome:
 
     seed: int
     plans: list[dict[str, Any]]
+    own_times: bool
+    #: Where it keeps everything; gone if all promises were kept.
+    folder: str
     #: What was done, when (in seconds since the driver was started), and to whom.
     faults: list[tuple[float, str, str]] = field(default_factory=list)
     violations: Found = field(default_factory=Found)
-    took_s: float = 0.0
     #: How often what happened, such as reports, attempts lost, or requests of an action that were carried out.
     counts: Counter[str] = field(default_factory=Counter)
+    took_s: float = 0.0
     #: How late a thread woke up at worst.
     stall_s: float = 0.0
-    own_times: bool = False
-    #: Where it keeps everything; gone if all promises were kept.
-    folder: str = ""
 
 
 def plans_of(random: Random, seed: int) -> list[dict[str, Any]]:
@@ -117,13 +92,12 @@ def plans_of(random: Random, seed: int) -> list[dict[str, Any]]:
     number = random.choice([1, 2])
     plans = [plan_of(random, seed, place) for place in range(1, number + 1)]
     # Two do together what one does alone, as a run should not take twice as long.
-    return [plan | {"max_trials": max(_FEWEST, plan["max_trials"] // number)} for plan in plans]
+    return [plan | {"max_trials": max(4, plan["max_trials"] // number)} for plan in plans]
 
 
 def plan_of(random: Random, seed: int, place: int = 1) -> dict[str, Any]:
     """Return what an experiment tunes, and how; *place* tells it from others of its run."""
     scheduler = random.choice(["ASHA", "ASHA", "PromotionASHA", "PBT", "HyperBand"])
-    # A function is stopped at its next report, and can only be paused where it has saved.
     trainable = random.choice(["function", "function", "class", "script", "careless"])
     # Most report now and then; some as fast as a batch collects them.
     epochs, epoch_s = random.choice([(18, 0.1), (18, 0.1), (150, 0.012)]) if scheduler != "PBT" else (12, 0.1)
@@ -158,7 +132,6 @@ def plan_of(random: Random, seed: int, place: int = 1) -> dict[str, Any]:
             "share": random.choice([0.5, 1.0, 1.0, 3.0]),
             "preemptible": random.choice([True, False]),
         },
-        # Quotas are not kept by good will.
         "ignores_quotas": random.choice([True, False]),
         # What makes gangs of its trials.
         "gang": {},
@@ -173,7 +146,7 @@ def kinds_of(random: Random, number: int, requests: int = REQUESTS) -> list[str]
     To them come 1 to *requests* requests, and changes to how the fleet is shared.
     """
     calm = random.random() < 1 / 3
-    fails_over = not calm and random.random() < _FAILING_OVER
+    fails_over = not calm and random.random() < 0.4
     redis = "fails over" if fails_over else "lone"
     kinds = [
         name
@@ -184,7 +157,7 @@ def kinds_of(random: Random, number: int, requests: int = REQUESTS) -> list[str]
     if fails_over:
         chosen[0] = "failover"
     chosen += random.choices(_REQUESTS, k=random.randint(max(1, requests // 4), requests))
-    return chosen + random.choices(_SHARING, k=random.randint(0, _MOST_SHARING))
+    return chosen + random.choices(_SHARING, k=random.randint(0, 3))
 
 
 @dataclass
@@ -240,11 +213,11 @@ class Campaign:
                 self._kinds += gangs.strikes(seed)
         if has_devices and seed % 2:
             # In the other runs an error that says so is to be believed.
-            plans = [plan | {"mischief": [*plan["mischief"], *([""] * _OTHERS), BLAMES]} for plan in plans]
+            plans = [plan | {"mischief": [*plan["mischief"], *([""] * 7), BLAMES]} for plan in plans]
         fails_over = "failover" in self._kinds
-        hosts = _HOSTS if any(kind.startswith("host") for kind in self._kinds) else 0
+        hosts = 2 if any(kind.startswith("host") for kind in self._kinds) else 0
         self.world = World(folder, plans, self.times, has_devices=has_devices, fails_over=fails_over, hosts=hosts)
-        self.outcome = Outcome(seed, plans, own_times=own_times, folder=str(folder))
+        self.outcome = Outcome(seed, plans, own_times, str(folder))
         self._looks = Looks(self.world.server, {each.name: each.keys.leases for each in self.world.experiments})
         self._driving = [_Driving(experiment) for experiment in self.world.experiments]
         self._actions: list[tuple[float, int, Callable[[], None]]] = []
@@ -323,7 +296,7 @@ class Campaign:
         """Have one fault in three come while drivers start, and the others once a trial runs, however long that takes."""
         early, late = [], []
         for kind in self._kinds:
-            is_early, at_s = self.random.random() < _EARLY, self.random.uniform(0.2, STORM_S)
+            is_early, at_s = self.random.random() < 1 / 3, self.random.uniform(0.2, 6.0)
             (early if is_early else late).append((at_s, kind))
 
         def plan(strikes: list[tuple[float, str]]) -> None:
@@ -334,7 +307,7 @@ class Campaign:
             if self._is_over or any(map(self.world.has_begun, self.world.experiments)):
                 plan(late)
             else:
-                self.later(_BEGUN_S, begin)
+                self.later(0.1, begin)
 
         plan(early)
 
@@ -353,12 +326,12 @@ class Campaign:
             self.outcome.faults.append((round(at - self._began, 2), kind, what))
         elif kind in (*_REQUESTS, *_SHARING, _ENDING):
             # There is nothing yet that anything could be asked for.
-            self.later(_ASK_AGAIN_S, partial(self._strike, kind))
+            self.later(0.5, partial(self._strike, kind))
 
     def _reach_end(self) -> bool:
         deadline = time.monotonic() + DEADLINE_S
         while not self._is_over:
-            if len(self.outcome.violations) > _ENOUGH:
+            if len(self.outcome.violations) > 5:
                 return False
             if time.monotonic() > deadline:
                 self.wrong("11", f"not over after {DEADLINE_S:g} s; {len(self.world.living_drivers())} drivers live")
@@ -366,7 +339,7 @@ class Campaign:
             self._do_what_is_due()
             self._look_at_drivers()
             self._look_at_workers()
-            time.sleep(_POLL_S)
+            time.sleep(0.02)
         return True
 
     def _do_what_is_due(self) -> None:
@@ -415,11 +388,12 @@ class Campaign:
             error = log.strip().splitlines()[-1].partition(":")[0] if log.strip() else ""
             kinds = [kind for _, kind, _ in self.outcome.faults]
             is_cut_off = any(kind.startswith(_CUTTING_OFF) for kind in kinds)
-            may_refuse = _MAY_REFUSE | _WITHOUT_STORE if "store away" in kinds else _MAY_REFUSE
-            if "login refused" in kinds:
-                # A driver that begins meanwhile is started again.
-                may_refuse |= {"BrokerRefused"}
-            if error not in may_refuse or (error == "BrokerUnavailable" and not is_cut_off):
+            may_refuse = {"NameTaken", "DriverFenced"}
+            may_refuse |= {"BrokerUnavailable"} if is_cut_off else set()
+            may_refuse |= {"ChapterUnavailable", "StoreUnavailable"} if "store away" in kinds else set()
+            # A driver that begins meanwhile is started again.
+            may_refuse |= {"BrokerRefused"} if "login refused" in kinds else set()
+            if error not in may_refuse:
                 self.wrong("driver", f"driver {driver.number} refused: {_tail(log)}")
 
     def _look_at_workers(self) -> None:
@@ -581,7 +555,7 @@ def is_another(first: dict[str, Any], second: dict[str, Any], *, may_grow: bool)
 
 
 def _tail(log: str) -> str:
-    return log.strip()[-_TAIL:]
+    return log.strip()[-600:]
 
 
 def run_one(seed: int, folder: Path, **how: Any) -> Outcome:

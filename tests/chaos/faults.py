@@ -12,9 +12,8 @@ import memory_faults
 import process_faults
 import request_faults
 import server_faults
-import sharing_faults
 from counting import ECC, SPOILED
-from process_faults import at_driver, at_host, at_process, at_worker
+from process_faults import at, drivers, hosts, importers, killed, trials, workers, zygotes
 
 if TYPE_CHECKING:
     from campaign import Campaign as Run
@@ -34,32 +33,32 @@ class Fault(NamedTuple):
 
 
 FAULTS: Final[dict[str, Fault]] = {
-    "driver killed": Fault(at_driver(process_faults.signalled, number=signal.SIGKILL), weight=5),
-    "driver interrupted": Fault(at_driver(process_faults.signalled, number=signal.SIGINT)),
-    "second driver": Fault(at_driver(process_faults.second_driver)),
-    "driver frozen": Fault(at_driver(process_faults.driver_frozen), weight=3),
+    "driver killed": Fault(at(drivers, process_faults.signalled, number=signal.SIGKILL), weight=5),
+    "driver interrupted": Fault(at(drivers, process_faults.signalled, number=signal.SIGINT)),
+    "second driver": Fault(at(drivers, process_faults.second_driver)),
+    "driver frozen": Fault(at(drivers, process_faults.driver_frozen), weight=3),
     "nobody drives": Fault(process_faults.nobody_drives),
     # With these, drivers are submitted.
-    "host killed": Fault(at_host(process_faults.host_goes, number=signal.SIGKILL)),
-    "host frozen": Fault(at_host(process_faults.host_frozen), weight=1),
-    "host terminated": Fault(at_host(process_faults.host_goes, number=signal.SIGTERM), weight=1),
+    "host killed": Fault(at(hosts, process_faults.host_goes, number=signal.SIGKILL)),
+    "host frozen": Fault(at(hosts, process_faults.host_frozen), weight=1),
+    "host terminated": Fault(at(hosts, process_faults.host_goes, number=signal.SIGTERM), weight=1),
     "driver cut": Fault(partial(server_faults.cut, of_drivers=True)),
     "driver held": Fault(partial(server_faults.driver_cut_off, begin="hold")),
     "driver lost bytes": Fault(partial(server_faults.driver_cut_off, begin="drop")),
     "driver slow": Fault(partial(server_faults.slow, of_drivers=True)),
-    "worker killed": Fault(at_worker(process_faults.kill, with_all=False), may_lose=True, weight=4),
-    "machine killed": Fault(at_worker(process_faults.kill, with_all=True), may_lose=True),
-    "worker terminated": Fault(at_worker(process_faults.leave, by_operator=False), may_lose=True, weight=3),
-    "worker drained": Fault(at_worker(process_faults.leave, by_operator=True), may_lose=True),
+    "worker killed": Fault(at(workers, process_faults.kill, with_all=False), may_lose=True, weight=4),
+    "machine killed": Fault(at(workers, process_faults.kill, with_all=True), may_lose=True),
+    "worker terminated": Fault(at(workers, process_faults.leave, by_operator=False), may_lose=True, weight=3),
+    "worker drained": Fault(at(workers, process_faults.leave, by_operator=True), may_lose=True),
     "worker joins": Fault(process_faults.worker_joins, weight=1),
-    "worker frozen": Fault(at_worker(process_faults.freeze, with_all=False), may_lose=True, weight=3),
-    "machine frozen": Fault(at_worker(process_faults.freeze, with_all=True), may_lose=True),
-    "trial killed": Fault(at_process(process_faults.trials, process_faults.killed), may_lose=True),
+    "worker frozen": Fault(at(workers, process_faults.freeze, with_all=False), may_lose=True, weight=3),
+    "machine frozen": Fault(at(workers, process_faults.freeze, with_all=True), may_lose=True),
+    "trial killed": Fault(at(trials, killed), may_lose=True),
     # Whose trials run on.
-    "importer killed": Fault(at_process(process_faults.importers, process_faults.killed)),
-    "importer frozen": Fault(at_process(process_faults.importers, process_faults.frozen)),
-    "zygote killed": Fault(at_process(process_faults.zygotes, process_faults.killed), may_lose=True),
-    "zygote frozen": Fault(at_process(process_faults.zygotes, process_faults.frozen), may_lose=True),
+    "importer killed": Fault(at(importers, killed)),
+    "importer frozen": Fault(at(importers, process_faults.frozen)),
+    "zygote killed": Fault(at(zygotes, killed), may_lose=True),
+    "zygote frozen": Fault(at(zygotes, process_faults.frozen), may_lose=True),
     "device broken": Fault(partial(process_faults.break_device, error=ECC), may_lose=True, weight=3),
     "device spoils": Fault(partial(process_faults.break_device, error=SPOILED), may_lose=True),
     "thread raises": Fault(process_faults.thread_raises, may_lose=True, weight=3),
@@ -93,6 +92,6 @@ FAULTS: Final[dict[str, Fault]] = {
     "redis forgets a claim": Fault(server_faults.claim_forgotten, may_lose=True, weight=3, on="lone"),
     "failover": Fault(server_faults.failover, may_lose=True, weight=4, on="fails over"),
     "seat struck": Fault(gangs.seat_struck, may_lose=True, on="gangs"),
-    "quota changed": Fault(sharing_faults.quota_changed, weight=1),
-    "standing changed": Fault(sharing_faults.standing_changed, weight=1),
+    "quota changed": Fault(request_faults.quota_changed, weight=1),
+    "standing changed": Fault(request_faults.standing_changed, weight=1),
 }

@@ -12,7 +12,6 @@ from lone import connected
 
 #: How long after a look the next one begins, in seconds.
 _EVERY_S: Final = 0.03
-_PATIENT: Final = {"socket_timeout": 2.0}
 QUOTAS: Final = "mqtune:quotas"
 
 
@@ -72,7 +71,7 @@ class Looks(_Watching):
 
     def _watch(self) -> None:
         while not self._over.wait(_EVERY_S):
-            with contextlib.suppress(redis.RedisError, OSError), connected(self._server, **_PATIENT) as client:
+            with contextlib.suppress(redis.RedisError, OSError), connected(self._server, socket_timeout=2.0) as client:
                 port = self._server.port
                 while not self._over.wait(_EVERY_S) and port == self._server.port:
                     self.taken.append(self._look(client))

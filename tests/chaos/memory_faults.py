@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 #: How much an experiment that has ended takes, in bytes; half of that is enough for all that a run needs.
 _BALLAST: Final = 24_000_000
 #: After what time a server has given back the memory that took in the ballast, in seconds.
-_SETTLES_S: Final = 1.5
 _AGAIN_S: Final = 0.2
-#: How many experiments there must be, so that another one than the ended one continues.
-_SEVERAL: Final = 2
 #: Within what time an experiment ends on a full Redis: a request, the stop ladder, and a loaded machine.
 _ENDS_S: Final = 60.0
 
@@ -66,7 +63,7 @@ def memory_made(run: Run) -> str:
         else:
             run.later(_AGAIN_S, fill)
 
-    run.later(_SETTLES_S, fill)
+    run.later(1.5, fill)
     return f"for {for_s:.1f} s, until {name} is deleted"
 
 
@@ -76,7 +73,7 @@ def memory_ended(run: Run) -> str:
     The others continue then, as each run ends with all its experiments.
     """
     running = [each for each in run.world.experiments if run.world.has_begun(each) and run.world.living_drivers(each)]
-    if any(each.results.exists() for each in run.world.experiments) or len(running) < _SEVERAL:
+    if any(each.results.exists() for each in run.world.experiments) or len(running) < 2:
         return ""
     ended = run.random.choice(running)
     drivers = run.world.living_drivers(ended)

@@ -19,15 +19,6 @@ if TYPE_CHECKING:
 
 #: How long what a killed worker leaves may take to be gone, on a loaded machine.
 GONE_S: Final = 8.0
-#: For how long nobody drives, beyond the time after which workers go by the experiment's policy, in seconds.
-UNDRIVEN_S: Final = (2.0, 8.0)
-#: How often it is tried to have nobody drive, in seconds.
-_LOOK_S: Final = 0.1
-#: At which of its next calls of mqtune's functions a thread raises, at most: a thread that has little to do makes a few in a step, the
-#: uplink many.
-THREADS_CALLS: Final = (1, 8, 40)
-#: After how long a broken device is whole again that is not broken for good, in seconds.
-_MENDED_S: Final = 6.0
 #: PF_FORKNOEXEC among a process's flags, and where these stand behind its name in the process table (proc_pid_stat(5)).
 _FORK_WITHOUT_EXEC: Final = 0x40
 _FLAGS: Final = 6
@@ -35,7 +26,7 @@ _FLAGS: Final = 6
 ELSEWHERE: Final = "elsewhere"
 
 
-def _at_any(found: Callable[[Run], list[Any]], strike: Callable[..., str], **how: Any) -> Callable[[Run], str]:
+def at(found: Callable[[Run], list[Any]], strike: Callable[..., str], **how: Any) -> Callable[[Run], str]:
     """Return what strikes at one of those that are found, if there are any."""
 
     def struck(run: Run) -> str:
@@ -45,30 +36,15 @@ def _at_any(found: Callable[[Run], list[Any]], strike: Callable[..., str], **how
     return struck
 
 
-def at_driver(strike: Callable[..., str], **how: int) -> Callable[[Run], str]:
-    """Return what strikes at one of the drivers that are awake."""
-    return _at_any(
-        lambda run: [each for each in run.world.living_drivers() if not each.is_frozen and not each.is_second],
-        strike,
-        **how,
-    )
+def drivers(run: Run) -> list[Driver]:
+    return [driver for driver in run.world.living_drivers() if not driver.is_frozen and not driver.is_second]
 
 
-def at_host(strike: Callable[..., str], **how: int) -> Callable[[Run], str]:
-    """Return what strikes at the machine of a submitted driver, or of none."""
-    return _at_any(lambda run: run.world.living_hosts(), strike, **how)
+def hosts(run: Run) -> list[Any]:
+    return run.world.living_hosts()
 
 
-def at_worker(strike: Callable[..., str], **how: bool) -> Callable[[Run], str]:
-    """Return what strikes at one of the workers that are not frozen."""
-    return _at_any(_workers, strike, **how)
-
-
-def at_process(found: Callable[[Run], list[psutil.Process]], strike: Callable[..., str]) -> Callable[[Run], str]:
-    return _at_any(found, strike)
-
-
-def _workers(run: Run) -> list[Worker]:
+def workers(run: Run) -> list[Worker]:
     return [worker for worker in run.world.living_workers() if not worker.is_frozen]
 
 
@@ -105,13 +81,13 @@ def nobody_drives(run: Run) -> str:
     if not (drivers := run.world.living_drivers()):
         return ""
     experiment = run.random.choice(drivers).experiment
-    for_s = run.undriven_after_s + run.random.choice(UNDRIVEN_S)
+    for_s = run.undriven_after_s + run.random.choice((2.0, 8.0))
 
     def end_drivers() -> None:
         run.undriven(experiment, for_s)
         if not run.world.halt(experiment):
             # It is not waited for: the thread that would wait here brings back a Redis that is away, and thaws a host.
-            run.later(_LOOK_S, end_drivers)
+            run.later(0.1, end_drivers)
             return
         run.world.kill_drivers(experiment)
 
@@ -195,8 +171,8 @@ def trials(run: Run) -> list[psutil.Process]:
 
 def importers(run: Run) -> list[psutil.Process]:
     """Return what a worker has started; the zygotes of an importer that was killed are the worker's children, too."""
-    workers = _workers(run)
-    children = _children(run.random.choice(workers).process.pid) if workers else []
+    there = workers(run)
+    children = _children(run.random.choice(there).process.pid) if there else []
     return [child for child in children if not _is_fork(child)]
 
 
@@ -241,7 +217,7 @@ def break_device(run: Run, error: str) -> str:
     """A device of a seat fails whatever runs there with an error, for some seconds, or for good."""
     world = run.world
     seat, device = run.random.randrange(world.seats), str(run.random.randrange(world.slots))
-    for_s = run.random.choice([_MENDED_S, None])
+    for_s = run.random.choice([6.0, None])
     broken = world.folder / "devices" / f"{seat}-{device}"
     if any(broken.parent.iterdir()):
         # More are no fault of one device: then all may be broken.
@@ -260,7 +236,7 @@ def thread_raises(run: Run) -> str:
     living = [worker for worker in run.world.living_workers() if not worker.is_struck]
     whole = [worker for worker in living if " ready." in run.world.log_of_worker(worker)]
     thread, error = run.random.choice(breaker.THREADS), run.random.choice(breaker.ERRORS)
-    after = run.random.randint(1, run.random.choice(THREADS_CALLS))
+    after = run.random.randint(1, run.random.choice((1, 8, 40)))
     if not whole:
         return ""
     worker = run.random.choice(whole)

@@ -30,20 +30,9 @@ if TYPE_CHECKING:
 #: Of that, what may pass between the moment that a replica is cut off and the death of its master, in seconds.
 _LAGS_S: Final = SET_BACK_S - 0.3
 #: How long after the failover the server is back that was the master, in seconds.
-_BACK_S: Final = (0.0, 1.0, 4.0)
 _LOOK_S: Final = 0.1
-#: When a password that could not be given back is tried again, in seconds.
-_LOGIN_AGAIN_S: Final = 0.5
-#: How long an attempt goes on after the claim that is forgotten, and for how long nobody drives, in seconds.
-_GOES_ON_S: Final = (0.2, 1.5)
-_NOBODY_S: Final = (3.0, 9.0)
-#: For how long a store can't be reached, in seconds.
-_STORE_AWAY_S: Final = (0.5, 5.0)
 #: What of the time by which a server is set back it may take to kill it.
 _MARGIN_S: Final = 0.4
-#: When it is looked whether a deletion is over, and how long that may take then, in seconds.
-_DELETES_S: Final = 10.0
-_DELETED_S: Final = 60.0
 
 
 def _network(run: Run, *, of_drivers: bool) -> tuple[Any, str]:
@@ -144,7 +133,7 @@ def login_refused(run: Run) -> str:
     def undo() -> None:
         # A server that was killed meanwhile has read its accounts again.
         if not tell(run, "ACL", "SETUSER", "default", "resetpass", f">{run.world.server.password}", user=KEEPER):
-            run.later(_LOGIN_AGAIN_S, undo)
+            run.later(0.5, undo)
 
     run.later(for_s, undo)
     return f"for {for_s:.1f} s"
@@ -191,7 +180,7 @@ def claim_forgotten(run: Run, server: Server) -> str:
     if not living or not tell(run, "PING"):
         return ""
     experiment = run.random.choice(living).experiment
-    goes_on_s, nobody_s = run.random.uniform(*_GOES_ON_S), run.random.uniform(*_NOBODY_S)
+    goes_on_s, nobody_s = run.random.uniform(0.2, 1.5), run.random.uniform(3.0, 9.0)
     run.world.kill_drivers(experiment)
     run.undriven(experiment, nobody_s)
     begin, claims = time.monotonic(), _claims(run, experiment)
@@ -226,7 +215,7 @@ def store_away(run: Run) -> str:
     if not stores:
         return ""
     store = run.random.choice(stores)
-    for_s = run.random.uniform(*_STORE_AWAY_S)
+    for_s = run.random.uniform(0.5, 5.0)
     away = store.with_name(f"{store.name}.away")
     store.rename(away)
     # Nobody makes a new one in its place.
@@ -254,11 +243,11 @@ def copy_deleted(run: Run, server: Server) -> str:
         deleting = subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        run.later(_DELETES_S, lambda: check(deleting))
+        run.later(10.0, lambda: check(deleting))
 
     def check(deleting: subprocess.Popen[str]) -> None:
         try:
-            said, _ = deleting.communicate(timeout=_DELETED_S)
+            said, _ = deleting.communicate(timeout=60.0)
         except subprocess.TimeoutExpired:
             deleting.kill()
             said, _ = deleting.communicate()
@@ -278,7 +267,7 @@ def failover(run: Run) -> str:
     if not isinstance(server, Replicated) or not server.begin_failover():
         return ""
     lags_s = run.random.choice([0.0, run.random.uniform(0.2, _LAGS_S)])
-    back_s = run.random.choice(_BACK_S)
+    back_s = run.random.choice((0.0, 1.0, 4.0))
     if lags_s:
         server.watched.cut_off_replica()
 

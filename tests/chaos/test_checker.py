@@ -111,7 +111,7 @@ end 0001 EARLY_STOPPED; end 0002 COMPLETED
 def told(count: int, begin: float, step: float) -> list[list[Any]]:
     """Return what a scheduler was told by so many of the calls; numbers of attempts and reports have one digit."""
     calls = [[int(word) if len(word) == 1 else word for word in call.split()] for call in CALLS.split(";")]
-    return [[begin, "begin", 4711], *([begin + step * n, *call] for n, call in enumerate(calls[:count], 1))]
+    return [[begin + step * n, *call] for n, call in enumerate(calls[:count], 1)]
 
 
 def result(status: str, attempts: list[str], checkpoint: str) -> dict[str, Any]:
@@ -233,7 +233,7 @@ BROKEN: dict[str, tuple[Callable[[Run], None], str, str, *tuple[Break, ...]]] = 
         lambda run: run.entries.insert(3, run.entries.pop(4)),
     ),
     "a report is lost": (plain, "3", "not ('report', '0002', 1, 2)", drop(7)),
-    "a scheduler is not shown a report": (plain, "3", "call 2", lambda run: run.observed.told[1].pop(3)),
+    "a scheduler is not shown a report": (plain, "3", "call 2", lambda run: run.observed.told[1].pop(2)),
     "a decision is not on the last report": (plain, "3", "not the last shown", change("9000-0", cursor=["7000-0", 1])),
     "a process outlives its journaled end": (plain, "4", "after its jour", alive(("0001", 2, 103), 16.1, 20.5)),
     "an attempt is stopped by nobody": (plain, "5", "nobody had journaled", drop(19)),
