@@ -519,14 +519,9 @@ class TestFleet:
         assert eventually(lambda: hints.next(0.1)) == ["x", "0001", 1, "stop"]
 
 
-class ForgetfulWorld(MemoryWorld):
-    def __init__(self) -> None:
-        super().__init__()
-        self.server = MemoryServer(lambda: self.now, forgets=True)
-
-
 def test_a_memory_journal_that_forgets_gives_its_one_reader_every_entry_once() -> None:
-    world = ForgetfulWorld()
+    world = MemoryWorld()
+    world.server = MemoryServer(lambda: world.now, forgets=True)
     driver = world.journal()
     driver.lock("a", "", LONG_S)
     written, found, last = [], [], "0-0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from contract.journals.requests import requested
+from contract.journals.intents import requested
 from contract.journals.world import (
     ASSIGNMENT,
     LONG_S,
