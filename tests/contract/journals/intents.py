@@ -65,9 +65,7 @@ class IntentContract(InWorld):
         assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
         assert driver.unclaimed() == []
 
-    def test_a_decision_about_an_attempt_that_the_server_has_forgotten_is_journaled_once(
-        self, driver: Journal, worker: Journal
-    ) -> None:
+    def test_a_decision_on_a_forgotten_attempt_is_journaled_once(self, driver: Journal, worker: Journal) -> None:
         assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "ended"
         assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "ended"
 
@@ -78,9 +76,7 @@ class IntentContract(InWorld):
         assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
 
     @pytest.mark.parametrize("state", ["running", "unclaimed", "ended", "reaped"])
-    def test_the_same_decision_twice_is_journaled_once_and_answered_alike(
-        self, driver: Journal, worker: Journal, state: str
-    ) -> None:
+    def test_a_repeated_decision_is_journaled_once(self, driver: Journal, worker: Journal, state: str) -> None:
         driver.stage(ONE, 1, ASSIGNMENT, staged())
         claim = Claim(ONE, 1, "t")
         if state != "unclaimed":
@@ -98,7 +94,7 @@ class IntentContract(InWorld):
         assert entries(driver) == before
         assert kinds(driver).count("DecisionTaken") == 1
 
-    def test_another_decision_is_journaled_and_counts_until_its_attempt_has_ended(
+    def test_another_decision_counts_until_the_attempt_ends(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:
         driver.intend(ONE, 1, Intent.STOP, decided(), ended())
@@ -112,9 +108,7 @@ class IntentContract(InWorld):
         assert driver.intend(ONE, 2, Intent.STOP, decided(ONE, 2), ended(ONE, 2)) == "running"
         assert kinds(driver).count("DecisionTaken") == 3
 
-    def test_a_trial_whose_attempt_has_ended_or_was_forgotten_is_closed_once(
-        self, driver: Journal, worker: Journal
-    ) -> None:
+    def test_a_trial_whose_attempt_ended_or_was_lost_is_closed_once(self, driver: Journal, worker: Journal) -> None:
         driver.stage(ONE, 1, ASSIGNMENT, staged())
         driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended(ONE, 1, AttemptEnd.PAUSED))
         self.start(driver, worker, TWO, lease_s=0.0)
@@ -128,9 +122,7 @@ class IntentContract(InWorld):
         assert driver.stage(unknown, 1, ASSIGNMENT, staged(unknown)) is False
         assert driver.stage(unknown, 2, ASSIGNMENT, staged(unknown, 2)) is True
 
-    def test_a_trial_whose_attempt_waits_runs_or_is_another_is_not_closed(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
+    def test_a_trial_whose_attempt_is_alive_is_not_closed(self, driver: Journal, worker: Journal, held: Claim) -> None:
         driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
         worker.end(self.start(driver, worker, THREE, attempt=2), ended(THREE, 2))
         before = entries(driver)
@@ -147,7 +139,7 @@ class IntentContract(InWorld):
 class OrderContract(InWorld):
     """An order comes with each answer until its attempt ends, or another of its kind is given; an intent goes before it."""
 
-    def test_an_order_comes_with_every_answer_until_another_of_its_kind_takes_its_place(
+    def test_an_order_comes_with_each_answer_until_replaced(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:
         before = entries(driver)
@@ -207,9 +199,7 @@ class RequestContract(InWorld):
         driver.record(closed(), definition=b"definition")
         return driver
 
-    def test_a_request_is_in_the_journal_as_it_was_made_and_not_again_when_it_is_repeated(
-        self, begun: Journal, worker: Journal, world: World
-    ) -> None:
+    def test_a_request_is_journaled_once_and_as_it_is_made(self, begun: Journal, worker: Journal, world: World) -> None:
         first = worker.request(requested())
         second = worker.request(requested("r2"))
         begun.unlock("driver-1")
@@ -223,9 +213,7 @@ class RequestContract(InWorld):
             (third, requested("needs no driver")),
         ]
 
-    def test_an_attempt_whose_revocation_is_requested_while_it_waits_does_not_begin_whether_anybody_drives_or_not(
-        self, begun: Journal, worker: Journal
-    ) -> None:
+    def test_an_attempt_that_is_revoked_while_it_waits_does_not_begin(self, begun: Journal, worker: Journal) -> None:
         waits, runs, later = Claim(ONE, 1, "token"), Claim(TWO, 1, "token"), Claim(ONE, 2, "token")
         for claim in (waits, runs):
             begun.stage(claim.trial, 1, ASSIGNMENT, staged(claim.trial))
@@ -241,9 +229,7 @@ class RequestContract(InWorld):
         begun.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
         assert isinstance(worker.claim(later, "w", LONG_S, started(later)), Grant), "it is another attempt"
 
-    def test_requests_that_were_put_back_are_not_written_again(
-        self, begun: Journal, worker: Journal, world: World
-    ) -> None:
+    def test_requests_that_were_put_back_stay_as_they_were(self, begun: Journal, worker: Journal, world: World) -> None:
         first = worker.request(requested())
         held = entries(begun)
         worker.request(requested("lost"))

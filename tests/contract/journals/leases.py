@@ -38,9 +38,7 @@ UNREAD = 100
 class LeaseContract(InWorld):
     """A lease is renewed, runs out, or ends with its attempt; each end is journaled once."""
 
-    def test_a_worker_learns_when_attempts_have_last_fared_well_or_badly_on_others_and_how_many_run(
-        self, driver: Journal, worker: Journal, world: World
-    ) -> None:
+    def test_a_worker_learns_how_attempts_fare_on_others(self, driver: Journal, worker: Journal, world: World) -> None:
         claim = self.start(driver, worker)
         self.start(driver, worker, TWO)
         assert worker.compare("well", "w", "0") == (math.inf, math.inf, False, 2)
@@ -68,9 +66,7 @@ class LeaseContract(InWorld):
         assert not found.broken
         assert found.failed < LONG_S, "a second device that is said to be broken is a failure there"
 
-    def test_an_attempt_that_the_server_has_lost_is_ended_by_the_driver_once(
-        self, driver: Journal, worker: Journal, world: World
-    ) -> None:
+    def test_a_lost_attempt_is_ended_by_the_driver_once(self, driver: Journal, worker: Journal, world: World) -> None:
         claim = self.start(driver, worker)
         driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
         kept = self.start(driver, worker, THREE)
@@ -105,9 +101,7 @@ class LeaseContract(InWorld):
         assert driver.look([(THREE, 1)], LONG_S).under_way == [False]
         assert driver.lose(THREE, 1, "gone", ended(THREE, 1, AttemptEnd.LOST), timestamp=1.0) is True
 
-    def test_a_lease_that_was_deleted_is_put_back_and_runs_out_unless_it_is_renewed(
-        self, driver: Journal, worker: Journal, world: World
-    ) -> None:
+    def test_a_deleted_lease_is_put_back_and_runs_out(self, driver: Journal, worker: Journal, world: World) -> None:
         self.start(driver, worker)
         renewed = self.start(driver, worker, TWO)
         for trial in (ONE, TWO):
@@ -120,9 +114,7 @@ class LeaseContract(InWorld):
         assert driver.expired() == [ONE]
         assert driver.lose(ONE, 1, "expired", ended(ONE, 1, AttemptEnd.LOST)) is True
 
-    def test_an_attempt_whose_lease_ran_out_stays_its_workers_until_it_is_ended_as_lost(
-        self, driver: Journal, worker: Journal
-    ) -> None:
+    def test_an_attempt_is_its_workers_until_it_is_ended_as_lost(self, driver: Journal, worker: Journal) -> None:
         claim = self.start(driver, worker, lease_s=0.0)
         eventually(driver.expired)
         other = unlike(claim, token=OTHER)
@@ -190,9 +182,7 @@ class LeaseContract(InWorld):
         assert entries(driver) == before
 
     @pytest.mark.parametrize("guard", ["expired", "any"])
-    def test_an_attempt_is_not_lost_before_its_driver_has_read_its_reports(
-        self, driver: Journal, worker: Journal, guard: Any
-    ) -> None:
+    def test_no_attempt_is_lost_before_its_reports_are_read(self, driver: Journal, worker: Journal, guard: Any) -> None:
         claim, other = self.start(driver, worker, ONE, lease_s=0.0), self.start(driver, worker, TWO)
         eventually(driver.expired)
         read = []
@@ -213,9 +203,7 @@ class LeaseContract(InWorld):
 
         assert entries(driver)[-1].data == lost
 
-    def test_a_driver_that_knows_that_no_worker_is_left_ends_what_runs_before_its_lease_runs_out(
-        self, driver: Journal, worker: Journal
-    ) -> None:
+    def test_a_driver_ends_what_runs_where_no_worker_is_left(self, driver: Journal, worker: Journal) -> None:
         one, two = self.start(driver, worker, ONE), self.start(driver, worker, TWO)
         worker.end(two, ended(TWO))
         driver.stage(THREE, 1, ASSIGNMENT, staged(THREE))
@@ -230,9 +218,7 @@ class LeaseContract(InWorld):
         assert worker.renew([one], LONG_S) == [FENCED]
         assert driver.expired() == []
 
-    def test_an_unclaimed_attempt_says_who_holds_it_until_that_runs_out(
-        self, driver: Journal, worker: Journal, world: World
-    ) -> None:
+    def test_an_unclaimed_attempt_says_who_holds_it(self, driver: Journal, worker: Journal, world: World) -> None:
         for trial in (ONE, TWO, THREE):
             driver.stage(trial, 1, ASSIGNMENT, staged(trial))
         assert driver.unclaimed(count=1) == [Unclaimed(ONE, 1)]
@@ -252,7 +238,7 @@ class LeaseContract(InWorld):
         assert isinstance(worker.claim(claim, "another", LONG_S, started(claim)), Grant), "anybody may claim it"
         assert ONE not in {each.trial for each in driver.unclaimed()}
 
-    def test_an_end_is_refused_as_long_as_reports_before_it_are_missing_and_journaled_once(
+    def test_an_end_waits_for_its_reports_and_is_journaled_once(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:
         worker.report([segment(held, 1)])

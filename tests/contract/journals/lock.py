@@ -78,9 +78,7 @@ class LockContract(InWorld):
         assert entries(new) == before
         assert new.expired() == [ONE]
 
-    def test_the_lock_of_a_living_driver_is_refused_until_that_one_gives_it_back(
-        self, driver: Journal, world: World
-    ) -> None:
+    def test_the_lock_of_a_living_driver_is_refused_until_it_is_given_up(self, driver: Journal, world: World) -> None:
         second = world.journal()
         second.unlock("driver-2")
         with pytest.raises(NameTaken, match="process 1 on head"):
@@ -122,9 +120,7 @@ class LockContract(InWorld):
         with pytest.raises(NameTaken):
             world.journal().lock("b", "", LONG_S)
 
-    def test_the_lock_of_a_driver_that_is_known_to_be_dead_can_be_taken_at_once(
-        self, driver: Journal, world: World
-    ) -> None:
+    def test_the_lock_of_a_driver_known_to_be_dead_is_taken_at_once(self, driver: Journal, world: World) -> None:
         heir = world.journal()
 
         with pytest.raises(NameTaken) as taken:
@@ -152,9 +148,7 @@ class LockContract(InWorld):
         assert world.journal().definition() == b"second"
         assert kinds(driver) == ["ExperimentEnded", "ExperimentCreated", "ExperimentCreated", "ExperimentEnded"]
 
-    def test_what_is_erased_is_as_if_it_had_never_been_and_who_still_runs_it_is_fenced(
-        self, driver: Journal, world: World
-    ) -> None:
+    def test_what_is_erased_is_as_if_it_had_never_been_and_is_fenced(self, driver: Journal, world: World) -> None:
         worker = world.journal()
         driver.record(closed(), definition=b"first")
         claim = self.start(driver, worker)

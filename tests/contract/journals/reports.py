@@ -42,9 +42,7 @@ from mqtune.journal import FENCED, GAP, WAIT, Claim, Entry, Journal, Order, Segm
 class ReportContract(InWorld):
     """Each is journaled once, in order, from who holds the lease."""
 
-    def test_reports_are_journaled_as_one_entry_that_decodes_to_what_was_sent(
-        self, worker: Journal, held: Claim
-    ) -> None:
+    def test_reports_are_one_entry_that_decodes_to_what_was_sent(self, worker: Journal, held: Claim) -> None:
         batch = segment(held, 1, 3, raw=b"a b\n\x00", loss=math.inf)
 
         assert worker.report([batch]) == [""]
@@ -56,9 +54,7 @@ class ReportContract(InWorld):
         ]
         assert [r.metrics for r in event] == [{"n": n, "raw": b"a b\n\x00", "loss": math.inf} for n in (1, 2, 3)]
 
-    def test_a_segment_that_is_sent_again_is_not_journaled_again(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
+    def test_a_segment_that_is_sent_again_is_not_new(self, driver: Journal, worker: Journal, held: Claim) -> None:
         other = self.start(driver, worker, TWO)
         worker.report([segment(held, 1, 2)])
         assert worker.report([segment(held, 1, 2)]) == [""]
@@ -98,9 +94,7 @@ class ReportContract(InWorld):
 
         assert (worker.checkpoint(HELD), entries(worker)) == (None, before)
 
-    def test_reports_after_the_end_are_refused_and_the_next_attempt_counts_its_own_anew(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
+    def test_reports_after_the_end_are_refused(self, driver: Journal, worker: Journal, held: Claim) -> None:
         worker.report([segment(held, 1)])
         worker.end(held, ended())
         assert worker.report([segment(held, 2)]) == [FENCED]
@@ -147,9 +141,7 @@ class ReportContract(InWorld):
 
         assert driver.size == self.size_of(driver) > 0
 
-    def test_a_full_journal_takes_what_comes_and_has_each_attempt_that_goes_on_wait_with_more(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
+    def test_a_full_journal_takes_what_comes_and_says_wait(self, driver: Journal, worker: Journal, held: Claim) -> None:
         first, second = segment(held, 1, 2), segment(held, 3)
         self.limit(driver, self.size_of(driver) + 1)
 
@@ -163,9 +155,7 @@ class ReportContract(InWorld):
 
         assert reported(worker) == [[(ONE, 1, 1), (ONE, 1, 2)], [(ONE, 1, 3)], [(ONE, 1, 4)]]
 
-    def test_who_asks_without_a_report_hears_that_there_is_room_again_and_nothing_is_written(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
+    def test_who_asks_without_a_report_hears_of_room_again(self, driver: Journal, worker: Journal, held: Claim) -> None:
         assert self.asked(worker, held) == ""
         self.limit(driver, 1)
         before = entries(driver)
@@ -242,9 +232,7 @@ class CheckpointContract(InWorld):
         assert world.journal("y").checkpoint(HELD) is None
         assert entries(worker) == before, "it is no news"
 
-    def test_a_checkpoint_that_the_server_has_lost_is_brought_and_what_it_has_stays(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
+    def test_a_lost_checkpoint_is_brought_and_others_stay(self, driver: Journal, worker: Journal, held: Claim) -> None:
         worker.put_checkpoint(held, HELD, b"as it was")
 
         for checkpoint in (HELD, HELD_TOO):
@@ -253,7 +241,7 @@ class CheckpointContract(InWorld):
         assert (driver.checkpoint(HELD), driver.checkpoint(HELD_TOO)) == (b"as it was", b"brought")
 
     @pytest.mark.parametrize("how", ["ended", "superseded"])
-    def test_checkpoints_of_an_attempt_that_no_longer_counts_are_refused(
+    def test_checkpoints_of_a_past_attempt_are_refused(
         self, driver: Journal, worker: Journal, held: Claim, how: str
     ) -> None:
         if how == "ended":

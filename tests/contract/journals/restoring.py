@@ -82,9 +82,7 @@ class RestoreContract(InWorld):
 
         assert len(entries(driver)) == (1 if how == "set back" else 0)
 
-    def test_what_is_put_back_has_its_ids_is_followed_by_what_is_new_and_leaves_the_lock(
-        self, driver: Journal, world: World
-    ) -> None:
+    def test_what_is_put_back_keeps_its_ids_and_leaves_the_lock(self, driver: Journal, world: World) -> None:
         driver.record(closed(), definition=b"definition")
         before = world.snapshot()
         driver.record(closed("interrupted"))
