@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -27,10 +28,13 @@ class FaultyProxy(contextlib.AbstractContextManager):
     Args:
         upstream: URL of the Redis, ``redis://…`` or ``unix://…``; it need not be up yet, and may be restarted.
         hears: what becomes of that which the Redis says, piece by piece.
+        tls: how clients are spoken to, if with TLS.
     """
 
-    def __init__(self, upstream: str, *, hears: Callable[[bytes], bytes] = bytes) -> None:
-        self._hears = hears
+    def __init__(
+        self, upstream: str, *, hears: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._hears, self._tls = hears, tls
         parts = urlsplit(upstream)
         self._path = unquote(parts.path) if parts.scheme == "unix" else None
         self._host, self._port = parts.hostname or "localhost", parts.port or 6379
@@ -52,10 +56,13 @@ class FaultyProxy(contextlib.AbstractContextManager):
         self._thread.start()
         self._kept = KeptPort()
         self.port: int = self._kept.number
+        self._login = f"{parts.username or ''}:{quote(unquote(parts.password), safe='')}@" if parts.password else ""
         self.accept()
-        login = f"{parts.username or ''}:{quote(unquote(parts.password or ''), safe='')}@" if parts.password else ""
-        #: The Redis as it is seen through here.
-        self.url = f"redis://{login}127.0.0.1:{self.port}/0"
+
+    @property
+    def url(self) -> str:
+        """The Redis as it is seen through here."""
+        return f"redis://{self._login}127.0.0.1:{self.port}/0"
 
     def cut(self) -> None:
         """Reset all connections that there are; new ones can be made."""
@@ -105,7 +112,7 @@ class FaultyProxy(contextlib.AbstractContextManager):
 
     async def _accept(self) -> None:
         if self._server is None:
-            self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
+            self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port, ssl=self._tls)
 
     def _refuse(self) -> None:
         if self._server is not None:
@@ -141,12 +148,7 @@ class FaultyProxy(contextlib.AbstractContextManager):
         self.accepted += 1
         task = asyncio.current_task()
         self._carrying.add(task)
-        try:
-            await self._carry_to_redis(reader, writer)
-        finally:
-            self._carrying.discard(task)
-
-    async def _carry_to_redis(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task.add_done_callback(self._carrying.discard)
         try:
             if self._path is not None:
                 theirs, to_them = await asyncio.open_unix_connection(self._path)

@@ -5,16 +5,12 @@ from __future__ import annotations
 from importlib.metadata import version
 
 
-def _name_of(owner: object) -> str:
-    return str(getattr(owner, "__name__", type(owner).__name__))
-
-
 def check_has(library: str, owner: object, member: str, module: str) -> None:
     """Fail if an object of a library lacks a member, or a member of that, which a module of mqtune uses."""
-    found = owner
+    found, whose = owner, getattr(owner, "__name__", type(owner).__name__)
     for name in member.split("."):
         assert hasattr(found, name), (
-            f"{library} {version(library)} has no {_name_of(owner)}.{member}, which mqtune/integrations/{module} uses: "
+            f"{library} {version(library)} has no {whose}.{member}, which mqtune/integrations/{module} uses: "
             "find another way there, or leave this version out in pyproject.toml"
         )
         found = getattr(found, name)
