@@ -17,7 +17,7 @@ import pytest
 import redis
 from hypothesis import settings
 from servers import the_server
-from waiting import eventually
+from waiting import described, eventually
 from watchdog import RUN_MARK, processes_of_run
 
 import mqtune
@@ -134,12 +134,6 @@ def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         check_that_nothing_is_left(mark, folder, watchdog.pid)
     finally:
         watchdog.communicate()
-
-
-def described(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return f"{process.pid}, child of {process.ppid()}: {' '.join(process.cmdline())}"
-    return f"{process.pid}, gone"
 
 
 def check_that_nothing_is_left(mark: str, folder: Path, watchdog: int) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Coroutine
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from kept_port import KeptPort
@@ -19,7 +19,7 @@ _READ_BYTES: Final = 64 * 1024
 _DEADLINE_S: Final = 10.0
 
 
-class FaultyProxy:
+class FaultyProxy(contextlib.AbstractContextManager):
     """Stands between clients and a Redis; it works like a good network until it is told otherwise.
 
     It runs in a thread of its own, and any thread may tell it what to do. What it was told is in force when the call
@@ -28,10 +28,13 @@ class FaultyProxy:
     Args:
         upstream: URL of the Redis, ``redis://…`` or ``unix://…``; it need not be up yet, and may be restarted.
         hears: what becomes of that which the Redis says, piece by piece.
+        tls: how clients are spoken to, if with TLS.
     """
 
-    def __init__(self, upstream: str, *, hears: Callable[[bytes], bytes] = bytes) -> None:
-        self._hears = hears
+    def __init__(
+        self, upstream: str, *, hears: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._hears, self._tls = hears, tls
         parts = urlsplit(upstream)
         self._path = unquote(parts.path) if parts.scheme == "unix" else None
         self._host, self._port = parts.hostname or "localhost", parts.port or 6379
@@ -53,10 +56,13 @@ class FaultyProxy:
         self._thread.start()
         self._kept = KeptPort()
         self.port: int = self._kept.number
+        self._login = f"{parts.username or ''}:{quote(unquote(parts.password), safe='')}@" if parts.password else ""
         self.accept()
-        login = f"{parts.username or ''}:{quote(unquote(parts.password or ''), safe='')}@" if parts.password else ""
-        #: The Redis as it is seen through here.
-        self.url = f"redis://{login}127.0.0.1:{self.port}/0"
+
+    @property
+    def url(self) -> str:
+        """The Redis as it is seen through here."""
+        return f"redis://{self._login}127.0.0.1:{self.port}/0"
 
     def cut(self) -> None:
         """Reset all connections that there are; new ones can be made."""
@@ -92,12 +98,7 @@ class FaultyProxy:
             self._loop.close()
             self._kept.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self, action: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -111,7 +112,7 @@ class FaultyProxy:
 
     async def _accept(self) -> None:
         if self._server is None:
-            self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
+            self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port, ssl=self._tls)
 
     def _refuse(self) -> None:
         if self._server is not None:
@@ -147,12 +148,7 @@ class FaultyProxy:
         self.accepted += 1
         task = asyncio.current_task()
         self._carrying.add(task)
-        try:
-            await self._carry_to_redis(reader, writer)
-        finally:
-            self._carrying.discard(task)
-
-    async def _carry_to_redis(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task.add_done_callback(self._carrying.discard)
         try:
             if self._path is not None:
                 theirs, to_them = await asyncio.open_unix_connection(self._path)

@@ -8,10 +8,8 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final
 
-import psutil
 import redis
 from kept_port import KeptPort
 from waiting import eventually
@@ -19,10 +17,17 @@ from waiting import eventually
 from mqtune.backends import find_binary
 
 #: How long a server may take to be up, and Sentinels to agree, on a machine that runs other tests.
-UP_S = 60.0
+UP_S: Final = 60.0
 
 
-class KeptServer:
+def durable(port: int, folder: Path, **options: str) -> list[str]:
+    """Return the command of a Redis that keeps what it has answered in its append-only file, also on a slow machine."""
+    options |= {"port": str(port), "bind": "127.0.0.1", "dir": str(folder), "save": ""}
+    options |= {"appendonly": "yes", "appendfsync": "always"}
+    return [str(find_binary().path), *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+
+class KeptServer(contextlib.AbstractContextManager):
     """A server of a test's own, which keeps its address when it is killed and started again."""
 
     #: What starts it.
@@ -49,6 +54,20 @@ class KeptServer:
             return bool(self.client.ping())
         return False
 
+    @property
+    def is_up(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def freeze(self) -> None:
+        """Stop it, with all its connections open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on; nothing happens when it is dead."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self) -> None:
         """Kill it; nothing happens when it is dead."""
         if self._process is not None:
@@ -61,6 +80,9 @@ class KeptServer:
         self.kill()
         self._port.close()
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
 
 class RestartableRedis(KeptServer):
     """One with its append-only file on; it is up from the start."""
@@ -70,20 +92,7 @@ class RestartableRedis(KeptServer):
         super().__init__(folder, password)
         self._data = folder / "data"
         self.url = f"redis://:{password}@127.0.0.1:{self.port}/0"
-        options = {
-            "port": str(self.port),
-            "bind": "127.0.0.1",
-            "requirepass": password,
-            "dir": str(self._data),
-            "appendonly": "yes",
-            # What was answered is in the file, also when the machine is slow.
-            "appendfsync": "always",
-            "save": "",
-        }
-        self.command = [
-            str(find_binary().path),
-            *(word for name, value in options.items() for word in (f"--{name}", value)),
-        ]
+        self.command = durable(self.port, self._data, requirepass=password)
         self.start()
 
     def start(self) -> None:
@@ -95,27 +104,8 @@ class RestartableRedis(KeptServer):
         self.kill()
         self.start()
 
-    def freeze(self) -> None:
-        """Stop it, with all its connections open."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Let it go on."""
-        assert self._process is not None
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self._process.send_signal(signal.SIGCONT)
-
     def lose_data(self) -> None:
         """Kill it and start it again, empty."""
         self.kill()
         shutil.rmtree(self._data)
         self.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 from urllib.parse import quote, quote_plus
 
 import redis
@@ -38,7 +37,7 @@ class Node(KeptServer):
         self.start()
 
 
-class Watched:
+class Watched(contextlib.AbstractContextManager):
     """Two servers, of which one is the master, and three Sentinels that know both and one another.
 
     Args:
@@ -147,10 +146,5 @@ class Watched:
         for each in (*self.sentinels, *self.nodes):
             each.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -8,7 +8,7 @@ import psutil
 
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
-__all__ = ["DEADLINE_S", "all_gone", "eventually", "family_of", "is_gone", "lives"]
+__all__ = ["DEADLINE_S", "all_gone", "described", "eventually", "family_of", "is_gone", "lives"]
 
 
 def family_of(pid: int) -> list[psutil.Process]:
@@ -29,6 +29,12 @@ def lives(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def described(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return f"process {process.pid}, child of {process.ppid()}: {' '.join(process.cmdline())}"
+    return f"process {process.pid}, gone"
 
 
 def is_gone(pid: int) -> bool:

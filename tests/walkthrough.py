@@ -7,13 +7,13 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from started import free_port
 from waiting import eventually
 
 from mqtune.backends import find_binary
@@ -46,7 +46,7 @@ class Walkthrough:
     def __init__(self, folder: Path, patience_s: float = _PATIENCE_S) -> None:
         self._folder = folder
         self._patience_s = patience_s
-        self._port = _free_port()
+        self._port = str(free_port())
         programs = folder / ".bin"
         programs.mkdir(parents=True)
         (programs / "redis-server").symlink_to(find_binary().path)
@@ -114,12 +114,6 @@ def _pattern(line: str) -> str:
 
 def _any(part: str) -> str:
     return ".*" if part == "…" else r"\s+" if part.isspace() else r"\d[\d.]*(?:e[-+]?\d+)?"
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -24,13 +24,10 @@ HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-import times  # noqa: E402 - found only now
-from campaign import REQUESTS, run_one  # noqa: E402
+from campaign import REQUESTS, run_one  # noqa: E402 - found only now
 from faults import FAULTS  # noqa: E402
 from watchdog import RUN_MARK  # noqa: E402
 
-#: One run in so many keeps mqtune's own times, with which a lost lease alone takes 15 s.
-OWN_TIMES_EVERY: Final = 10
 #: A run has a deadline of its own; this is for one that does not even come to that.
 STUCK_S: Final = 600.0
 
@@ -43,13 +40,11 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=2)
     parser.add_argument("--times", choices=["mixed", "own", "short"], default="mixed", help="own: leases of 15 s")
     parser.add_argument("--out", type=Path, help="where the figures go, as JSON")
-    parser.add_argument(
-        "--folder", type=Path, help="where the runs keep what they write; by default a temporary folder"
-    )
+    parser.add_argument("--folder", type=Path, help="where the runs write; by default a temporary folder")
     parser.add_argument("--kinds", help=f"only these faults, one after the other: {', '.join(FAULTS)}")
     parser.add_argument("--requests", type=int, default=REQUESTS, help="how many requests a run has at most")
     parser.add_argument(
-        "--gangs", choices=["some", "all", "none"], default="some", help="which runs have trials of several seats"
+        "--gangs", choices=["some", "all", "none"], default="some", help="where trials have several seats"
     )
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -57,7 +52,8 @@ def main() -> int:
     if unknown := set(kinds or ()) - FAULTS.keys():
         parser.error(f"no such faults: {', '.join(sorted(unknown))}")
     if given.one:
-        own_times = _has_own_times(given.seed, given.times)
+        # One run in ten keeps mqtune's own times, with which a lost lease alone takes 15 s.
+        own_times = given.times == "own" or (given.times == "mixed" and given.seed % 10 == 0)
         how = {"own_times": own_times, "kinds": kinds, "requests": given.requests, "which": given.gangs}
         outcome = run_one(given.seed, given.folder, **how)
         print(json.dumps(vars(outcome)))
@@ -75,10 +71,6 @@ def main() -> int:
     if given.out:
         given.out.write_text(json.dumps({"figures": figures, "runs": outcomes}, indent=1))
     return 1 if figures["violations"] else 0
-
-
-def _has_own_times(seed: int, which: str) -> bool:
-    return which == "own" or (which == "mixed" and seed % OWN_TIMES_EVERY == 0)
 
 
 def _campaign(seeds: range, at_once: int, folder: Path, options: list[str]) -> list[dict[str, Any]]:
@@ -107,13 +99,12 @@ def _run(seed: int, folder: Path, options: list[str]) -> dict[str, Any]:
     began = time.monotonic()
     try:
         done = subprocess.run([*command, *options], cwd=ROOT, capture_output=True, timeout=STUCK_S)
-        outcome: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return json.loads(done.stdout.splitlines()[-1])
     except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
         said = getattr(error, "stderr", None) or locals().get("done", error)
         took_s = round(time.monotonic() - began, 2)
         violations = [["run", f"the run itself broke: {str(said)[-3000:]}"]]
         return {"seed": seed, "folder": str(folder), "faults": [], "violations": violations, "took_s": took_s}
-    return outcome
 
 
 def _show(done: int, of: int, outcome: dict[str, Any]) -> None:
@@ -135,7 +126,6 @@ def _figures(outcomes: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "runs": len(outcomes),
         "runs with mqtune's own times": sum(outcome.get("own_times", False) for outcome in outcomes),
-        "times of the others (s)": times.shortened(),
         "faults": dict(sorted(faults.items())),
         "faults in all": sum(faults.values()),
         "violations": sum(len(outcome["violations"]) for outcome in outcomes),

@@ -20,19 +20,11 @@ from typing import Any, Final
 #: In a worker's environment: the file in which it is told which thread is to raise what, and when; see order.
 ORDER: Final = "MQTUNE_CHAOS_ORDER"
 #: The threads that take steps for as long as a worker lives.
-THREADS: Final = (
-    "mqtune-uplink",
-    "mqtune-control",
-    "mqtune-logs",
-    "mqtune-log-server",
-    "mqtune-heartbeat",
-    "mqtune-rounds",
-)
+THREADS: Final = tuple(f"mqtune-{name}" for name in ("uplink", "control", "logs", "log-server", "heartbeat", "rounds"))
 #: What is raised: errors that any line may raise on a machine that has run short of something.
 ERRORS: Final = ("MemoryError", "RuntimeError", "OSError")
 #: How often it looks whether it is told something, in seconds; and how often in a row a thread must be missed to be dead.
 _LOOK_S: Final = 0.1
-_MISSED: Final = 5
 
 
 def order(path: Path, thread: str, error: str, after: int) -> None:
@@ -45,30 +37,17 @@ def order(path: Path, thread: str, error: str, after: int) -> None:
 
 def struck(path: Path) -> str:
     """Return where the error was raised, or an empty text."""
-    where = _struck(path)
+    where = path.with_suffix(".struck")
     return where.read_text() if where.exists() else ""
 
 
 def is_dead(path: Path) -> bool:
     """Whether the thread was gone afterwards, and its worker lived on without it."""
-    return _dead(path).exists()
-
-
-def _struck(path: Path) -> Path:
-    return path.with_suffix(".struck")
-
-
-def _dead(path: Path) -> Path:
-    return path.with_suffix(".dead")
+    return path.with_suffix(".dead").exists()
 
 
 class Breaker:
-    """Breaks one thread of this process, once.
-
-    Args:
-        path: the file in which it is told so.
-        package: the folder of the code that raises.
-    """
+    """Breaks one thread of this process, once, in code of a package, when a file says so."""
 
     def __init__(self, path: Path, package: Path) -> None:
         self._path = path
@@ -87,11 +66,11 @@ class Breaker:
         while not self._is_struck:
             time.sleep(_LOOK_S)
         missed = 0
-        while missed < _MISSED:
+        while missed < 5:
             time.sleep(_LOOK_S)
             is_there = any(each.name == self._order["thread"] for each in threading.enumerate())
             missed = 0 if is_there else missed + 1
-        _dead(self._path).touch()
+        self._path.with_suffix(".dead").touch()
 
     def steps(self, name: str, steps: Callable[[], Iterable[Callable[[], object]]]) -> Iterator[Callable[[], object]]:
         """Yield the steps of a thread, each of which may be the one that raises."""
@@ -116,5 +95,5 @@ class Breaker:
             return
         self._is_struck = True
         where = f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_qualname}"
-        _struck(self._path).write_text(where)
+        self._path.with_suffix(".struck").write_text(where)
         raise getattr(builtins, self._order["error"])(f"broken by the campaign in {where} ({event})")

@@ -11,6 +11,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -23,18 +24,13 @@ import times as run_times
 from checker import FENCED_S, check
 from counting import BLAMES, MISCHIEF
 from faults import FAULTS
-from looks import Looks
-from observed import SET_BACK_S, BrokenDevice, Isolation, Observed, Violation, decoded, entries_on, lines, rows
+from looks import Looks, Stalls
+from observed import SET_BACK_S, BrokenDevice, Found, Isolation, Observed, decoded, entries_on, lines, rows
 from quota_check import check_quotas, check_starved
-from sharing_faults import lift_quotas
-from stalls import Stalls
-from world import LEAVE_S, Driver, Experiment, Worker, World, described
+from request_faults import lift_quotas
+from waiting import described, eventually
+from world import LEAVE_S, Driver, Experiment, Worker, World
 
-#: For how long faults happen, in seconds; what is left to do then takes as long as it takes.
-STORM_S: Final = 6.0
-#: The share of faults that come while drivers start; and how often it is looked whether a trial runs, in seconds.
-_EARLY: Final = 1 / 3
-_BEGUN_S: Final = 0.1
 #: How long nobody may drive, beyond a driver's lock; a minute by mqtune's own times.
 LOSS_GRACE_S: Final = 1.0
 #: Not faults at all: requests.
@@ -43,27 +39,16 @@ _REQUESTS: Final = ("request made", "request doubled", "answer lost", "task revo
 _ENDING: Final = "memory ended"
 #: What an operator changes in how experiments share the fleet, and how often in a run at most.
 _SHARING: Final = ("quota changed", "standing changed")
-_MOST_SHARING: Final = 3
-#: The share of runs with a Redis that fails over, of those in which workers and trials are not left alone.
-_FAILING_OVER: Final = 0.4
 #: How many requests a run has at most, if nothing else is asked for.
 REQUESTS: Final = 4
-#: After how long one is made that found no experiment under way, in seconds.
-_ASK_AGAIN_S: Final = 0.5
 #: What may have an experiment that was over go on, in part: more trials are wanted, or it had been ended before all had begun.
 _GROWING: Final = frozenset({"add", "set", "end"})
 #: Faults that only drivers feel.
 _DRIVERS: Final = ("driver", "second", "nobody", "host", *_REQUESTS, *_SHARING)
 #: Faults after which a driver may have been silent for longer than that.
 _SILENCING: Final = ("seat", "driver", "second", "nobody", "host", "redis", "clients", "memory", "failover")
-#: How many workers with driver slots there are where drivers are submitted.
-_HOSTS: Final = 2
 #: A run that is not over by then hangs: some ten times what it takes, at mqtune's own times.
 DEADLINE_S: Final = 180.0
-#: How a driver may refuse, and what must be so for it.
-_MAY_REFUSE: Final = frozenset({"NameTaken", "DriverFenced", "BrokerUnavailable"})
-#: … and how also where its store may be away.
-_WITHOUT_STORE: Final = frozenset({"ChapterUnavailable", "StoreUnavailable"})
 #: For which faults a driver may find no Redis; one that is full is waited for.
 _CUTTING_OFF: Final = (
     "seat",
@@ -75,27 +60,10 @@ _CUTTING_OFF: Final = (
     "driver lost",
     "driver slow",
 )
-#: How many trials there are, besides, for each that blames its device.
-_OTHERS: Final = 7
 #: For which faults a worker may not hear of other devices, so that it takes one for whole.
 _CONFUSING: Final = (
-    "redis",
-    "failover",
-    "clients",
-    "memory",
-    "worker cut",
-    "worker held",
-    "worker lost",
-    "worker slow",
-    "thread",
+    *("redis", "failover", "clients", "memory", "thread", "worker cut", "worker held", "worker lost", "worker slow"),
 )
-_POLL_S: Final = 0.02
-#: How many characters of a log's end a violation shows: an error's message, and where it was raised.
-_TAIL: Final = 600
-#: A run in which so much is broken before its end goes nowhere.
-_ENOUGH: Final = 5
-#: The fewest trials of an experiment: what population-based training needs.
-_FEWEST: Final = 4
 #: How late a thread may wake up on a machine on which leases mean what they say, as a share of a lease.
 _STALL: Final = 0.3
 
@@ -106,17 +74,17 @@ class Outcome:
 
     seed: int
     plans: list[dict[str, Any]]
+    own_times: bool
+    #: Where it keeps everything; gone if all promises were kept.
+    folder: str
     #: What was done, when (in seconds since the driver was started), and to whom.
     faults: list[tuple[float, str, str]] = field(default_factory=list)
-    violations: list[Violation] = field(default_factory=list)
-    took_s: float = 0.0
+    violations: Found = field(default_factory=Found)
     #: How often what happened, such as reports, attempts lost, or requests of an action that were carried out.
     counts: Counter[str] = field(default_factory=Counter)
+    took_s: float = 0.0
     #: How late a thread woke up at worst.
     stall_s: float = 0.0
-    own_times: bool = False
-    #: Where it keeps everything; gone if all promises were kept.
-    folder: str = ""
 
 
 def plans_of(random: Random, seed: int) -> list[dict[str, Any]]:
@@ -124,13 +92,12 @@ def plans_of(random: Random, seed: int) -> list[dict[str, Any]]:
     number = random.choice([1, 2])
     plans = [plan_of(random, seed, place) for place in range(1, number + 1)]
     # Two do together what one does alone, as a run should not take twice as long.
-    return [plan | {"max_trials": max(_FEWEST, plan["max_trials"] // number)} for plan in plans]
+    return [plan | {"max_trials": max(4, plan["max_trials"] // number)} for plan in plans]
 
 
 def plan_of(random: Random, seed: int, place: int = 1) -> dict[str, Any]:
     """Return what an experiment tunes, and how; *place* tells it from others of its run."""
     scheduler = random.choice(["ASHA", "ASHA", "PromotionASHA", "PBT", "HyperBand"])
-    # A function is stopped at its next report, and can only be paused where it has saved.
     trainable = random.choice(["function", "function", "class", "script", "careless"])
     # Most report now and then; some as fast as a batch collects them.
     epochs, epoch_s = random.choice([(18, 0.1), (18, 0.1), (150, 0.012)]) if scheduler != "PBT" else (12, 0.1)
@@ -165,7 +132,6 @@ def plan_of(random: Random, seed: int, place: int = 1) -> dict[str, Any]:
             "share": random.choice([0.5, 1.0, 1.0, 3.0]),
             "preemptible": random.choice([True, False]),
         },
-        # Quotas are not kept by good will.
         "ignores_quotas": random.choice([True, False]),
         # What makes gangs of its trials.
         "gang": {},
@@ -180,7 +146,7 @@ def kinds_of(random: Random, number: int, requests: int = REQUESTS) -> list[str]
     To them come 1 to *requests* requests, and changes to how the fleet is shared.
     """
     calm = random.random() < 1 / 3
-    fails_over = not calm and random.random() < _FAILING_OVER
+    fails_over = not calm and random.random() < 0.4
     redis = "fails over" if fails_over else "lone"
     kinds = [
         name
@@ -191,7 +157,7 @@ def kinds_of(random: Random, number: int, requests: int = REQUESTS) -> list[str]
     if fails_over:
         chosen[0] = "failover"
     chosen += random.choices(_REQUESTS, k=random.randint(max(1, requests // 4), requests))
-    return chosen + random.choices(_SHARING, k=random.randint(0, _MOST_SHARING))
+    return chosen + random.choices(_SHARING, k=random.randint(0, 3))
 
 
 @dataclass
@@ -247,11 +213,11 @@ class Campaign:
                 self._kinds += gangs.strikes(seed)
         if has_devices and seed % 2:
             # In the other runs an error that says so is to be believed.
-            plans = [plan | {"mischief": [*plan["mischief"], *([""] * _OTHERS), BLAMES]} for plan in plans]
+            plans = [plan | {"mischief": [*plan["mischief"], *([""] * 7), BLAMES]} for plan in plans]
         fails_over = "failover" in self._kinds
-        hosts = _HOSTS if any(kind.startswith("host") for kind in self._kinds) else 0
+        hosts = 2 if any(kind.startswith("host") for kind in self._kinds) else 0
         self.world = World(folder, plans, self.times, has_devices=has_devices, fails_over=fails_over, hosts=hosts)
-        self.outcome = Outcome(seed, plans, own_times=own_times, folder=str(folder))
+        self.outcome = Outcome(seed, plans, own_times, str(folder))
         self._looks = Looks(self.world.server, {each.name: each.keys.leases for each in self.world.experiments})
         self._driving = [_Driving(experiment) for experiment in self.world.experiments]
         self._actions: list[tuple[float, int, Callable[[], None]]] = []
@@ -266,33 +232,41 @@ class Campaign:
 
     # What faults use.
 
-    def later(self, delay_s: float, action: Callable[[], None]) -> None:
+    def later(self, delay_s: float, action: Callable[[], object]) -> None:
+        """Do something in some seconds, or when the experiments are over."""
         heapq.heappush(self._actions, (time.monotonic() + delay_s, next(self._order), action))
 
     def wrong(self, promise: str, what: str) -> None:
-        self.outcome.violations.append(Violation(promise, what))
+        self.outcome.violations.wrong(promise, what)
 
     def isolated(self, workers: list[Worker], begin: float) -> None:
+        """Take note that workers could hear nothing since *begin* until now."""
         self._isolations += [Isolation(worker.name, begin, time.monotonic()) for worker in workers]
 
     def forgot(self, begin: float) -> None:
+        """Take note that the Redis was away since *begin*, and has come back with less."""
         self._forgot.append((begin, time.monotonic()))
 
     def undriven(self, experiment: Experiment, for_s: float) -> None:
+        """Record that nobody drives an experiment from now on, and keep it so for some seconds."""
         driving = next(each for each in self._driving if each.experiment is experiment)
         driving.undriven_since = time.monotonic()
         driving.no_driver_before = driving.undriven_since + for_s
 
     def broke(self, seat: int, device: str, error: str) -> None:
+        """Take note that a device of a seat is broken from now on: what runs there fails with this error."""
         self._broken.append(BrokenDevice(seat, device, error, time.monotonic()))
 
     def left(self, worker: Worker) -> None:
+        """Take note that a worker was told to end."""
         self._leavers.add(worker.name)
 
     def struck(self, kind: str, what: str) -> None:
+        """Take note of a fault that has waited for its moment."""
         self.outcome.faults.append((round(time.monotonic() - self._began, 2), kind, what))
 
     def revoked(self, experiment: Experiment, trial: str, attempt: int) -> None:
+        """Take note that Celery was told to revoke the task of an attempt."""
         self._revoked[experiment].add((trial, attempt))
 
     # The run.
@@ -320,20 +294,22 @@ class Campaign:
 
     def _brew(self) -> None:
         """Have one fault in three come while drivers start, and the others once a trial runs, however long that takes."""
-        late = []
+        early, late = [], []
         for kind in self._kinds:
-            is_early, at_s = self.random.random() < _EARLY, self.random.uniform(0.2, STORM_S)
-            if is_early:
-                self.later(at_s, lambda kind=kind: self._strike(kind))
-            else:
-                late.append((at_s, kind))
+            is_early, at_s = self.random.random() < 1 / 3, self.random.uniform(0.2, 6.0)
+            (early if is_early else late).append((at_s, kind))
+
+        def plan(strikes: list[tuple[float, str]]) -> None:
+            for at_s, kind in strikes:
+                self.later(at_s, partial(self._strike, kind))
 
         def begin() -> None:
-            if not self._is_over and not any(map(self.world.has_begun, self.world.experiments)):
-                self.later(_BEGUN_S, begin)
-                return
-            for at_s, kind in late:
-                self.later(at_s, lambda kind=kind: self._strike(kind))
+            if self._is_over or any(map(self.world.has_begun, self.world.experiments)):
+                plan(late)
+            else:
+                self.later(0.1, begin)
+
+        plan(early)
 
         begin()
 
@@ -350,12 +326,12 @@ class Campaign:
             self.outcome.faults.append((round(at - self._began, 2), kind, what))
         elif kind in (*_REQUESTS, *_SHARING, _ENDING):
             # There is nothing yet that anything could be asked for.
-            self.later(_ASK_AGAIN_S, lambda: self._strike(kind))
+            self.later(0.5, partial(self._strike, kind))
 
     def _reach_end(self) -> bool:
         deadline = time.monotonic() + DEADLINE_S
         while not self._is_over:
-            if len(self.outcome.violations) > _ENOUGH:
+            if len(self.outcome.violations) > 5:
                 return False
             if time.monotonic() > deadline:
                 self.wrong("11", f"not over after {DEADLINE_S:g} s; {len(self.world.living_drivers())} drivers live")
@@ -363,7 +339,7 @@ class Campaign:
             self._do_what_is_due()
             self._look_at_drivers()
             self._look_at_workers()
-            time.sleep(_POLL_S)
+            time.sleep(0.02)
         return True
 
     def _do_what_is_due(self) -> None:
@@ -381,7 +357,7 @@ class Campaign:
             if not driving.is_over and not driving.is_starting and not world.living_drivers(driving.experiment):
                 driving.is_starting = True
                 wait_s = max(self.random.choice([0.0, 0.5, 2.0]), driving.no_driver_before - time.monotonic())
-                self.later(wait_s, lambda driving=driving: self._start_driver(driving))
+                self.later(wait_s, partial(self._start_driver, driving))
 
     def _start_driver(self, driving: _Driving) -> None:
         driving.is_starting = False
@@ -403,9 +379,7 @@ class Campaign:
         how = self.world.how_it_ended(driver)
         log = self.world.log_of(driver)
         if "the searcher now suggests" in log:
-            self.wrong(
-                "12", f"driver {driver.number}: its searcher suggested something else in the replay: {_tail(log)}"
-            )
+            self.wrong("12", f"driver {driver.number}: its searcher suggested something else: {_tail(log)}")
         if how == "finished":
             next(each for each in self._driving if each.experiment is driver.experiment).is_over = True
         elif how == "broken":
@@ -414,11 +388,12 @@ class Campaign:
             error = log.strip().splitlines()[-1].partition(":")[0] if log.strip() else ""
             kinds = [kind for _, kind, _ in self.outcome.faults]
             is_cut_off = any(kind.startswith(_CUTTING_OFF) for kind in kinds)
-            may_refuse = _MAY_REFUSE | _WITHOUT_STORE if "store away" in kinds else _MAY_REFUSE
-            if "login refused" in kinds:
-                # A driver that begins meanwhile is started again.
-                may_refuse |= {"BrokerRefused"}
-            if error not in may_refuse or (error == "BrokerUnavailable" and not is_cut_off):
+            may_refuse = {"NameTaken", "DriverFenced"}
+            may_refuse |= {"BrokerUnavailable"} if is_cut_off else set()
+            may_refuse |= {"ChapterUnavailable", "StoreUnavailable"} if "store away" in kinds else set()
+            # A driver that begins meanwhile is started again.
+            may_refuse |= {"BrokerRefused"} if "login refused" in kinds else set()
+            if error not in may_refuse:
                 self.wrong("driver", f"driver {driver.number} refused: {_tail(log)}")
 
     def _look_at_workers(self) -> None:
@@ -435,7 +410,7 @@ class Campaign:
         for seat in range(self.world.seats):
             if seat not in seated and seat not in self._seats:
                 self._seats.add(seat)
-                self.later(self.random.choice([0.0, 1.0]), lambda seat=seat: self._start_worker(seat))
+                self.later(self.random.choice([0.0, 1.0]), partial(self._start_worker, seat))
 
     def _start_worker(self, seat: int) -> None:
         self._seats.discard(seat)
@@ -449,14 +424,11 @@ class Campaign:
         world = self.world
         while self._actions:
             heapq.heappop(self._actions)[2]()
-        world.wait(lambda: all(each.poll() is not None for each in world.commands), DEADLINE_S, "an operator waits on")
+        eventually(lambda: all(each.poll() is not None for each in world.commands), DEADLINE_S, "an operator waits on")
         lift_quotas(self)
-        for experiment in world.experiments:
-            name = experiment.name
-            world.wait(
-                lambda each=experiment: world.halt(each), LEAVE_S, f"the submitted driver of {name} does not end"
-            )
-        world.wait(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although the experiment is finished")
+        for each in world.experiments:
+            eventually(partial(world.halt, each), LEAVE_S, f"the submitted driver of {each.name} does not end")
+        eventually(lambda: not world.living_drivers(), DEADLINE_S, "drivers run on although all is finished")
         self._look_at_drivers()
         seen = [self._read_again(driving, stalls) for driving in self._driving]
         self._look_at_threads()
@@ -478,23 +450,19 @@ class Campaign:
 
     def _check_quotas(self, seen: list[Observed]) -> None:
         # What can't be read was found before.
-        journals = {
-            each.experiment.name: decoded(observed.entries, [])
-            for each, observed in zip(self._driving, seen, strict=True)
-        }
-        clock = seen[0].clock
+        names = [each.name for each in self.world.experiments]
+        journals = {name: decoded(each.entries, Found()) for name, each in zip(names, seen, strict=True)}
+        clock, looks = seen[0].clock, self._looks.taken
         forgot = [(begin - SET_BACK_S + clock, end + 2 * FENCED_S + clock) for begin, end in self._forgot]
-        found, self.outcome.counts["claims under a quota"] = check_quotas(
-            journals, self._looks.taken, self.lease_s, forgot
-        )
-        self.outcome.violations += [*found, *check_starved(journals, self._looks.taken)]
+        found, self.outcome.counts["claims under a quota"] = check_quotas(journals, looks, self.lease_s, forgot)
+        self.outcome.violations += [*found, *check_starved(journals, looks)]
 
     def _read_again(self, driving: _Driving, stalls: Stalls) -> Observed:
         """Have another driver read a finished experiment, which must find the same; return what was seen of it."""
         world, results = self.world, driving.experiment.results
         first = json.loads(results.read_text())
         reader = world.start_driver(driving.experiment, host=driving.host)
-        world.wait(lambda: not reader.lives, DEADLINE_S, "the finished experiment can't be read")
+        eventually(lambda: not reader.lives, DEADLINE_S, "the finished experiment can't be read")
         second = json.loads(results.read_text())
         asked = {what.split()[1] for _, kind, what in self.outcome.faults if kind in (*_REQUESTS, _ENDING)}
         if world.how_it_ended(reader) != "finished" or is_another(first, second, may_grow=bool(_GROWING & asked)):
@@ -503,8 +471,7 @@ class Campaign:
 
     def _observed(self, driving: _Driving, results: dict[str, Any], stalls: Stalls) -> Observed:
         world, plan = self.world, driving.experiment.plan
-        client: Any = world.server.client
-        keys = driving.experiment.keys
+        client, keys = world.server.client, driving.experiment.keys
         prefix = keys.trial("")
         lasting = [key.decode()[len(prefix) :] for key in client.scan_iter(prefix + "*") if client.ttl(key) == -1]
         store = world.folder / "store" / plan["name"]
@@ -588,7 +555,7 @@ def is_another(first: dict[str, Any], second: dict[str, Any], *, may_grow: bool)
 
 
 def _tail(log: str) -> str:
-    return log.strip()[-_TAIL:]
+    return log.strip()[-600:]
 
 
 def run_one(seed: int, folder: Path, **how: Any) -> Outcome:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any, Final
 
 from counting import BLAMES, ECC, term
-from observed import BEGINNING, CLOCKS_S, Entry, Observed, Row, Violation, cursor_of, place_of, rows, written_at
+from observed import BEGINNING, CLOCKS_S, Entry, Found, Observed, Row, Violation, cursor_of, place_of, rows, written_at
 
 #: What a worker says of an attempt that it hands back by the experiment's policy.
 NOBODY_DRIVES: Final = "nobody drives the experiment any more"
@@ -14,8 +14,6 @@ NOBODY_DRIVES: Final = "nobody drives the experiment any more"
 NOISE: Final = "Noise"
 #: How long after that it may still report: a heartbeat, a step, and a machine that does much else, in seconds.
 STOPPED_S: Final = 4.0
-
-
 #: How long after a device was found broken an attempt may start that was on its way to the slot, in seconds.
 ON_ITS_WAY_S: Final = 1.0
 #: Of a trial, or in a checkpoint: the step, the sum, and the process that has counted so far.
@@ -27,14 +25,12 @@ class _Attempt:
         self.config = staged["config"]
         self.checkpoint = staged.get("checkpoint", "")
         #: What it begins with.
-        self.origin = origin
-        self.state = origin
+        self.origin = self.state = origin
         #: The worker of each seat that has started, and the devices that seat 0 has there.
         self.workers: dict[int, str] = {}
         self.device = ""
         self.reports = 0
-        self.is_ended = False
-        self.is_decided = False
+        self.is_ended = self.is_decided = False
 
     @property
     def worker(self) -> str:
@@ -45,7 +41,7 @@ class _Attempt:
 class Claims:
     """Attempts, claims, reports and ends in the order in which Redis took them."""
 
-    def __init__(self, found: list[Violation], observed: Observed) -> None:
+    def __init__(self, found: Found, observed: Observed) -> None:
         self._found = found
         self._observed = observed
         self.attempts: dict[str, list[_Attempt]] = defaultdict(list)
@@ -64,13 +60,12 @@ class Claims:
         self._times: dict[str, float] = defaultdict(float)
         self._written = BEGINNING
         self._sizes: dict[str, int] = {"0-0": 0}
-        self._outcome = ""
 
     def _wrong(self, promise: str, entry: Entry, what: str) -> None:
-        self._found.append(Violation(promise, f"entry {entry.id} ({entry.kind}): {what}"))
+        self._found.wrong(promise, what, entry)
 
     def take(self, entry: Entry) -> None:
-        self._checkcursor_of(entry)
+        self._check_cursor(entry)
         self._check_block(entry)
         body = entry.body
         if entry.kind == "reports":
@@ -99,9 +94,9 @@ class Claims:
             case "saved" if attempt := self._running(entry, body["trial"], body["attempt"]):
                 self.states.setdefault(body["checkpoint"], attempt.state)
             case "trial_closed" if not self.attempts[body["trial"]][-1].is_ended:
-                self._wrong("4", entry, f"trial {body['trial']} is closed while its attempt is under way")
+                self._wrong("4", entry, "its attempt is under way")
 
-    def _checkcursor_of(self, entry: Entry) -> None:
+    def _check_cursor(self, entry: Entry) -> None:
         cursor = cursor_of(entry)
         if cursor is None:
             return
@@ -122,24 +117,16 @@ class Claims:
             if seat + 1 < self._observed.seats:
                 self._next_start = trial, attempt, seat + 1
         if expected is not None and came != expected:
-            self._wrong(
-                "gang",
-                entry,
-                f"it stands where trial {expected[0]} attempt {expected[1]} seat {expected[2]} must start",
-            )
+            self._wrong("gang", entry, f"it stands where trial, attempt and seat {expected} must start")
         elif came is not None and expected is None and came[2]:
-            self._wrong(
-                "gang", entry, f"trial {came[0]} attempt {came[1]} seat {came[2]} starts, and not the seats before it"
-            )
+            self._wrong("gang", entry, f"seat {came[2]} starts, and not the seats before it")
 
     def check_end(self) -> None:
         """Hold what is left at the end against what must be."""
         if self._next_start is not None:
             trial, attempt, seat = self._next_start
-            self._found.append(
-                Violation(
-                    "gang", f"trial {trial} attempt {attempt} seat {seat} does not start, and seat {seat - 1} has"
-                )
+            self._found.wrong(
+                "gang", f"trial {trial} attempt {attempt} seat {seat} does not start, and seat {seat - 1} has"
             )
 
     def _current(self, entry: Entry, trial: str, number: int, promise: str) -> _Attempt | None:
@@ -153,19 +140,16 @@ class Claims:
         attempt = self._current(entry, trial, number, "1")
         if attempt is None or (attempt.worker and not attempt.is_ended):
             return attempt
-        self._wrong(
-            "1", entry, f"trial {trial} attempt {number} {'has ended' if attempt.is_ended else 'is not claimed'}"
-        )
+        how = "has ended" if attempt.is_ended else "is not claimed"
+        self._wrong("1", entry, f"trial {trial} attempt {number} {how}")
         return None
 
     def _stage(self, entry: Entry, body: dict[str, Any]) -> None:
         attempts = self.attempts[body["trial"]]
         if body["attempt"] != len(attempts) + 1:
-            self._wrong("1", entry, f"trial {body['trial']} attempt {body['attempt']} follows attempt {len(attempts)}")
+            self._wrong("1", entry, f"it follows attempt {len(attempts)}")
         if attempts and not attempts[-1].is_ended:
-            self._wrong(
-                "1", entry, f"trial {body['trial']} has a next attempt before attempt {len(attempts)} has ended"
-            )
+            self._wrong("1", entry, f"attempt {len(attempts)} has not ended")
         checkpoint = body.get("checkpoint", "")
         if checkpoint and checkpoint not in self.states:
             self._wrong("9", entry, f"checkpoint {checkpoint} has never been named before")
@@ -177,13 +161,11 @@ class Claims:
             return
         seat, worker = body.get("seat", 0), body["worker"].partition("@")[0]
         if seat in attempt.workers or attempt.is_ended:
-            self._wrong("1", entry, f"trial {body['trial']} attempt {body['attempt']} is claimed a second time")
+            self._wrong("1", entry, "it is claimed a second time")
         if self._observed.are_apart and worker in attempt.workers.values():
-            self._wrong(
-                "gang", entry, f"trial {body['trial']} attempt {body['attempt']} has two seats on worker {worker}"
-            )
+            self._wrong("gang", entry, f"it has two seats on worker {worker}")
         if self._observed.on_loss != "continue" and self._was_undriven(entry, CLOCKS_S):
-            self._wrong("loss", entry, f"trial {body['trial']} attempt {body['attempt']} starts, and nobody drives")
+            self._wrong("loss", entry, "it starts, and nobody drives")
         # Its Celery node name has the host behind it.
         attempt.workers[seat] = worker
         if not seat:
@@ -222,11 +204,11 @@ class Claims:
         if attempt is None:
             return
         if attempt.is_ended:
-            self._wrong("1", entry, f"trial {trial} attempt {number} ends a second time")
+            self._wrong("1", entry, "it ends a second time")
         attempt.is_ended = True
         self.over_at[trial, number] = written_at(entry)
         if body.get("error_type") == "CheckpointExists":
-            self._wrong("9", entry, f"trial {trial} attempt {number} has a checkpoint's id a second time")
+            self._wrong("9", entry, "it has a checkpoint's id a second time")
         by_worker = cursor_of(entry) is None
         if by_worker:
             # The end of what Redis has forgotten is no word of its worker, whose process lives until it hears of it.
@@ -237,28 +219,23 @@ class Claims:
             # What Redis has lost ends as lost, whether it was claimed or not.
             was_forgotten = end == "lost" and self._observed.forgot
             if not attempt.worker and not was_forgotten:
-                self._wrong("1", entry, f"trial {trial} attempt {number} is ended by a worker that never claimed it")
-        is_broken = self._is_broken(entry, attempt, trial)
-        given_back = is_broken or (
-            end == "handed_back"
-            and (
-                not self._observed.leavers.isdisjoint(attempt.workers.values())
-                or self._is_undriven(body)
-                or (self._observed.store_was_away and body.get("error_type") == "StoreUnavailable")
-            )
-        )
+                self._wrong("1", entry, "it is ended by a worker that never claimed it")
+        seen = self._observed
+        no_store = seen.store_was_away and body.get("error_type") == "StoreUnavailable"
+        may_leave = not seen.leavers.isdisjoint(attempt.workers.values()) or self._is_undriven(body) or no_store
+        given_back = self._is_broken(entry, attempt) or (end == "handed_back" and may_leave)
         # A worker ends an attempt whose task is revoked, and tells the driver.
-        is_revoked = (trial, number) in self._observed.revoked
+        is_revoked = (trial, number) in seen.revoked
         told = attempt.is_decided or given_back or (is_revoked and end == "stopped")
         if end in ("stopped", "paused", "handed_back") and not told:
-            self._wrong("5", entry, f"trial {trial} attempt {number} is {end}, which nobody had journaled")
+            self._wrong("5", entry, f"it is {end}, which nobody had journaled")
             self._undecided[trial, number] = self._found[-1], body.get("at", 0.0)
         # Its worker kills a trial that has written into its pipe.
         by_itself = attempt.config.get("mischief") == "noise" and body.get("error_type") == NOISE
         is_gone = end in ("lost", "handed_back") or (end == "failed" and body.get("signal") and not by_itself)
-        may_go = attempt.is_decided or is_revoked or self._observed.may_lose or self._is_undriven(body)
+        may_go = attempt.is_decided or is_revoked or seen.may_lose or self._is_undriven(body)
         if is_gone and not may_go:
-            self._wrong("6", entry, f"trial {trial} attempt {number} is {end}, and no worker or trial was touched")
+            self._wrong("6", entry, f"it is {end}, and no worker or trial was touched")
 
     def _decided_before(self, body: dict[str, Any]) -> None:
         """Take back that an end was not journaled: a Redis that was set back had lost that, and its driver brought it back after the worker's."""
@@ -266,7 +243,7 @@ class Claims:
         if wrong is not None and self._observed.forgot and body["at"] <= ended_at:
             self._found.remove(wrong)
 
-    def _is_broken(self, entry: Entry, attempt: _Attempt, trial: str) -> bool:
+    def _is_broken(self, entry: Entry, attempt: _Attempt) -> bool:
         """Whether an attempt is handed back because its device is broken, or is said to be."""
         body = entry.body
         if ECC not in body.get("error", ""):
@@ -276,9 +253,9 @@ class Claims:
         broken = [each for each in self._observed.broken if (str(each.seat), each.device) == (seat, attempt.device)]
         is_broken = any(each.error == ECC and each.begin < at for each in broken)
         if not is_broken and attempt.config.get("mischief") != BLAMES:
-            self._wrong("device", entry, f"trial {trial} has failed on device {attempt.device}, which was whole")
+            self._wrong("device", entry, f"it has failed on device {attempt.device}, which was whole")
         if body["end"] == "failed":
-            self._wrong("device", entry, f"trial {trial} has failed, and its device {attempt.device} is broken")
+            self._wrong("device", entry, f"it has failed, and its device {attempt.device} is broken")
         if body["end"] != "handed_back":
             return False
         # An experiment that says so of a second device is taken to be wrong about it.
@@ -294,11 +271,8 @@ class Claims:
             return
         late_s = written_at(entry) - found_at
         if ON_ITS_WAY_S < late_s < self._observed.pause_s - CLOCKS_S:
-            self._wrong(
-                "device",
-                entry,
-                f"trial {entry.body['trial']} starts on device {attempt.device} of {attempt.worker} {late_s:.1f} s after that was found broken",
-            )
+            device = f"device {attempt.device} of {attempt.worker}"
+            self._wrong("device", entry, f"it starts on {device} {late_s:.1f} s after that was found broken")
 
     def _was_undriven(self, entry: Entry, since_s: float) -> bool:
         """Whether nobody had driven the experiment for so long when an entry was written."""

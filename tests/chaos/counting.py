@@ -6,14 +6,12 @@ import contextlib
 import fcntl
 import json
 import os
+import socket
 import stat
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
-
-from others import Others
 
 import mqtune
 
@@ -33,20 +31,16 @@ SEAT: Final = "MQTUNE_CHAOS_SEAT"
 DEVICES: Final = "MQTUNE_CHAOS_DEVICES"
 #: When it does so: some of its reports are on their way by then.
 MISCHIEF_AT: Final = 3
-#: A process that outlives every run, unless somebody ends it.
-_DAEMON: Final = ("sleep", "1000")
 #: More descriptors than a trial has.
 _DESCRIPTORS: Final = 256
 _STATE: Final = "state.json"
+#: How long a seat waits for another one that is late: longer than anything that brings it, or ends both.
+_SEATS_WAIT_S: Final = 60.0
 
 
 def term(config: dict[str, Any], step: int) -> int:
     """What step *step* adds to a trial's sum."""
     return (int(config["x"] * 1_000_000) * 31 + step * step * 7) % 100_003
-
-
-def loss(config: dict[str, Any], step: int) -> float:
-    return float((config["x"] - 0.3) ** 2 + 1 / step)
 
 
 class Beats:
@@ -58,8 +52,7 @@ class Beats:
         folder = Path(os.environ[BEATS]) / context.experiment
         folder.mkdir(exist_ok=True)
         seat = f"~{context.seat}" if context.seat else ""
-        name = f"{context.trial}{seat}-{context.attempt}-{os.getpid()}"
-        self._path = folder / name
+        self._path = folder / f"{context.trial}{seat}-{context.attempt}-{os.getpid()}"
         self.beat()
 
     def beat(self) -> None:
@@ -71,16 +64,71 @@ class Beats:
 def row(
     config: dict[str, Any], state: dict[str, int], began: dict[str, int], trial: str, attempt: int
 ) -> dict[str, Any]:
-    return {
-        "loss": loss(config, state["step"]),
-        **state,
-        "x": config["x"],
-        "trial": trial,
-        "attempt": attempt,
-        "from_step": began["step"],
-        "from_total": began["total"],
-        "from_pid": began["pid"],
-    }
+    own = {"loss": float((config["x"] - 0.3) ** 2 + 1 / state["step"]), "x": config["x"], "trial": trial}
+    return {**own, "attempt": attempt, **state, **{f"from_{name}": value for name, value in began.items()}}
+
+
+class Others(contextlib.AbstractContextManager):
+    """Connections between seat 0 and each other seat of a trial, which count in step: none goes on without the others."""
+
+    def __init__(self) -> None:
+        self._peers: list[socket.socket] = []
+        context = mqtune.get_context()
+        self._mine = f"{context.experiment}/{context.trial}/{context.attempt}\n".encode()
+        if context.seats > 1:
+            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+            deadline = time.monotonic() + _SEATS_WAIT_S
+            if context.seat:
+                self._peers.append(self._connected(host, port, deadline))
+            else:
+                self._accept(port, context.seats - 1, deadline)
+
+    def _accept(self, port: int, number: int, deadline: float) -> None:
+        with socket.create_server(("", port)) as server:
+            while len(self._peers) < number:
+                server.settimeout(max(0.01, deadline - time.monotonic()))
+                peer, _ = server.accept()
+                peer.settimeout(_SEATS_WAIT_S)
+                # A seat of an attempt that is over may have found whoever has its port by now.
+                if _line(peer) == self._mine:
+                    self._peers.append(peer)
+                else:
+                    peer.close()
+
+    def _connected(self, host: str, port: int, deadline: float) -> socket.socket:
+        while True:
+            try:
+                peer = socket.create_connection((host, port), timeout=_SEATS_WAIT_S)
+                peer.sendall(self._mine)
+                return peer
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def wait(self) -> None:
+        """Return once all seats have come to their next step."""
+        for peer in self._peers:
+            peer.sendall(b".")
+        for peer in self._peers:
+            if not peer.recv(1):
+                raise ConnectionError("another seat is gone")
+
+    def close(self) -> None:
+        for peer in self._peers:
+            peer.close()
+        self._peers = []
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _line(peer: socket.socket) -> bytes:
+    found = b""
+    with contextlib.suppress(OSError):
+        while not found.endswith(b"\n") and (more := peer.recv(1)):
+            found += more
+    return found
 
 
 def breaks(config: dict[str, Any], step: int, attempt: int) -> bool:
@@ -105,7 +153,7 @@ def misbehave(config: dict[str, Any], step: int, attempt: int, metrics: dict[str
         case "closes":
             os.closerange(3, _DESCRIPTORS)
         case "daemon":
-            subprocess.Popen(_DAEMON, start_new_session=True)
+            subprocess.Popen(("sleep", "1000"), start_new_session=True)
         case "noise":
             for fd in range(3, _DESCRIPTORS):
                 with contextlib.suppress(OSError):
@@ -125,8 +173,10 @@ def _count(config: dict[str, Any], others: Others) -> None:
     context = mqtune.get_context()
     checkpoint = mqtune.get_checkpoint()
     began = START if checkpoint is None else _state_of(checkpoint)
-    beats = Beats()
-    for step, total in _counted(config, began):
+    beats, total = Beats(), began["total"]
+    for step in range(began["step"] + 1, config["epochs"] + 1):
+        time.sleep(config["epoch_s"])
+        total += term(config, step)
         others.wait()
         beats.beat()
         break_down(config)
@@ -140,14 +190,6 @@ def _count(config: dict[str, Any], others: Others) -> None:
         misbehave(config, step, context.attempt, metrics)
         mqtune.report(metrics, checkpoint=saved)
         beats.beat()
-
-
-def _counted(config: dict[str, Any], began: dict[str, int]) -> Iterator[tuple[int, int]]:
-    total = began["total"]
-    for step in range(began["step"] + 1, config["epochs"] + 1):
-        time.sleep(config["epoch_s"])
-        total += term(config, step)
-        yield step, total
 
 
 def _folder(parent: Path, state: dict[str, int]) -> Path:
@@ -210,8 +252,7 @@ class Counts(mqtune.Trainable):
         return None
 
     def load_checkpoint(self, checkpoint: mqtune.Checkpoint) -> None:
-        data = checkpoint.data if checkpoint.is_dict else json.loads((checkpoint.path / _STATE).read_text())
-        self.state = self.began = dict(data)
+        self.state = self.began = _state_of(checkpoint)
 
 
 def last_beats(folder: Path, experiment: str) -> dict[tuple[str, int, int], tuple[float, float]]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any, Final
 
 from counting import BLAMES
-from observed import Entry, Observed, Row, Violation, cursor_of, written_at
+from observed import Entry, Found, Observed, Row, cursor_of, written_at
 
 #: How long after the answer that all is stopped a trial may still come to its own end, in seconds, on a loaded machine.
 _STOPPED_S: Final = 8.0
@@ -28,17 +28,14 @@ class _Trial:
     def __init__(self) -> None:
         self.status = "CANDIDATE"
         self.ends: list[str | None] = []
-        self.intent = ""
-        self.decision = ""
-        self.failures = 0
+        self.intent = self.decision = ""
         #: Where each attempt has run, and where its device was broken.
         self.places: dict[int, tuple[str, ...]] = {}
         self.broken: set[tuple[str, ...]] = set()
         self.blames = False
-        self.gone = 0
+        self.failures = self.gone = 0
         self.iteration = self.reached = 0
-        self.shown = 0
-        self.last_shown = 0
+        self.shown = self.last_shown = 0
         self.checkpoint = ""
         self.checkpoints: dict[str, None] = {}
 
@@ -46,7 +43,7 @@ class _Trial:
 class Course:
     """What becomes of trials, and what a scheduler must have been told."""
 
-    def __init__(self, found: list[Violation], observed: Observed) -> None:
+    def __init__(self, found: Found, observed: Observed) -> None:
         self._found = found
         self._observed = observed
         self.trials: dict[str, _Trial] = defaultdict(_Trial)
@@ -70,7 +67,7 @@ class Course:
         self._ends_now = self._was_ended = False
 
     def _wrong(self, promise: str, entry: Entry, what: str) -> None:
-        self._found.append(Violation(promise, f"entry {entry.id} ({entry.kind}): {what}"))
+        self._found.wrong(promise, what, entry)
 
     def take(self, entry: Entry) -> None:
         body = entry.body
@@ -103,7 +100,7 @@ class Course:
                 self._put_in_force(entry, *self._asked.get(body["id"], ("", {})))
             case "closed":
                 self._close(entry, body["outcome"])
-        if cursor_of(entry) is None if isinstance(body, dict) else True:
+        if cursor_of(entry) is None:
             self._last = entry
 
     def _put_in_force(self, entry: Entry, action: str, arguments: dict[str, Any]) -> None:
@@ -152,27 +149,21 @@ class Course:
             trial.iteration = row.metrics.get("training_iteration", trial.shown)
             self.calls.append(("report", row.trial, row.attempt, row.sequence))
         elif not is_current and not trial.decision and trial.intent not in _TAKES_BACK:
-            self._wrong(
-                "3",
-                entry,
-                f"trial {row.trial} attempt {row.attempt} report {row.sequence} is accepted, and never shown",
-            )
+            self._wrong("3", entry, f"{row[:3]} is accepted, and never shown")
 
     def _stage(self, entry: Entry, body: dict[str, Any]) -> None:
         trial = self.trials[body["trial"]]
         checkpoint = body.get("checkpoint", "")
         if checkpoint in self._dropped:
-            self._wrong("9", entry, f"trial {body['trial']} goes on from {checkpoint}, which was given up")
+            self._wrong("9", entry, f"it goes on from {checkpoint}, which was given up")
         if trial.ends and body.get("by") == "driver" and checkpoint != trial.checkpoint:
             if self._observed.forgot and trial.checkpoint.startswith("m-"):
                 # Its driver has just put the journal back, which says further on that this is lost.
                 self._must_be_lost[trial.checkpoint] = body["trial"]
             else:
-                self._wrong(
-                    "7", entry, f"trial {body['trial']} goes on from {checkpoint!r}, and not {trial.checkpoint!r}"
-                )
+                self._wrong("7", entry, f"it goes on from {checkpoint!r}, and not {trial.checkpoint!r}")
         if self._ending is not None:
-            self._wrong("end", entry, f"trial {body['trial']} is staged, and the experiment was to end")
+            self._wrong("end", entry, "it is staged, and the experiment was to end")
         if body["attempt"] == 1 and body.get("request"):
             self.added.add(body["trial"])
         self._become(entry, body["trial"], "STAGED")
@@ -189,7 +180,7 @@ class Course:
             return
         is_asked_for = self._ends_now or body.get("request") or trial.status != "RUNNING"
         if self._ending is not None and body.get("by") == "user" and not is_asked_for:
-            self._wrong("end", entry, f"trial {body['trial']} is stopped, and was to run to its end")
+            self._wrong("end", entry, "it is stopped, and was to run to its end")
         trial.intent = body["intent"]
         if body["intent"] not in _TAKES_BACK:
             trial.decision = body["action"]
@@ -198,9 +189,7 @@ class Course:
         self.decided.add((body["trial"], body["attempt"], body["sequence"]))
         row = self._last.body if self._last is not None and self._last.kind == "report" else None
         if row is None or (row.trial, row.attempt, row.sequence) != (body["trial"], body["attempt"], body["sequence"]):
-            self._wrong(
-                "3", entry, f"trial {body['trial']} is told to {body['action']} for a report that is not the last shown"
-            )
+            self._wrong("3", entry, f"it is told to {body['action']} for a report that is not the last shown")
 
     def _end(self, entry: Entry, body: dict[str, Any]) -> None:
         trial = self.trials[body["trial"]]
@@ -213,7 +202,7 @@ class Course:
             place = trial.places.get(body["attempt"], ()) if is_broken else ()
             status = self._status_after(trial, end, place)
             if status == "FAILED" and is_broken and not trial.blames:
-                self._wrong("device", entry, f"trial {body['trial']} is given up, and its devices were broken")
+                self._wrong("device", entry, "it is given up, and its devices were broken")
             self._become(entry, body["trial"], status)
             self._tell(body["trial"])
 
@@ -222,7 +211,7 @@ class Course:
         if self._ending is None or not self._ends_now or self._observed.may_be_undriven:
             return
         if end == "completed" and not trial.decision and written_at(entry) > written_at(self._ending) + _STOPPED_S:
-            self._wrong("end", entry, f"trial {entry.body['trial']} runs to its end, and all was to be stopped")
+            self._wrong("end", entry, "it runs to its end, and all was to be stopped")
 
     def _status_after(self, trial: _Trial, end: str, broken: tuple[str, ...]) -> str:
         """Return what becomes of a trial when its attempt has ended; *broken* is where, if its device was broken."""
@@ -274,18 +263,16 @@ class Course:
     def check_end(self) -> None:
         """Hold what is left at the end against what must be."""
         for checkpoint, id_ in self._must_be_lost.items():
-            self._found.append(Violation("7", f"trial {id_} did not go on from {checkpoint}, which was not lost"))
+            self._found.wrong("7", f"trial {id_} did not go on from {checkpoint}, which was not lost")
         for id_, trial in self.trials.items():
             if trial.status not in _TERMINAL:
-                self._found.append(Violation("terminal", f"trial {id_} is {trial.status} in the end"))
+                self._found.wrong("terminal", f"trial {id_} is {trial.status} in the end")
         # Some may have begun before a lower limit came; and one that was ended needs none at all.
         fewest = 0 if self._was_ended else self._limits[-1]
         if not fewest <= len(self.trials) - len(self.added) <= max(self._limits):
-            self._found.append(
-                Violation(
-                    "terminal",
-                    f"there are {len(self.trials)} trials, and not {self._limits[-1]} and {len(self.added)} that were added",
-                )
+            self._found.wrong(
+                "terminal",
+                f"there are {len(self.trials)} trials, and not {self._limits[-1]} and {len(self.added)} that were added",
             )
         if self._outcome != "finished":
-            self._found.append(Violation("terminal", f"the experiment has ended as {self._outcome!r}"))
+            self._found.wrong("terminal", f"the experiment has ended as {self._outcome!r}")

@@ -18,8 +18,7 @@ import mqtune
 from mqtune.core.errors import ConfigurationError, MqtuneError, RunInterrupted
 from mqtune.core.trial import Decision, Report, Trial
 from mqtune.journal import chapters, demands
-from mqtune.schedulers.base import Choice, Scheduler
-from mqtune.search.space import Space
+from mqtune.schedulers.base import Scheduler
 
 #: How it ends: with an experiment that is finished, one that is to go on, or an error that mqtune explains.
 FINISHED: Final = 0
@@ -43,16 +42,13 @@ class Watched(Scheduler):
     """A scheduler that writes down what it is told and what it returns."""
 
     def __init__(self, inner: Scheduler, told: Told) -> None:
-        self._inner = inner
-        self._told = told
+        self._inner, self._told = inner, told
         self.asks_ahead = inner.asks_ahead
+        self.check_space, self.choose, self.describe = inner.check_space, inner.choose, inner.describe
 
     def bind(self, metric: str, mode: str) -> None:
         super().bind(metric, mode)
         self._inner.bind(metric, mode)
-
-    def check_space(self, space: Space) -> None:
-        self._inner.check_space(space)
 
     def on_stage(self, trial: Trial) -> None:
         self._told("stage", trial.id, trial.attempt.number)
@@ -67,27 +63,20 @@ class Watched(Scheduler):
         self._told("pause", trial.id)
         self._inner.on_trial_pause(trial)
 
-    def choose(self, *, can_start: bool) -> Choice:
-        return self._inner.choose(can_start=can_start)
-
     def on_trial_end(self, trial: Trial) -> None:
         self._told("end", trial.id, trial.status.name)
         self._inner.on_trial_end(trial)
 
-    def describe(self) -> dict[str, Any]:
-        return self._inner.describe()
-
 
 def scheduler_of(plan: dict[str, Any]) -> Scheduler:
-    epochs, name = plan["epochs"], plan["scheduler"]
-    if name == "FIFO":
-        return mqtune.FIFO()
-    if name == "ASHA":
-        return mqtune.ASHA(max_t=epochs, grace_period=2, reduction_factor=3, time_attr="step")
-    if name == "PromotionASHA":
-        return mqtune.PromotionASHA(max_t=epochs, grace_period=2, reduction_factor=2, time_attr="step")
-    if name == "HyperBand":
-        return mqtune.HyperBand(max_t=epochs, time_attr="step")
+    steps = {"max_t": plan["epochs"], "time_attr": "step"}
+    match plan["scheduler"]:
+        case "ASHA":
+            return mqtune.ASHA(grace_period=2, reduction_factor=3, **steps)
+        case "PromotionASHA":
+            return mqtune.PromotionASHA(grace_period=2, reduction_factor=2, **steps)
+        case "HyperBand":
+            return mqtune.HyperBand(**steps)
     return mqtune.PBT(3, {"x": mqtune.uniform(0, 1)}, seed=plan["seed"], time_attr="step")
 
 
@@ -165,7 +154,6 @@ def main(plan_path: Path, told_path: Path, results_path: Path, *how: str) -> int
     if plan["ignores_quotas"]:
         demands.decoded_quotas = lambda pairs: {}
     told = Told(told_path)
-    told("begin", os.getpid(), *how)
     try:
         tuner = attached(plan, told) if ATTACH in how else tuner_of(plan, told)
         is_finished = False
@@ -174,15 +162,12 @@ def main(plan_path: Path, told_path: Path, results_path: Path, *how: str) -> int
             # Whether that was right is the checker's to say: a request may have ended it before all trials have begun.
             is_finished = True
     except MqtuneError as error:
-        told("error", type(error).__name__, str(error))
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return REFUSED
-    trials = summary(tuner)
-    told("over", is_finished)
     if not is_finished:
         return TO_GO_ON
     draft = results_path.with_suffix(".new")
-    draft.write_text(json.dumps(trials))
+    draft.write_text(json.dumps(summary(tuner)))
     draft.replace(results_path)
     return FINISHED
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import gangs
 import memory_faults
 import process_faults
 import request_faults
 import server_faults
-import sharing_faults
-from befalling import Run
 from counting import ECC, SPOILED
-from process_faults import at_worker
+from process_faults import at, drivers, hosts, importers, killed, trials, workers, zygotes
+
+if TYPE_CHECKING:
+    from campaign import Campaign as Run
 
 
 class Fault(NamedTuple):
@@ -32,39 +33,39 @@ class Fault(NamedTuple):
 
 
 FAULTS: Final[dict[str, Fault]] = {
-    "driver killed": Fault(partial(process_faults.driver_signalled, number=signal.SIGKILL), weight=5),
-    "driver interrupted": Fault(partial(process_faults.driver_signalled, number=signal.SIGINT)),
-    "second driver": Fault(process_faults.second_driver),
-    "driver frozen": Fault(process_faults.driver_frozen, weight=3),
+    "driver killed": Fault(at(drivers, process_faults.signalled, number=signal.SIGKILL), weight=5),
+    "driver interrupted": Fault(at(drivers, process_faults.signalled, number=signal.SIGINT)),
+    "second driver": Fault(at(drivers, process_faults.second_driver)),
+    "driver frozen": Fault(at(drivers, process_faults.driver_frozen), weight=3),
     "nobody drives": Fault(process_faults.nobody_drives),
     # With these, drivers are submitted.
-    "host killed": Fault(partial(process_faults.host_goes, number=signal.SIGKILL)),
-    "host frozen": Fault(process_faults.host_frozen, weight=1),
-    "host terminated": Fault(partial(process_faults.host_goes, number=signal.SIGTERM), weight=1),
-    "driver cut": Fault(server_faults.driver_cut),
+    "host killed": Fault(at(hosts, process_faults.host_goes, number=signal.SIGKILL)),
+    "host frozen": Fault(at(hosts, process_faults.host_frozen), weight=1),
+    "host terminated": Fault(at(hosts, process_faults.host_goes, number=signal.SIGTERM), weight=1),
+    "driver cut": Fault(partial(server_faults.cut, of_drivers=True)),
     "driver held": Fault(partial(server_faults.driver_cut_off, begin="hold")),
     "driver lost bytes": Fault(partial(server_faults.driver_cut_off, begin="drop")),
-    "driver slow": Fault(server_faults.driver_slow),
-    "worker killed": Fault(at_worker(process_faults.kill, with_all=False), may_lose=True, weight=4),
-    "machine killed": Fault(at_worker(process_faults.kill, with_all=True), may_lose=True),
-    "worker terminated": Fault(at_worker(process_faults.terminate), may_lose=True, weight=3),
-    "worker drained": Fault(at_worker(process_faults.drain), may_lose=True),
+    "driver slow": Fault(partial(server_faults.slow, of_drivers=True)),
+    "worker killed": Fault(at(workers, process_faults.kill, with_all=False), may_lose=True, weight=4),
+    "machine killed": Fault(at(workers, process_faults.kill, with_all=True), may_lose=True),
+    "worker terminated": Fault(at(workers, process_faults.leave, by_operator=False), may_lose=True, weight=3),
+    "worker drained": Fault(at(workers, process_faults.leave, by_operator=True), may_lose=True),
     "worker joins": Fault(process_faults.worker_joins, weight=1),
-    "worker frozen": Fault(at_worker(process_faults.freeze, with_all=False), may_lose=True, weight=3),
-    "machine frozen": Fault(at_worker(process_faults.freeze, with_all=True), may_lose=True),
-    "trial killed": Fault(process_faults.trial_killed, may_lose=True),
+    "worker frozen": Fault(at(workers, process_faults.freeze, with_all=False), may_lose=True, weight=3),
+    "machine frozen": Fault(at(workers, process_faults.freeze, with_all=True), may_lose=True),
+    "trial killed": Fault(at(trials, killed), may_lose=True),
     # Whose trials run on.
-    "importer killed": Fault(partial(process_faults.killed, which=process_faults.importer)),
-    "importer frozen": Fault(partial(process_faults.frozen, which=process_faults.importer)),
-    "zygote killed": Fault(partial(process_faults.killed, which=process_faults.zygote), may_lose=True),
-    "zygote frozen": Fault(partial(process_faults.frozen, which=process_faults.zygote), may_lose=True),
+    "importer killed": Fault(at(importers, killed)),
+    "importer frozen": Fault(at(importers, process_faults.frozen)),
+    "zygote killed": Fault(at(zygotes, killed), may_lose=True),
+    "zygote frozen": Fault(at(zygotes, process_faults.frozen), may_lose=True),
     "device broken": Fault(partial(process_faults.break_device, error=ECC), may_lose=True, weight=3),
     "device spoils": Fault(partial(process_faults.break_device, error=SPOILED), may_lose=True),
     "thread raises": Fault(process_faults.thread_raises, may_lose=True, weight=3),
-    "worker cut": Fault(server_faults.worker_cut),
+    "worker cut": Fault(partial(server_faults.cut, of_drivers=False)),
     "worker held": Fault(partial(server_faults.worker_cut_off, begin="hold"), may_lose=True),
     "worker lost bytes": Fault(partial(server_faults.worker_cut_off, begin="drop"), may_lose=True),
-    "worker slow": Fault(server_faults.worker_slow),
+    "worker slow": Fault(partial(server_faults.slow, of_drivers=False)),
     "redis killed": Fault(server_faults.redis_killed, weight=4, on="lone"),
     "redis frozen": Fault(server_faults.redis_frozen, on="lone"),
     "clients killed": Fault(server_faults.clients_killed),
@@ -91,6 +92,6 @@ FAULTS: Final[dict[str, Fault]] = {
     "redis forgets a claim": Fault(server_faults.claim_forgotten, may_lose=True, weight=3, on="lone"),
     "failover": Fault(server_faults.failover, may_lose=True, weight=4, on="fails over"),
     "seat struck": Fault(gangs.seat_struck, may_lose=True, on="gangs"),
-    "quota changed": Fault(sharing_faults.quota_changed, weight=1),
-    "standing changed": Fault(sharing_faults.standing_changed, weight=1),
+    "quota changed": Fault(request_faults.quota_changed, weight=1),
+    "standing changed": Fault(request_faults.standing_changed, weight=1),
 }

@@ -7,30 +7,22 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from random import Random
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import process_faults
 import redis
 import request_faults
 import server_faults
-from befalling import Run
+from lone import connected
 from observed import seat_of
-from world import Experiment, Worker
+from world import Experiment
+
+if TYPE_CHECKING:
+    from campaign import Campaign as Run
 
 Which = Literal["some", "all", "none"]
-#: The share of runs with gangs, and the fewest trials of an experiment: what population-based training needs.
-_SHARE: Final = 1 / 3
-_FEWEST: Final = 4
 #: A seat on each of so many workers, or so many seats on any.
 _GANGS: Final[tuple[dict[str, int], ...]] = ({"machines": 2}, {"machines": 3}, {"seats": 2}, {"seats": 3})
-#: What a trial may do beside others: it leaves them if it closes all files.
-_NOT_IN_GANGS: Final = "closes"
-#: In how many ways a run with gangs strikes at seats, at most.
-_STRIKES: Final = 3
-#: For how long a seat at a step is waited for, and how often it is looked for, in seconds.
-_WAITS_S: Final = 10.0
-_LOOK_S: Final = 0.02
-_STEPS: Final = ("taken", "running", "ending")
 
 
 def seats_in(plan: dict[str, Any]) -> int:
@@ -42,7 +34,7 @@ def with_gangs(plans: list[dict[str, Any]], seed: int, which: Which) -> list[dic
     """Return the plans of a run, in some of which trials have several seats; the seed says in which."""
     # Of a random of its own, as courses of seeds are to stay what they were.
     random = Random(f"{seed} gangs")
-    is_drawn = random.random() < _SHARE
+    is_drawn = random.random() < 1 / 3
     if which == "none" or not (is_drawn or which == "all"):
         return plans
     # One beside trials of one seat, or all: then two experiments may each hold half of what the other needs.
@@ -52,17 +44,17 @@ def with_gangs(plans: list[dict[str, Any]], seed: int, which: Which) -> list[dic
 
 
 def _as_gangs(plan: dict[str, Any], random: Random) -> dict[str, Any]:
-    mischief = [each for each in plan["mischief"] if each != _NOT_IN_GANGS]
+    mischief = [each for each in plan["mischief"] if each != "closes"]
     return plan | {
         "gang": random.choice(_GANGS),
         "mischief": mischief,
-        "max_trials": max(_FEWEST, plan["max_trials"] // 2),
+        "max_trials": max(4, plan["max_trials"] // 2),
     }
 
 
 def strikes(seed: int) -> list[str]:
     """Return the strikes at seats of a run with gangs."""
-    return ["seat struck"] * Random(f"{seed} strikes").randint(1, _STRIKES)
+    return ["seat struck"] * Random(f"{seed} strikes").randint(1, 3)
 
 
 class _Seat(NamedTuple):
@@ -76,8 +68,8 @@ class _Seat(NamedTuple):
 
 def seat_struck(run: Run) -> str:
     """Something befalls a seat, its worker or its trial as soon as a seat is taken, runs, or is about to end."""
-    step, how = run.random.choice(_STEPS), run.random.choice(sorted(_HOW))
-    deadline = time.monotonic() + _WAITS_S
+    step, how = run.random.choice(("taken", "running", "ending")), run.random.choice(sorted(_HOW))
+    deadline = time.monotonic() + 10.0
 
     def look() -> None:
         if found := list(_seats(run, step)):
@@ -88,7 +80,7 @@ def seat_struck(run: Run) -> str:
             )
             _HOW[how](run, seat)
         elif time.monotonic() < deadline:
-            run.later(_LOOK_S, look)
+            run.later(0.02, look)
 
     look()
     # It is noted once it comes.
@@ -98,7 +90,7 @@ def seat_struck(run: Run) -> str:
 def _seats(run: Run, step: str) -> Iterator[_Seat]:
     """Yield the seats of gangs that are at a step: held until the others are taken, running, or running while another is over."""
     gangs = [each for each in run.world.experiments if each.plan["gang"]]
-    with contextlib.suppress(redis.RedisError, OSError), request_faults.client_of(run) as client:
+    with contextlib.suppress(redis.RedisError, OSError), connected(run.world.server) as client:
         for experiment in gangs:
             keys = experiment.keys
             names = [*client.zrange(keys.staged, 0, -1), *client.zrange(keys.leases, 0, -1)]
@@ -115,11 +107,11 @@ def _seats(run: Run, step: str) -> Iterator[_Seat]:
                     yield _Seat(experiment, name, int(attempt), worker.decode().partition("@")[0])
 
 
-def _at_worker(strike: Callable[[Run, Worker], object]) -> Callable[[Run, _Seat], object]:
+def _at_worker(strike: Callable[..., object], **how: Any) -> Callable[[Run, _Seat], object]:
     def struck(run: Run, seat: _Seat) -> None:
         for worker in run.world.living_workers():
             if worker.name == seat.worker and not worker.is_frozen:
-                strike(run, worker)
+                strike(run, worker, **how)
 
     return struck
 
@@ -133,14 +125,18 @@ def _asked(action: str) -> Callable[[Run, _Seat], object]:
 
 
 _HOW: Final[dict[str, Callable[[Run, _Seat], object]]] = {
-    "its worker is killed": _at_worker(lambda run, worker: process_faults.kill(run, worker, with_all=False)),
-    "its machine is killed": _at_worker(lambda run, worker: process_faults.kill(run, worker, with_all=True)),
-    "its worker is frozen": _at_worker(lambda run, worker: process_faults.freeze(run, worker, with_all=False)),
-    "its machine is frozen": _at_worker(lambda run, worker: process_faults.freeze(run, worker, with_all=True)),
-    "its worker is terminated": _at_worker(process_faults.terminate),
-    "its worker is drained": _at_worker(process_faults.drain),
-    "its worker's bytes are lost": _at_worker(lambda run, worker: server_faults.lose_bytes_of(run, worker.seat)),
-    "the driver is killed": _at_all(lambda run: process_faults.driver_signalled(run, signal.SIGKILL)),
+    "its worker is killed": _at_worker(process_faults.kill, with_all=False),
+    "its machine is killed": _at_worker(process_faults.kill, with_all=True),
+    "its worker is frozen": _at_worker(process_faults.freeze, with_all=False),
+    "its machine is frozen": _at_worker(process_faults.freeze, with_all=True),
+    "its worker is terminated": _at_worker(process_faults.leave, by_operator=False),
+    "its worker is drained": _at_worker(process_faults.leave, by_operator=True),
+    "its worker's bytes are lost": _at_worker(
+        lambda run, worker: server_faults.worker_cut_off(run, "drop", worker.seat)
+    ),
+    "the driver is killed": _at_all(
+        process_faults.at(process_faults.drivers, process_faults.signalled, number=signal.SIGKILL)
+    ),
     "clients are killed": _at_all(server_faults.clients_killed),
     "Redis is killed": _at_all(server_faults.redis_killed),
     "it is stopped": _asked("stop"),

@@ -1,17 +1,17 @@
-"""What quotas there are and who holds leases, as often as a thread can look: what claims are held against afterwards."""
+"""What threads look at during a run: quotas and leases, which claims are held against afterwards, and how the machine stalls."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any, Final, NamedTuple, Protocol, Self
+import time
+from typing import Any, Final, NamedTuple, Self
 
 import redis
+from lone import connected
 
 #: How long after a look the next one begins, in seconds.
 _EVERY_S: Final = 0.03
-#: How long a look may take.
-_PATIENCE_S: Final = 2.0
 QUOTAS: Final = "mqtune:quotas"
 
 
@@ -23,27 +23,10 @@ class Look(NamedTuple):
     leases: dict[tuple[str, str], float]
 
 
-class Looked(Protocol):
-    """A server to look at; it may be another one each time."""
+class _Watching:
+    """A thread that watches something for as long as it is entered."""
 
-    @property
-    def port(self) -> int: ...
-    @property
-    def password(self) -> str: ...
-
-
-class Looks:
-    """Looks at a Redis time and again, whenever it answers.
-
-    Args:
-        server: where it is.
-        leases: the key of the leases of each experiment, by its name.
-    """
-
-    def __init__(self, server: Looked, leases: dict[str, str]) -> None:
-        self.taken: list[Look] = []
-        self._server = server
-        self._leases = leases
+    def __init__(self) -> None:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -56,16 +39,42 @@ class Looks:
         self._thread.join()
 
     def _watch(self) -> None:
+        raise NotImplementedError
+
+
+class Stalls(_Watching):
+    """How late a thread wakes up at worst: where that is seconds, a lease may run out by the machine's fault."""
+
+    worst_s = 0.0
+
+    def _watch(self) -> None:
+        last = time.monotonic()
+        while not self._over.wait(0.05):
+            now = time.monotonic()
+            self.worst_s = max(self.worst_s, now - last - 0.05)
+            last = now
+
+
+class Looks(_Watching):
+    """Looks at a Redis, which may be another one each time, whenever it answers.
+
+    Args:
+        server: where it is.
+        leases: the key of the leases of each experiment, by its name.
+    """
+
+    def __init__(self, server: Any, leases: dict[str, str]) -> None:
+        super().__init__()
+        self.taken: list[Look] = []
+        self._server = server
+        self._leases = leases
+
+    def _watch(self) -> None:
         while not self._over.wait(_EVERY_S):
-            with contextlib.suppress(redis.RedisError, OSError), self._connected() as client:
+            with contextlib.suppress(redis.RedisError, OSError), connected(self._server, socket_timeout=2.0) as client:
                 port = self._server.port
                 while not self._over.wait(_EVERY_S) and port == self._server.port:
                     self.taken.append(self._look(client))
-
-    def _connected(self) -> Any:
-        return redis.Redis(
-            port=self._server.port, password=self._server.password, socket_timeout=_PATIENCE_S, protocol=2
-        )
 
     def _look(self, client: Any) -> Look:
         # All in one moment.

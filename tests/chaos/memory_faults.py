@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgpack
 import redis
-from befalling import Run
-from request_faults import end_experiment
-from server_faults import tell
+from lone import PATIENCE_S
+from request_faults import ask_of
+from server_faults import answer, tell
 
 from mqtune.core.errors import MqtuneError
 from mqtune.core.events import START, ExperimentEnded
@@ -19,14 +19,13 @@ from mqtune.core.keys import ExperimentKeys
 from mqtune.core.timing import Timing
 from mqtune.journal import RedisJournal, connect
 
+if TYPE_CHECKING:
+    from campaign import Campaign as Run
+
 #: How much an experiment that has ended takes, in bytes; half of that is enough for all that a run needs.
 _BALLAST: Final = 24_000_000
 #: After what time a server has given back the memory that took in the ballast, in seconds.
-_SETTLES_S: Final = 1.5
 _AGAIN_S: Final = 0.2
-_PATIENCE_S: Final = 1.0
-#: How many experiments there must be, so that another one than the ended one continues.
-_SEVERAL: Final = 2
 #: Within what time an experiment ends on a full Redis: a request, the stop ladder, and a loaded machine.
 _ENDS_S: Final = 60.0
 
@@ -36,14 +35,14 @@ def memory_full(run: Run) -> str:
     if not tell(run, "CONFIG", "SET", "maxmemory", 1):
         return ""
     for_s = run.random.choice([0.5, 2.0, run.lease_s + 1.0])
-
-    def undo() -> None:
-        # One that was killed meanwhile has forgotten it.
-        if not tell(run, "CONFIG", "SET", "maxmemory", 0):
-            run.later(_AGAIN_S, undo)
-
-    run.later(for_s, undo)
+    run.later(for_s, lambda: _make_room(run))
     return f"for {for_s:.1f} s"
+
+
+def _make_room(run: Run) -> None:
+    # A server that was killed meanwhile has forgotten its limit.
+    if not tell(run, "CONFIG", "SET", "maxmemory", 0):
+        run.later(_AGAIN_S, lambda: _make_room(run))
 
 
 def memory_made(run: Run) -> str:
@@ -54,7 +53,7 @@ def memory_made(run: Run) -> str:
     for_s = run.random.choice([0.5, 2.0, run.lease_s + 1.0])
 
     def fill() -> None:
-        used = _used(run)
+        used = (answer(run, "INFO", "memory") or {"used_memory": 0})["used_memory"]
         if used > _BALLAST:
             tell(run, "CONFIG", "SET", "maxmemory", used - _BALLAST // 2)
             run.later(for_s, lambda: _delete(run, name))
@@ -64,7 +63,7 @@ def memory_made(run: Run) -> str:
         else:
             run.later(_AGAIN_S, fill)
 
-    run.later(_SETTLES_S, fill)
+    run.later(1.5, fill)
     return f"for {for_s:.1f} s, until {name} is deleted"
 
 
@@ -74,7 +73,7 @@ def memory_ended(run: Run) -> str:
     The others continue then, as each run ends with all its experiments.
     """
     running = [each for each in run.world.experiments if run.world.has_begun(each) and run.world.living_drivers(each)]
-    if any(each.results.exists() for each in run.world.experiments) or len(running) < _SEVERAL:
+    if any(each.results.exists() for each in run.world.experiments) or len(running) < 2:
         return ""
     ended = run.random.choice(running)
     drivers = run.world.living_drivers(ended)
@@ -82,7 +81,7 @@ def memory_ended(run: Run) -> str:
         return ""
     full_s = run.random.choice([0.0, 2.0])
     end_by = time.monotonic() + full_s + _ENDS_S
-    run.later(full_s, lambda: end_experiment(run, ended))
+    run.later(full_s, lambda: ask_of(run, ended, "", "end", now=True))
 
     def look() -> None:
         has_ended, is_driven = ended.results.exists(), any(driver.lives for driver in drivers)
@@ -92,11 +91,7 @@ def memory_ended(run: Run) -> str:
         # A driver that was killed has another one, which waits until it may begin.
         if not has_ended and is_driven and _is_full(run):
             run.wrong("full", f"{ended.name} has not ended on a full Redis within {_ENDS_S:g} s")
-        make_room()
-
-    def make_room() -> None:
-        if not tell(run, "CONFIG", "SET", "maxmemory", 0):
-            run.later(_AGAIN_S, make_room)
+        _make_room(run)
 
     run.later(full_s, look)
     return f"{ended.name}: end on a full Redis, after {full_s:g} s"
@@ -104,7 +99,7 @@ def memory_ended(run: Run) -> str:
 
 def _is_full(run: Run) -> bool:
     """Return whether the Redis still has its limit, which a restart forgets; True while it doesn't answer."""
-    said = _answer(run, "CONFIG GET", "maxmemory")
+    said = answer(run, "CONFIG GET", "maxmemory")
     return said is None or said["maxmemory"] == "1"
 
 
@@ -115,30 +110,13 @@ def _begin_and_end(run: Run, name: str) -> bool:
         contextlib.suppress(MqtuneError, redis.RedisError),
         contextlib.closing(connect(url, timing=Timing(connect_timeout_s=1.0))) as client,
     ):
-        journal = RedisJournal(client, name, patience_s=_PATIENCE_S)
+        journal = RedisJournal(client, name, patience_s=PATIENCE_S)
         journal.lock("chaos", "the campaign", _AGAIN_S)
         over = ExperimentEnded(outcome="finished", reason="", at=0.0, cursor=START)
         journal.record(over.encode(), definition=msgpack.packb({}))
         client.hset(ExperimentKeys(name).checkpoints, "m-0001-1-1", bytes(_BALLAST))
         return True
     return False
-
-
-def _used(run: Run) -> int:
-    """Return how much memory the Redis uses; 0 while it doesn't answer."""
-    said = _answer(run, "INFO", "memory")
-    return int(said["used_memory"]) if said else 0
-
-
-def _answer(run: Run, *command: str) -> Any:
-    """Return what the Redis answers; None while it doesn't."""
-    server = run.world.server
-    with (
-        contextlib.suppress(redis.RedisError),
-        redis.Redis(port=server.port, password=server.password, socket_timeout=_PATIENCE_S, protocol=2) as client,
-    ):
-        return client.execute_command(*command)
-    return None
 
 
 def _delete(run: Run, name: str) -> None:
@@ -152,5 +130,5 @@ def _look(run: Run, name: str, command: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             command.wait(_AGAIN_S / 10)
         run.later(_AGAIN_S, lambda: _look(run, name, command))
-    elif command.returncode and _answer(run, "EXISTS", ExperimentKeys(name).meta) != 0:
+    elif command.returncode and answer(run, "EXISTS", ExperimentKeys(name).meta) != 0:
         run.later(_AGAIN_S, lambda: _delete(run, name))

@@ -26,6 +26,17 @@ class Violation(NamedTuple):
     what: str
 
 
+class Found(list[Violation]):
+    """The promises that were broken."""
+
+    def wrong(self, promise: str, what: str, entry: Entry | None = None) -> None:
+        if entry is not None:
+            body = entry.body if isinstance(entry.body, dict) else {}
+            about = [f"{name} {body[name]}" for name in ("trial", "attempt") if name in body]
+            what = f"entry {entry.id} ({' '.join([entry.kind, *about])}): {what}"
+        self.append(Violation(promise, what))
+
+
 def entries_on(client: Any, stream: str, chapters: str, store: Path) -> tuple[list[tuple[str, bytes]], int]:
     """Return the entries of a journal, those in chapters in the store first, and how many chapters there are."""
     with client.pipeline() as pipe:
@@ -88,37 +99,29 @@ class Observed:
 
     Args:
         entries: the journal: each entry's id and bytes.
-        max_trials: how many trials there should be.
-        max_failures: how often a trial may fail.
         told: what the scheduler of each driver was told, in the order in which the drivers were started.
-        results: what the last driver made of it, by trial; None where that is not known.
+        results: what the last driver made of it, by trial.
         beats: when each process was first and last seen alive, by trial (or name of a further seat), attempt and process id; monotonic.
         clock: what must be added to monotonic times for the server's.
-        isolations: when workers could hear nothing.
-        leavers: workers that were told to end.
         may_lose: whether anything was done for which attempts are lost, handed back or fail by a signal.
         forgot: when Redis was away and came back without some or all of what it had; monotonic.
-        on_loss: what workers do when nobody drives: continue, finish or stop.
         may_be_undriven: whether anything was done for which nobody may have driven for longer than that takes.
         undriven: when nobody drove, from when workers went by it; monotonic.
         only_drivers: whether workers and Redis were left in peace.
-        left: processes that should be gone.
         keys: what Redis holds of the experiment at the end, by the ends of the keys.
-        store: the folder of the experiment's checkpoints, or None.
-        store_was_away: whether it could not be reached for a time.
         said: what those who made requests were answered, by their own record.
-        broken: devices that were broken.
         pause_s: how long a device takes no trial once it is found broken; 0 where its worker may not have heard of others.
-        revoked: attempts whose tasks Celery was told to revoke.
-        seats: how many seats each attempt has, and whether each is to be on another worker.
+        seats: how many seats each attempt has; are_apart: whether each is to be on another worker.
     """
 
     entries: list[tuple[str, bytes]]
     max_trials: int
-    max_failures: int = 0
-    told: list[list[list[Any]]] = field(default_factory=list)
-    results: dict[str, Any] | None = None
-    beats: dict[tuple[str, int, int], tuple[float, float]] = field(default_factory=dict)
+    max_failures: int
+    told: list[list[list[Any]]]
+    results: dict[str, Any]
+    beats: dict[tuple[str, int, int], tuple[float, float]]
+    keys: dict[str, Any]
+    store: Path
     clock: float = 0.0
     isolations: list[Isolation] = field(default_factory=list)
     leavers: frozenset[str] = frozenset()
@@ -129,8 +132,6 @@ class Observed:
     undriven: list[tuple[float, float]] = field(default_factory=list)
     only_drivers: bool = False
     left: list[str] = field(default_factory=list)
-    keys: dict[str, Any] = field(default_factory=dict)
-    store: Path | None = None
     store_was_away: bool = False
     said: list[dict[str, Any]] = field(default_factory=list)
     broken: list[BrokenDevice] = field(default_factory=list)
@@ -140,18 +141,18 @@ class Observed:
     are_apart: bool = False
 
 
-def decoded(entries: list[tuple[str, bytes]], found: list[Violation]) -> list[Entry]:
+def decoded(entries: list[tuple[str, bytes]], found: Found) -> list[Entry]:
     decoded = []
     before = (0, 0)
     for id_, data in entries:
         first, second = map(int, id_.split("-"))
         if (first, second) <= before:
-            found.append(Violation("2", f"entry {id_} does not come behind {before}"))
+            found.wrong("2", f"entry {id_} does not come behind {before}")
         before = first, second
         try:
             _, kind, body = msgpack.unpackb(data, strict_map_key=False)
         except (ValueError, TypeError) as error:
-            found.append(Violation("10", f"entry {id_} can't be read: {error}"))
+            found.wrong("10", f"entry {id_} can't be read: {error}")
             continue
         decoded.append(Entry(id_, kind, body))
     return decoded
@@ -181,7 +182,7 @@ def cursor_of(entry: Entry) -> tuple[str, int] | None:
     return None if cursor is None else (cursor[0], cursor[1])
 
 
-def in_drivers_order(entries: list[Entry], found: list[Violation]) -> Iterator[Entry]:
+def in_drivers_order(entries: list[Entry], found: Found) -> Iterator[Entry]:
     """Yield entries, and the single reports, in the order in which a driver had them: its own right behind its cursor."""
     pending: dict[tuple[str, int], list[Entry]] = defaultdict(list)
     for entry in entries:
@@ -198,7 +199,7 @@ def in_drivers_order(entries: list[Entry], found: list[Violation]) -> Iterator[E
         yield entry
         yield from pending.pop(BEGINNING if entry.kind == "created" else (entry.id, 0), ())
     for cursor, events in pending.items():
-        found.append(Violation("6", f"{len(events)} of the driver's events stand behind {cursor}, where nothing is"))
+        found.wrong("6", f"{len(events)} of the driver's events stand behind {cursor}, where nothing is")
         yield from events
 
 

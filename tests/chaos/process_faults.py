@@ -7,24 +7,18 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import breaker
 import psutil
-from befalling import Run
-from world import Driver, Worker, described, signal_all
+from waiting import described, lives
+from world import Driver, Worker, signal_all
+
+if TYPE_CHECKING:
+    from campaign import Campaign as Run
 
 #: How long what a killed worker leaves may take to be gone, on a loaded machine.
 GONE_S: Final = 8.0
-#: For how long nobody drives, beyond the time after which workers go by the experiment's policy, in seconds.
-UNDRIVEN_S: Final = (2.0, 8.0)
-#: How often it is tried to have nobody drive, in seconds.
-_LOOK_S: Final = 0.1
-#: At which of its next calls of mqtune's functions a thread raises, at most: a thread that has little to do makes a few in a step, the
-#: uplink many.
-THREADS_CALLS: Final = (1, 8, 40)
-#: After how long a broken device is whole again that is not broken for good, in seconds.
-_MENDED_S: Final = 6.0
 #: PF_FORKNOEXEC among a process's flags, and where these stand behind its name in the process table (proc_pid_stat(5)).
 _FORK_WITHOUT_EXEC: Final = 0x40
 _FLAGS: Final = 6
@@ -32,30 +26,41 @@ _FLAGS: Final = 6
 ELSEWHERE: Final = "elsewhere"
 
 
-def _driver(run: Run) -> Driver | None:
-    awake = [driver for driver in run.world.living_drivers() if not driver.is_frozen and not driver.is_second]
-    return run.random.choice(awake) if awake else None
+def at(found: Callable[[Run], list[Any]], strike: Callable[..., str], **how: Any) -> Callable[[Run], str]:
+    """Return what strikes at one of those that are found, if there are any."""
+
+    def struck(run: Run) -> str:
+        there = found(run)
+        return strike(run, run.random.choice(there), **how) if there else ""
+
+    return struck
 
 
-def driver_signalled(run: Run, number: int) -> str:
-    if (driver := _driver(run)) is None:
-        return ""
+def drivers(run: Run) -> list[Driver]:
+    return [driver for driver in run.world.living_drivers() if not driver.is_frozen and not driver.is_second]
+
+
+def hosts(run: Run) -> list[Any]:
+    return run.world.living_hosts()
+
+
+def workers(run: Run) -> list[Worker]:
+    return [worker for worker in run.world.living_workers() if not worker.is_frozen]
+
+
+def signalled(run: Run, driver: Driver, number: int) -> str:
     driver.process.send_signal(number)
     return f"driver {driver.number}"
 
 
-def second_driver(run: Run) -> str:
-    if (driver := _driver(run)) is None:
-        return ""
+def second_driver(run: Run, driver: Driver) -> str:
     host = run.random.choice([driver.host, ELSEWHERE])
     second = run.world.start_driver(driver.experiment, host=host, is_second=True, attaches=run.random.random() < 0.5)
     return f"driver {second.number} beside driver {driver.number}"
 
 
-def driver_frozen(run: Run) -> str:
+def driver_frozen(run: Run, driver: Driver) -> str:
     """Frozen past its lock, so that another one takes over; or for a moment."""
-    if (driver := _driver(run)) is None:
-        return ""
     driver.is_frozen = True
     driver.process.send_signal(signal.SIGSTOP)
     for_s = run.random.choice([1.0, run.lock_s + 3.0])
@@ -76,27 +81,22 @@ def nobody_drives(run: Run) -> str:
     if not (drivers := run.world.living_drivers()):
         return ""
     experiment = run.random.choice(drivers).experiment
-    for_s = run.undriven_after_s + run.random.choice(UNDRIVEN_S)
+    for_s = run.undriven_after_s + run.random.choice((2.0, 8.0))
 
     def end_drivers() -> None:
         run.undriven(experiment, for_s)
         if not run.world.halt(experiment):
             # It is not waited for: the thread that would wait here brings back a Redis that is away, and thaws a host.
-            run.later(_LOOK_S, end_drivers)
+            run.later(0.1, end_drivers)
             return
-        for driver in run.world.living_drivers(experiment):
-            driver.process.kill()
-            driver.process.wait()
+        run.world.kill_drivers(experiment)
 
     end_drivers()
     return f"{experiment.name} for {for_s:.1f} s: {experiment.plan['on_driver_loss']}"
 
 
-def host_frozen(run: Run) -> str:
+def host_frozen(run: Run, host: Any) -> str:
     """With its scripts, for so long that others run them."""
-    if not (hosts := run.world.living_hosts()):
-        return ""
-    host = run.random.choice(hosts)
     frozen = [psutil.Process(host.pid), *psutil.Process(host.pid).children(recursive=True)]
     signal_all(frozen, signal.SIGSTOP)
     for_s = run.lock_s + 3.0
@@ -104,19 +104,11 @@ def host_frozen(run: Run) -> str:
     return f"process {host.pid} for {for_s:.1f} s"
 
 
-def host_goes(run: Run, number: int) -> str:
-    """The machine of a submitted driver, or of none; another one comes later."""
-    if not (hosts := run.world.living_hosts()):
-        return ""
-    host = run.random.choice(hosts)
+def host_goes(run: Run, host: Any, number: int) -> str:
+    """Another one comes later."""
     host.send_signal(number)
     run.later(run.random.choice([0.0, run.lock_s]), run.world.start_host)
     return f"process {host.pid}"
-
-
-def _worker(run: Run) -> Worker | None:
-    there = [worker for worker in run.world.living_workers() if not worker.is_frozen]
-    return run.random.choice(there) if there else None
 
 
 def kill(run: Run, worker: Worker, *, with_all: bool) -> str:
@@ -129,7 +121,7 @@ def kill(run: Run, worker: Worker, *, with_all: bool) -> str:
     killed_at = time.monotonic()
 
     def look() -> None:
-        left = [child for child in children if child.is_running() and _status(child) != psutil.STATUS_ZOMBIE]
+        left = [child for child in children if lives(child)]
         if left and time.monotonic() - killed_at >= GONE_S:
             run.wrong("7", f"{GONE_S:g} s after the death of {worker.name} there is {', '.join(map(described, left))}")
 
@@ -137,35 +129,14 @@ def kill(run: Run, worker: Worker, *, with_all: bool) -> str:
     return worker.name
 
 
-def _status(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return str(process.status())
-    return str(psutil.STATUS_ZOMBIE)
-
-
-def at_worker(strike: Callable[..., str], **how: bool) -> Callable[[Run], str]:
-    """Return what strikes at one of the workers that are not frozen."""
-
-    def struck(run: Run) -> str:
-        worker = _worker(run)
-        return strike(run, worker, **how) if worker else ""
-
-    return struck
-
-
-def terminate(run: Run, worker: Worker) -> str:
-    """Tell a worker to end."""
+def leave(run: Run, worker: Worker, *, by_operator: bool) -> str:
+    """Tell a worker to end, or have an operator drain it."""
     worker.is_given_up = True
     run.left(worker)
-    worker.process.terminate()
-    return worker.name
-
-
-def drain(run: Run, worker: Worker) -> str:
-    """Have an operator drain a worker."""
-    worker.is_given_up = True
-    run.left(worker)
-    run.world.drain(worker)
+    if by_operator:
+        run.world.command("drain", worker.name)
+    else:
+        worker.process.terminate()
     return worker.name
 
 
@@ -194,26 +165,20 @@ def freeze(run: Run, worker: Worker, *, with_all: bool) -> str:
     return f"{worker.name} for {for_s:.1f} s"
 
 
-def trial_killed(run: Run) -> str:
-    processes = run.world.trial_processes()
-    if not processes:
-        return ""
-    process = run.random.choice(processes)
-    signal_all([process], signal.SIGKILL)
-    return f"process {process.pid}"
+def trials(run: Run) -> list[psutil.Process]:
+    return run.world.trial_processes()
 
 
-def importer(run: Run) -> psutil.Process | None:
-    """Return an importer that a worker has started; the zygotes of one that was killed are the worker's children, too."""
-    worker = _worker(run)
-    started = [] if worker is None else [each for each in _children(worker.process.pid) if not _is_fork(each)]
-    return run.random.choice(started) if started else None
+def importers(run: Run) -> list[psutil.Process]:
+    """Return what a worker has started; the zygotes of an importer that was killed are the worker's children, too."""
+    there = workers(run)
+    children = _children(run.random.choice(there).process.pid) if there else []
+    return [child for child in children if not _is_fork(child)]
 
 
-def zygote(run: Run) -> psutil.Process | None:
-    parent = importer(run)
-    zygotes = [] if parent is None else _children(parent.pid)
-    return run.random.choice(zygotes) if zygotes else None
+def zygotes(run: Run) -> list[psutil.Process]:
+    parents = importers(run)
+    return _children(run.random.choice(parents).pid) if parents else []
 
 
 def _children(pid: int) -> list[psutil.Process]:
@@ -230,29 +195,29 @@ def _is_fork(process: psutil.Process) -> bool:
     return True
 
 
-def killed(run: Run, which: Callable[[Run], psutil.Process | None]) -> str:
-    if (process := which(run)) is None:
-        return ""
+def killed(run: Run, process: psutil.Process) -> str:
     signal_all([process], signal.SIGKILL)
     return f"process {process.pid}"
 
 
-def frozen(run: Run, which: Callable[[Run], psutil.Process | None]) -> str:
+def frozen(run: Run, process: psutil.Process) -> str:
     """For a moment, or for good: then its worker must end it."""
-    if (process := which(run)) is None:
-        return ""
     signal_all([process], signal.SIGSTOP)
     for_s = run.random.choice([1.0, None])
     if for_s is not None:
         run.later(for_s, lambda: signal_all([process], signal.SIGCONT))
-    return f"process {process.pid} {'for good' if for_s is None else f'for {for_s:.1f} s'}"
+    return f"process {process.pid} {_how_long(for_s)}"
+
+
+def _how_long(for_s: float | None) -> str:
+    return "for good" if for_s is None else f"for {for_s:.1f} s"
 
 
 def break_device(run: Run, error: str) -> str:
     """A device of a seat fails whatever runs there with an error, for some seconds, or for good."""
     world = run.world
     seat, device = run.random.randrange(world.seats), str(run.random.randrange(world.slots))
-    for_s = run.random.choice([_MENDED_S, None])
+    for_s = run.random.choice([6.0, None])
     broken = world.folder / "devices" / f"{seat}-{device}"
     if any(broken.parent.iterdir()):
         # More are no fault of one device: then all may be broken.
@@ -263,15 +228,15 @@ def break_device(run: Run, error: str) -> str:
     run.broke(seat, device, error)
     if for_s is not None:
         run.later(for_s, broken.unlink)
-    return f"device {device} of seat {seat} {'for good' if for_s is None else f'for {for_s:.1f} s'}: {error}"
+    return f"device {device} of seat {seat} {_how_long(for_s)}: {error}"
 
 
 def thread_raises(run: Run) -> str:
     """An error that nothing foresees, in one of a worker's threads: that goes on, or the worker ends."""
-    ready = [worker for worker in run.world.living_workers() if " ready." in run.world.log_of_worker(worker)]
+    living = [worker for worker in run.world.living_workers() if not worker.is_struck]
+    whole = [worker for worker in living if " ready." in run.world.log_of_worker(worker)]
     thread, error = run.random.choice(breaker.THREADS), run.random.choice(breaker.ERRORS)
-    after = run.random.randint(1, run.random.choice(THREADS_CALLS))
-    whole = [worker for worker in ready if not worker.is_struck]
+    after = run.random.randint(1, run.random.choice((1, 8, 40)))
     if not whole:
         return ""
     worker = run.random.choice(whole)

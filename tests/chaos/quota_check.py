@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 from looks import Look
-from observed import Entry, Violation, written_at
+from observed import Entry, Found, Violation, written_at
 
 #: How long after a quota is gone something that it held back has started, in seconds: faults are over by then, and what waits
 #: for another worker, another driver or a publication has had its turn.
@@ -47,7 +47,7 @@ def check_quotas(
         lease_s: for how long a claim or a heartbeat has the lease.
         forgot: when claims may count for nothing, as the server was set back, by its own clock.
     """
-    found: list[Violation] = []
+    found = Found()
     times = [look.at for look in looks]
     spans = list(_spans(journals))
     # The seats of a gang end one by one, and their attempt with the last.
@@ -74,12 +74,10 @@ def check_quotas(
                 and max(span.begin, renewed[before].get(span.trial, 0.0) - lease_s) >= since[before][pattern]
             ]
             if len(counted) > most:
-                found.append(
-                    Violation(
-                        "quota",
-                        f"{'/'.join(claim.trial)} was claimed at {claim.begin:.3f} as one of {len(counted)} under "
-                        f"{pattern!r}, which allowed {most}: {sorted(counted)}",
-                    )
+                found.wrong(
+                    "quota",
+                    f"{'/'.join(claim.trial)} was claimed at {claim.begin:.3f} as one of {len(counted)} under "
+                    f"{pattern!r}, which allowed {most}: {sorted(counted)}",
                 )
     return found, under
 
@@ -150,10 +148,8 @@ def check_starved(journals: Mapping[str, Sequence[Entry]], looks: Sequence[Look]
             # Nothing is left to go on with where all had ended before.
             were_over = all(_is_over(entries, look.at) for entries in held)
             if not went_on and not were_over and looks[-1].at > deadline:
-                found.append(
-                    Violation(
-                        "quota", f"{STARVED_S:g} s after {pattern!r} was lifted at {look.at:.3f} nothing has started"
-                    )
+                found.wrong(
+                    "quota", f"{STARVED_S:g} s after {pattern!r} was lifted at {look.at:.3f} nothing has started"
                 )
     return found
 

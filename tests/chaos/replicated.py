@@ -6,7 +6,7 @@ import contextlib
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import redis
 from faulty_proxy import FaultyProxy
@@ -27,13 +27,12 @@ class Ways:
 
     def __init__(self, watched: Watched) -> None:
         to_servers = [FaultyProxy(_address(node)) for node in watched.nodes]
-        addresses = [
-            (_in_answers(node.port), _in_answers(way.port)) for node, way in zip(watched.nodes, to_servers, strict=True)
-        ]
+        ports = [(node.port, way.port) for node, way in zip(watched.nodes, to_servers, strict=True)]
 
         def rename(answer: bytes) -> bytes:
-            for theirs, ours in addresses:
-                answer = answer.replace(theirs, ours)
+            # Two ports of as many digits can take one another's place.
+            for theirs, ours in ports:
+                answer = answer.replace(f"\r\n{theirs}\r\n".encode(), f"\r\n{ours}\r\n".encode())
             return answer
 
         to_sentinels = [FaultyProxy(_address(sentinel), hears=rename) for sentinel in watched.sentinels]
@@ -59,11 +58,6 @@ def _address(node: Node) -> str:
     return f"redis://127.0.0.1:{node.port}/0"
 
 
-def _in_answers(port: int) -> bytes:
-    """Return a port as it stands in what a Sentinel says; two of as many digits can take one another's place."""
-    return f"\r\n{port}\r\n".encode()
-
-
 class Replicated:
     """A master, its replica and three Sentinels; all are up from the start."""
 
@@ -71,20 +65,18 @@ class Replicated:
         folder.mkdir(parents=True)
         self.password, self.operator_password = secrets.token_hex(8), secrets.token_hex(8)
         accounts = write_accounts(folder, self.password, self.operator_password)
-        self._watched = Watched(
+        self.watched = Watched(
             folder, password=self.password, options=[f'aclfile "{accounts}"'], down_ms=_NEVER_MS, failover_ms=2000
         )
-        self._master = self._watched.master
+        self._master = self.watched.master
         #: The one that was killed, until it is back.
         self._killed: Node | None = None
         self._is_failing_over = False
 
-    def start(self) -> None:
-        """It is up."""
+    def start(self) -> None: ...
 
     def way(self) -> Ways:
-        """Return another way to it."""
-        return Ways(self._watched)
+        return Ways(self.watched)
 
     @property
     def is_up(self) -> bool:
@@ -92,7 +84,6 @@ class Replicated:
 
     @property
     def port(self) -> int:
-        """That of the master."""
         return self._master.port
 
     @property
@@ -101,37 +92,31 @@ class Replicated:
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     @property
-    def client(self) -> redis.Redis:
+    def client(self) -> Any:
         """A connection to the master, around all proxies."""
-        client: redis.Redis = self._master.client
-        return client
+        return self._master.client
 
     def begin_failover(self) -> bool:
         """Take one failover for begun; return whether that may be: the replica has all that the master has, and the Sentinels know both."""
         if not self._is_failing_over:
             with contextlib.suppress(redis.RedisError, OSError):
-                self._is_failing_over = self._watched.is_whole()
+                self._is_failing_over = self.watched.is_whole()
                 return self._is_failing_over
         return False
-
-    def cut_off_replica(self) -> None:
-        """Have the replica get nothing more of what the master takes."""
-        self._watched.cut_off_replica()
 
     def kill_master(self) -> None:
         """Kill the master, and have the Sentinels see it soon."""
         self._killed = self._master
         self._master.kill()
-        self._watched.expect(down_ms=_DOWN_MS)
+        self.watched.expect(down_ms=_DOWN_MS)
 
     def has_failed_over(self) -> bool:
         """Whether the replica is the master; from then on it is what is looked at."""
-        assert self._killed is not None
-        replica = next(node for node in self._watched.nodes if node is not self._killed)
-        if not self._watched.is_master(replica):
+        replica = next(node for node in self.watched.nodes if node is not self._killed)
+        if not self.watched.is_master(replica):
             return False
-        self._watched.expect(down_ms=_NEVER_MS)
-        self._watched.allow_replica(replica)
+        self.watched.expect(down_ms=_NEVER_MS)
+        self.watched.allow_replica(replica)
         self._master = replica
         return True
 
@@ -142,5 +127,5 @@ class Replicated:
         self._killed = None
         self._is_failing_over = False
 
-    def stop(self) -> None:
-        self._watched.close()
+    def close(self) -> None:
+        self.watched.close()

@@ -1,38 +1,34 @@
-"""People who steer an experiment from other processes at any moment: some ask twice, some lose the answer and ask again.
+"""People who steer experiments from other processes at any moment, and change what each gets of the fleet.
 
-A part of them has the operator's account of ``mqtune acl`` alone, and now and then tries what that may not do.
+Some ask twice, some lose the answer and ask again. A part of them has the operator's account of ``mqtune acl`` alone, and now and
+then tries what that may not do.
 """
 
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import Callable
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-import celery
-import kombu.exceptions
 import redis
-from befalling import Run
-from lone import OPERATOR
+from lone import OPERATOR, connected
+from looks import QUOTAS
 from observed import lines, seat_of
+from server_faults import answer, celery_of
+from waiting import eventually
 from world import Experiment
 
 from mqtune.core.codec import encode_value
 from mqtune.core.keys import CONTROL_EXCHANGE, TASK_NAME, control_channel
 
-#: For how long an answer is waited for, in seconds.
-_TIMEOUT_S: Final = 5.0
-#: After how long somebody who has lost the answer asks again, in seconds.
-_AGAIN_S: Final = (0.3, 3.0)
+if TYPE_CHECKING:
+    from campaign import Campaign as Run
+
 #: How often it is tried to have a trial go on that was paused.
 _RESUME_EVERY_S: Final = 2.0
 _TERMINAL: Final = ("COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED")
-#: Actions on the experiment, and not on one of its trials.
-_ON_ALL: Final = frozenset({"add", "set", "end"})
-#: The share of requests that are made with the operator's account.
-_BY_OPERATOR: Final = 0.4
-#: How long whoever speaks to the Redis itself waits for it, in seconds.
-_PATIENCE_S: Final = 1.0
 #: Orders and hints that no driver gives.
 _NONSENSE: Final = (
     "save:" + "9" * 400,
@@ -51,8 +47,6 @@ if orders ~= '' and not string.find(orders, ':', 1, true) then return 0 end
 redis.call('HSET', KEYS[1], 'orders', orders .. ' ' .. ARGV[1] .. ' save:' .. string.rep('9', 400))
 return 1
 """
-#: How long after a revoke another worker joins, which can't have heard it, in seconds.
-_JOINS_S: Final = (0.0, 2.0)
 
 
 def ask_once_or(run: Run, how: str) -> str:
@@ -61,37 +55,30 @@ def ask_once_or(run: Run, how: str) -> str:
         return ""
     action, arguments = run.random.choice(_requests(run, experiment))
     # There may be no such trial yet.
-    trial = "" if action in _ON_ALL else f"{run.random.randint(1, experiment.plan['max_trials']):04d}"
+    is_on_all = action in ("add", "set", "end")
+    trial = "" if is_on_all else f"{run.random.randint(1, experiment.plan['max_trials']):04d}"
     request = _request(run, action, trial, arguments)
-    as_operator = run.random.random() < _BY_OPERATOR
-
-    def ask() -> Any:
-        return run.world.ask(experiment, request, as_operator=as_operator)
-
+    as_operator = run.random.random() < 0.4
+    ask = partial(run.world.ask, experiment, request, as_operator=as_operator)
     first = ask()
     if how == "twice":
         ask()
     if how == "again":
         # Sometimes before the request is made, sometimes while the answer is waited for.
         run.later(run.random.uniform(0.2, 1.5), first.kill)
-        run.later(run.random.uniform(*_AGAIN_S), lambda: ask() and None)
+        run.later(run.random.uniform(0.3, 3.0), ask)
     if action == "pause":
         run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, request, set()))
     by = "by the operator" if as_operator else ""
     return " ".join(filter(None, [f"{experiment.name}:", action, trial, str(arguments or ""), how, by]))
 
 
-def ask_of(run: Run, experiment: Experiment, trial: str, action: str) -> None:
-    """Ask something of a trial, and have it go on if that is a pause."""
-    request = _request(run, action, trial, {})
+def ask_of(run: Run, experiment: Experiment, trial: str, action: str, **arguments: Any) -> None:
+    """Ask something of a trial, or of the experiment, and have a trial go on if that is a pause."""
+    request = _request(run, action, trial, arguments)
     run.world.ask(experiment, request)
     if action == "pause":
         run.later(_RESUME_EVERY_S, lambda: _resume(run, experiment, request, set()))
-
-
-def end_experiment(run: Run, experiment: Experiment) -> None:
-    """Ask that an experiment ends now."""
-    run.world.ask(experiment, _request(run, "end", "", {"now": True}))
 
 
 def experiment_under_way(run: Run) -> Experiment | None:
@@ -101,34 +88,19 @@ def experiment_under_way(run: Run) -> Experiment | None:
 
 
 def _requests(run: Run, experiment: Experiment) -> list[tuple[str, dict[str, Any]]]:
-    x = round(run.random.random(), 3)
-    return [
-        ("stop", {}),
-        ("complete", {"reason": "good enough"}),
-        ("abandon", {}),
-        ("fail", {"reason": "it diverges"}),
-        ("pause", {}),
-        ("pause", {}),
-        ("save", {}),
-        ("restart", {}),
-        ("restart", {"config": {"x": x}}),
-        ("add", {"config": {"x": x}}),
-        ("add", {"config": {"x": x}}),
-        ("set", {"max_concurrent": run.random.randint(2, 6)}),
-        ("set", {"max_trials": experiment.plan["max_trials"] + run.random.randint(1, 4)}),
-        ("end", {}),
-        ("end", {"now": True}),
-        # Nobody can do that.
-        ("add", {"config": {"no such": x}}),
-        ("set", {"max_trials": 0}),
-        ("end", {"now": "perhaps"}),
-        ("dance", {}),
-    ]
+    config = {"config": {"x": round(run.random.random(), 3)}}
+    most = {"max_trials": experiment.plan["max_trials"] + run.random.randint(1, 4)}
+    can_be = [*((action, {}) for action in ("stop", "abandon", "pause", "pause", "save", "restart", "end"))]
+    can_be += [("complete", {"reason": "good enough"}), ("fail", {"reason": "it diverges"}), ("end", {"now": True})]
+    can_be += [("restart", config), ("add", config), ("add", config), ("set", most)]
+    can_be += [("set", {"max_concurrent": run.random.randint(2, 6)})]
+    nobody_can = [("add", {"config": {"no such": 1}}), ("set", {"max_trials": 0}), ("end", {"now": "perhaps"})]
+    return [*can_be, *nobody_can, ("dance", {})]
 
 
 def _request(run: Run, action: str, trial: str, arguments: dict[str, Any]) -> dict[str, Any]:
     id_ = f"{run.random.getrandbits(64):016x}"
-    return {"id": id_, "action": action, "trial": trial, "arguments": arguments, "timeout_s": _TIMEOUT_S}
+    return {"id": id_, "action": action, "trial": trial, "arguments": arguments, "timeout_s": 5.0}
 
 
 def _resume(run: Run, experiment: Experiment, pause: dict[str, Any], asked: set[str]) -> None:
@@ -156,7 +128,7 @@ def task_revoked(run: Run) -> str:
     if experiment is None:
         return ""
     keys = experiment.keys
-    with contextlib.suppress(redis.RedisError), client_of(run) as client:
+    with contextlib.suppress(redis.RedisError), connected(run.world.server) as client:
         trials = [*client.zrange(keys.staged, 0, -1), *client.zrange(keys.leases, 0, -1)]
         if not trials:
             return ""
@@ -174,28 +146,18 @@ def revoke(run: Run, experiment: Experiment, name: str, attempt: int) -> str:
     run.revoked(experiment, seat_of(name)[0], attempt)
     if run.random.random() < 1 / 2:
         seat = run.random.randrange(world.seats)
-        run.later(run.random.uniform(*_JOINS_S), lambda: world.start_worker(seat) and None)
+        run.later(run.random.uniform(0.0, 2.0), lambda: world.start_worker(seat))
     return f"{experiment.name}: {name} attempt {attempt}"
 
 
 def _tell_workers(run: Run, task_id: str) -> bool:
     """Revoke a task, and one that never was; some people also have what runs end, or killed."""
     how = run.random.choice([{}, {"terminate": True}, {"terminate": True, "signal": "SIGKILL"}])
-    with (
-        contextlib.suppress(OSError, kombu.exceptions.OperationalError),
-        celery.Celery("flower", broker=run.world.server.url) as app,
-    ):
+    with celery_of(run, "flower") as app:
         app.conf.control_exchange = CONTROL_EXCHANGE
-        app.conf.broker_transport_options = {"socket_timeout": _PATIENCE_S, "socket_connect_timeout": _PATIENCE_S}
         app.control.revoke([task_id, "no such task"], **how)
         return True
     return False
-
-
-def client_of(run: Run, user: str = "default") -> Any:
-    server = run.world.server
-    password = server.operator_password if user == OPERATOR else server.password
-    return redis.Redis(port=server.port, username=user, password=password, socket_timeout=_PATIENCE_S, protocol=2)
 
 
 def orders_forged(run: Run) -> str:
@@ -207,7 +169,7 @@ def orders_forged(run: Run) -> str:
     trials = [f"{number:04d}" for number in range(1, experiment.plan["max_trials"] + 1)]
     run.random.shuffle(trials)
     nonsense = run.random.choice(_NONSENSE)
-    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), client_of(run) as client:
+    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), connected(run.world.server) as client:
         for trial in trials:
             if client.eval(_FORGE, 1, experiment.keys.trial(trial), nonsense):
                 hint = encode_value([[experiment.name, trial, 1, nonsense], nonsense, [1, 2]])
@@ -220,35 +182,27 @@ def orders_forged(run: Run) -> str:
 def operator_oversteps(run: Run) -> str:
     """Try with the operator's account what only drivers, workers and the Redis's owner may do."""
     keys, queue = run.random.choice(run.world.experiments).keys, run.world.queue
-    commands: list[tuple[str | int, ...]] = [
-        ("FLUSHALL",),
-        ("KEYS", "*"),
-        ("CONFIG", "SET", "maxmemory", 1),
-        ("ACL", "SETUSER", OPERATOR, "+@all"),
-        ("GET", "shop:stock"),
-        ("DEL", keys.journal),
-        ("XTRIM", keys.journal, "MAXLEN", 0),
-        ("HGET", keys.driver, "holder"),
-        ("HSET", keys.trial("0001"), "intent", "stop"),
-        ("DEL", keys.trial("0001")),
-        ("ZADD", keys.leases, 0, "0001"),
-        ("ZREM", keys.staged, "0001"),
-        ("HGETALL", keys.checkpoints),
-        ("DEL", keys.requests),
-        ("LPUSH", queue, "no message"),
-        ("LRANGE", queue, 0, -1),
-        ("PUBLISH", f"/0.{CONTROL_EXCHANGE}.pidbox", "no command"),
-        ("PUBLISH", f"/0.{TASK_NAME}", "no event"),
+    commands = [
+        *("FLUSHALL", "KEYS *", "CONFIG SET maxmemory 1", f"ACL SETUSER {OPERATOR} +@all", "GET shop:stock"),
+        *(
+            f"DEL {keys.journal}",
+            f"XTRIM {keys.journal} MAXLEN 0",
+            f"HGET {keys.driver} holder",
+            f"DEL {keys.requests}",
+        ),
+        *(f"HSET {keys.trial('0001')} intent stop", f"DEL {keys.trial('0001')}", f"ZADD {keys.leases} 0 0001"),
+        *(f"ZREM {keys.staged} 0001", f"HGETALL {keys.checkpoints}", f"LPUSH {queue} none", f"LRANGE {queue} 0 -1"),
+        *(f"PUBLISH /0.{CONTROL_EXCHANGE}.pidbox none", f"PUBLISH /0.{TASK_NAME} none"),
     ]
     run.random.shuffle(commands)
-    refused = 0
-    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), client_of(run, OPERATOR) as client:
+    refused, server = 0, run.world.server
+    with contextlib.suppress(redis.ConnectionError, redis.TimeoutError), connected(server, OPERATOR) as client:
         for command in commands:
-            refused += is_refused(run, lambda command=command: client.execute_command(*command), str(command))
+            refused += _is_refused(run, partial(client.execute_command, *command.split()), command)
     return f"{refused} commands"
 
 
-def is_refused(run: Run, command: Callable[[], object], what: str) -> bool:
+def _is_refused(run: Run, command: Callable[[], object], what: str) -> bool:
     """Whether a command is refused for want of rights; take note of it if the Redis carries it out instead."""
     try:
         command()
@@ -264,3 +218,83 @@ def is_refused(run: Run, command: Callable[[], object], what: str) -> bool:
     else:
         run.wrong("account", f"the operator may {what}")
     return False
+
+
+def quota_changed(run: Run) -> str:
+    """``mqtune quota``: up, down, to nothing, and away again."""
+    names = [experiment.name for experiment in run.world.experiments]
+    family = f"{names[0].rpartition('-')[0]}-*"
+    pattern = run.random.choice([*names, family, family, "*"])
+    steps = run.random.choices((0, 0, 1, 2, 3, 5, 8), k=run.random.randint(1, 3))
+    holds = [run.random.uniform(0.5, 5.0) for _ in steps]
+    as_operator = run.random.random() < 0.5
+    if pattern in run.world.quotas:
+        return ""
+    run.world.quotas.add(pattern)
+
+    def change(left: list[tuple[int, float]]) -> None:
+        if not left:
+            _lift(run, pattern, [], as_operator=as_operator)
+            return
+        slots, for_s = left[0]
+        command = run.world.command("quota", pattern, str(slots), as_operator=as_operator)
+        run.later(0.2, lambda: _then(run, command, for_s, lambda: change(left[1:])))
+
+    change(list(zip(steps, holds, strict=True)))
+    return f"{pattern}: {', '.join(map(str, steps))}, none"
+
+
+def _then(run: Run, command: subprocess.Popen[bytes], for_s: float, action: Any) -> None:
+    """Do something some seconds after a command has ended, however: a Redis that is away refuses it."""
+    if command.poll() is None:
+        run.later(0.2, lambda: _then(run, command, for_s, action))
+    else:
+        run.later(for_s, action)
+
+
+def _lift(run: Run, pattern: str, drops: list[Any], *, as_operator: bool, was_gone: bool = False) -> None:
+    """Drop a quota until it is gone, and again where a Redis that was set back has it once more."""
+    is_another_changes = was_gone and pattern in run.world.quotas
+    if is_another_changes or all(experiment.results.exists() for experiment in run.world.experiments):
+        return
+    if _is_lifted(run, pattern, drops, as_operator=as_operator):
+        run.world.quotas.discard(pattern)
+        was_gone = True
+    run.later(1.0, lambda: _lift(run, pattern, drops, as_operator=as_operator, was_gone=was_gone))
+
+
+def lift_quotas(run: Run) -> None:
+    """Drop what quotas the end of a run has kept from being lifted: who reads an experiment that was ended early goes on with it."""
+    for pattern in sorted(run.world.quotas):
+        eventually(partial(_is_lifted, run, pattern, []), 60.0, f"the quota {pattern!r} can't be lifted")
+
+
+def _is_lifted(run: Run, pattern: str, drops: list[Any], *, as_operator: bool = False) -> bool:
+    """Whether a quota is gone; drop it, unless a command to do that is under way."""
+    if drops and drops[-1].poll() is None:
+        return False
+    if _has_quota(run, pattern):
+        drops.append(run.world.command("quota", pattern, "--drop", as_operator=as_operator))
+        return False
+    return True
+
+
+def _has_quota(run: Run, pattern: str) -> bool:
+    """Whether there is such a quota, or the Redis does not say."""
+    return answer(run, "HEXISTS", QUOTAS, pattern) != 0
+
+
+def standing_changed(run: Run) -> str:
+    """``mqtune set``: another priority or share, or whether trials may be paused for others."""
+    if (experiment := experiment_under_way(run)) is None:
+        return ""
+    values = {
+        "priority": run.random.choice(["high", "normal", "low"]),
+        "share": run.random.choice(["0.5", "1", "3"]),
+        "preemptible": run.random.choice(["true", "true", "false"]),
+    }
+    names = run.random.sample(sorted(values), run.random.randint(1, len(values)))
+    changes = [f"{name}={values[name]}" for name in names]
+    as_operator = run.random.random() < 0.5
+    run.world.command("set", experiment.name, *changes, as_operator=as_operator)
+    return f"{experiment.name}: {' '.join(changes)}"

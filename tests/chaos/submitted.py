@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
-import redis
+from lone import PATIENCE_S, connected
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from waiting import eventually, family_of, lives
 
 from mqtune.core.owner import this_owner
 from mqtune.core.submission import Submission
@@ -22,48 +23,31 @@ from mqtune.trainable import Bundle, File
 HERE: Final = Path(__file__).parent
 #: What hosts take scripts by.
 KEY: Final = "the key of a campaign's hosts"
-#: How long one waits for a Redis that is away.
-_PATIENCE_S: Final = 1.0
-_POLL_S: Final = 0.02
 
 
 class SubmittedProcess:
     """The process of a driver that somebody else has started: how it has ended is told by what it has left."""
 
     def __init__(self, pid: int, exit_file: Path) -> None:
-        self.pid = pid
         self.returncode: int | None = None
         self._exit_file = exit_file
-        self._process: psutil.Process | None = None
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self._process = psutil.Process(pid)
+        self._family = family_of(pid)[:1]
 
     def poll(self) -> int | None:
-        if self.returncode is None and not self._runs():
+        if self.returncode is None and not any(map(lives, self._family)):
             self.returncode = int(self._exit_file.read_text()) if self._exit_file.exists() else -signal.SIGKILL
         return self.returncode
 
-    def _runs(self) -> bool:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = self._process
-            return process is not None and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-        return False
-
     def send_signal(self, number: int) -> None:
-        if self._process is not None:
+        for process in self._family:
             with contextlib.suppress(psutil.NoSuchProcess):
-                self._process.send_signal(number)
+                process.send_signal(number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def wait(self, timeout: float = 60.0) -> int:
-        deadline = time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"process {self.pid} does not end")
-            time.sleep(_POLL_S)
-        return code
+    def wait(self, timeout: float = 60.0) -> None:
+        eventually(lambda: self.poll() is not None, timeout)
 
 
 class Desk:
@@ -79,16 +63,9 @@ class Desk:
 
     @contextlib.contextmanager
     def _submissions(self) -> Iterator[Submissions]:
-        server = self._server()
         # The thread that waits here is the one that thaws a Redis that is frozen.
-        with redis.Redis(
-            port=server.port,
-            password=server.password,
-            socket_timeout=_PATIENCE_S,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        ) as client:
-            yield Submissions(client, patience_s=_PATIENCE_S)
+        with connected(self._server(), retry=Retry(NoBackoff(), 0)) as client:
+            yield Submissions(client, patience_s=PATIENCE_S)
 
     def submit(self, name: str, arguments: tuple[str, ...]) -> None:
         """Submit the next driver of an experiment.

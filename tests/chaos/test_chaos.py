@@ -16,22 +16,10 @@ RUNS = {
     101: "driver killed, worker killed, redis killed, clients killed, queue lost, worker frozen",
     103: "second driver, machine killed, worker joins, redis frozen, driver slow, login refused, redis emptied",
     104: "driver interrupted, worker terminated, worker held, clients paused, trial killed, memory full",
-    105: (
-        "driver held, machine frozen, subscribers killed, worker drained, worker slow, worker cut, redis "
-        "forgets a claim, store away"
-    ),
-    106: (
-        "driver lost bytes, worker lost bytes, zygote killed, importer killed, driver cut, copy deleted, "
-        "redis set back, driver frozen"
-    ),
-    121: (
-        "nobody drives, driver killed, zygote frozen, importer frozen, key lost, foreign traffic, thread "
-        "raises, memory made"
-    ),
-    131: (
-        "request made, request doubled, driver killed, answer lost, operator oversteps, orders forged, task "
-        "revoked, device broken, device spoils"
-    ),
+    105: "driver held, machine frozen, subscribers killed, worker drained, worker slow, worker cut, redis forgets a claim, store away",
+    106: "driver lost bytes, worker lost bytes, zygote killed, importer killed, driver cut, copy deleted, redis set back, driver frozen",
+    121: "nobody drives, driver killed, zygote frozen, importer frozen, key lost, foreign traffic, thread raises, memory made",
+    131: "request made, request doubled, driver killed, answer lost, operator oversteps, orders forged, task revoked, device broken, device spoils",
     141: "failover, driver killed, worker frozen, driver held, quota changed, worker killed",
     151: "host frozen, host killed, driver killed, redis killed, host terminated, worker killed, nobody drives",
     161: "seat struck, worker killed, seat struck, driver killed, seat struck, trial killed, seat struck",

@@ -51,9 +51,3 @@ def to_text(timing: Timing) -> str:
 def of_this_process() -> Timing:
     """Return the times in this process's environment."""
     return Timing(**json.loads(os.environ.get(TIMES) or "{}"))
-
-
-def shortened() -> dict[str, float]:
-    """Return the times of a short run that are not mqtune's own."""
-    own = asdict(OWN)
-    return {name: seconds for name, seconds in asdict(SHORT).items() if seconds != own[name]}

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +19,11 @@ import counting
 import psutil
 import times as run_times
 from driver_main import ATTACH, FINISHED, REFUSED, TO_GO_ON
-from lone import OPERATOR, UP_S, Server
+from lone import OPERATOR, Server
 from replicated import Replicated
+from restartable import UP_S
 from submitted import KEY, Desk, SubmittedProcess, new_drivers
+from waiting import eventually
 
 from mqtune.core.errors import MqtuneError
 from mqtune.core.keys import ExperimentKeys
@@ -39,7 +38,6 @@ MARK: Final = "MQTUNE_CHAOS_RUN"
 CPUS: Final = 7
 #: How long a worker that is told to end may take: the stop ladder, the kill and the threads, and a loaded machine.
 LEAVE_S: Final = 60.0
-_POLL_S: Final = 0.02
 
 
 @dataclass(slots=True)
@@ -49,12 +47,12 @@ class Worker:
     seat: int
     name: str
     process: subprocess.Popen[bytes]
+    #: Where it is told that one of its threads is to raise; and whether it was.
+    order: Path
+    is_struck: bool = False
     #: Whether it was told to end, killed or lost, and another one takes its seat.
     is_given_up: bool = False
     is_frozen: bool = False
-    #: Where it is told that one of its threads is to raise; and whether it was.
-    order: Path = field(default_factory=Path)
-    is_struck: bool = False
 
     @property
     def lives(self) -> bool:
@@ -68,12 +66,7 @@ class Worker:
 
 
 class Experiment:
-    """An experiment of the run: what is tuned and how, and where its drivers keep what they write.
-
-    Args:
-        folder: where it keeps everything; a new one.
-        plan: see driver_main.
-    """
+    """An experiment of the run: what is tuned and how (see driver_main), and a new folder for what its drivers write."""
 
     def __init__(self, folder: Path, plan: dict[str, Any]) -> None:
         self.plan = plan
@@ -115,8 +108,6 @@ class World:
         folder: where the run keeps everything; a new one.
         plans: what each experiment tunes, and how; see driver_main.
         times: what drivers and workers go by.
-        seats: how many workers there are.
-        slots: how many slots each has.
         has_devices: whether each slot has a device.
         fails_over: whether the Redis has a replica and Sentinels, by which drivers and workers come to it.
         hosts: how many workers with driver slots there are; with any, drivers are submitted.
@@ -125,12 +116,12 @@ class World:
     folder: Path
     plans: list[dict[str, Any]]
     times: Timing
+    has_devices: bool
+    fails_over: bool
+    hosts: int
+    #: How many workers there are, and how many slots each has.
     seats: int = 3
     slots: int = 2
-    has_devices: bool = False
-    fails_over: bool = False
-    hosts: int = 0
-    mark: str = field(default_factory=lambda: secrets.token_hex(8))
     workers: list[Worker] = field(default_factory=list)
     #: The workers with driver slots that there were, which run no trials.
     hosting: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -141,41 +132,39 @@ class World:
     quotas: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
         for name in ("beats", "devices", "home", "logs", "store"):
-            (self.folder / name).mkdir()
-        self.server = (Replicated if self.fails_over else Server)(self.folder / "redis")
+            (self.folder / name).mkdir(parents=True)
+        self._mark = secrets.token_hex(8)
+        self.server: Any = (Replicated if self.fails_over else Server)(self.folder / "redis")
         self.proxies = [self.server.way() for _ in range(self.seats)]
         self.driver_proxy = self.server.way()
         self.queue = queue_name(Resources(cpus=CPUS, gpus=int(self.has_devices)))
-        self._generations = [0] * self.seats
-        #: As the operator sees the Redis.
-        self.operators_broker = self.driver_proxy.url.replace(
-            f":{self.server.password}@", f"{OPERATOR}:{self.server.operator_password}@"
-        )
         where = {"broker": self.driver_proxy.url, "store": str(self.folder / "store"), "cpus": CPUS}
         where["gpus"] = int(self.has_devices)
         self.desk = Desk(lambda: self.server)
         self.experiments = [Experiment(self.folder / plan["name"], {**plan, **where}) for plan in self.plans]
 
-    def _environment(self, **more: str) -> dict[str, str]:
-        return {
-            **os.environ,
-            MARK: self.mark,
+    def broker(self, *, as_operator: bool) -> str:
+        """Return where the Redis is, for those who steer: drivers' own way, perhaps with the operator's account."""
+        url: str = self.driver_proxy.url
+        theirs = f"{OPERATOR}:{self.server.operator_password}@"
+        return url.replace(f":{self.server.password}@", theirs) if as_operator else url
+
+    def _spawn(self, log: str, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a program of Python's, whose output goes into a log."""
+        every = {
+            MARK: self._mark,
             counting.BEATS: str(self.folder / "beats"),
             counting.DEVICES: str(self.folder / "devices"),
             run_times.TIMES: run_times.to_text(self.times),
             "MQTUNE_HOME": str(self.folder / "home"),
             "MQTUNE_ADVERTISE": "127.0.0.1",
             "PYTHONDONTWRITEBYTECODE": "1",
-            **more,
         }
-
-    def _spawn(self, script: str, arguments: list[str], log: Path, **environment: str) -> subprocess.Popen[bytes]:
-        with log.open("ab") as output:
+        with (self.folder / "logs" / log).open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, str(HERE / script), *arguments],
-                env=self._environment(**environment),
+                [sys.executable, *command],
+                env={**os.environ, **every, **environment},
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -190,29 +179,12 @@ class World:
             self.start_worker(seat)
         for _ in range(self.hosts):
             self.start_host()
-        self.wait(self._all_joined, UP_S, "the workers did not join")
-
-    def _all_joined(self) -> bool:
-        fleet = Fleet(self.server.client, patience_s=UP_S)
-        return {info.pid for info in fleet.workers()} >= {worker.process.pid for worker in self.workers}
-
-    def wait(self, condition: Callable[[], object], deadline_s: float, what: str) -> None:
-        """Wait until a condition holds.
-
-        Raises:
-            RuntimeError: it does not within *deadline_s* seconds.
-        """
-        deadline = time.monotonic() + deadline_s
-        while not condition():
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{what} within {deadline_s:g} s; see {self.folder}")
-            time.sleep(_POLL_S)
+        fleet, pids = Fleet(self.server.client, patience_s=UP_S), {worker.process.pid for worker in self.workers}
+        eventually(lambda: {info.pid for info in fleet.workers()} >= pids, UP_S, "the workers did not join")
 
     def start_worker(self, seat: int) -> Worker:
         """Start a worker, the next on its seat."""
-        self._generations[seat] += 1
-        name = f"w{seat}-{self._generations[seat]}"
-        log = self.folder / "logs" / f"{name}.log"
+        name = f"w{seat}-{1 + sum(worker.seat == seat for worker in self.workers)}"
         devices = "".join(f"{device}," for device in range(self.slots))
         shape = ["--gpus", devices] if self.has_devices else ["--gpus", "0", "--slots", str(self.slots)]
         arguments = ["--name", name, *shape, "--cpus", str(self.slots * CPUS)]
@@ -221,17 +193,16 @@ class World:
             arguments += ["--hold-seats", str(run_times.SHORT_SEAT_S)]
         order = self.folder / "orders" / name
         settings = {"MQTUNE_BROKER": self.proxies[seat].url, breaker.ORDER: str(order), counting.SEAT: str(seat)}
-        process = self._spawn("worker_main.py", arguments, log, **settings)
-        worker = Worker(seat, name, process, order=order)
-        self.workers.append(worker)
-        return worker
+        process = self._spawn(f"{name}.log", str(HERE / "worker_main.py"), *arguments, **settings)
+        self.workers.append(Worker(seat, name, process, order))
+        return self.workers[-1]
 
     def start_host(self) -> None:
         """Start a worker with driver slots alone."""
         name = f"host-{len(self.hosting) + 1}"
         arguments = ["--name", name, "--slots", "0", "--drivers", "2", "--log-root", str(self.folder / "hosts" / name)]
         settings = {"MQTUNE_BROKER": self.driver_proxy.url, "MQTUNE_CODE_KEY": KEY}
-        self.hosting.append(self._spawn("worker_main.py", arguments, self.folder / "logs" / f"{name}.log", **settings))
+        self.hosting.append(self._spawn(f"{name}.log", str(HERE / "worker_main.py"), *arguments, **settings))
 
     def living_hosts(self) -> list[subprocess.Popen[bytes]]:
         return [host for host in self.hosting if host.poll() is None]
@@ -262,54 +233,36 @@ class World:
                 log = self.folder / "logs" / f"{experiment.name}-{told.name}.log"
                 self.drivers.append(Driver(experiment, len(self.drivers) + 1, process, "", told, log))
 
-    def drain(self, worker: Worker) -> None:
-        """Tell a worker to end, by the command line."""
-        self.command("drain", worker.name)
-
     def command(self, *words: str, as_operator: bool = False) -> subprocess.Popen[bytes]:
         """Give a command of ``mqtune``, and don't wait for it."""
-        broker = self.operators_broker if as_operator else self.driver_proxy.url
-        with (self.folder / "logs" / "commands.log").open("ab") as output:
-            command = subprocess.Popen(
-                [sys.executable, "-m", "mqtune", *words, "--broker", broker],
-                env=self._environment(),
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        self.commands.append(command)
-        return command
-
-    def has_begun(self, experiment: Experiment) -> bool:
-        """Whether a trial of the experiment has run."""
-        return (self.folder / "beats" / experiment.name).exists()
+        broker = self.broker(as_operator=as_operator)
+        self.commands.append(self._spawn("commands.log", "-m", "mqtune", *words, "--broker", broker))
+        return self.commands[-1]
 
     def ask(
         self, experiment: Experiment, request: dict[str, Any], *, as_operator: bool = False
     ) -> subprocess.Popen[bytes]:
         """Have somebody make a request of an experiment's driver, in a process of their own."""
-        log = self.folder / "logs" / "askers.log"
-        broker = self.operators_broker if as_operator else self.driver_proxy.url
-        arguments = [broker, str(experiment.said), experiment.name, json.dumps(request)]
-        self.commands.append(self._spawn("asker.py", arguments, log))
+        arguments = [self.broker(as_operator=as_operator), str(experiment.said), experiment.name, json.dumps(request)]
+        self.commands.append(self._spawn("askers.log", str(HERE / "asker.py"), *arguments))
         return self.commands[-1]
+
+    def has_begun(self, experiment: Experiment) -> bool:
+        """Whether a trial of the experiment has run."""
+        return (self.folder / "beats" / experiment.name).exists()
 
     def living_workers(self) -> list[Worker]:
         return [worker for worker in self.workers if worker.lives and not worker.is_given_up]
 
     def start_driver(
-        self, experiment: Experiment | None = None, *, host: str = "", is_second: bool = False, attaches: bool = False
+        self, experiment: Experiment, *, host: str = "", is_second: bool = False, attaches: bool = False
     ) -> Driver:
-        """Run the driver script of an experiment (the first one by default), or attach without it; perhaps as on another machine."""
-        experiment = experiment or self.experiments[0]
+        """Run the driver script of an experiment, or attach without it; perhaps as on another machine."""
         number = len(self.drivers) + 1
-        told = experiment.told / f"{number:03d}"
+        told, log = experiment.told / f"{number:03d}", f"driver-{number:03d}.log"
         arguments = [str(experiment.plan_path), str(told), str(experiment.results), *([ATTACH] if attaches else [])]
-        log = self.folder / "logs" / f"driver-{number:03d}.log"
-        process = self._spawn("driver_main.py", arguments, log, MQTUNE_CHAOS_HOST=host)
-        driver = Driver(experiment, number, process, host, told, log, is_second=is_second)
+        process = self._spawn(log, str(HERE / "driver_main.py"), *arguments, MQTUNE_CHAOS_HOST=host)
+        driver = Driver(experiment, number, process, host, told, self.folder / "logs" / log, is_second=is_second)
         self.drivers.append(driver)
         return driver
 
@@ -320,6 +273,11 @@ class World:
     def living_drivers(self, experiment: Experiment | None = None) -> list[Driver]:
         """The drivers that live, of one experiment or of all."""
         return [driver for driver in self.drivers if driver.lives and experiment in (None, driver.experiment)]
+
+    def kill_drivers(self, experiment: Experiment) -> None:
+        for driver in self.living_drivers(experiment):
+            driver.process.kill()
+            driver.process.wait()
 
     def log_of(self, driver: Driver) -> str:
         return driver.log.read_text(errors="replace") if driver.log.exists() else ""
@@ -340,44 +298,31 @@ class World:
 
     def trial_processes(self) -> list[psutil.Process]:
         """The processes of trials that run, by what they have written down themselves."""
-        found = []
         beats = [counting.last_beats(self.folder / "beats", experiment.name) for experiment in self.experiments]
-        for _, _, pid in itertools.chain.from_iterable(beats):
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(pid)
-                if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == self.mark:
-                    found.append(process)
-        return found
+        pids = {pid for each in beats for _, _, pid in each}
+        return [process for process in self.processes() if process.pid in pids]
 
     def processes(self) -> list[psutil.Process]:
         """All living processes that carry the run's mark, whoever their parents are."""
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
-                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
 
     def end_workers(self) -> list[str]:
-        """Tell all workers to end as an operator would, and return what did not go, or left something behind."""
-        for worker in self.workers:
-            if worker.lives:
-                _signal(worker.process.pid, signal.SIGCONT)
-                worker.process.terminate()
-        for host in self.living_hosts():
-            host.terminate()
-        wrong = []
-        deadline = time.monotonic() + LEAVE_S
-        for worker in self.workers:
+        """Tell all workers to end as an operator would, and return what did not go."""
+        workers = [worker.process for worker in self.workers]
+        for process in (*workers, *self.hosting):
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        wrong, deadline = [], time.monotonic() + LEAVE_S
+        for process in (*workers, *self.hosting, *self.commands):
             try:
-                worker.process.wait(max(0.1, deadline - time.monotonic()))
+                process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                wrong.append(f"worker {worker.name} has not ended {LEAVE_S:g} s after SIGTERM")
-        for command in (*self.hosting, *self.commands):
-            try:
-                command.wait(LEAVE_S)
-            except subprocess.TimeoutExpired:
-                wrong.append(f"{command.args} does not end")
+                wrong.append(f"{process.args} has not ended {LEAVE_S:g} s after SIGTERM")
         return wrong
 
     def close(self) -> None:
@@ -385,22 +330,13 @@ class World:
         signal_all(self.processes(), signal.SIGKILL)
         processes = (each.process for each in (*self.workers, *self.drivers))
         for process in (*processes, *self.hosting, *self.commands):
-            with contextlib.suppress(subprocess.TimeoutExpired, TimeoutError):
+            with contextlib.suppress(subprocess.TimeoutExpired, AssertionError):
                 process.wait(UP_S)
-        self.server.stop()
+        self.server.close()
         for proxy in (*self.proxies, self.driver_proxy):
             # Its thread ends with this process at the latest, and what came of the run must be told.
             with contextlib.suppress(TimeoutError):
                 proxy.close()
-
-    def remove(self) -> None:
-        """Delete all that the run has written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
 
 
 def signal_all(processes: list[psutil.Process], number: int) -> None:
@@ -408,9 +344,3 @@ def signal_all(processes: list[psutil.Process], number: int) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.send_signal(number)
-
-
-def described(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return f"process {process.pid}, child of {process.ppid()}: {' '.join(process.cmdline())}"
-    return f"process {process.pid}, gone"

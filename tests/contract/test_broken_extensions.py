@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -15,7 +15,7 @@ from mqtune.core.trial import CONTINUE, Action, Config, Decision, Report, Trial,
 from mqtune.schedulers import Scheduler, Wait
 from mqtune.schedulers.base import START, Choice
 from mqtune.schedulers.stopping.rule import StopRule
-from mqtune.search import PastTrial, Searcher
+from mqtune.search import Searcher
 from mqtune.testing.callbacks import CallbackContract
 from mqtune.testing.schedulers import SchedulerContract
 from mqtune.testing.searchers import SearcherContract
@@ -38,11 +38,6 @@ class Plain(Scheduler):
         return {"scheduler": "plain"}
 
 
-class Forgets(Plain):
-    def on_report(self, trial: Trial, report: Report) -> Decision:
-        return Decision(Action.PAUSE, "for ever") if report.sequence == 2 else CONTINUE
-
-
 class Gambles(Plain):
     """Stops at a report that no two instances in a row agree on."""
 
@@ -53,23 +48,29 @@ class Gambles(Plain):
         return Decision(Action.STOP, "bad luck") if report.sequence == self.stops_at else CONTINUE
 
 
-class Wavers(Plain):
-    def choose(self, *, can_start: bool) -> Choice:
-        return START if next(shared) % 2 else Wait("for nothing")
+def without(base: type, **methods: Any) -> type:
+    """Return a class that breaks a promise by these methods."""
+    return type("Broken", (base,), methods)
 
 
-class Unspeakable(Plain):
-    def describe(self) -> dict[str, Any]:
-        return {"scheduler": object()}
+def pauses(scheduler: Scheduler, trial: Trial, report: Report) -> Decision:
+    return Decision(Action.PAUSE, "for ever") if report.sequence == 2 else CONTINUE
+
+
+def wavers(scheduler: Scheduler, *, can_start: bool) -> Choice:
+    return START if next(shared) % 2 else Wait("for nothing")
 
 
 @pytest.mark.parametrize(
     ("scheduler", "test"),
     [
-        (Forgets, lambda suite, new: suite.test_every_trial_is_tried_and_ends(new, "failures")),
+        (
+            without(Plain, on_report=pauses),
+            lambda suite, new: suite.test_every_trial_is_tried_and_ends(new, "failures"),
+        ),
         (Gambles, lambda suite, new: suite.test_the_same_reports_give_the_same_decisions(new, "slow")),
         (Gambles, lambda suite, new: suite.test_the_next_driver_decides_as_the_first_would_have(new, "slow", "loss")),
-        (Wavers, lambda suite, new: suite.test_every_trial_is_tried_and_ends(new, "slow")),
+        (without(Plain, choose=wavers), lambda suite, new: suite.test_every_trial_is_tried_and_ends(new, "slow")),
     ],
 )
 def test_a_broken_scheduler_is_found(scheduler: type[Scheduler], test: Callable[..., None]) -> None:
@@ -79,7 +80,9 @@ def test_a_broken_scheduler_is_found(scheduler: type[Scheduler], test: Callable[
 
 def test_a_scheduler_that_nothing_can_write_down_is_found() -> None:
     with pytest.raises(TypeError, match="is not a number, string, list or dict"):
-        SchedulerContract().test_its_description_is_plain_and_never_changes(Unspeakable)
+        SchedulerContract().test_its_description_is_plain_and_never_changes(
+            without(Plain, describe=lambda _: {"scheduler": object()})
+        )
 
 
 class Counts(Searcher):
@@ -95,33 +98,14 @@ class Counts(Searcher):
         return {"searcher": "counts"}
 
 
-class Draws(Counts):
-    def suggest(self, trial: TrialId) -> Config | None:
-        return {"lr": next(shared) / 1e6, "momentum": 0.5}
+def suggests(config: Callable[[], Config]) -> type:
+    return without(Counts, suggest=lambda searcher, trial: config())
 
 
-class Repeats(Counts):
-    def suggest(self, trial: TrialId) -> Config | None:
-        return {"lr": 0.5, "momentum": 0.5}
-
-
-class Lends(Counts):
-    mine: ClassVar[Config] = {"lr": 0.5, "momentum": 0.5}
-
-    def suggest(self, trial: TrialId) -> Config | None:
-        return self.mine
-
-
-class Confuses(Counts):
-    """Learns something else from the same trials each time."""
-
-    def learn(self, trial: PastTrial) -> None:
-        self.numbers = itertools.count(next(shared))
-
-
-class Strays(Counts):
-    def suggest(self, trial: TrialId) -> Config | None:
-        return {"lr": 7.0}
+LENT: Config = {"lr": 0.5, "momentum": 0.5}
+Draws = suggests(lambda: {"lr": next(shared) / 1e6, "momentum": 0.5})
+#: It learns something else from the same trials each time.
+Confuses = without(Counts, learn=lambda searcher, _: setattr(searcher, "numbers", itertools.count(next(shared))))
 
 
 @pytest.mark.parametrize(
@@ -129,14 +113,17 @@ class Strays(Counts):
     [
         (Draws, lambda suite, new: suite.test_the_same_reports_give_the_same_suggestions(new)),
         (Draws, lambda suite, new: suite.test_reports_change_nothing_unless_it_is_adaptive(new)),
-        (Repeats, lambda suite, new: suite.test_a_config_that_was_given_up_is_not_suggested_again(new)),
-        (Lends, lambda suite, new: suite.test_a_suggestion_belongs_to_who_asked(new)),
+        (
+            suggests(lambda: dict(LENT)),
+            lambda suite, new: suite.test_a_config_that_was_given_up_is_not_suggested_again(new),
+        ),
+        (suggests(lambda: LENT), lambda suite, new: suite.test_a_suggestion_belongs_to_who_asked(new)),
         (
             Confuses,
             lambda suite, new: suite.test_what_it_has_learnt_elsewhere_gives_the_same_suggestions_each_time(new),
         ),
         (Confuses, lambda suite, new: suite.test_the_next_driver_has_learnt_what_the_first_one_did(new)),
-        (Strays, lambda suite, new: suite.test_it_suggests_configs_of_the_space(new)),
+        (suggests(lambda: {"lr": 7.0}), lambda suite, new: suite.test_it_suggests_configs_of_the_space(new)),
     ],
 )
 def test_a_broken_searcher_is_found(searcher: type[Searcher], test: Callable[..., None]) -> None:
@@ -152,14 +139,8 @@ class Moody(StopRule):
         return {"rule": "moody"}
 
 
-class Naive(Moody):
-    def stops_trial(self, trial: Trial, report: Report) -> str:
-        return "enough" if report.metrics["loss"] > 1 else ""
-
-
-class Late(Moody):
-    def due(self, experiment: object, now: float) -> float:
-        return now - 1
+Naive = without(Moody, stops_trial=lambda rule, trial, report: "enough" if report.metrics["loss"] > 1 else "")
+Late = without(Moody, due=lambda rule, experiment, now: now - 1)
 
 
 @pytest.mark.parametrize(
@@ -175,17 +156,15 @@ def test_a_broken_stop_rule_is_found(rule: type[StopRule], test: Callable[..., N
         test(StopRuleContract(), rule)
 
 
-class Trips(mqtune.Callback):
-    def on_report(self, trial: Trial, report: Report) -> None:
-        raise KeyError(report.metrics["loss"])
+def trips(callback: mqtune.Callback, trial: Trial, report: Report) -> None:
+    raise KeyError(report.metrics["loss"])
 
 
-class Meddles(mqtune.Callback):
-    def on_report(self, trial: Trial, report: Report) -> None:
-        trial.config["lr"] = 0.0
+def meddles(callback: mqtune.Callback, trial: Trial, report: Report) -> None:
+    trial.config["lr"] = 0.0
 
 
-@pytest.mark.parametrize("callback", [Trips, Meddles])
+@pytest.mark.parametrize("callback", [without(mqtune.Callback, on_report=how) for how in (trips, meddles)])
 def test_a_broken_callback_is_found(callback: type[mqtune.Callback], tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         CallbackContract().test_no_event_makes_it_fail_or_change_a_trial(lambda _: callback(), "failures", tmp_path)

@@ -129,7 +129,7 @@ class TestRedisJournal(JournalContract):
         assert driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2)) is True
 
     @pytest.mark.parametrize("nonsense", ["", "nonsense", "nan", "-inf", "\0", "9" * 5_000])
-    def test_nonsense_in_what_a_staged_trial_says_of_who_holds_it_ends_no_look(
+    def test_nonsense_about_who_holds_a_trial_is_nobody(
         self, redis_client: Any, driver: Journal, nonsense: str
     ) -> None:
         driver.stage(ONE, 1, ASSIGNMENT, staged(ONE))
@@ -163,9 +163,7 @@ class TestRedisJournal(JournalContract):
         assert worker.claim(Claim(ONE, 2, "t"), "w", LONG_S, started(Claim(ONE, 2, "t"))) == Grant(ASSIGNMENT, 0.0)
 
     @pytest.mark.parametrize("nonsense", [b"x", b"\xff\n", b"../x 1-0 2-0 3 4\n", b"p-1 1-0 2-0 3 4", b"p1 1 2 3 4\n"])
-    def test_nonsense_in_the_place_of_chapters_is_named(
-        self, redis_client: Any, driver: Journal, nonsense: bytes
-    ) -> None:
+    def test_nonsense_in_place_of_chapters_is_named(self, redis_client: Any, driver: Journal, nonsense: bytes) -> None:
         assert driver.chapters() == []
         redis_client.hset(ExperimentKeys("x").chapters, "lines", nonsense)
         with pytest.raises(MessageVersionError, match="is no chapter"):
@@ -229,9 +227,7 @@ class TestRedisJournal(JournalContract):
         with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
             journals[1].renew([claims[1]], LONG_S)
 
-    def test_the_server_may_forget_the_scripts_at_any_time(
-        self, redis_client: redis.Redis, driver: Journal, worker: Journal
-    ) -> None:
+    def test_the_server_may_forget_scripts(self, redis_client: redis.Redis, driver: Journal, worker: Journal) -> None:
         calls: list[Callable[[], object]] = [
             lambda: driver.lock("driver-1", "", LONG_S),
             lambda: driver.stage(ONE, 1, ASSIGNMENT, staged()),
@@ -258,9 +254,7 @@ class TestRedisJournal(JournalContract):
         ],
         ids=lambda error: str(error)[:20],
     )
-    def test_what_passes_on_the_server_is_waited_for(
-        self, line: FaultyLine, cut_driver: Journal, error: Exception
-    ) -> None:
+    def test_what_passes_there_is_waited_for(self, line: FaultyLine, cut_driver: Journal, error: Exception) -> None:
         line.cut("call", error=error)
         cut_driver.record(closed())
         assert line.faults == 1
@@ -274,9 +268,7 @@ class TestRedisJournal(JournalContract):
         with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
             driver.record(closed())
 
-    def test_a_server_that_stays_away_is_given_up_after_the_patience(
-        self, line: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_server_that_stays_away_is_given_up(self, line: Any, caplog: pytest.LogCaptureFixture) -> None:
         line.cut("call", times=10**9)
         journal = RedisJournal(line, "x", patience_s=0.06)
         with caplog.at_level(logging.WARNING), pytest.raises(BrokerUnavailable, match="line is cut"):
@@ -287,9 +279,7 @@ class TestRedisJournal(JournalContract):
             "Redis is away (the line is cut); trying again for 0.06 s"
         ]
 
-    def test_waiting_for_the_server_ends_at_once_when_the_process_closes(
-        self, redis_client: RedisClient, line: FaultyLine
-    ) -> None:
+    def test_waiting_for_the_server_ends_with_the_process(self, redis_client: RedisClient, line: FaultyLine) -> None:
         redis_client.timing = Timing(first_retry_s=LONG_S)
         closing = threading.Event()
         line.cut("call", times=10**9)
@@ -329,7 +319,7 @@ class TestRedisJournal(JournalContract):
         assert redis_client.keys("*restored*") == []
         assert redis_client.ttl(ExperimentKeys("x").journal) == -1
 
-    def test_entries_on_their_way_back_do_not_stay_when_their_driver_dies(
+    def test_entries_put_back_in_part_expire_with_their_driver(
         self, redis_client: redis.Redis, driver: Journal
     ) -> None:
         driver.record(closed())
@@ -345,9 +335,7 @@ class TestRedisJournal(JournalContract):
 
         assert [redis_client.ttl(key) > 0 for key in redis_client.keys("*")] == [True]
 
-    def test_a_connection_that_was_made_anew_counts_as_an_outage(
-        self, redis_client: redis.Redis, driver: Journal
-    ) -> None:
+    def test_a_connection_made_anew_counts_as_an_outage(self, redis_client: redis.Redis, driver: Journal) -> None:
         driver.record(closed())
         before = driver.outages
         driver.record(closed("interrupted"))
@@ -423,7 +411,7 @@ class TestFleet:
         assert fleet.workers() == [replace(INFO, slots=7)]
 
     @pytest.mark.parametrize("lost", ["all", "description"])
-    def test_a_description_that_the_server_has_lost_comes_back_with_a_heartbeat(
+    def test_a_lost_description_comes_back_by_heartbeat(
         self, fleet: Fleet, redis_client: redis.Redis, lost: str
     ) -> None:
         fleet.join(INFO, LONG_S)
@@ -473,9 +461,7 @@ class TestFleet:
         assert len(caplog.records) >= len(strange)
         assert r"\xff\xfe" in caplog.text
 
-    def test_a_name_is_one_processs_until_that_has_left_or_was_silent_for_too_long(
-        self, fleet: Fleet, redis_client: redis.Redis
-    ) -> None:
+    def test_a_name_is_one_processs_until_that_is_gone(self, fleet: Fleet, redis_client: redis.Redis) -> None:
         second = Fleet(redis_client, patience_s=1.0)
         fleet.join(INFO, LONG_S)
 
@@ -519,14 +505,9 @@ class TestFleet:
         assert eventually(lambda: hints.next(0.1)) == ["x", "0001", 1, "stop"]
 
 
-class ForgetfulWorld(MemoryWorld):
-    def __init__(self) -> None:
-        super().__init__()
-        self.server = MemoryServer(lambda: self.now, forgets=True)
-
-
 def test_a_memory_journal_that_forgets_gives_its_one_reader_every_entry_once() -> None:
-    world = ForgetfulWorld()
+    world = MemoryWorld()
+    world.server = MemoryServer(lambda: world.now, forgets=True)
     driver = world.journal()
     driver.lock("a", "", LONG_S)
     written, found, last = [], [], "0-0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import mqtune
 from mqtune import GridSearcher, PointsFirst, RandomSearcher, Space
 from mqtune.integrations.optuna import OptunaSearcher
+from mqtune.search import Searcher
 from mqtune.testing.searchers import NewSearcher, SearcherContract
 
 #: What hangs on what was chosen, and domains in a list.
@@ -16,11 +18,7 @@ CONDITIONAL: dict[str, Any] = {
     "opt": mqtune.choice(
         [
             {"name": "adam", "lr": mqtune.loguniform(1e-5, 1e-1)},
-            {
-                "name": "sgd",
-                "lr": mqtune.uniform(0, 1),
-                "momentum": [mqtune.uniform(0, 1), {"nesterov": mqtune.choice([True, False])}],
-            },
+            {"name": "sgd", "momentum": [mqtune.uniform(0, 1), {"nesterov": mqtune.choice([True, False])}]},
         ]
     ),
     "layers": [mqtune.randint(1, 4), mqtune.choice(["relu", None])],
@@ -28,10 +26,34 @@ CONDITIONAL: dict[str, Any] = {
 }
 
 
-class TestRandomSearcher(SearcherContract):
-    @pytest.fixture
-    def new_searcher(self) -> NewSearcher:
-        return lambda: RandomSearcher(Space(self.space), seed=3)
+POINTS: list[dict[str, Any]] = [{"lr": 0.1}, {}]
+
+Made = Callable[[dict[str, Any]], Searcher]
+SEARCHERS: dict[str, Made] = {
+    "random": lambda space: RandomSearcher(Space(space), seed=3),
+    "points": lambda space: PointsFirst(POINTS, RandomSearcher(Space(space), seed=3), space=Space(space), seed=2),
+    "optuna": lambda _: OptunaSearcher(),
+    "points before optuna": lambda _: PointsFirst(POINTS, OptunaSearcher()),
+}
+CONDITIONED: dict[str, Made] = {
+    "random": SEARCHERS["random"],
+    "points": lambda _: PointsFirst([{"opt": {"momentum": [0.5, {}]}}, {"opt": {"name": "adam"}}, {}]),
+    "optuna": SEARCHERS["optuna"],
+}
+
+
+class TestSearcher(SearcherContract):
+    @pytest.fixture(params=SEARCHERS)
+    def new_searcher(self, request: pytest.FixtureRequest) -> NewSearcher:
+        return lambda: SEARCHERS[request.param](dict(self.space))
+
+
+class TestSearcherWithConditions(SearcherContract):
+    space: ClassVar[dict[str, Any]] = CONDITIONAL
+
+    @pytest.fixture(params=CONDITIONED)
+    def new_searcher(self, request: pytest.FixtureRequest) -> NewSearcher:
+        return lambda: CONDITIONED[request.param](self.space)
 
 
 class TestGridSearcher(SearcherContract):
@@ -46,11 +68,11 @@ class TestGridSearcher(SearcherContract):
         return lambda: GridSearcher(Space(self.space), 1)
 
 
-class TestPointsFirst(SearcherContract):
-    @pytest.fixture
-    def new_searcher(self) -> NewSearcher:
-        space = Space(self.space)
-        return lambda: PointsFirst([{"lr": 0.1}, {}], RandomSearcher(space, seed=3), space=space, seed=2)
+class TestGridSearcherWithConditions(TestGridSearcher):
+    space: ClassVar[dict[str, Any]] = {
+        "opt": mqtune.grid_search([{"lr": mqtune.grid_search([0.1, 0.2])}, {"momentum": mqtune.uniform(0, 1)}, None]),
+        "layers": [mqtune.grid_search([1, 2]), mqtune.choice(["relu", None])],
+    }
 
 
 class TestRepeater(SearcherContract):
@@ -59,38 +81,3 @@ class TestRepeater(SearcherContract):
     @pytest.fixture
     def new_searcher(self) -> NewSearcher:
         return lambda: mqtune.Repeater("run/seed")
-
-
-class TestOptunaSearcher(SearcherContract):
-    @pytest.fixture
-    def new_searcher(self) -> NewSearcher:
-        return OptunaSearcher
-
-
-class TestPointsBeforeOptuna(SearcherContract):
-    @pytest.fixture
-    def new_searcher(self) -> NewSearcher:
-        return lambda: PointsFirst([{"lr": 0.1}, {}], OptunaSearcher())
-
-
-class TestRandomSearcherWithConditions(TestRandomSearcher):
-    space: ClassVar[dict[str, Any]] = CONDITIONAL
-
-
-class TestGridSearcherWithConditions(TestGridSearcher):
-    space: ClassVar[dict[str, Any]] = {
-        "opt": mqtune.grid_search([{"lr": mqtune.grid_search([0.1, 0.2])}, {"momentum": mqtune.uniform(0, 1)}, None]),
-        "layers": [mqtune.grid_search([1, 2]), mqtune.choice(["relu", None])],
-    }
-
-
-class TestPointsFirstWithConditions(SearcherContract):
-    space: ClassVar[dict[str, Any]] = CONDITIONAL
-
-    @pytest.fixture
-    def new_searcher(self) -> NewSearcher:
-        return lambda: PointsFirst([{"opt": {"momentum": [0.5, {}]}}, {"opt": {"name": "adam"}}, {}])
-
-
-class TestOptunaSearcherWithConditions(TestOptunaSearcher):
-    space: ClassVar[dict[str, Any]] = CONDITIONAL

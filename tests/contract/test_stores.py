@@ -68,9 +68,7 @@ class OwnedContract(StoreContract):
         assert before >= 0.15
         assert after <= time.monotonic() - began + 0.05
 
-    def test_nothing_of_a_removed_store_is_left_and_it_can_be_made_again(
-        self, store: CheckpointStore, tmp_path: Path
-    ) -> None:
+    def test_nothing_of_a_removed_store_is_left_behind(self, store: CheckpointStore, tmp_path: Path) -> None:
         store.claim(Tenant("1a", "digits"))
         store.save(saved_id(), write_files(tmp_path / "source", {"a": b"1"}), {})
 
@@ -139,9 +137,7 @@ class TestMemoryFsspecStore(OwnedContract):
         pass
 
 
-def test_a_large_file_that_changes_while_the_driver_sends_it_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_file_that_changes_as_it_is_sent_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = FsspecStore(f"file://{tmp_path}/store")
     store.create()
     source = write_files(tmp_path / "source", {"model": bytes(LARGE_BYTES)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,21 @@ def test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on(
         log = (tmp_path / "worker.log").read_text()
         assert log.count("reconnecting") == 1
         assert "this worker restarts" not in log
+
+
+def test_a_worker_that_connects_again_to_a_full_redis_waits_until_it_is_not(
+    server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
+) -> None:
+    with altered_worker(server.url, tmp_path, "", *SLOTS) as worker:
+        # The connection that it takes messages from. One that is killed before it does is replaced, and nothing is written by that.
+        eventually(lambda: any(each["cmd"] == "brpop" for each in client.client_list()), 50)
+        client.config_set("maxmemory", 1)
+        client.client_kill_filter(_type="normal")
+        met, log = re.compile(r"consumer: .*(OutOfMemory|used memory)"), tmp_path / "worker.log"
+        eventually(lambda: met.search(log.read_text()) or worker.poll() is not None, 50)
+        client.config_set("maxmemory", 0)
+
+        trial = tuner.add({"number": 1})
+        let_go(tmp_path, 1)
+        drive(tuner, lambda: trial.status is TrialStatus.COMPLETED)
+        assert worker.poll() is None

@@ -8,9 +8,9 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
@@ -24,7 +24,7 @@ from mqtune.core.errors import BrokerFull
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Reports
 from mqtune.core.timing import Timing
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, CheckpointId, Intent, TrialId
-from mqtune.journal import Answer, Claim, EndedBy, Grant, MemoryJournal, MemoryServer, Refusal, Seated, Segment
+from mqtune.journal import Claim, Grant, MemoryJournal, MemoryServer
 from mqtune.worker import revoke
 
 #: A trainable that carries out orders from a socket, and answers after each.
@@ -44,24 +44,24 @@ def obeys(config):
             while True:
                 order = orders.recv(100).decode()
                 what, _, number = order.partition(" ")
-                if what == "report":
-                    mqtune.report({"number": int(number)})
-                elif what == "report-state":
-                    mqtune.report({"number": int(number)}, checkpoint={"number": int(number)})
-                elif what == "save":
-                    mqtune.save_checkpoint({"number": int(number)})
-                elif what == "print":
-                    print("line", number, flush=True)
-                elif what == "return":
-                    return
-                elif what == "raise":
-                    raise ValueError("no luck")
-                elif what == "exit":
-                    os._exit(3)
-                elif what in ("9", "40"):
-                    os.kill(os.getpid(), int(what))
-                else:
-                    raise AssertionError(order)
+                state = {"number": int(number)}
+                match what:
+                    case "report":
+                        mqtune.report(state)
+                    case "report-state":
+                        mqtune.report(state, checkpoint=state)
+                    case "save":
+                        mqtune.save_checkpoint(state)
+                    case "print":
+                        print("line", number, flush=True)
+                    case "return":
+                        return
+                    case "raise":
+                        raise ValueError("no luck")
+                    case "exit":
+                        os._exit(3)
+                    case _:
+                        os.kill(os.getpid(), int(what))
                 orders.send(b"done")
     except mqtune.StopTrial:
         if config["saves"]:
@@ -112,34 +112,24 @@ class Exposed(MemoryJournal):
         self._weather = weather
         weather.journals.append(self)
 
-    def _pass(self, *, writes: bool = False) -> None:
+    def wait_for_server(self, *, writes: bool) -> None:
         if not self._weather.is_here.is_set():
             assert self._weather.is_here.wait(DEADLINE_S)
             self.outages += 1
         if writes and self._weather.is_full:
             raise BrokerFull("Redis is full")
 
-    def claim(
-        self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
-    ) -> Grant | Refusal | Seated:
-        self._pass()
-        return super().claim(claim, worker, lease_s, event, address)
 
-    def report(self, segments: Sequence[Segment]) -> list[Answer]:
-        self._pass(writes=True)
-        return super().report(segments)
+def exposed(name: str, *, writes: bool) -> Callable[..., Any]:
+    def call(self: Exposed, *args: Any, **options: Any) -> Any:
+        self.wait_for_server(writes=writes)
+        return getattr(MemoryJournal, name)(self, *args, **options)
 
-    def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
-        self._pass(writes=True)
-        return super().put_checkpoint(claim, checkpoint, data)
+    return call
 
-    def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
-        self._pass(writes=True)
-        return super().saved(claim, events)
 
-    def end(self, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
-        self._pass()
-        return super().end(claim, event, reports, by)
+for name, writes in {"claim": False, "report": True, "put_checkpoint": True, "saved": True, "end": False}.items():
+    setattr(Exposed, name, exposed(name, writes=writes))
 
 
 class Trial:

@@ -318,7 +318,7 @@ class JournalMachine(RuleBasedStateMachine):
     @initialize(begun=st.tuples(*[st.sampled_from(["not", "staged", "running", "running"]) for _ in TRIALS]))
     def begin(self, begun: tuple[str, ...]) -> None:
         """A driver has the lock, and some trials are under way: what comes is about what a start alone doesn't reach."""
-        self.lock("first", 2, "", OnLoss(), unheard=False)
+        self.lock("first", 2, "", unheard=False)
         for trial, state in zip(TRIALS, begun, strict=True):
             if state == "running":
                 self.start_the_next_attempt("holder", "w0", trial, 2)

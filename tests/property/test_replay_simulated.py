@@ -1,4 +1,4 @@
-"""A driver that is killed anywhere is followed by one that decides as it would have."""
+"""A driver that is killed anywhere is followed by one that decides as it would have; and shortcuts change nothing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from simulation import Killed, Simulation
+from simulation import FOR_EVER_S, Killed, Simulation
 from worlds import SCHEDULERS, Repeating, World, worlds
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.events import CheckpointsDropped, DriverStarted, Event, Reports, events_in_order
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Report, TrialStatus
+from mqtune.driver import Pace, PlainReports
+from mqtune.journal import Entry
 from mqtune.testing.schedulers import Watched
 
 EVERY = pytest.mark.parametrize("name", SCHEDULERS)
@@ -122,3 +124,58 @@ def check_state(simulation: Simulation) -> None:
     restored.restore(decode_value(state))
     assert encode_value(restored.state()) == state
     assert vars(restored).keys() == vars(known).keys()
+
+
+#: What reports may bring besides that their trials go on, and a driver may come across between two of them.
+SHORTCUT_WORLDS = {
+    "plain": World(seed=11, trials=12, slots=3, checkpoints=False),
+    "checkpoints": World(seed=12, trials=12, slots=3),
+    "late reports": World(seed=13, trials=10, slots=4, start_s=0.3, report_s=0.3, decision_s=3.0, stop_s=0.3),
+    "deaths and failures": World(seed=14, trials=10, slots=4, life_s=40.0, failing=0.3, max_failures=2),
+    "odd reports": World(seed=15, trials=10, slots=3, odd=0.2, checkpoints=False),
+    "lockstep": World(seed=16, trials=8, slots=3, report_s=0.3, lockstep=True),
+}
+
+
+def steps_of(simulation: Simulation) -> int:
+    """Run a simulation to its end, and return in how many steps."""
+    driver = simulation.driver()
+    steps = 0
+    while not driver.is_finished:
+        driver.step(FOR_EVER_S)
+        steps += 1
+    driver.end("finished", "")
+    return steps
+
+
+def replay_of(simulation: Simulation) -> tuple[str, object, object]:
+    """What a new driver makes of a simulation's journal, and where it stands; as text, in which NaN is equal to NaN."""
+    driver = simulation.driver()
+    driver.close()
+    return repr(driver.experiment.state()), driver.cursor, driver.experiment.best and driver.experiment.best.id
+
+
+@pytest.mark.parametrize("world", SHORTCUT_WORLDS.values(), ids=SHORTCUT_WORLDS)
+@SOME
+def test_reports_that_are_taken_in_at_once_give_the_journal_of_reports_one_by_one(
+    name: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once = world.simulation(SCHEDULERS[name], keep_journal=True)
+    steps = steps_of(at_once)
+    seconds, replayed = at_once.seconds, replay_of(at_once)
+    taken: list[Entry | None] = []
+    take = PlainReports.take
+
+    def by_itself(self: PlainReports, entries: object, awaited: object, *, is_plain: bool = True) -> Entry | None:
+        taken.append(take(self, entries, awaited, is_plain=False))  # type: ignore[arg-type]
+        return taken[-1]
+
+    monkeypatch.setattr(PlainReports, "take", by_itself)
+    monkeypatch.setattr(Pace, "is_steady", False)
+    one_by_one = world.simulation(SCHEDULERS[name], keep_journal=True)
+
+    assert steps_of(one_by_one) >= steps
+    assert one_by_one.copy.entries == at_once.copy.entries
+    assert one_by_one.seconds == seconds
+    assert replay_of(one_by_one) == replayed
+    assert len(taken) > one_by_one.experiment.reports > 0

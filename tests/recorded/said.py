@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["said", "text_of"]
 
@@ -33,44 +33,25 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
+#: What stands in a file as it is.
+_OF_TRIAL: Final = "id config reason parent checkpoint run_s reports late_reports failures best_value best_metrics last_metrics average"
+_OF_ATTEMPT: Final = (
+    "number config checkpoint source worker staged_at started_at ended_at stop error_type error reports"
+)
+
+
 def _trial(trial: Any) -> dict[str, Any]:
     return {
-        "id": trial.id,
-        "config": trial.config,
+        **{name: getattr(trial, name) for name in _OF_TRIAL.split()},
         "status": trial.status.value,
-        "reason": trial.reason,
         "history": [[step.status.value, step.at, step.reason, step.by] for step in trial.history],
-        "parent": trial.parent,
         "tags": trial.labels.tags,
         "notes": trial.labels.notes,
-        "checkpoint": trial.checkpoint,
         "checkpoints": [[saved.id, saved.at, saved.metrics] for saved in trial.checkpoints.values()],
-        "run_s": trial.run_s,
-        "reports": trial.reports,
-        "late_reports": trial.late_reports,
-        "failures": trial.failures,
-        "best_value": trial.best_value,
-        "best_metrics": trial.best_metrics,
-        "last_metrics": trial.last_metrics,
-        "average": trial.average,
         "attempts": [_attempt(attempt) for attempt in trial.attempts],
     }
 
 
 def _attempt(attempt: Any) -> dict[str, Any]:
-    return {
-        "number": attempt.number,
-        "config": attempt.config,
-        "checkpoint": attempt.checkpoint,
-        "source": attempt.source,
-        "worker": attempt.worker,
-        "staged_at": attempt.staged_at,
-        "started_at": attempt.started_at,
-        "ended_at": attempt.ended_at,
-        "end": None if attempt.end is None else attempt.end.value,
-        "intent": attempt.intent.value,
-        "stop": attempt.stop,
-        "error_type": attempt.error_type,
-        "error": attempt.error,
-        "reports": attempt.reports,
-    }
+    plain = {name: getattr(attempt, name) for name in _OF_ATTEMPT.split()}
+    return {**plain, "end": None if attempt.end is None else attempt.end.value, "intent": attempt.intent.value}

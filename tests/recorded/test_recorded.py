@@ -47,9 +47,8 @@ def moved(name: str, home: Path, *, store: bool) -> None:
     mark = urlsplit(created.definition["store"]).fragment
     if store and not (folder / "checkpoints").exists():
         (folder / "checkpoints" / ".store").mkdir(parents=True)
-        (folder / "checkpoints" / ".store" / "store.json").write_text(
-            json.dumps({"version": 1, "name": mark.partition("=")[2]})
-        )
+        mine = json.dumps({"version": 1, "name": mark.partition("=")[2]})
+        (folder / "checkpoints" / ".store" / "store.json").write_text(mine)
     if store:
         # Git keeps no empty folder.
         (folder / "checkpoints" / ".staging").mkdir(exist_ok=True)
@@ -104,9 +103,8 @@ def test_a_finished_one_is_read_again_by_a_driver_that_finds_the_same(
 
     # One was ended by hand, and its searcher has more.
     number = sum(trial["history"][0][3] == "searcher" for trial in recorded(name)["trials"])
-    results = mqtune.Tuner.attach(
-        name, backend=redis_server.url, run=mqtune.RunOptions(progress=False), max_trials=number
-    ).run()
+    quiet = mqtune.RunOptions(progress=False)
+    results = mqtune.Tuner.attach(name, backend=redis_server.url, run=quiet, max_trials=number).run()
 
     assert results.outcome == "finished"
     assert [without_dicts(trial) for trial in said(results)["trials"]] == [

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from contract.journals.chapters import ChapterContract
-from contract.journals.checkpoints import CheckpointContract
 from contract.journals.gangs import GangContract
-from contract.journals.intents import IntentContract
+from contract.journals.intents import IntentContract, OrderContract, RequestContract
 from contract.journals.leases import LeaseContract
-from contract.journals.lock import LockContract
-from contract.journals.loss import LossContract
-from contract.journals.orders import OrderContract
-from contract.journals.reading import ReadContract
-from contract.journals.reports import ReportContract
-from contract.journals.requests import RequestContract
-from contract.journals.restoring import RestoreContract
+from contract.journals.lock import LockContract, LossContract
+from contract.journals.reports import CheckpointContract, ReadContract, ReportContract
+from contract.journals.restoring import ChapterContract, RestoreContract
 from contract.journals.staging import StagingContract
 from contract.journals.world import World
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pytest
-from contract.journals.requests import requested
+from contract.journals.intents import requested
 from contract.journals.world import (
     ASSIGNMENT,
     LONG_S,
@@ -68,7 +68,7 @@ class GangContract(InWorld):
             take(worker, claim)
         return claims
 
-    def test_an_attempt_starts_with_the_claim_of_its_last_seat_and_all_starts_come_at_once(
+    def test_an_attempt_starts_with_its_last_seat_and_all_starts_at_once(
         self, driver: Journal, worker: Journal
     ) -> None:
         driver.stage(ONE, 1, APART, staged())
@@ -89,9 +89,7 @@ class GangContract(InWorld):
         assert worker.renew([first, second, third], LONG_S) == ["", "", ""]
         assert driver.unclaimed() == []
 
-    def test_a_seat_is_held_until_its_claim_is_not_repeated_any_more(
-        self, driver: Journal, worker: Journal, world: World
-    ) -> None:
+    def test_a_seat_is_held_while_its_claim_is_repeated(self, driver: Journal, worker: Journal, world: World) -> None:
         driver.stage(ONE, 1, APART, staged())
         first, second, third = seat_claims()
         take(worker, first, lease_s=SHORT_S)
@@ -117,9 +115,7 @@ class GangContract(InWorld):
         world.let_pass(SHORT_S)
         assert driver.expired() == []
 
-    def test_a_gang_whose_revocation_is_requested_while_it_waits_does_not_begin_and_its_seats_are_free(
-        self, driver: Journal, worker: Journal
-    ) -> None:
+    def test_a_gang_that_is_revoked_while_it_waits_does_not_begin(self, driver: Journal, worker: Journal) -> None:
         driver.record(closed(), definition=b"definition")
         driver.stage(ONE, 1, ANY, staged())
         driver.stage(TWO, 1, ANY, staged(TWO))
@@ -144,9 +140,7 @@ class GangContract(InWorld):
         assert take(worker, anywhere[1], "w") == "seated"
         assert isinstance(take(worker, anywhere[0], "w"), Grant)
 
-    def test_gangs_that_ask_for_the_same_get_their_seats_in_the_order_in_which_they_were_staged(
-        self, driver: Journal, worker: Journal, world: World
-    ) -> None:
+    def test_gangs_get_seats_in_the_order_of_staging(self, driver: Journal, worker: Journal, world: World) -> None:
         driver.stage(ONE, 1, APART, staged())
         world.let_pass(SHORT_S)
         driver.stage(TWO, 1, APART, staged(TWO))
@@ -163,9 +157,7 @@ class GangContract(InWorld):
         assert take(worker, later[1], "w1") == "seated"
         assert isinstance(take(worker, later[2], "w2"), Grant)
 
-    def test_an_attempt_has_ended_with_its_last_seat_as_seat_0_did(
-        self, driver: Journal, worker: Journal, gang: list[Claim]
-    ) -> None:
+    def test_an_attempt_ends_with_its_last_seat_as_0(self, driver: Journal, worker: Journal, gang: list[Claim]) -> None:
         first, second, third = gang
         assert worker.end(second, over("itself 1"))
         assert worker.renew([first, third], LONG_S) == ["", ""]
@@ -200,16 +192,12 @@ class GangContract(InWorld):
         assert [entry.data for entry in entries(driver)[before:]] == [over(f"of {counts}")]
 
     @pytest.mark.parametrize(("by", "order"), [("failure", "hand_back"), ("worker", "hand_back")])
-    def test_the_others_are_told_when_a_seat_fails_or_is_given_back(
-        self, worker: Journal, gang: list[Claim], by: Any, order: str
-    ) -> None:
+    def test_the_others_hear_of_a_seat_that_ends(self, worker: Journal, gang: list[Claim], by: Any, order: str) -> None:
         first, second, third = gang
         worker.end(second, ended(), by=by)
         assert worker.renew([first, third], LONG_S) == [order, order]
 
-    def test_an_intent_reaches_all_seats_and_a_later_end_of_one_leaves_it(
-        self, driver: Journal, worker: Journal, gang: list[Claim]
-    ) -> None:
+    def test_an_intent_reaches_all_seats_and_stays(self, driver: Journal, worker: Journal, gang: list[Claim]) -> None:
         assert driver.intend(ONE, 1, Intent.ABANDON, decided(), ended()) == "running"
         assert worker.renew(gang, LONG_S) == ["abandon"] * 3
         worker.end(gang[0], ended())

@@ -1,4 +1,4 @@
-"""What a journal promises of the driver's decisions: on attempts, and on trials that have none under way."""
+"""What a journal promises of the driver's decisions and orders, and of requests to it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from contract.journals.world import (
     THREE,
     TWO,
     InWorld,
+    World,
+    closed,
     decided,
     ended,
     entries,
@@ -21,8 +23,10 @@ from contract.journals.world import (
 )
 from waiting import eventually
 
+from mqtune.core.errors import JournalGone
+from mqtune.core.events import Requested, decode_event
 from mqtune.core.trial import AttemptEnd, Intent, TrialId
-from mqtune.journal import Claim, Journal
+from mqtune.journal import FENCED, Claim, Grant, Journal, Order, revocation
 
 
 class IntentContract(InWorld):
@@ -61,19 +65,7 @@ class IntentContract(InWorld):
         assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
         assert driver.unclaimed() == []
 
-    def test_nothing_can_be_intended_of_an_attempt_that_is_not_the_current_one(
-        self, driver: Journal, worker: Journal
-    ) -> None:
-        driver.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
-
-        assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "superseded"
-        assert driver.intend(ONE, 3, Intent.STOP, decided(), ended()) == "superseded"
-
-        assert kinds(driver) == ["TrialStaged"]
-
-    def test_a_decision_about_an_attempt_that_the_server_has_forgotten_is_journaled_once(
-        self, driver: Journal, worker: Journal
-    ) -> None:
+    def test_a_decision_on_a_forgotten_attempt_is_journaled_once(self, driver: Journal, worker: Journal) -> None:
         assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "ended"
         assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "ended"
 
@@ -84,9 +76,7 @@ class IntentContract(InWorld):
         assert worker.claim(claim, "w", LONG_S, started(claim)) == "ended"
 
     @pytest.mark.parametrize("state", ["running", "unclaimed", "ended", "reaped"])
-    def test_the_same_decision_twice_is_journaled_once_and_answered_alike(
-        self, driver: Journal, worker: Journal, state: str
-    ) -> None:
+    def test_a_repeated_decision_is_journaled_once(self, driver: Journal, worker: Journal, state: str) -> None:
         driver.stage(ONE, 1, ASSIGNMENT, staged())
         claim = Claim(ONE, 1, "t")
         if state != "unclaimed":
@@ -104,7 +94,7 @@ class IntentContract(InWorld):
         assert entries(driver) == before
         assert kinds(driver).count("DecisionTaken") == 1
 
-    def test_another_decision_is_journaled_and_counts_until_its_attempt_has_ended(
+    def test_another_decision_counts_until_the_attempt_ends(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:
         driver.intend(ONE, 1, Intent.STOP, decided(), ended())
@@ -118,9 +108,7 @@ class IntentContract(InWorld):
         assert driver.intend(ONE, 2, Intent.STOP, decided(ONE, 2), ended(ONE, 2)) == "running"
         assert kinds(driver).count("DecisionTaken") == 3
 
-    def test_a_trial_whose_attempt_has_ended_or_was_forgotten_is_closed_once(
-        self, driver: Journal, worker: Journal
-    ) -> None:
+    def test_a_trial_whose_attempt_ended_or_was_lost_is_closed_once(self, driver: Journal, worker: Journal) -> None:
         driver.stage(ONE, 1, ASSIGNMENT, staged())
         driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended(ONE, 1, AttemptEnd.PAUSED))
         self.start(driver, worker, TWO, lease_s=0.0)
@@ -134,9 +122,7 @@ class IntentContract(InWorld):
         assert driver.stage(unknown, 1, ASSIGNMENT, staged(unknown)) is False
         assert driver.stage(unknown, 2, ASSIGNMENT, staged(unknown, 2)) is True
 
-    def test_a_trial_whose_attempt_waits_runs_or_is_another_is_not_closed(
-        self, driver: Journal, worker: Journal, held: Claim
-    ) -> None:
+    def test_a_trial_whose_attempt_is_alive_is_not_closed(self, driver: Journal, worker: Journal, held: Claim) -> None:
         driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
         worker.end(self.start(driver, worker, THREE, attempt=2), ended(THREE, 2))
         before = entries(driver)
@@ -148,3 +134,112 @@ class IntentContract(InWorld):
 
         assert entries(driver) == before
         assert worker.renew([held], LONG_S) == [""]
+
+
+class OrderContract(InWorld):
+    """An order comes with each answer until its attempt ends, or another of its kind is given; an intent goes before it."""
+
+    def test_an_order_comes_with_each_answer_until_replaced(
+        self, driver: Journal, worker: Journal, held: Claim
+    ) -> None:
+        before = entries(driver)
+        assert driver.order([Order.save(ONE, 1, 3)]) == [True]
+        assert entries(driver) == before, "it is no news"
+
+        for _ in range(2):
+            assert worker.renew([held], LONG_S) == ["save:3"]
+            assert worker.report([segment(held, 1)]) == ["save:3"]
+
+        driver.order([Order.save(ONE, 1, 1), Order.go(ONE, 1, 17)])
+        assert worker.renew([held], LONG_S) == ["save:1 go:17"]
+
+        driver.order([Order.go(ONE, 1, 18, "b25l")])
+        assert worker.renew([held], LONG_S) == ["save:1 go:18:b25l"]
+
+        driver.order([Order.save(ONE, 1, 2)])
+        driver.order([Order.save(ONE, 1, 2)])
+        assert worker.renew([held], LONG_S) == ["go:18:b25l save:2"]
+
+        driver.order([Order.go(ONE, 1, 19)])
+        assert worker.renew([held], LONG_S) == ["save:2 go:19"]
+
+    @pytest.mark.parametrize("first", ["order", "intent"])
+    def test_an_intent_goes_before_all_orders(self, driver: Journal, worker: Journal, held: Claim, first: str) -> None:
+        orders = [Order.save(ONE, 1, 1), Order.go(ONE, 1, 1)]
+        if first == "order":
+            driver.order(orders)
+        driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended())
+
+        assert driver.order(orders) == [True, True]
+
+        assert worker.report([segment(held, 1)]) == ["pause"]
+        assert worker.renew([held], LONG_S) == ["pause"]
+
+    def test_orders_end_with_their_attempt(self, driver: Journal, worker: Journal, held: Claim) -> None:
+        driver.order([Order.save(ONE, 1, 1), Order.go(ONE, 1, 7)])
+        worker.end(held, ended())
+        second = self.start(driver, worker, attempt=2)
+
+        assert driver.order([Order.go(ONE, 1, 8)]) == [False]
+
+        assert worker.renew([held, second], LONG_S) == [FENCED, ""]
+
+
+def requested(id_: str = "r1", action: str = "pause", trial: str = "0001") -> Requested:
+    """Return a request to the driver."""
+    return Requested(id=id_, action=action, trial=trial, arguments={"config": {"lr": 0.1}}, by="ada@head", at=2.0)
+
+
+class RequestContract(InWorld):
+    """A request is appended exactly once per id, by anybody, with and without a driver."""
+
+    @pytest.fixture
+    def begun(self, driver: Journal) -> Journal:
+        """The driver's journal of an experiment that has begun."""
+        driver.record(closed(), definition=b"definition")
+        return driver
+
+    def test_a_request_is_journaled_once_and_as_it_is_made(self, begun: Journal, worker: Journal, world: World) -> None:
+        first = worker.request(requested())
+        second = worker.request(requested("r2"))
+        begun.unlock("driver-1")
+        assert worker.request(requested()) == first
+        assert world.journal().request(requested(action="stop")) == first
+        assert worker.request(requested("r2")) == second != first
+        third = worker.request(requested("needs no driver"))
+        assert [(each.id, decode_event(each.data)) for each in entries(begun)[1:]] == [
+            (first, requested()),
+            (second, requested("r2")),
+            (third, requested("needs no driver")),
+        ]
+
+    def test_an_attempt_that_is_revoked_while_it_waits_does_not_begin(self, begun: Journal, worker: Journal) -> None:
+        waits, runs, later = Claim(ONE, 1, "token"), Claim(TWO, 1, "token"), Claim(ONE, 2, "token")
+        for claim in (waits, runs):
+            begun.stage(claim.trial, 1, ASSIGNMENT, staged(claim.trial))
+        worker.claim(runs, "w", LONG_S, started(runs))
+        for claim in (waits, runs):
+            worker.request(requested(revocation(claim.trial, 1), "stop", claim.trial))
+
+        assert worker.claim(waits, "w", LONG_S, started(waits)) == "revoked"
+        assert isinstance(worker.claim(runs, "w", LONG_S, started(runs)), Grant), "it had begun"
+        begun.unlock("driver-1")
+        assert worker.claim(waits, "w", LONG_S, started(waits)) == "revoked"
+        begun.lock("driver-1", "", LONG_S)
+        begun.stage(ONE, 2, ASSIGNMENT, staged(ONE, 2))
+        assert isinstance(worker.claim(later, "w", LONG_S, started(later)), Grant), "it is another attempt"
+
+    def test_requests_that_were_put_back_stay_as_they_were(self, begun: Journal, worker: Journal, world: World) -> None:
+        first = worker.request(requested())
+        held = entries(begun)
+        worker.request(requested("lost"))
+        world.set_back(None)
+        with pytest.raises(JournalGone):
+            worker.request(requested())
+
+        begun.restore(lambda: held, [], [], requests={"r1": first}, definition=b"definition")
+
+        assert worker.request(requested()) == first
+        assert entries(begun) == held
+        worker.request(requested("lost"))
+        assert kinds(begun) == ["ExperimentEnded", "Requested", "Requested"]

@@ -1,9 +1,9 @@
-"""What a journal promises of the driver's lock, and of what concerns the whole experiment."""
+"""What a journal promises of the driver's lock, and of workers whose experiment nobody drives any more."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from contract.journals.world import (
@@ -22,6 +22,7 @@ from contract.journals.world import (
     ended,
     entries,
     kinds,
+    segment,
     staged,
     started,
     trial_closed,
@@ -29,8 +30,8 @@ from contract.journals.world import (
 
 from mqtune.core.errors import DriverFenced, NameTaken
 from mqtune.core.events import ExperimentCreated
-from mqtune.core.trial import Intent, TrialId
-from mqtune.journal import Assignment, Claim, DriverState, Grant, Journal, Order
+from mqtune.core.trial import UNDRIVEN, Intent, TrialId
+from mqtune.journal import Assignment, Claim, DriverState, Grant, Journal, OnLoss, Order
 
 
 class LockContract(InWorld):
@@ -78,9 +79,7 @@ class LockContract(InWorld):
         assert entries(new) == before
         assert new.expired() == [ONE]
 
-    def test_the_lock_of_a_living_driver_is_refused_until_that_one_gives_it_back(
-        self, driver: Journal, world: World
-    ) -> None:
+    def test_the_lock_of_a_living_driver_is_refused_until_it_is_given_up(self, driver: Journal, world: World) -> None:
         second = world.journal()
         second.unlock("driver-2")
         with pytest.raises(NameTaken, match="process 1 on head"):
@@ -122,9 +121,7 @@ class LockContract(InWorld):
         with pytest.raises(NameTaken):
             world.journal().lock("b", "", LONG_S)
 
-    def test_the_lock_of_a_driver_that_is_known_to_be_dead_can_be_taken_at_once(
-        self, driver: Journal, world: World
-    ) -> None:
+    def test_the_lock_of_a_driver_known_to_be_dead_is_taken_at_once(self, driver: Journal, world: World) -> None:
         heir = world.journal()
 
         with pytest.raises(NameTaken) as taken:
@@ -152,9 +149,7 @@ class LockContract(InWorld):
         assert world.journal().definition() == b"second"
         assert kinds(driver) == ["ExperimentEnded", "ExperimentCreated", "ExperimentCreated", "ExperimentEnded"]
 
-    def test_what_is_erased_is_as_if_it_had_never_been_and_who_still_runs_it_is_fenced(
-        self, driver: Journal, world: World
-    ) -> None:
+    def test_what_is_erased_is_as_if_it_had_never_been_and_is_fenced(self, driver: Journal, world: World) -> None:
         worker = world.journal()
         driver.record(closed(), definition=b"first")
         claim = self.start(driver, worker)
@@ -189,3 +184,91 @@ class LockContract(InWorld):
 
 def _number(entry: str) -> tuple[int, ...]:
     return tuple(map(int, entry.split("-")))
+
+
+_WAITS = Claim(TWO, 1, "token-0002-1")
+
+
+class LossContract(InWorld):
+    """Whoever drives an experiment says what happens without a driver; workers hear of it from the journal alone."""
+
+    @staticmethod
+    def lose(world: World, policy: Any, *, grace_s: float = 0.0, by: str = "death") -> tuple[Journal, Claim]:
+        """Return a worker's journal and its claim on trial 0001; trial 0002 waits, and the driver is gone."""
+        driver, worker = world.journal(), world.journal()
+        driver.lock("driver-1", "process 1 on head", LONG_S)
+        driver.heartbeat("driver-1", LONG_S, DriverState(OnLoss(policy, grace_s)))
+        held = LossContract.start(driver, worker)
+        driver.stage(TWO, 1, ASSIGNMENT, staged(TWO))
+        if by == "death":
+            driver.lock("driver-1", "", SHORT_S)
+            world.let_pass(SHORT_S)
+        else:
+            driver.unlock("driver-1")
+        world.let_pass(SHORT_S)
+        return worker, held
+
+    @staticmethod
+    def claim_other(worker: Journal) -> object:
+        """Try to start trial 0002."""
+        return worker.claim(_WAITS, "w", LONG_S, started(_WAITS))
+
+    @pytest.mark.parametrize("by", ["death", "farewell"])
+    def test_with_continue_what_runs_and_what_waits_goes_on(self, world: World, by: str) -> None:
+        worker, held = self.lose(world, "continue", by=by)
+
+        assert worker.renew([held], LONG_S) == [""]
+        assert not isinstance(self.claim_other(worker), str)
+
+    @pytest.mark.parametrize("by", ["death", "farewell"])
+    def test_with_finish_what_runs_goes_on_and_nothing_else_starts(self, world: World, by: str) -> None:
+        worker, held = self.lose(world, "finish", by=by)
+
+        assert self.claim_other(worker) == "undriven"
+        assert worker.renew([held], LONG_S) == [""]
+        assert worker.report([segment(held, 1, 2)]) == [""]
+        assert worker.end(held, ended())
+        assert kinds(worker) == ["TrialStaged", "AttemptStarted", "TrialStaged", "Reports", "AttemptEnded"]
+
+    @pytest.mark.parametrize("by", ["death", "farewell"])
+    def test_with_stop_what_runs_is_to_be_handed_back_and_nothing_else_starts(self, world: World, by: str) -> None:
+        worker, held = self.lose(world, "stop", by=by)
+
+        assert self.claim_other(worker) == "undriven"
+        assert worker.renew([held], LONG_S) == [UNDRIVEN]
+        assert worker.renew([held], LONG_S) == [UNDRIVEN]
+        # As after a failure of the network.
+        assert not isinstance(worker.claim(held, "w", LONG_S, started(held)), str)
+        assert worker.report([segment(held, 1, 2)]) == [""]
+        assert worker.end(held, ended())
+
+    @pytest.mark.parametrize("policy", ["finish", "stop"])
+    def test_until_the_grace_is_over_all_goes_on(self, world: World, policy: Any) -> None:
+        worker, held = self.lose(world, policy, grace_s=LONG_S)
+
+        assert worker.renew([held], LONG_S) == [""]
+        assert not isinstance(self.claim_other(worker), str)
+
+    def test_when_a_driver_comes_all_goes_on_by_what_that_one_says(self, world: World) -> None:
+        worker, held = self.lose(world, "stop")
+        heir = world.journal()
+        heir.lock("driver-2", "process 2 on head", LONG_S)
+        heir.heartbeat("driver-2", LONG_S, DriverState(OnLoss("finish")))
+
+        assert worker.renew([held], LONG_S) == [""]
+        assert not isinstance(self.claim_other(worker), str)
+        heir.unlock("driver-2")
+        world.let_pass(SHORT_S)
+        assert worker.renew([held], LONG_S) == [""]
+
+    def test_what_the_driver_wanted_of_an_attempt_counts_when_it_is_gone(self, world: World) -> None:
+        driver, worker = world.journal(), world.journal()
+        driver.lock("driver-1", "process 1 on head", LONG_S)
+        driver.heartbeat("driver-1", LONG_S, DriverState(OnLoss("stop")))
+        held, other = self.start(driver, worker), self.start(driver, worker, TWO)
+        driver.intend(ONE, 1, Intent.PAUSE, decided(intent=Intent.PAUSE), ended())
+        driver.order([Order.go(TWO, 1, 3)])
+        driver.unlock("driver-1")
+        world.let_pass(SHORT_S)
+
+        assert worker.renew([held, other], LONG_S) == ["pause", UNDRIVEN]

@@ -31,9 +31,7 @@ from mqtune.journal import FENCED, Assignment, Claim, Grant, Journal
 class StagingContract(InWorld):
     """An attempt is staged once, and claimed at most once."""
 
-    def test_a_staged_attempt_can_be_claimed_and_its_config_arrives_as_it_was(
-        self, driver: Journal, worker: Journal
-    ) -> None:
+    def test_a_staged_attempt_can_be_claimed_and_has_its_config(self, driver: Journal, worker: Journal) -> None:
         assert driver.stage(ONE, 1, ASSIGNMENT, staged()) is True
 
         claim = Claim(ONE, 1, "t")
@@ -41,9 +39,7 @@ class StagingContract(InWorld):
         assert [entry.data for entry in entries(worker)] == [staged(), started(claim)]
 
     @pytest.mark.parametrize("attempt", [1, 2])
-    def test_staging_an_attempt_again_or_an_earlier_one_changes_nothing(
-        self, driver: Journal, worker: Journal, attempt: int
-    ) -> None:
+    def test_staging_an_old_attempt_changes_nothing(self, driver: Journal, worker: Journal, attempt: int) -> None:
         claim = self.start(driver, worker, attempt=2)
         before = entries(driver)
 
@@ -61,14 +57,13 @@ class StagingContract(InWorld):
         assert worker.report([segment(held, 1)]) == [FENCED]
         assert worker.renew([held], LONG_S) == [FENCED]
         assert worker.end(held, ended()) is False
-        assert driver.intend(ONE, 1, Intent.STOP, decided(), ended()) == "superseded"
+        for attempt in (1, 3):
+            assert driver.intend(ONE, attempt, Intent.STOP, decided(), ended()) == "superseded"
         assert driver.lose(ONE, 1, "expired", ended()) is False
         assert entries(driver) == before
         assert [each.trial for each in driver.unclaimed()] == [ONE]
 
-    def test_a_claim_can_be_repeated_with_its_token_is_journaled_once_and_renews_its_lease(
-        self, driver: Journal, worker: Journal, world: World
-    ) -> None:
+    def test_a_repeated_claim_renews_its_lease(self, driver: Journal, worker: Journal, world: World) -> None:
         claim = self.start(driver, worker, lease_s=SHORT_S)
 
         assert worker.claim(claim, "w", LONG_S, started(claim)) == Grant(ASSIGNMENT, 0.0)
@@ -77,9 +72,7 @@ class StagingContract(InWorld):
         assert kinds(worker) == ["TrialStaged", "AttemptStarted"]
         assert driver.expired() == []
 
-    def test_an_ended_attempt_can_not_be_claimed_again_not_even_by_who_had_it(
-        self, worker: Journal, held: Claim
-    ) -> None:
+    def test_an_ended_attempt_can_be_claimed_by_nobody(self, worker: Journal, held: Claim) -> None:
         worker.end(held, ended())
         before = entries(worker)
 
@@ -87,7 +80,7 @@ class StagingContract(InWorld):
         assert worker.claim(unlike(held, token=OTHER), "w", LONG_S, started(held)) == "ended"
         assert entries(worker) == before
 
-    def test_a_grant_carries_the_time_of_the_last_report_of_an_earlier_attempt(
+    def test_a_grant_has_the_time_of_the_last_earlier_report(
         self, driver: Journal, worker: Journal, held: Claim
     ) -> None:
         exact = 1_700_000_000.123_456_7

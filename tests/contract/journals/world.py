@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Literal, Protocol
 
+import fleets
 import losing
 import pytest
 import redis
@@ -24,7 +25,6 @@ from mqtune.core.events import (
     Reports,
     TrialClosed,
     TrialStaged,
-    WorkerInfo,
     decode_event,
 )
 from mqtune.core.keys import ExperimentKeys
@@ -53,19 +53,7 @@ HELD_TOO: Final = checkpoint_id(ONE, 1, 2, in_memory=True)
 STORED: Final = checkpoint_id(ONE, 1, 3, in_memory=False)
 ASSIGNMENT: Final = Assignment(CONFIG, checkpoint_id("0009", 2, 1, in_memory=False), 12.5)
 #: What a worker says of itself.
-INFO: Final = WorkerInfo(
-    name="w",
-    host="h",
-    pid=1,
-    version="0.2.0",
-    queue="q",
-    gpus=0,
-    cpus=1,
-    slots=2,
-    devices=["0", "1"],
-    code_root="/code",
-    joined_at=1.0,
-)
+INFO: Final = fleets.worker("w", slots=2, devices=["0", "1"])
 
 
 class World(Protocol):
