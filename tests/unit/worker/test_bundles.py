@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,10 +22,9 @@ KEPT = 4
 class Exchange:
     """A server with bundles; counts how often each is fetched."""
 
-    def __init__(self, *there: Bundle, key: str = KEY) -> None:
+    def __init__(self, *there: Bundle) -> None:
         self.there = {bundle.digest: bundle for bundle in there}
-        self.key = key
-        self.fetched: list[str] = []
+        self.key, self.fetched = KEY, list[str]()
 
     def __call__(self, experiment: str) -> Any:
         return self
@@ -40,11 +38,10 @@ class Exchange:
 
 
 def here(experiment: str, definition: dict[str, Any]) -> ExperimentHere:
-    journal: Any = SimpleNamespace(experiment=experiment)
-    return ExperimentHere(journal, definition)
+    return ExperimentHere(SimpleNamespace(experiment=experiment), definition)  # type: ignore[arg-type]
 
 
-def unpacked(tmp_path: Path, exchange: Exchange, *, key: str = KEY, used: Callable[[], set[Path]] = set) -> Bundles:
+def unpacked(tmp_path: Path, exchange: Exchange, *, key: str = KEY, used: Any = set) -> Bundles:
     return Bundles(tmp_path / "cache", key, exchange, used, kept=KEPT)
 
 
@@ -73,7 +70,7 @@ def test_who_has_not_the_key_is_refused_also_when_it_is_unpacked_for_another(tmp
     definition = {"bundle": bundle.digest}
     trusted = here("trusted", definition)
     there.of(trusted)
-    exchange.key = "another key of somebody's"
+    exchange.key = OTHER_KEY
     assert there.of(trusted)
     with pytest.raises(CodeRefused, match="is not signed with this worker's MQTUNE_CODE_KEY"):
         there.of(here("other", definition))
@@ -117,8 +114,7 @@ def test_a_worker_that_takes_code_needs_a_key_that_nobody_guesses(monkeypatch: p
 
 def test_code_of_one_team_is_not_run_with_the_key_of_another(tmp_path: Path) -> None:
     bundle = Bundle.of({"train.py": File(b"x = 1")})
-    bundles = unpacked(tmp_path, Exchange(bundle, key=KEY), key=f"team-a-*={KEY},team-b-*={OTHER_KEY}")
-
+    bundles = unpacked(tmp_path, Exchange(bundle), key=f"team-a-*={KEY},team-b-*={OTHER_KEY}")
     definition = {"bundle": bundle.digest}
     assert bundles.of(here("team-a-1", definition)) is not None
     for name, why in (("team-b-1", "is not signed"), ("team-c-1", "has no key for")):

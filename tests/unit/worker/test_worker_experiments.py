@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,25 +20,15 @@ from mqtune.worker import ExperimentHere, Experiments
 THREADS = 8
 
 
-class Journal:
-    """Has a definition, which differs each time that it is read."""
-
-    def __init__(self, experiment: str) -> None:
-        self.experiment = experiment
-        self.reads = 0
-
-    def definition(self) -> bytes:
-        self.reads += 1
-        return encode_value({"read": self.reads})
+def a_journal(name: str) -> Any:
+    """A journal whose definition differs each time that it is read."""
+    journal = Mock(experiment=name)
+    journal.definition.side_effect = [encode_value({"read": reads}) for reads in (1, 2)]
+    return journal
 
 
-@pytest.fixture
-def experiments() -> Experiments:
-    opened: Any = Journal
-    return Experiments(opened)
-
-
-def test_an_experiment_has_one_journal_and_its_definition_is_read_once_for_a_digest(experiments: Experiments) -> None:
+def test_an_experiment_has_one_journal_and_its_definition_is_read_once_for_a_digest() -> None:
+    experiments = Experiments(a_journal)
     one = experiments.of("e", "d1")
     again, other = experiments.of("e", "d1"), experiments.of("e", "d2")
 
@@ -58,16 +49,13 @@ def test_slots_that_ask_at_once_get_the_same_list_of_the_experiments_files(tmp_p
 
     with ThreadPoolExecutor(THREADS) as slots:
         for number in range(50):
-            journal: Any = Journal(f"e{number}")
-            found = set(slots.map(ask, [ExperimentHere(journal, definition)] * THREADS))
-            assert len(found) == 1
-            assert None not in found
+            (found,) = set(slots.map(ask, [ExperimentHere(a_journal(f"e{number}"), definition)] * THREADS))
+            assert found is not None
 
 
 def test_a_store_is_checked_until_that_succeeds(tmp_path: Path) -> None:
     store = tmp_path / "store"
-    journal: Any = Journal("e")
-    here = ExperimentHere(journal, {"store": str(store)})
+    here = ExperimentHere(a_journal("e"), {"store": str(store)})
     with pytest.raises(StoreUnavailable):
         here.check_store()
     open_store(str(store)).create()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from celery.bin.worker import worker as celery_worker
+from waiting import ended_process as ended
 
 from mqtune.cli import settings_from_environment
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
@@ -47,8 +46,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
 def test_settings_are_what_the_environment_says_and_empty_variables_are_not_given(given: Given) -> None:
     names = "gpus slots_per_gpu cpus slots gpu_memory tags code_root log_root user grace experiments owner_fd remote_control"
     assert given(**dict.fromkeys(names.split(), "")) == given() == WorkerSettings(broker=BROKER)
-    for grace in (92.5, 0.0, 86_400.0):
-        assert given(grace=str(grace)).grace_s == grace
+    assert [given(grace=grace).grace_s for grace in ("92.5", "0.0", "86400")] == [92.5, 0.0, 86_400.0]
     some = given(remote_control="0", experiments="team-a-*")
     assert (some.remote_control, some.experiments) == (False, "team-a-*")
     alone = given(drivers="2", slots="0", code_key="a key of sixteen letters")
@@ -94,9 +92,8 @@ def test_an_option_of_celerys_that_would_do_harm_or_nothing_is_refused(option: s
     check_options(lambda name: bool(asked.append(name)))
     assert {option, *asked} <= {parameter.name for parameter in celery_worker.params}
 
-    with pytest.raises(
-        WorkerStartError, match=f"--{option.replace('_', '-')} can't be used{why}.*leave the option out"
-    ):
+    refused = f"--{option.replace('_', '-')} can't be used{why}.*leave the option out"
+    with pytest.raises(WorkerStartError, match=refused):
         check_options(lambda name: name == option)
 
 
@@ -114,10 +111,8 @@ class Names:
     """A fleet in which another worker has the name. Time passes only in ``sleep``."""
 
     def __init__(self, process: str, *, is_kept: bool = False) -> None:
-        self.holder = f"{process} token"
-        self.is_kept = is_kept
-        self.left_s = 15.0
-        self.slept_s = 0.0
+        self.holder, self.is_kept = f"{process} token", is_kept
+        self.left_s, self.slept_s = 15.0, 0.0
 
     def take_name(self, name: str, hold_s: float, *, dead: str = "") -> None:
         if self.holder != dead and self.left_s > 0:
@@ -135,13 +130,6 @@ class Names:
 
 def process(pid: int, mark: str = "") -> str:
     return f"process {pid} on {socket.gethostname()} ({mark or process_mark()})"
-
-
-def ended() -> int:
-    """The id of a process that has ended."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        ended.wait()
-    return ended.pid
 
 
 ELSEWHERE = "0123456789abcdef.77"
