@@ -227,7 +227,7 @@ def test_experiments_and_trials_are_listed(
     AnsweringDriver(redis_client, "newer").end()
     with mqtune.Client(redis_server.url) as client:
         assert [each.name for each in client.experiments()] == ["newer", NAME]
-        with pytest.raises(ConfigurationError, match=r"no experiment 'steerd' on .*; there is 'steered'"):
+        with pytest.raises(ConfigurationError, match=r"no experiment 'steerd' on .*; there are 'newer', 'steered'"):
             client.experiment("steerd")
 
     assert [trial.id for trial in experiment.trials()] == ["0001", "0002"]

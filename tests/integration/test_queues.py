@@ -68,23 +68,18 @@ task_serializer = "pickle"
 task_always_eager = True
 event_exchange = "theirs"
 """
+THEIRS: Final = {
+    "CELERY_BROKER_URL": "redis://127.0.0.1:1/0",
+    "CELERY_RESULT_BACKEND": "nonsense://x",
+    "CELERY_CONFIG_MODULE": "celeryconfig",
+    "CELERY_LOADER": "there_is_no_such_module:Loader",
+}
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"CELERY_BROKER_URL": "redis://127.0.0.1:1/0", "CELERY_RESULT_BACKEND": "nonsense://x"},
-        {"CELERY_CONFIG_MODULE": "celeryconfig", "CELERY_LOADER": "there_is_no_such_module:Loader"},
-    ],
-)
 def test_the_settings_of_another_celery_project_in_the_drivers_shell_change_nothing(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    redis_client: redis.Redis,
-    environment: dict[str, str],
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, redis_client: redis.Redis
 ) -> None:
-    for name, value in environment.items():
+    for name, value in THEIRS.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "celeryconfig.py").write_text(CELERYCONFIG)
     monkeypatch.chdir(tmp_path)

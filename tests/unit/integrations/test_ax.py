@@ -259,18 +259,15 @@ def test_a_strategy_of_another_experiment_is_refused_with_the_way_out() -> None:
 
 def configured(objective: str = "-loss", bounds: Any = ("latency <= 10",)) -> Client:
     client = Client()
-    client.configure_experiment(
-        [
-            RangeParameterConfig("x", (0.0, 1.0), "float"),
-            RangeParameterConfig("y", (0.0, 1.0), "float"),
-            RangeParameterConfig("lr", (1e-5, 1e-1), "float", scaling="log"),
-            RangeParameterConfig("layers", (1, 8), "int"),
-            ChoiceParameterConfig("act", ["tanh", "relu", "gelu"], "str", is_ordered=False),
-            ChoiceParameterConfig("bias", [True, False], "bool", is_ordered=True),
-            ChoiceParameterConfig("one", ["only"], "str"),
-        ],
-        parameter_constraints=["x + y <= 1"],
-    )
+    parameters = [
+        *(RangeParameterConfig(name, (0.0, 1.0), "float") for name in "xy"),
+        RangeParameterConfig("lr", (1e-5, 1e-1), "float", scaling="log"),
+        RangeParameterConfig("layers", (1, 8), "int"),
+        ChoiceParameterConfig("act", ["tanh", "relu", "gelu"], "str", is_ordered=False),
+        ChoiceParameterConfig("bias", [True, False], "bool", is_ordered=True),
+        ChoiceParameterConfig("one", ["only"], "str"),
+    ]
+    client.configure_experiment(parameters, parameter_constraints=["x + y <= 1"])
     client.configure_optimization(objective, list(bounds))
     return client
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pytest
 from searcher_story import train
@@ -64,11 +64,12 @@ class Story:
             self.scheduler.on_abandon(trial)
         self.scheduler.on_trial_end(trial)
 
-    def two_good(self) -> None:
+    def two_good(self) -> Self:
         for loss in (0.1, 0.2):
             trial = self.begin()
             self.losses(trial, 1 + loss, loss, loss)
             self.end(trial)
+        return self
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -97,8 +98,7 @@ def test_it_decides_as_axs_client_does(mode: str) -> None:
 
 
 def test_a_decision_says_why() -> None:
-    story = Story()
-    story.two_good()
+    story = Story().two_good()
 
     *before, last = story.losses(story.begin(), 2.0, 2.0)
 
@@ -110,8 +110,7 @@ def test_a_decision_says_why() -> None:
 
 
 def test_what_is_no_value_is_not_told_and_a_time_that_was_reached_before_neither() -> None:
-    story = Story()
-    story.two_good()
+    story = Story().two_good()
     trial = story.begin()
 
     assert story.losses(trial, 0.1, math.nan, None, math.inf) == [CONTINUE] * 4
@@ -122,8 +121,7 @@ def test_what_is_no_value_is_not_told_and_a_time_that_was_reached_before_neither
 
 def test_an_abandoned_trial_counts_no_more_and_one_that_has_failed_does() -> None:
     def stops(ending: TrialStatus) -> bool:
-        story = Story()
-        story.two_good()
+        story = Story().two_good()
         for _ in range(3):
             other = story.begin()
             story.losses(other, 0.01)

@@ -62,8 +62,7 @@ def scheduler() -> Halves:
 
 @pytest.fixture
 def slow(scheduler: Halves) -> Iterator[SlowSearcher]:
-    suggest = scheduler.searcher.get_config
-    slow = SlowSearcher(scheduler, scheduler.searcher, suggest)
+    slow = SlowSearcher(scheduler, scheduler.searcher, scheduler.searcher.get_config)
     scheduler.searcher.get_config = slow.answer  # type: ignore[method-assign]
     yield slow
     scheduler.searcher.may_answer.set()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mqtune.core.errors import CodeRefused, ConfigurationError
+from mqtune.core.errors import CodeRefused
 from mqtune.trainable import Bundle, File, signature
-from mqtune.worker import Bundles, ExperimentHere, WorkerSettings
+from mqtune.worker import Bundles, ExperimentHere
 
 KEY, OTHER_KEY = "a key of sixteen letters", "another key of some letters"
 #: How many bundles are kept besides those in use.
@@ -96,20 +96,6 @@ def test_the_bundles_used_longest_ago_go_but_none_that_is_in_use(tmp_path: Path)
     assert left[:2] == every[:2]
     assert left[-1] is every[-1]
     assert len(left) == KEPT + 1
-
-
-def test_a_worker_that_takes_code_needs_a_key_that_nobody_guesses(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("MQTUNE_CODE_KEY", raising=False)
-    with pytest.raises(ConfigurationError, match=r"--accept-code needs MQTUNE_CODE_KEY.*is not set.*openssl rand"):
-        WorkerSettings(broker="redis://", accept_code=True)
-    monkeypatch.setenv("MQTUNE_CODE_KEY", "short")
-    with pytest.raises(ConfigurationError, match=r"has 5 letters, and needs 16"):
-        WorkerSettings(broker="redis://", accept_code=True)
-    monkeypatch.setenv("MQTUNE_CODE_KEY", KEY)
-    settings = WorkerSettings(broker="redis://", accept_code=True, gpus="0", slots=1)
-    assert {*settings.plan().offer.tags} == {"accepts-code"}
-    assert KEY not in repr(settings)
-    assert not WorkerSettings(broker="redis://", gpus="0", slots=1).plan().offer.tags
 
 
 def test_code_of_one_team_is_not_run_with_the_key_of_another(tmp_path: Path) -> None:

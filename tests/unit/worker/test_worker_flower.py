@@ -69,19 +69,3 @@ def test_each_end_has_its_state_and_its_time_unless_celery_tells_that(
     fields = dispatcher.sent[kind]
     assert ("runtime" in fields) == (end is not AttemptEnd.COMPLETED)
     assert 0 <= fields.get("runtime", 0.0) < DEADLINE_S
-
-
-def test_nothing_is_composed_when_nobody_watches_and_no_error_disturbs_a_trial(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    others, all_of_it, run = Dispatcher("worker"), Dispatcher(), a_run()
-    Rows(lambda: all_of_it).running(run)
-    run.assignment = None
-    Rows(lambda: others).running(run)
-    Rows(lambda: None).running(run)
-
-    assert (others.sent, [*all_of_it.sent]) == ({}, ["task-started"])
-    assert caplog.text == "", "an error would be logged"
-    broken = SimpleNamespace(groups=set(), send=None)
-    Rows(lambda: broken).running(a_run())
-    assert "a task-started event could not be sent to Flower" in caplog.text

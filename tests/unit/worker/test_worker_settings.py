@@ -25,7 +25,7 @@ from mqtune.worker import (
     take_name,
 )
 
-BROKER = "redis://head:6379/0"
+BROKER, KEY = "redis://head:6379/0", "a key of sixteen letters"
 Given = Callable[..., WorkerSettings]
 
 
@@ -49,8 +49,11 @@ def test_settings_are_what_the_environment_says_and_empty_variables_are_not_give
     assert [given(grace=grace).grace_s for grace in ("92.5", "0.0", "86400")] == [92.5, 0.0, 86_400.0]
     some = given(remote_control="0", experiments="team-a-*")
     assert (some.remote_control, some.experiments) == (False, "team-a-*")
-    alone = given(drivers="2", slots="0", code_key="a key of sixteen letters")
+    alone = given(drivers="2", slots="0", code_key=KEY)
     assert (alone.drivers, alone.plan().devices) == (2, ())
+    assert {*given(accept_code="1", code_key=KEY).plan().offer.tags} == {"accepts-code"}
+    assert KEY not in repr(alone)
+    assert not given(code_key=KEY).plan().offer.tags
     with pytest.raises(ConfigurationError, match="--slots 0: must be at least 1"):
         given(slots="0").plan()
 
@@ -65,6 +68,7 @@ NUMBERS = ("grace", "slots", "cpus", "slots_per_gpu", "gpus_per_slot", "remote_c
         *((name, "2 min", f"--{name.replace('_', '-')}.*'2 min' is not a valid") for name in NUMBERS),
         ("experiments", "team/a", "can't be names of experiments"),
         ("drivers", "2", "--drivers needs MQTUNE_CODE_KEY"),
+        ("accept_code", "1", r"--accept-code needs MQTUNE_CODE_KEY.*is not set.*openssl rand"),
         ("drivers", "-1", "--drivers -1: must be at least 0"),
         ("driver_broker", "redis://driver:x@head", "--driver-broker is for the scripts .*give --drivers"),
     ],
