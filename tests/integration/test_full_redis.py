@@ -132,9 +132,7 @@ def test_a_driver_keeps_its_lock_and_steers_on_a_full_server(full: Filled) -> No
     assert Demands(full.client, patience_s=PATIENCE_S).exchange("experiment", demand) == Share()
 
 
-def test_who_asks_for_an_end_is_heard_and_a_worker_keeps_its_attempts_and_ends_them_on_a_full_server(
-    full: Filled,
-) -> None:
+def test_who_asks_for_an_end_is_heard_and_a_worker_keeps_its_attempts_and_ends_them_on_a_full_server(full: Filled):
     for action in ("stop", "end", "set"):
         assert full.worker.request(request(action)) == entries(full.driver)[-1].id
     fourth = Unclaimed(TrialId("0004"), 1, INFO.name)

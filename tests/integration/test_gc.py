@@ -219,9 +219,7 @@ def test_deleting_on_a_copy_of_a_server_leaves_the_checkpoints_to_the_original(
         ({"run": "r1", "experiment": "other"}, False),
     ],
 )
-def test_a_server_is_the_same_if_its_id_and_its_process_or_its_address_are(
-    other: dict[str, str], *, is_same: bool
-) -> None:
+def test_a_server_is_the_same_if_its_id_and_its_process_or_its_address_are(other: dict[str, str], *, is_same: bool):
     mine = Tenant("b1", "x", "r1", "head:6379/0 10.0.0.1")
     found = Tenant(**{"broker": "b1", "experiment": "x", **other})
 
@@ -229,9 +227,7 @@ def test_a_server_is_the_same_if_its_id_and_its_process_or_its_address_are(
     assert Tenant.decode(found.encode()) == found
 
 
-def test_what_killed_processes_left_here_goes_and_what_living_ones_have_stays(
-    home: Path, server_binary: ServerBinary
-) -> None:
+def test_what_killed_processes_left_here_goes_and_what_living_ones_have_stays(home: Path, server_binary: ServerBinary):
     for name in ("killed", "runs"):
         Book(home / name).save()
     (home / "killed" / "redis" / "appendonlydir").mkdir(parents=True)

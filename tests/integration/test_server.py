@@ -274,9 +274,7 @@ def test_a_server_that_does_not_come_up_is_an_error_with_the_end_of_its_log(tmp_
     assert not (tmp_path / "folder" / "redis" / "server.conf").exists()
 
 
-def test_data_of_a_newer_server_is_not_silently_left_out(
-    server: EmbeddedServer, tmp_path: Path, binary: ServerBinary
-) -> None:
+def test_data_of_a_newer_server_is_not_silently_left_out(server: EmbeddedServer, tmp_path: Path, binary: ServerBinary):
     server.stop()
     if not (tmp_path / "redis" / "appendonlydir").exists():
         pytest.skip(f"{binary.path} writes its data the old way")

@@ -409,9 +409,7 @@ def test_a_folder_of_its_own_is_kept_by_the_rule(
     assert not list(machine.log_root.glob(".scratch/*/*"))
 
 
-def test_a_trial_that_has_closed_its_pipe_is_told_so_and_writes_nothing_elsewhere(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_a_trial_that_has_closed_its_pipe_is_told_so_and_writes_nothing_elsewhere(machine: Machine, tmp_path: Path):
     one = machine.start("closes_everything", {"file": str(tmp_path / "own")})
 
     ended = one.ended()

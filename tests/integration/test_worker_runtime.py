@@ -77,9 +77,7 @@ def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
         eventually(lambda name=name: ahead_s(name) > Timing().lease_s - 5)
 
 
-def test_a_worker_does_not_grow_with_the_experiments_that_come_by(
-    runtime: WorkerRuntime, redis_client: RedisClient
-) -> None:
+def test_a_worker_does_not_grow_with_the_experiments_that_come_by(runtime: WorkerRuntime, redis_client: RedisClient):
     created(redis_client, "e")
     for number in range(500):
         runtime.attempt("e", TRIAL, 1, "token", f"digest-{number}").close()

@@ -135,7 +135,7 @@ def test_an_abandoned_trial_counts_no_more_and_one_that_has_failed_does() -> Non
 
 
 def test_of_several_metrics_it_goes_by_the_one_that_the_strategy_names() -> None:
-    strategy = Threshold(["hits/s"], metric_threshold=5, min_curves=0, min_progression=1)
+    strategy = Threshold(metric_signatures=["hits/s"], metric_threshold=5, min_curves=0, min_progression=1)
     story = Story(strategy, metrics=["loss", "hits/s"], modes=["min", "max"])
     trial = story.begin()
 

@@ -176,9 +176,7 @@ def test_a_sampler_sees_each_trial_with_its_state_and_its_values(
 
 @pytest.mark.parametrize("last", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("status", [TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED])
-def test_a_trial_that_has_diverged_counts_as_worse_than_all_others(
-    story: Study, status: TrialStatus, last: float
-) -> None:
+def test_a_trial_that_has_diverged_counts_as_worse_than_all_others(story: Study, status: TrialStatus, last: float):
     x = story.end(story.report(story.begin(), 0.1, last), status).config["x"]
     story.end(story.report(story.begin(), 9.0), TrialStatus.EARLY_STOPPED)
 

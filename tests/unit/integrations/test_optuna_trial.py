@@ -127,9 +127,7 @@ def test_a_question_that_is_answered_again_after_a_kill_has_the_same_answer(tmp_
     assert study.best_params == {"x": first}
 
 
-def test_an_attempt_gets_the_parameters_of_the_one_before_also_those_it_had_not_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_attempt_gets_the_parameters_of_the_one_before_also_those_it_had_not_said(monkeypatch: pytest.MonkeyPatch):
     wire = Wire(monkeypatch)
     wire.run(fixed)
     seen: list[dict[str, Any]] = []

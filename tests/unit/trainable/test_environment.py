@@ -57,9 +57,7 @@ def test_the_hash_of_the_code_is_that_of_its_content_wherever_it_lies(tmp_path: 
         (["A B", "1X"], "can't be a variable"),
     ],
 )
-def test_a_variable_that_could_run_other_code_or_is_the_workers_is_refused_by_its_name(
-    names: list[str], why: str
-) -> None:
+def test_a_variable_that_could_run_other_code_or_is_the_workers_is_refused_by_its_name(names: list[str], why: str):
     for name in names:
         with pytest.raises(ConfigurationError, match=f"{name}.*{why}"):
             mqtune.Process(env={name: "x"})

@@ -165,9 +165,7 @@ def test_what_was_imported_of_mqtune_is_nobodys_code_also_below_a_code_root() ->
     assert not any(package in path.parents for path in loaded)
 
 
-def test_a_copy_that_is_not_what_it_is_called_is_not_taken_and_one_that_can_not_be_written_is_no_error(
-    tmp_path: Path,
-) -> None:
+def test_a_copy_that_is_not_what_it_is_called_is_not_taken_and_one_that_can_not_be_written_is_no_error(tmp_path: Path):
     file, kept = tmp_path / "x.py", tmp_path / "kept"
     file.write_text("X = 1\n")
     wanted = {str(file): fingerprint(b"X = 1\n")}

@@ -53,9 +53,7 @@ def run(project: Path, program: str) -> tuple[Path, str]:
         ("os.chdir('data'); open('../results.csv', 'w').close(); assert os.path.getsize('../results.csv') == 0", ""),
     ],
 )
-def test_an_existing_file_that_python_opens_for_writing_is_the_attempts_own(
-    project: Path, program: str, content: str
-) -> None:
+def test_an_existing_file_that_python_opens_for_writing_is_the_attempts_own(project: Path, program: str, content: str):
     folder, said = run(project, program)
 
     assert (folder / "results.csv").read_text() == content

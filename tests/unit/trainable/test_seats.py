@@ -90,9 +90,7 @@ def test_another_seat_reports_nothing_counts_its_reports_waits_for_no_decision_a
         (lambda: mqtune.ask({"what": 1}), "this is seat 1 of the trial, and only seat 0 may ask"),
     ],
 )
-def test_another_seat_may_not_ask_and_its_arguments_are_checked(
-    seat: Seat, call: Callable[[], object], error: str
-) -> None:
+def test_another_seat_may_not_ask_and_its_arguments_are_checked(seat: Seat, call: Callable[[], object], error: str):
     ending = seat().run(lambda _: call())
 
     assert ending.end is AttemptEnd.FAILED

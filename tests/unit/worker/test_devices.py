@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -105,9 +107,7 @@ def test_what_makes_no_sense_is_named_with_the_way_out(asked: str) -> None:
     ("gpus", "memory_mb"),
     [(("0", "1"), 25_757), (("GPU-cccc",), 85_520), (("MIG-GPU-aaaa-1/0/0",), 0), (("0", "3"), 0)],
 )
-def test_auto_asks_nvidia_smi_how_much_memory_the_gpus_have(
-    nvidia_smi: Path, gpus: tuple[str, ...], memory_mb: int
-) -> None:
+def test_auto_asks_nvidia_smi_how_much_memory_the_gpus_have(nvidia_smi: Path, gpus: tuple[str, ...], memory_mb: int):
     assert find_gpu_memory("auto", ()) == 0
     assert not nvidia_smi.with_name("called").exists(), "nobody is asked for the memory of no GPU"
     assert find_gpu_memory("auto", gpus) == memory_mb
@@ -199,3 +199,57 @@ def test_memory_that_is_declared_counts_whatever_the_driver_says(nvidia_smi: Pat
     assert find_gpu_memory(asked, ("7",)) == memory_mb
     with pytest.raises(ConfigurationError, match=r"--gpu-memory .* is for workers with GPUs; leave it out"):
         find_gpu_memory(asked, ())
+
+
+GB = 10**9
+CARDS = {
+    f"card{number}": {
+        "Unique ID": f"0x{number:016x}",
+        "GPU use (%)": "37",
+        "VRAM Total Memory (B)": str(64 * GB),
+        "VRAM Total Used Memory (B)": str(2 * GB),
+        "Average Graphics Package Power (W)": "95.0",
+    }
+    for number in range(2)
+} | {"system": {"Driver version": "6.7.0"}}
+Machine = Callable[[str], None]
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """Have a machine with AMD's GPUs, whose rocm-smi answers as a real one does. No machine with one was at hand."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+
+    def has(answer: str) -> None:
+        command = tmp_path / "rocm-smi"
+        command.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
+        command.chmod(0o755)
+
+    return has
+
+
+def test_a_slot_sees_its_gpu_by_amds_variable_and_by_nvidias(machine: Machine) -> None:
+    machine("WARNING: AMD GPU device(s) is/are in a low-power state.\n" + json.dumps(CARDS))
+
+    gpus = find_gpus("auto")
+    plan = plan_slots(gpus, gpu_memory_mb=find_gpu_memory("auto", gpus))
+
+    assert gpus == ("0", "1")
+    assert plan.device_bytes == 64 * GB
+    second = plan.environment(1)
+    assert second["HIP_VISIBLE_DEVICES"] == second["CUDA_VISIBLE_DEVICES"] == "1"
+    assert plan.varies == {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}
+
+
+def test_a_worker_keeps_to_the_gpus_that_it_is_shown_unless_they_are_renumbered(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(json.dumps(CARDS))
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
+    assert find_gpus("auto") == ("1",)
+
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "1")
+    with pytest.raises(ConfigurationError, match="ROCR_VISIBLE_DEVICES='1' renumbers GPUs; unset it"):
+        find_gpus("auto")

@@ -96,9 +96,7 @@ def test_a_pause_hides_no_failure_from_before_it_and_no_worse_end_makes_it_one(e
         ({"status": exited(1), "memory_ran_out": lambda: True}, FAILED, "Exited"),
     ],
 )
-def test_an_attempt_that_nobody_has_told_anything_ended_as_it_did(
-    evidence: dict[str, Any], end: AttemptEnd, kind: str
-) -> None:
+def test_an_attempt_that_nobody_has_told_anything_ended_as_it_did(evidence: dict[str, Any], end: AttemptEnd, kind: str):
     assert ending(**evidence)[:2] == (end, kind)
 
 

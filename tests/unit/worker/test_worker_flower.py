@@ -69,3 +69,10 @@ def test_each_end_has_its_state_and_its_time_unless_celery_tells_that(
     fields = dispatcher.sent[kind]
     assert ("runtime" in fields) == (end is not AttemptEnd.COMPLETED)
     assert 0 <= fields.get("runtime", 0.0) < DEADLINE_S
+
+
+def test_no_error_of_what_people_watch_disturbs_a_trial() -> None:
+    unheard, broken = Dispatcher("worker"), Mock(groups=set(), **{"send.side_effect": OSError("gone")})
+    for dispatcher in (None, unheard, broken):
+        Rows(lambda dispatcher=dispatcher: dispatcher).running(a_run())
+    assert (unheard.sent, broken.send.called) == ({}, True)
