@@ -157,7 +157,13 @@ def test_a_full_disk_is_an_error_and_the_place_can_be_discarded(project: Path, t
 
 def test_folders_that_cannot_be_read_are_one_link(project: Path, tmp_path: Path):
     scandir, closed = os.scandir, {str(project / "data"), str(project.parent)}
-    with patch.object(os, "scandir", lambda path: scandir("/nowhere" if path in closed else path)):
+
+    def refuse(path: str | int) -> object:
+        if path in closed:
+            raise PermissionError(path)
+        return scandir(path)
+
+    with patch.object(os, "scandir", refuse):
         attempt = Attempt(project, tmp_path)
 
     assert os.readlink(attempt.folder / "data") == str(project / "data")
