@@ -66,7 +66,8 @@ def test_a_data_frame_keeps_types_index_and_categories(tmp_path: Path) -> None:
     table = pd.DataFrame(columns, index=index)
     for frame in (table, pd.DataFrame({0: [1], 1: [2.0]}, index=[3])):
         pd.testing.assert_frame_equal(travelled(frame, tmp_path), frame, check_exact=True)
-    travelled(table, tmp_path).loc[("a", 1), "number"] = 7.0
+    found = travelled(table, tmp_path)
+    found.loc[("a", 1), "number"] = 7.0
     for series in (table["kind"], pd.Series([1, 2], name=None), pd.Series([1.0], index=["a"], name=5)):
         pd.testing.assert_series_equal(travelled(series, tmp_path), series)
 
