@@ -88,8 +88,10 @@ def test_a_worker_does_not_grow_with_the_experiments_that_come_by(runtime: Worke
     assert runtime.remembered <= REMEMBERED
     again = [runtime.attempt("e99", TRIAL, number, "token", "digest") for number in (1, 2)]
     assert again[0].definition is again[1].definition
-    assert again[0].journal is again[1].journal
-    for run in again:
+    other = runtime.attempt("e99", TRIAL, 3, "token", "another digest")
+    assert other.definition is not again[0].definition
+    assert again[0].journal is again[1].journal is other.journal
+    for run in (*again, other):
         run.close()
 
 
