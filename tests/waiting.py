@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 
 import psutil
 
 from mqtune.testing.waiting import DEADLINE_S, eventually
 
-__all__ = ["DEADLINE_S", "all_gone", "described", "eventually", "family_of", "is_gone", "lives"]
+__all__ = ["DEADLINE_S", "all_gone", "described", "ended_process", "eventually", "family_of", "is_gone", "lives"]
 
 
 def family_of(pid: int) -> list[psutil.Process]:
@@ -43,3 +45,10 @@ def is_gone(pid: int) -> bool:
         return not lives(psutil.Process(pid))
     except psutil.NoSuchProcess:
         return True
+
+
+def ended_process() -> int:
+    """The number of a process that has ended."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid

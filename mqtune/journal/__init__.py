@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from mqtune.journal.fleet import LOOK as LOOK, ControlChannel as ControlChannel, Fleet as Fleet
     from mqtune.journal.follow import Follower as Follower
     from mqtune.journal.identity import identify as identify
-    from mqtune.journal.local_queue import LocalQueue as LocalQueue, encode_task as encode_task
+    from mqtune.journal.local_queue import LocalQueue as LocalQueue
     from mqtune.journal.lock import take_lock as take_lock
     from mqtune.journal.logs import (
         CHUNK_BYTES as CHUNK_BYTES,
@@ -148,7 +148,7 @@ _NAMES = {
     "fleet": ("ControlChannel", "Fleet", "LOOK"),
     "follow": ("Follower",),
     "identity": ("identify",),
-    "local_queue": ("LocalQueue", "encode_task"),
+    "local_queue": ("LocalQueue",),
     "lock": ("take_lock",),
     "logs": ("CHUNK_BYTES", "LOGS", "LogChunk", "LogExchange", "LogQuestion", "LogStream", "made_mark", "output_path"),
     "memory": ("MemoryJournal",),

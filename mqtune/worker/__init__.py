@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from mqtune.worker.experiments import (
         REMEMBERED as REMEMBERED,
         ExperimentHere as ExperimentHere,
-        Experiments as Experiments,
     )
     from mqtune.worker.figures import WorkerFigures as WorkerFigures
     from mqtune.worker.flower import Rows as Rows
@@ -119,7 +118,7 @@ _NAMES = {
         "usable_cpus",
     ),
     "drivers": ("DriverSlots",),
-    "experiments": ("ExperimentHere", "Experiments", "REMEMBERED"),
+    "experiments": ("ExperimentHere", "REMEMBERED"),
     "figures": ("WorkerFigures",),
     "flower": ("Rows",),
     "gpu_probe": ("Gpu",),

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -81,15 +82,9 @@ class AnsweringDriver:
             pass
 
     def _answer(self, event: Requested, cursor: Cursor) -> None:
-        refuses = event.action == "fail"
-        answer = RequestAnswered(
-            id=event.id,
-            done=not refuses,
-            reason="trial 0001 has ended already" if refuses else "",
-            trial=event.trial or ("0003" if event.action == "add" else ""),
-            at=3.0,
-            cursor=cursor,
-        )
+        reason = "trial 0001 has ended already" if event.action == "fail" else ""
+        trial = event.trial or ("0003" if event.action == "add" else "")
+        answer = RequestAnswered(id=event.id, done=not reason, reason=reason, trial=trial, at=3.0, cursor=cursor)
         self.journal.record(answer.encode())
 
     def end(self) -> None:
@@ -105,10 +100,8 @@ class AnsweringDriver:
 @pytest.fixture
 def driver(redis_client: redis.Redis) -> Iterator[AnsweringDriver]:
     driver = AnsweringDriver(redis_client)
-    try:
-        yield driver
-    finally:
-        driver.end()
+    yield driver
+    driver.end()
 
 
 @pytest.fixture
@@ -126,45 +119,28 @@ VERBS: dict[str, tuple[Any, dict[str, object]]] = {
     "stop": (lambda trial: trial.stop("enough"), {"reason": "enough"}),
     "pause": (lambda trial: trial.pause(), {}),
     "resume": (lambda trial: trial.resume({"lr": 0.1}), {"config": {"lr": 0.1}}),
-    "restart": (
-        lambda trial: trial.restart(source="0002", checkpoint="best"),
-        {"source": "0002", "checkpoint": "best"},
-    ),
+    "restart": (lambda t: t.restart(source="0002", checkpoint="best"), {"source": "0002", "checkpoint": "best"}),
     "save": (lambda trial: trial.save(), {}),
     "complete": (lambda trial: trial.complete(), {}),
     "abandon": (lambda trial: trial.abandon("wrong data"), {"reason": "wrong data"}),
 }
 
 
-@pytest.mark.parametrize("action", VERBS)
-def test_a_trials_verb_is_a_request_and_returns_the_answer(
-    experiment: ExperimentHandle, driver: AnsweringDriver, action: str
-) -> None:
-    act, arguments = VERBS[action]
-
-    answer = act(experiment.trial("0001"))
-
-    (request,) = driver.seen
-    assert (request.action, request.trial, request.arguments) == (action, "0001", arguments)
-    assert answer == Answer(request.id, is_done=True, trial="0001")
-
-
-def test_what_is_asked_of_the_experiment_is_a_request(experiment: ExperimentHandle, driver: AnsweringDriver) -> None:
+def test_each_verb_is_a_request_and_returns_the_answer(experiment: ExperimentHandle, driver: AnsweringDriver) -> None:
+    answers = [act(experiment.trial("0001")) for act, _ in VERBS.values()]
     added = experiment.add({"lr": 0.1}, source="0001", checkpoint="best", tags=["mine"])
     experiment.set(max_trials=200)
     experiment.end(now=True)
 
     assert [(each.action, each.trial, each.arguments) for each in driver.seen] == [
+        *((action, "0001", arguments) for action, (_, arguments) in VERBS.items()),
         ("add", "", {"config": {"lr": 0.1}, "source": "0001", "checkpoint": "best", "tags": ["mine"]}),
         ("set", "", {"max_trials": 200}),
         ("end", "", {"now": True}),
     ]
+    requests = driver.seen[: len(answers)]
+    assert answers == [Answer(request.id, is_done=True, trial="0001") for request in requests]
     assert (added.is_done, added.trial) == (True, "0003")
-
-
-def test_what_the_driver_refuses_is_an_error_with_its_reason(experiment: ExperimentHandle) -> None:
-    with pytest.raises(RequestRefused, match=r"'steered': trial 0001 has ended already"):
-        experiment.trial("0001").fail()
 
 
 def test_what_can_not_be_sent_or_changes_nothing_is_refused_before_it_is_asked(
@@ -186,10 +162,9 @@ def test_a_request_that_is_repeated_has_the_same_answer_and_is_seen_once(
         assert experiment.trial("0001").pause(request_id="mine") == first
 
     assert len(driver.seen) == 1
-    with pytest.raises(RequestRefused):
-        experiment.trial("0001").fail(request_id="refused")
-    with pytest.raises(RequestRefused):
-        experiment.trial("0001").fail(request_id="refused")
+    for _ in range(2):
+        with pytest.raises(RequestRefused, match=r"'steered': trial 0001 has ended already"):
+            experiment.trial("0001").fail(request_id="refused")
     assert len(driver.seen) == 2
     driver.leave()
     assert experiment.trial("0001").pause(request_id="mine") == first
@@ -204,10 +179,8 @@ def test_an_answer_is_waited_for_up_to_a_deadline_and_comes_later(
     answer = experiment.trial("0001").pause(timeout_s=0.3, request_id="late")
 
     assert 0.25 < time.monotonic() - began < 5
-    assert (answer.is_done, answer.reason) == (
-        False,
-        "the driver of experiment 'steered' has not answered yet; it will carry the request out",
-    )
+    assert not answer.is_done
+    assert answer.reason == "the driver of experiment 'steered' has not answered yet; it will carry the request out"
     # Longer than a look takes.
     threading.Timer(0.5, driver.is_answering.set).start()
     assert experiment.trial("0001").pause(request_id="late").is_done
@@ -254,6 +227,8 @@ def test_experiments_and_trials_are_listed(
     AnsweringDriver(redis_client, "newer").end()
     with mqtune.Client(redis_server.url) as client:
         assert [each.name for each in client.experiments()] == ["newer", NAME]
+        with pytest.raises(ConfigurationError, match=r"no experiment 'steerd' on .*; there are 'newer', 'steered'"):
+            client.experiment("steerd")
 
     assert [trial.id for trial in experiment.trials()] == ["0001", "0002"]
     assert [trial.id for trial in experiment.trials(TrialStatus.STAGED)] == ["0001", "0002"]
@@ -263,14 +238,7 @@ def test_experiments_and_trials_are_listed(
     assert (state.name, state.metric, state.is_driven, state.outcome) == (NAME, "loss", True, "")
 
 
-def test_an_experiment_that_there_is_none_of_is_a_clear_error(
-    redis_server: EmbeddedServer, experiment: ExperimentHandle
-) -> None:
-    with (
-        mqtune.Client(redis_server.url) as client,
-        pytest.raises(ConfigurationError, match=r"no experiment 'steerd' on .*; there is 'steered'"),
-    ):
-        client.experiment("steerd")
+Spoil = Callable[[Any, ExperimentKeys], str]
 
 
 def _other_entry(client: Any, keys: ExperimentKeys) -> str:
@@ -308,10 +276,7 @@ def _created(client: Any, keys: ExperimentKeys, definition: dict[str, object]) -
 
 @pytest.mark.parametrize("spoil", [_other_entry, _other_journal, _other_meta, _no_definition, _odd_place])
 def test_an_experiment_with_something_that_is_none_of_mqtunes_is_named_and_hides_no_other(
-    redis_server: EmbeddedServer,
-    redis_client: Any,
-    driver: AnsweringDriver,
-    spoil: Callable[[Any, ExperimentKeys], str],
+    redis_server: EmbeddedServer, redis_client: Any, driver: AnsweringDriver, spoil: Spoil
 ) -> None:
     started = AttemptStarted(trial=TrialId("0001"), attempt=1, worker="w@h", host="h", devices=[], at=2.0)
     driver.journal.record(started.encode())
@@ -357,10 +322,7 @@ def test_an_experiment_of_which_a_key_is_of_another_type_can_be_deleted_once_tha
 def test_a_broker_that_goes_away_says_how_to_make_the_request_again(
     experiment: ExperimentHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def away(*_: object, **__: object) -> str:
-        raise BrokerUnavailable("Redis gave no answer for 5 s")
-
-    monkeypatch.setattr(RedisJournal, "request", away)
+    monkeypatch.setattr(RedisJournal, "request", Mock(side_effect=BrokerUnavailable("Redis gave no answer for 5 s")))
 
     with pytest.raises(BrokerUnavailable, match=r"make it again with request_id='mine', which carries it out once"):
         experiment.trial("0001").pause(request_id="mine")

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from typing import Final
 
 import pytest
 import redis
@@ -21,9 +20,6 @@ from mqtune.backends import EmbeddedServer
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, ConfigurationError, MqtuneError
 from mqtune.core.timing import Timing
 from mqtune.journal import celery_url, connect, open_client, redact
-
-TIMING: Final = Timing()
-COMMAND_TIMEOUT_S: Final = TIMING.command_timeout_s
 
 SECRET = "s3cr3t/with@odd#chars"
 QUOTED = "s3cr3t%2Fwith%40odd%23chars"
@@ -46,52 +42,26 @@ def password_of(server: EmbeddedServer) -> str:
     return server.url.split("@")[0].removeprefix("unix://:")
 
 
-class FakeRedis(socketserver.ThreadingTCPServer):
-    """Answers each RESP command with what *answers* has for its name, else with OK."""
-
-    daemon_threads = True
-    allow_reuse_address = True
-
-    def __init__(self, answers: dict[bytes, bytes]) -> None:
-        super().__init__(("127.0.0.1", 0), FakeSession)
-        self.answers = answers
-
-    @property
-    def url(self) -> str:
-        return f"redis://:{QUOTED}@127.0.0.1:{self.server_address[1]}/0"
-
-
-class FakeSession(socketserver.StreamRequestHandler):
-    server: FakeRedis
-
-    def handle(self) -> None:
-        while header := self.rfile.readline():
-            words = []
-            for _ in range(int(header[1:])):
-                length = int(self.rfile.readline()[1:])
-                words.append(self.rfile.read(length + 2)[:-2])
-            self.wfile.write(self.server.answers.get(words[0].upper(), b"+OK\r\n"))
-
-
 @contextlib.contextmanager
-def serving(server: socketserver.BaseServer) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-@contextlib.contextmanager
-def fake_redis(info: str = "redis_version:7.2.4\r\n", **answers: bytes) -> Iterator[str]:
+def fake_redis(info: str, **answers: bytes) -> Iterator[str]:
+    """A server that answers each RESP command with what *answers* has for its name, else with OK."""
     bulk = b"$%d\r\n%s\r\n" % (len(info), info.encode())
-    named = {name.encode(): answer for name, answer in answers.items()}
-    fake = FakeRedis({b"PING": b"+PONG\r\n", b"INFO": bulk, **named})
-    with serving(fake):
-        yield fake.url
+    known = {"PING": b"+PONG\r\n", "INFO": bulk, **answers}
+
+    class Session(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while header := self.rfile.readline():
+                words = []
+                for _ in range(int(header[1:])):
+                    length = int(self.rfile.readline()[1:])
+                    words.append(self.rfile.read(length + 2)[:-2])
+                self.wfile.write(known.get(words[0].decode().upper(), b"+OK\r\n"))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Session) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        yield f"redis://:{QUOTED}@127.0.0.1:{server.server_address[1]}/0"
+        server.shutdown()
 
 
 def refusal(url: str, *, timeout_s: float = 5.0) -> MqtuneError:
@@ -143,7 +113,6 @@ NO_HELLO = b"-ERR unknown command 'HELLO'\r\n"
         (NEW, {"AUTH": NO_PASSWORD}, BrokerRefused, "leave the password out"),
         (NEW, {"PING": LOADING}, BrokerUnavailable, "still loading"),
         ("redis_version:5.0.7\r\n", {"HELLO": NO_HELLO}, BrokerTooOld, "5.0.7"),
-        ("redis_version:6.0.16\r\n", {"HELLO": NO_HELLO}, BrokerTooOld, "6.0.16"),
         ("redis_version:2.8\r\n", {"HELLO": NO_HELLO}, BrokerTooOld, "6.2"),
         (f"{NEW}redis_mode:cluster\r\n", {}, BrokerUnavailable, "is in cluster mode"),
         (f"{NEW}server_mode:cluster\r\n", {}, BrokerUnavailable, "is in cluster mode"),
@@ -170,7 +139,6 @@ def test_a_server_that_can_not_be_used_says_why(
 )
 def test_a_place_where_nothing_listens_is_unavailable(url: str, shown: str) -> None:
     error = refusal(url)
-
     assert type(error) is BrokerUnavailable
     assert shown in str(error)
 
@@ -183,7 +151,7 @@ def test_a_peer_that_never_answers_is_unavailable_in_time() -> None:
     assert type(error) is BrokerUnavailable
     assert "within 0.2 s" in str(error)
     assert error.may_pass, "it may be a server that is frozen, for which a driver that begins waits"
-    assert time.monotonic() - started < COMMAND_TIMEOUT_S / 2
+    assert time.monotonic() - started < Timing().command_timeout_s / 2
 
 
 @pytest.mark.parametrize("version", ["6.2.0", "7.4.1", "9.1.2", "10.0.0", ""])
@@ -294,6 +262,4 @@ assert pack("SET", "a", 5, 0.5, b"x") == [b"*5\\r\\n$3\\r\\nSET\\r\\n$1\\r\\na\\
 
 
 def test_a_signal_whose_handler_raises_while_a_command_is_packed_crashes_no_process() -> None:
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60, check=False)
-
-    assert done.returncode == 0, done.stderr
+    subprocess.run([sys.executable, "-c", INTERRUPTED], timeout=60, check=True)

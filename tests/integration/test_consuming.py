@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from altered_worker import altered_worker, let_go, tuner_of
 from restartable import RestartableRedis
 from waiting import eventually
@@ -35,37 +33,19 @@ worker_app.TrialChannel._brpop_start = ask_if_not_stuck
 SLOTS = ("--gpus", "0", "--slots", "2", "--cpus", "2")
 
 
-@pytest.fixture
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestartableRedis]:
-    with RestartableRedis(tmp_path_factory.mktemp("s")) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: RestartableRedis) -> Any:
-    return server.client
-
-
-@pytest.fixture
-def tuner(server: RestartableRedis, client: Any) -> Iterator[mqtune.Tuner]:
-    with tuner_of(server.url, "stuck", mqtune.Resources(cpus=1)) as tuner:
-        yield tuner
-
-
-def wait_until_stuck(client: Any, file: Path) -> None:
-    """Have the worker's consumer stop; it has no question under way afterwards that a trial could be the answer to."""
-    file.touch()
-    eventually(lambda: client.info("clients")["blocked_clients"] == 0, 30)
-
-
-def test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on(
-    server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
-) -> None:
+def test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on(tmp_path: Path) -> None:
     stuck = tmp_path / "no-more"
-    with altered_worker(server.url, tmp_path, STUCK_UNTIL_RECONNECTED.format(stuck=str(stuck)), *SLOTS) as worker:
+    alteration = STUCK_UNTIL_RECONNECTED.format(stuck=str(stuck))
+    with (
+        RestartableRedis(tmp_path / "server") as server,
+        tuner_of(server.url, "stuck", mqtune.Resources(cpus=1)) as tuner,
+        altered_worker(server.url, tmp_path, alteration, *SLOTS) as worker,
+    ):
         first = tuner.add({"number": 1})
         drive(tuner, lambda: first.attempt.reports)
-        wait_until_stuck(client, stuck)
+        stuck.touch()
+        # Afterwards it has no question under way that a trial could be the answer to.
+        eventually(lambda: server.client.info("clients")["blocked_clients"] == 0, 30)
         let_go(tmp_path, 2)
 
         second = tuner.add({"number": 2})

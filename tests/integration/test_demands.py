@@ -58,9 +58,8 @@ def all_of(demands: Demands) -> Table | None:
     return found and Table(sorted(found.demands, key=lambda each: each.experiment), *found[1:])
 
 
-def who_divides(client: Any) -> bytes:
-    number: bytes = client.hget(SHARES, "number")
-    return number
+def demand_of(**fields: Any) -> bytes:
+    return b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, **fields})
 
 
 def test_each_demand_holds_until_its_experiment_leaves_or_says_nothing_more(redis_client: RedisClient):
@@ -88,19 +87,14 @@ def test_each_demand_holds_until_its_experiment_leaves_or_says_nothing_more(redi
         b"99999999999999 \xc1",
         b"99999999999999  " + b"[" * 100_000,
         b"99999999999999  " + as_json([1, 2]),
-        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": "many"}),
-        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 0}),
-        b"99999999999999  " + as_json({"experiment": "y", "queues": [QUEUE], "wanted": 1}),
-        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 10**400}),
-        b"99999999999999  " + as_json({"experiment": "x", "queues": 7, "wanted": 1}),
-        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": -1}),
-        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "running": 10**400}),
-        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "used": 10**400}),
-        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": "1"}),
-        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "weight": 1e-320}),
-        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "waiting_s": "9"}),
-        b"99999999999999  " + as_json({"experiment": "x", "queues": [QUEUE], "wanted": 1, "journal_mb": 0}),
-        b"9" * 5_000 + b"  " + as_json({"experiment": "y", "queues": [QUEUE], "wanted": 1}),
+        demand_of(experiment="y"),
+        demand_of(queues=7),
+        *(demand_of(wanted=wanted) for wanted in ("many", 10**400, -1)),
+        *(demand_of(weight=weight) for weight in (0, "1", 1e-320)),
+        *(demand_of(**{name: 10**400}) for name in ("running", "used")),
+        demand_of(waiting_s="9"),
+        demand_of(journal_mb=0),
+        b"9" * 5_000 + demand_of(experiment="y")[14:],
     ],
 )
 def test_what_is_no_demand_is_left_out(redis_client: redis.Redis, found: bytes):
@@ -112,18 +106,18 @@ def test_what_is_no_demand_is_left_out(redis_client: redis.Redis, found: bytes):
 
 
 @pytest.mark.usefixtures("four_slots")
-def test_who_comes_new_divides_and_the_others_hear_their_share_from_it(redis_client: redis.Redis):
+def test_who_comes_new_divides_and_the_others_hear_their_share_from_it(redis_client: Any):
     first, second = Driver(redis_client, "a"), Driver(redis_client, "b")
     assert first.look() == Share()
-    one = who_divides(redis_client)
+    one = redis_client.hget(SHARES, "number")
     assert first.look(running=4) == Share()
-    assert who_divides(redis_client) == one
+    assert redis_client.hget(SHARES, "number") == one
 
     assert second.look() == Share(limit=2, at_most=2, rivals=1)
-    two = who_divides(redis_client)
+    two = redis_client.hget(SHARES, "number")
     assert int(two) > int(one)
     assert first.look(running=4) == Share(limit=2, at_most=2, rivals=1, wanted=[QUEUE])
-    assert who_divides(redis_client) == two, "it has a share, and so does not divide any more"
+    assert redis_client.hget(SHARES, "number") == two, "it has a share, and so does not divide any more"
     # What it says is heard when the other one divides next.
     assert first.look(wanted=1, running=1).limit == 2
     assert second.look(running=2).limit == 3

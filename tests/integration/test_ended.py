@@ -31,8 +31,7 @@ class Broker:
     """A server, and the experiments on it."""
 
     def __init__(self, url: str, home: Path, elsewhere: Path) -> None:
-        self.url = url
-        self.home, self._elsewhere = home, elsewhere
+        self.url, self.home, self._elsewhere = url, home, elsewhere
         self.client: Any = connect(url)
 
     def finished(self, name: str, *, days: int, store: Path | None = None) -> Path:

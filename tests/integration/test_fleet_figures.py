@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,15 +26,13 @@ from mqtune.core.shares import Demand, lists_of
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.core.version import __version__
-from mqtune.journal import Claim, Demands, DriverState, Fleet, Quotas, RedisJournal, UsageBoard, connect
+from mqtune.journal import Claim, Demands, DriverState, Fleet, Quotas, RedisJournal, connect
+from mqtune.services.usage.board import UsageBoard
 
 pytest.importorskip("prometheus_client")
 from mqtune.cli import fleet_figures
 from mqtune.cli.fleet_figures import METRICS, FleetReader
 from mqtune.core.timing import Timing
-
-TIMING: Final = Timing()
-LOCK_S: Final = TIMING.lock_s
 
 QUEUE: Final = f"mqtune-{QUEUE_VERSION}.gpu1.cpu4"
 TEAM: Final = "team-a-*"
@@ -45,7 +43,7 @@ class Driven:
 
     def __init__(self, client: redis.Redis, name: str, user: str = "ada", account: str = "a-driver") -> None:
         self.journal = RedisJournal(client, name, patience_s=5)
-        self.journal.lock("driver", "a driver", LOCK_S)
+        self.journal.lock("driver", "a driver", Timing().lock_s)
         self._read_to = ""
         created = ExperimentCreated(name=name, definition={}, at=1.0, account=account, user=user, host="lap")
         self.journal.record(created.encode(), definition=b"definition")
@@ -53,7 +51,7 @@ class Driven:
 
     def keep_lock(self, read_to: str | None = None) -> None:
         self._read_to = self._read_to if read_to is None else read_to
-        self.journal.heartbeat("driver", LOCK_S, DriverState(read_to=self._read_to))
+        self.journal.heartbeat("driver", Timing().lock_s, DriverState(read_to=self._read_to))
 
     def stage(self) -> Claim:
         self._count += 1
@@ -84,16 +82,13 @@ def accounts(redis_server: EmbeddedServer, redis_client: redis.Redis) -> Iterato
         yield accounts
 
 
-Reader = Callable[..., FleetReader]
-
-
 @pytest.fixture
-def reader(accounts: Accounts) -> Reader:
-    return lambda **options: FleetReader(accounts.make("monitor", **options))
+def reader(accounts: Accounts) -> FleetReader:
+    return FleetReader(accounts.make("monitor"))
 
 
 def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
-    redis_client: redis.Redis, reader: Reader, accounts: Accounts
+    redis_client: redis.Redis, reader: FleetReader, accounts: Accounts
 ) -> None:
     Quotas(redis_client, patience_s=5).set("dig*", 3)
     digits, gone = Driven(redis_client, "digits"), Driven(redis_client, "gone", "eve", "")
@@ -105,24 +100,18 @@ def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     gone.keep_lock(read_to=entry)
     gone.journal.unlock("driver")
     busy = {busy_as("digits"): 1}
-    Fleet(redis_client, patience_s=5).join(
-        worker("w@h", queue=QUEUE, slots=4, busy=busy, impairments=[impairment(device="3", since=time.time() - 90)]),
-        LONG_S,
-    )
+    impaired = [impairment(device="3", since=time.time() - 90)]
+    Fleet(redis_client, patience_s=5).join(worker(queue=QUEUE, slots=4, busy=busy, impairments=impaired), LONG_S)
     for name in lists_of(QUEUE)[:2]:
         redis_client.lpush(name, "{}")
-    demand = Demand(
-        experiment=busy_as("digits"), queues=[QUEUE], wanted=3, running=1, priority="low", weight=2.0, waiting_s=90.0
-    )
+    asked = {"priority": "low", "weight": 2.0, "waiting_s": 90.0}
+    demand = Demand(experiment=busy_as("digits"), queues=[QUEUE], wanted=3, running=1, **asked)
     Demands(redis_client, patience_s=5).exchange("digits", demand)
-    read = reader()
     accounts.refused()
 
-    seen = eventually(
-        lambda: (found := looked(read))["experiment_waiting_oldest_seconds digits ada a-driver"] and found
-    )
-
     mine = "digits ada a-driver"
+    seen = eventually(lambda: (found := looked(reader))[f"experiment_waiting_oldest_seconds {mine}"] and found)
+
     assert seen["redis_up"] == 1
     assert seen["redis_memory_bytes"] > 1e5
     assert seen["redis_memory_limit_bytes"] == 0
@@ -142,27 +131,22 @@ def test_a_monitor_sees_what_waits_who_has_the_slots_and_which_drivers_live(
     assert accounts.refused() == []
 
 
-def test_a_driver_that_does_not_read_on_is_behind(redis_client: redis.Redis, reader: Reader) -> None:
-    name, digits, read = (
-        "experiment_driver_behind_seconds digits ada a-driver",
-        Driven(redis_client, "digits"),
-        reader(),
-    )
-    assert name not in looked(read), "as it has not said yet what it has read"
-    entry = digits.journal.read(START.entry, count=1)[0].id
-    digits.keep_lock(read_to=entry)
-    assert looked(read)[name] == 0
-
-    digits.stage()
+def test_a_driver_that_does_not_read_on_is_behind(redis_client: redis.Redis, reader: FleetReader) -> None:
+    name, digits = "experiment_driver_behind_seconds digits ada a-driver", Driven(redis_client, "digits")
+    assert name not in looked(reader), "as it has not said yet what it has read"
 
     def lag() -> float:
         digits.keep_lock()
-        return looked(read)[name]
+        return looked(reader)[name]
 
+    entry = digits.journal.read(START.entry, count=1)[0].id
+    digits.keep_lock(read_to=entry)
+    assert lag() == 0
+    digits.stage()
     assert eventually(lambda: lag() > 0.05)
     newest = digits.journal.read(entry, count=10)[-1].id
     digits.keep_lock(read_to=newest)
-    assert looked(read)[name] == 0
+    assert lag() == 0
 
 
 def test_workers_write_what_trials_use_and_whoever_may_look_reads_it_and_no_other_team(accounts: Accounts) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,23 +61,16 @@ def writer(redis_client: redis.Redis) -> Writer:
 
 
 @pytest.fixture
-def timing() -> Timing:
-    return Timing()
-
-
-@pytest.fixture
-def follower(redis_server: EmbeddedServer, writer: Writer, timing: Timing) -> Iterator[Follower]:
+def follower(request: pytest.FixtureRequest, redis_server: EmbeddedServer, writer: Writer) -> Iterator[Follower]:
+    timing = getattr(request, "param", Timing())
     with contextlib.closing(Follower(redis_server.url, NAME, timing=timing)) as following:
         yield following
 
 
-def read_until(follower: Follower, id_: str, deadline_s: float = 20.0) -> list[str]:
-    """Return the ids of what the follower reads up to this one."""
+def read_of(follower: Follower, count: int) -> list[str]:
+    """Return the ids of so many entries, as the follower reads them."""
     found: list[str] = []
-    deadline = time.monotonic() + deadline_s
-    while id_ not in found[-1000:]:
-        assert time.monotonic() < deadline, f"read {len(found)} entries, and not {id_}"
-        found += [entry.id for entry in follower.read(0.5)]
+    eventually(lambda: found.extend(entry.id for entry in follower.read(0.2)) or len(found) >= count, 20)
     return found
 
 
@@ -111,17 +103,14 @@ def lost(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return lost
 
 
-@pytest.mark.parametrize("timing", [Timing(follow_silence_s=0.1)])
+@pytest.mark.parametrize("follower", [Timing(follow_silence_s=0.1)], indirect=True)
 def test_what_messages_lose_is_read_from_the_journal(follower: Follower, writer: Writer, lost: list[Any]):
     listening(follower, writer)
     before = len(writer.ids)
     thread = threading.Thread(target=writer.stage, args=(300,))
 
     thread.start()
-    found: list[str] = []
-    deadline = time.monotonic() + 20
-    while (thread.is_alive() or len(found) < 300) and time.monotonic() < deadline:
-        found += [entry.id for entry in follower.read(0.2)]
+    found = read_of(follower, 300)
     thread.join()
 
     assert lost
@@ -137,7 +126,7 @@ def test_a_follower_that_is_too_slow_is_cut_off_and_catches_up(follower: Followe
         writer.stage(300, padding="x" * 50_000)
         assert writer.client.pubsub_numsub(KEYS.metrics) == [(KEYS.metrics.encode(), 0)]
 
-        assert read_until(follower, writer.ids[-1]) == writer.ids[before:]
+        assert read_of(follower, 300) == writer.ids[before:]
     finally:
         writer.client.config_set("client-output-buffer-limit", limit)
 

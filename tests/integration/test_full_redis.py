@@ -6,6 +6,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from contract.journals.gangs import ANY, seat_claims, take
@@ -76,11 +77,14 @@ class Filled:
         self.worker.put_checkpoint(self.claims[0], HELD, b"data")
         self.fill()
 
+    def claim(self) -> object:
+        return self.worker.claim(Claim(TrialId("0004"), 1, "t"), INFO.name, LONG_S, started(self.claims[0]))
+
     def claim_under_a_quota(self) -> object:
         self.make_room()
         Quotas(self.client, patience_s=PATIENCE_S).set("x*", 9)
         self.fill()
-        return self.worker.claim(Claim(TrialId("0004"), 1, "t"), INFO.name, LONG_S, started(self.claims[0]))
+        return self.claim()
 
     def fill(self) -> None:
         self.client.config_set("maxmemory", 1)
@@ -125,16 +129,10 @@ def test_a_driver_keeps_its_lock_and_steers_on_a_full_server(full: Filled) -> No
     assert driver.lose(THREE, 1, "gone", ended(THREE))
     assert driver.close_trial(THREE, 1, trial_closed(THREE))
     demand = Demand(experiment="token", queues=("q",), wanted=1)
-    demands = Demands(full.client, patience_s=PATIENCE_S)
-    assert demands.exchange("experiment", demand) == Share()
-    table = demands.table()
-    assert table is not None
-    assert [each.experiment for each in table.demands] == ["token"]
+    assert Demands(full.client, patience_s=PATIENCE_S).exchange("experiment", demand) == Share()
 
 
-def test_who_asks_for_an_end_is_heard_and_a_worker_keeps_its_attempts_and_ends_them_on_a_full_server(
-    full: Filled,
-) -> None:
+def test_who_asks_for_an_end_is_heard_and_a_worker_keeps_its_attempts_and_ends_them_on_a_full_server(full: Filled):
     for action in ("stop", "end", "set"):
         assert full.worker.request(request(action)) == entries(full.driver)[-1].id
     fourth = Unclaimed(TrialId("0004"), 1, INFO.name)
@@ -186,8 +184,8 @@ def test_an_experiment_is_deleted_from_a_full_server_and_what_its_trials_still_s
 
 GROWING: dict[str, Callable[[Filled], object]] = {
     "report": lambda full: full.worker.report([segment(full.claims[0], 1)]),
-    "claim": lambda full: full.worker.claim(Claim(TrialId("0004"), 1, "t"), INFO.name, LONG_S, started(full.claims[0])),
-    "claim under a quota": lambda full: full.claim_under_a_quota(),
+    "claim": Filled.claim,
+    "claim under a quota": Filled.claim_under_a_quota,
     "checkpoint": lambda full: full.worker.put_checkpoint(full.claims[1], HELD, b"data"),
     "saved": lambda full: full.worker.saved(full.claims[1], {CheckpointId("p-0002-1-1.t"): b"an event"}),
     "added trial": lambda full: full.worker.request(request("add")),
@@ -209,7 +207,7 @@ def test_a_claim_waits_for_room_as_long_as_its_worker_is_patient_and_says_so_onc
 ) -> None:
     full.worker.patience_s = math.inf
     answers: list[object] = []
-    caller = threading.Thread(target=lambda: answers.append(GROWING["claim"](full)), daemon=True)
+    caller = threading.Thread(target=lambda: answers.append(full.claim()), daemon=True)
 
     caller.start()
     caller.join(4 * PATIENCE_S)
@@ -223,16 +221,10 @@ def test_a_claim_waits_for_room_as_long_as_its_worker_is_patient_and_says_so_onc
 
 
 def test_the_room_that_is_left_is_known(full: Filled) -> None:
-    room = full.driver.room()
+    def room(limit: float) -> Any:
+        full.client.config_set("maxmemory", int(limit))
+        return full.driver.room()
 
-    assert room is not None
-    assert room.is_full
-    assert "Redis is full" in room.shortage
-    full.client.config_set("maxmemory", 10**10)
-    room = full.driver.room()
-    assert room is not None
-    assert (room.is_full, room.shortage) == (False, "")
-    full.client.config_set("maxmemory", int(room.used * 1.15))
-    room = full.driver.room()
-    assert room is not None
-    assert "nearly full" in room.shortage
+    assert (room(1).is_full, "Redis is full" in room(1).shortage) == (True, True)
+    assert (room(1e10).is_full, room(1e10).shortage) == (False, "")
+    assert "nearly full" in room(1.15 * room(1e10).used).shortage

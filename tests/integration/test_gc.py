@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from accounts import Accounts
 from book import Book
 from click.testing import CliRunner
+from waiting import ended_process
 
 from mqtune.backends import EmbeddedServer, ServerBinary
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
@@ -29,9 +27,6 @@ from mqtune.core.trial import checkpoint_id
 from mqtune.driver import claim, garbage_on, give_to_archive
 from mqtune.journal import RedisJournal, connect
 
-TIMING: Final = Timing()
-LOCK_S: Final = TIMING.lock_s
-
 QUEUE = "mqtune-0-2-cpu1"
 
 
@@ -43,11 +38,13 @@ def run(*arguments: str, code: int = 0) -> str:
     return done.output
 
 
-def begin(client: Any, name: str) -> RedisJournal:
-    """Have a driver that has not written anything yet."""
+def begin(client: Any, name: str, definition: bytes | None = None) -> None:
+    """Have a driver that has written nothing yet; or one that has written a definition, and has ended."""
     journal = RedisJournal(client, name, patience_s=5)
-    journal.lock(f"{name}'s", "somebody elsewhere", LOCK_S)
-    return journal
+    journal.lock(f"{name}'s", "somebody elsewhere", Timing().lock_s)
+    if definition is not None:
+        journal.record(b"event", definition=definition)
+        journal.unlock(f"{name}'s")
 
 
 def message(task_id: str, task: str = TASK_NAME) -> str:
@@ -63,15 +60,12 @@ def home(mqtune_home: Path) -> Path:
 def _left(redis_client: Any, redis_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server with what interrupted deletions leave, beside what looks like it and is somebody's."""
     monkeypatch.setenv("MQTUNE_BROKER", redis_server.url)
-    begin(redis_client, "cut").unlock("cut's")
+    begin(redis_client, "cut")
+    RedisJournal(redis_client, "cut").unlock("cut's")
     begin(redis_client, "begins")
-    written = begin(redis_client, "written")
-    written.record(b"event", definition=b"definition")
-    written.unlock("written's")
+    begin(redis_client, "written", b"definition")
     # A server that evicts keys may have lost its name alone.
-    unlisted = begin(redis_client, "unlisted")
-    unlisted.record(b"event", definition=b"definition")
-    unlisted.unlock("unlisted's")
+    begin(redis_client, "unlisted", b"definition")
     redis_client.zrem(EXPERIMENTS, "unlisted")
     for name in ("gone", "written", "begins", "unlisted", "comes-back"):
         redis_client.hset(ExperimentKeys(name).trial("0001"), "attempt", "1")
@@ -103,12 +97,8 @@ def test_what_belongs_to_nothing_goes_and_all_else_stays(redis_client: Any) -> N
     assert "would delete  gone: 2 keys, 5." in planned
     assert done.endswith("4 of 4 deleted\n")
     assert before - names_and_keys(redis_client) == {"cut", cut.driver, cut.meta, gone.trial("0001"), gone.checkpoints}
-    assert [json.loads(each)["headers"]["id"] for each in redis_client.lrange(QUEUE, 0, -1)[:-1]] == [
-        "written/0001/1",
-        "begins/0001/1",
-        "unlisted/0001/1",
-        "gone/0001/1",
-    ]
+    queued = [json.loads(each)["headers"]["id"] for each in redis_client.lrange(QUEUE, 0, -1)[:-1]]
+    assert queued == [f"{name}/0001/1" for name in ("written", "begins", "unlisted", "gone")]
     assert run("--yes") == "there is nothing to delete\n"
 
 
@@ -138,10 +128,8 @@ def test_an_account_deletes_what_it_may_and_is_told_what_it_can_not_see(
         assert names_and_keys(redis_client) == before
         done = run("--yes", "--broker", driver)
 
-    assert (
-        "not looked at: keys, and messages in queues without a worker: this account may not look at them; one of mqtune acl driver --gc may"
-        in done
-    )
+    assert "not looked at: keys, and messages in queues without a worker: this account may not look at them; " in done
+    assert "one of mqtune acl driver --gc may" in done
     assert "cut" not in names_and_keys(redis_client)
     assert ExperimentKeys("gone").trial("0001") in names_and_keys(redis_client)
 
@@ -167,9 +155,7 @@ def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
     mine = gone.tenants()[0]
     saved("of-both", Tenant("another", "of-both"), Tenant(mine.broker, "of-both", *mine[2:]))
     saved("of-another", Tenant("another", "of-another"))
-    begun = begin(redis_client, "known")
-    begun.record(b"event", definition=b"definition")
-    begun.unlock("known's")
+    begin(redis_client, "known", b"definition")
     give_to_archive(archived, Tenant(mine.broker, "archived", *mine[2:]))
     Book(home / "is-here").save()
     saved("is-here")
@@ -196,48 +182,26 @@ def test_checkpoints_of_what_the_broker_has_no_more_go_and_all_others_stay(
     assert "not looked at: " in run(*taken[:3], str(tmp_path / "absent"), "--yes")
 
 
-def begin_with_store(client: Any, name: str, place: Path) -> CheckpointStore:
-    """Have an experiment of a server that has ended, with a checkpoint in its store."""
-    store = open_store(experiment_url(place, name))
-    store.create()
-    claim(store, client, name, patience_s=5)
-    journal = begin(client, name)
-    journal.record(b"event", definition=encode_value({"store": store.url}))
-    journal.unlock(f"{name}'s")
-    folder = store.staging()
-    (folder / "model").write_text("weights")
-    store.save(checkpoint_id("0001", 1, 1, in_memory=False), folder, {})
-    return store
-
-
-@pytest.fixture
-def copied(
-    redis_client: Any, tmp_path: Path, server_binary: ServerBinary
-) -> Iterator[Callable[[], tuple[EmbeddedServer, Any]]]:
-    """Starts another server with all that the first one has, as a copy of its file would have it."""
-    with contextlib.ExitStack() as stack:
-
-        def copy() -> tuple[EmbeddedServer, Any]:
-            server = stack.enter_context(EmbeddedServer.start(tmp_path / "copy", binary=server_binary))
-            client: Any = stack.enter_context(contextlib.closing(connect(server.url)))
-            for key in redis_client.scan_iter("*"):
-                client.restore(key, 0, redis_client.dump(key))
-            return server, client
-
-        yield copy
-
-
 def test_deleting_on_a_copy_of_a_server_leaves_the_checkpoints_to_the_original(
-    redis_client: Any, redis_server: EmbeddedServer, tmp_path: Path, copied: Callable[[], tuple[EmbeddedServer, Any]]
+    redis_client: Any, redis_server: EmbeddedServer, tmp_path: Path, server_binary: ServerBinary
 ) -> None:
-    store = begin_with_store(redis_client, "moved", tmp_path / "shared")
-    copy, client = copied()
+    store = open_store(experiment_url(tmp_path / "shared", "moved"))
+    store.create()
+    claim(store, redis_client, "moved", patience_s=5)
+    begin(redis_client, "moved", encode_value({"store": store.url}))
+    (folder := store.staging()).joinpath("model").write_text("weights")
+    store.save(checkpoint_id("0001", 1, 1, in_memory=False), folder, {})
 
-    done = CliRunner().invoke(group, ["delete", "moved", "--yes", "--broker", copy.url])
+    # As a copy of the server's file would have it.
+    copy = EmbeddedServer.start(tmp_path / "copy", binary=server_binary)
+    with copy, contextlib.closing[Any](connect(copy.url)) as client:
+        for key in redis_client.scan_iter("*"):
+            client.restore(key, 0, redis_client.dump(key))
+        done = CliRunner().invoke(group, ["delete", "moved", "--yes", "--broker", copy.url])
+        assert names_and_keys(client) == set()
 
     assert done.exit_code == 0, (done.output, done.exception)
     assert f"the checkpoints in {store.url.partition('#')[0]} stay: " in done.output
-    assert names_and_keys(client) == set()
     assert len(store.ids()) == 1
     assert CliRunner().invoke(group, ["delete", "moved", "--yes", "--broker", redis_server.url]).exit_code == 0
     assert not Path(store.describe()).exists()
@@ -255,9 +219,7 @@ def test_deleting_on_a_copy_of_a_server_leaves_the_checkpoints_to_the_original(
         ({"run": "r1", "experiment": "other"}, False),
     ],
 )
-def test_a_server_is_the_same_if_its_id_and_its_process_or_its_address_are(
-    other: dict[str, str], *, is_same: bool
-) -> None:
+def test_a_server_is_the_same_if_its_id_and_its_process_or_its_address_are(other: dict[str, str], *, is_same: bool):
     mine = Tenant("b1", "x", "r1", "head:6379/0 10.0.0.1")
     found = Tenant(**{"broker": "b1", "experiment": "x", **other})
 
@@ -265,18 +227,14 @@ def test_a_server_is_the_same_if_its_id_and_its_process_or_its_address_are(
     assert Tenant.decode(found.encode()) == found
 
 
-def test_what_killed_processes_left_here_goes_and_what_living_ones_have_stays(
-    home: Path, server_binary: ServerBinary
-) -> None:
+def test_what_killed_processes_left_here_goes_and_what_living_ones_have_stays(home: Path, server_binary: ServerBinary):
     for name in ("killed", "runs"):
         Book(home / name).save()
     (home / "killed" / "redis" / "appendonlydir").mkdir(parents=True)
     for name in ("lock", "url", "server.conf", "server.log"):
         (home / "killed" / "redis" / name).write_text("x")
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
     place, began = process_mark().split(".")
-    gone = home / ".scratch" / f"here.{process.pid}.{place}.{began}"
+    gone = home / ".scratch" / f"here.{ended_process()}.{place}.{began}"
     lives = home / ".scratch" / f"here.{os.getppid()}.{place}.{started_at(os.getppid())}"
     for worker in (gone, lives):
         (worker / "attempt").mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -10,12 +11,12 @@ from typing import Any, Final
 
 import psutil
 import pytest
-from attempts import gone, import_key, start_message
-from test_zygotes import frames
+from attempts import gone
+from test_zygotes import Trials, frames
 from waiting import eventually, is_gone, lives
 
 from mqtune.core.timing import Timing
-from mqtune.trainable import FRAME_REPORT, TrainableSpec
+from mqtune.trainable import FRAME_REPORT
 from mqtune.worker import Importer, LateImports, ZygoteDied, ZygoteHandle, ZygoteSilent
 
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
@@ -41,45 +42,30 @@ LOOKS: Final = {
 SLOW: Final = "import time\nwhile time.process_time() < 1: pass\n"
 
 
-class Slots:
+class Slots(Trials):
     """An importer, and a slot for each device: a zygote, and the trial that it runs."""
 
-    def __init__(self, folder: Path, code: str, timing: Timing) -> None:
-        self.folder = folder
-        (folder / "job_code.py").write_text(f"{code}\n{CODE}")
-        key = import_key(TrainableSpec("says", module="job_code"), folder)
-        self.importer = Importer(key, {DEVICES: "0"}, folder / "log", varies=[DEVICES], timing=timing)
+    def __init__(self, folder: Path, code: str = "", timing: Timing = Timing()) -> None:
+        super().__init__(folder, "says", f"{code}\n{CODE}", {DEVICES: "0"}, varies=[DEVICES], timing=timing)
         self.importer.get_ready(LateImports(folder))
 
     def fork(self, device: str) -> ZygoteHandle:
-        return self.importer.fork({DEVICES: device}, self.folder / f"log-{device}")
+        self.zygote = self.importer.fork({DEVICES: device}, self.folder / f"log-{device}")
+        return self.zygote
 
-    def start(self, zygote: ZygoteHandle, **config: Any) -> dict[str, Any]:
-        """Start a trial, and return its report."""
-        read, write = os.pipe()
-        control, told = os.pipe()
-        out = str(self.folder / "out")
-        zygote.send_start(start_message(config=config, stdout=out, stderr=out), [write, control])
-        for fd in (write, control, told):
-            os.close(fd)
-        sent = frames(read)
-        kind, (_, report) = next(sent)
+    def says(self, **config: Any) -> dict[str, Any]:
+        """Start a trial in the last slot, and return its report."""
+        pid, pipe = self.start(config)
+        kind, (_, report) = next(frames(pipe))
         assert kind == FRAME_REPORT
-        return {"pid": zygote.wait_started(), **report}
+        return {"pid": pid, **report}
 
 
 @pytest.fixture
 def slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Slots]]:
-    made: list[Slots] = []
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site-packages"))
-
-    def make(code: str = "", timing: Timing = Timing()) -> Slots:
-        made.append(Slots(tmp_path, code, timing))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.importer.close()
+    with contextlib.ExitStack() as made:
+        yield lambda *of: made.enter_context(contextlib.closing(Slots(tmp_path, *of)))
 
 
 def install(folder: Path, name: str, code: str) -> None:
@@ -102,7 +88,7 @@ def test_slots_share_installed_packages_and_each_trial_executes_a_quick_program_
     reports = []
     for device in ("0", "1"):
         zygote = two.fork(device)
-        reports.append(two.start(zygote))
+        reports.append(two.says())
         assert gone(zygote).status == 0
         assert reports[-1]["parent"] == zygote.pid
 
@@ -117,7 +103,7 @@ def test_a_slow_program_that_leaves_no_trace_is_executed_once_for_all_slots(slot
     reports = []
     for device in ("0", "1"):
         zygote = two.fork(device)
-        reports.append(two.start(zygote))
+        reports.append(two.says())
         assert gone(zygote).status == 0
 
     assert [report["devices"] for report in reports] == ["0", "1"]
@@ -165,7 +151,7 @@ def test_a_trial_computes_in_parallel_behind_an_import_that_has(
     zygote = one.fork("0")
 
     # A child of a process with a pool of threads would wait for them for ever.
-    report = one.start(zygote)
+    report = one.says()
 
     assert report["imported_by"] == report["pid"]
     assert gone(zygote).status == 0
@@ -179,7 +165,7 @@ WHICH: Final = {"importer": "", "importer behind its scout": SLOW, "scout": SLOW
 def test_an_importer_that_is_killed_takes_no_trial_along(slots: Callable[..., Slots], which: str) -> None:
     two = slots(WHICH[which])
     zygote = two.fork("0")
-    trial = psutil.Process(two.start(zygote, waits=True)["pid"])
+    trial = psutil.Process(two.says(waits=True)["pid"])
     scouts = [scout_of(two.importer)] if WHICH[which] else []
 
     os.kill(scouts[0] if which == "scout" else two.importer.pid, signal.SIGKILL)
@@ -200,7 +186,7 @@ def test_an_importer_that_is_killed_takes_no_trial_along(slots: Callable[..., Sl
 def test_an_importer_that_is_frozen_is_killed_and_takes_no_trial_along(slots: Callable[..., Slots], which: str) -> None:
     two = slots(WHICH[which], Timing(zygote_start_s=3.0))
     zygote = two.fork("0")
-    trial = psutil.Process(two.start(zygote, waits=True)["pid"])
+    trial = psutil.Process(two.says(waits=True)["pid"])
     if which == "importer behind its scout":
         # It does nothing any more.
         os.kill(two.importer.pid, signal.SIGSTOP)

@@ -35,9 +35,8 @@ def start() -> Iterator[Start]:
     with contextlib.ExitStack() as stack:
 
         def begin(mark: str, *command: str) -> psutil.Process:
-            process = subprocess.Popen(
-                [sys.executable, *command], env={**os.environ, MARK: mark}, start_new_session=True
-            )
+            environment = {**os.environ, MARK: mark}
+            process = subprocess.Popen([sys.executable, *command], env=environment, start_new_session=True)
             stack.callback(process.wait)
             stack.callback(process.kill)
             found = psutil.Process(process.pid)
@@ -47,32 +46,19 @@ def start() -> Iterator[Start]:
         yield begin
 
 
-@pytest.fixture
-def worker() -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
-    yield process
-    process.kill()
-    process.communicate()
+def test_what_a_worker_left_is_killed_once_that_is_dead_and_not_before(start: Start) -> None:
+    with subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        left = start(worker.stdout.readline().strip(), *SLEEPER)
+        assert left.pid not in end_leftovers(5)
+        assert lives(left)
 
+        # It is a zombie from here on.
+        worker.kill()
+        eventually(lambda: not lives(psutil.Process(worker.pid)))
 
-def mark_of(worker: subprocess.Popen[str]) -> str:
-    assert worker.stdout is not None
-    return worker.stdout.readline().strip()
-
-
-def test_what_a_worker_left_is_killed_once_that_is_dead_and_not_before(
-    worker: subprocess.Popen[str], start: Start
-) -> None:
-    left = start(mark_of(worker), *SLEEPER)
-    assert left.pid not in end_leftovers(5)
-    assert lives(left)
-
-    # It is a zombie from here on.
-    worker.kill()
-    eventually(lambda: not lives(psutil.Process(worker.pid)))
-
-    end_leftovers(5)
-    eventually(lambda: not lives(left))
+        end_leftovers(5)
+        eventually(lambda: not lives(left))
 
 
 @pytest.mark.parametrize("mark", ["", "12", "process 1 on elsewhere (7a.2)", "none of these"])

@@ -50,9 +50,7 @@ def journal(client: RedisClient) -> RedisJournal:
     return journal
 
 
-def test_a_report_that_gets_no_answer_is_written_once_and_counts_as_an_outage(
-    line: FaultyProxy, journal: RedisJournal
-) -> None:
+def test_a_report_that_gets_no_answer_is_written_once_and_counts_as_an_outage(line: FaultyProxy, journal: RedisJournal):
     claim, before = InWorld.start(journal, journal), journal.outages
     line.drop()
     back = threading.Timer(2 * TIMEOUT_S, line.release)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import fleets
 import psutil
@@ -14,17 +15,15 @@ from waiting import eventually, lives
 
 import mqtune
 from mqtune.backends import EmbeddedServer, LocalBackend, PrivateWorker, private_name
-from mqtune.core.codec import encode_value
 from mqtune.core.resources import queue_name
-from mqtune.core.seats import seat_names
 from mqtune.core.trial import TrialId
-from mqtune.journal import Assignment, Fleet, LocalQueue, RedisClient, RedisJournal, ServerClock, encode_task
-from mqtune.trainable import TrainableSpec
+from mqtune.journal import Assignment, Fleet, LocalQueue, RedisClient, RedisJournal, ServerClock
 
 CODE_ROOT = Path(mqtune.__file__).parents[1]
 SLOTS = {"gpus": "0", "slots": 2, "cpus": 2}
 #: An experiment that is not there: nothing is started for it.
 AHEAD = ("nobody", "digest")
+Begin = Callable[..., psutil.Process]
 #: A run of two trials, of which the first waits for the files of the second, and what its driver has imported at its end.
 SCRIPT = """
 import os, sys, time
@@ -55,53 +54,35 @@ def worker(tmp_path: Path) -> Iterator[PrivateWorker]:
     worker.kill()
 
 
-def begin(
-    worker: PrivateWorker,
-    server: EmbeddedServer,
-    client: RedisClient,
-    *,
-    ahead: tuple[str, str] = AHEAD,
-    code_root: Path = CODE_ROOT,
-) -> psutil.Process:
-    """Have the worker join, and return its process."""
-    worker.begin(server.url, code_root=code_root, slots=SLOTS, ahead=ahead)
-    eventually(lambda: worker.problem() or Fleet(client, patience_s=5).workers(), 30)
-    assert worker.problem() is None
-    return psutil.Process(worker.pid)
+@pytest.fixture
+def begin(worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient) -> Begin:
+    """Has the worker join, and returns its process."""
+
+    def begin() -> psutil.Process:
+        worker.begin(redis_server.url, code_root=CODE_ROOT, slots=SLOTS, ahead=AHEAD)
+        eventually(lambda: worker.problem() or Fleet(redis_client, patience_s=5).workers(), 30)
+        assert worker.problem() is None
+        return psutil.Process(worker.pid)
+
+    return begin
 
 
-def test_what_is_put_on_the_queue_is_taken_in_its_order_and_seen_by_who_looks(redis_client: RedisClient) -> None:
-    queue = LocalQueue(redis_client, patience_s=5)
-    tasks = [("x", TrialId(f"000{number}"), number, "digest") for number in (1, 2)]
-    for task in tasks:
-        queue.put("here", task)
-
-    fleet = Fleet(redis_client, patience_s=5)
-    assert [message["id"] for message in fleet.queued("here") or ()] == ["x/0002/2", "x/0001/1"]
-    assert fleet.waiting("here") == 2
-    assert [queue.take("here"), queue.take("here")] == tasks
+@pytest.fixture
+def journal(redis_client: RedisClient) -> RedisJournal:
+    return RedisJournal(redis_client, "x", patience_s=5)
 
 
-def backend_on(
-    server: EmbeddedServer, client: RedisClient, journal: RedisJournal, resources: mqtune.Resources
-) -> LocalBackend:
-    return LocalBackend(
-        client,
-        server.url,
-        journal=journal,
-        clock=ServerClock(client),
-        title="x/train",
-        digest="digest",
-        resources=resources,
-        patience_s=5,
-    )
+@pytest.fixture
+def backend(redis_server: EmbeddedServer, journal: RedisJournal, redis_client: RedisClient) -> LocalBackend:
+    clock, resources = ServerClock(redis_client), mqtune.Resources(cpus=1)
+    of: Any = {"title": "x/train", "digest": "digest", "patience_s": 5}
+    return LocalBackend(redis_client, redis_server.url, journal=journal, clock=clock, resources=resources, **of)
 
 
 def test_a_run_uses_its_own_worker_alone_on_a_server_that_others_use_too(
-    redis_server: EmbeddedServer, redis_client: RedisClient
+    backend: LocalBackend, redis_client: RedisClient
 ) -> None:
     fleet, resources = Fleet(redis_client, patience_s=5), mqtune.Resources(cpus=1)
-    backend = backend_on(redis_server, redis_client, RedisJournal(redis_client, "x", patience_s=5), resources)
     fleet.join(fleets.worker("others@h", queue=queue_name(resources)), 60)
     backend.refresh()
     assert (backend.slots, backend.why_no_slot()) == (0, "starting the local worker")
@@ -115,13 +96,11 @@ def test_a_run_uses_its_own_worker_alone_on_a_server_that_others_use_too(
 
 
 def test_an_attempt_is_on_its_queue_once_it_is_staged_and_there_once(
-    redis_server: EmbeddedServer, redis_client: RedisClient
+    backend: LocalBackend, redis_client: RedisClient, journal: RedisJournal
 ) -> None:
-    journal, one = RedisJournal(redis_client, "x", patience_s=5), TrialId("0001")
+    one = TrialId("0001")
     journal.lock("driver", "a test", 60)
-    resources = mqtune.Resources(cpus=1)
-    backend = backend_on(redis_server, redis_client, journal, resources)
-    queue, tasks = queue_name(resources, "x"), LocalQueue(redis_client, patience_s=5)
+    queue, tasks = queue_name(mqtune.Resources(cpus=1), "x"), LocalQueue(redis_client, patience_s=5)
 
     assert journal.stage(one, 1, Assignment({}), b"event")
     assert redis_client.llen(queue) == 1
@@ -136,27 +115,6 @@ def test_an_attempt_is_on_its_queue_once_it_is_staged_and_there_once(
     assert tasks.take(queue) == ("x", one, 1, "digest")
 
 
-def test_seats_that_were_put_on_their_queue_when_they_were_staged_are_not_put_there_again(
-    redis_server: EmbeddedServer, redis_client: RedisClient
-) -> None:
-    journal = RedisJournal(redis_client, "x", patience_s=5)
-    asked = mqtune.Resources(cpus=1, seats=3)
-    backend = backend_on(redis_server, redis_client, journal, asked)
-    queue, tasks = queue_name(asked, "x"), LocalQueue(redis_client, patience_s=5)
-    one, *further = seat_names(TrialId("0001"), asked.seats)
-    assert journal.task_of is not None
-    # Of an attempt that was withdrawn before it was published nothing is left.
-    journal.task_of(TrialId("0002"), 1)
-
-    found = [journal.task_of(name, 1) for name in (one, further[0])]
-    backend.publish(one, 1, {})
-
-    assert found == [(queue, encode_task(("x", name, 1, "digest"))) for name in (one, further[0])]
-    assert [tasks.take(queue), tasks.take(queue)] == [("x", further[1], 1, "digest"), None]
-    backend.publish(one, 1, {})
-    assert [tasks.take(queue) for _ in range(3)] == [("x", name, 1, "digest") for name in (one, *further)]
-
-
 @pytest.mark.usefixtures("mqtune_home")
 def test_a_run_on_this_machine_alone_needs_no_celery_and_what_waits_for_a_slot_has_the_files_of_its_output(
     tmp_path: Path,
@@ -169,9 +127,9 @@ def test_a_run_on_this_machine_alone_needs_no_celery_and_what_waits_for_a_slot_h
 
 
 def test_an_idle_worker_that_is_told_to_end_leaves_the_fleet_and_no_process(
-    worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient
+    worker: PrivateWorker, begin: Begin, redis_client: RedisClient
 ) -> None:
-    process = begin(worker, redis_server, redis_client)
+    process = begin()
     family = [process, *process.children(recursive=True)]
 
     worker.leave()
@@ -183,14 +141,6 @@ def test_an_idle_worker_that_is_told_to_end_leaves_the_fleet_and_no_process(
     assert not list(worker.log.parent.parent.glob(".scratch/*"))
 
 
-def test_a_worker_that_nobody_needs_ends_with_its_driver(worker: PrivateWorker) -> None:
-    process = psutil.Process(worker.pid)
-
-    worker.stop()
-
-    assert not lives(process)
-
-
 def test_a_worker_that_can_not_start_says_why_in_one_line(
     worker: PrivateWorker, redis_server: EmbeddedServer, tmp_path: Path
 ) -> None:
@@ -198,15 +148,14 @@ def test_a_worker_that_can_not_start_says_why_in_one_line(
 
     eventually(worker.problem, 30)
 
-    assert (worker.problem() or "").endswith(
-        f"mqtune: the code root {tmp_path / 'nowhere'} is not a folder: give the one below which trainables are"
-    )
+    why = f"mqtune: the code root {tmp_path / 'nowhere'} is not a folder: give the one below which trainables are"
+    assert (worker.problem() or "").endswith(why)
 
 
 def test_a_task_that_makes_no_sense_does_not_keep_others_from_running(
-    worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient
+    worker: PrivateWorker, begin: Begin, redis_client: RedisClient
 ) -> None:
-    begin(worker, redis_server, redis_client)
+    begin()
     queue, tasks = queue_name(mqtune.Resources(cpus=1), AHEAD[0]), LocalQueue(redis_client, patience_s=5)
 
     redis_client.lpush(queue, b"nonsense")
@@ -218,32 +167,11 @@ def test_a_task_that_makes_no_sense_does_not_keep_others_from_running(
 
 
 def test_a_worker_that_can_take_nothing_any_more_ends_and_says_why(
-    worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient
+    worker: PrivateWorker, begin: Begin, redis_client: RedisClient
 ) -> None:
-    process = begin(worker, redis_server, redis_client)
+    process = begin()
 
     redis_client.set(queue_name(mqtune.Resources(cpus=1), AHEAD[0]), "no queue")
 
     eventually(lambda: not lives(process), 60)
     assert "WRONGTYPE" in worker.log.read_text()
-
-
-def test_a_worker_executes_a_slow_program_that_it_is_started_for_before_its_trials_come_and_once_for_all_slots(
-    worker: PrivateWorker, redis_server: EmbeddedServer, redis_client: RedisClient, tmp_path: Path
-) -> None:
-    note = tmp_path / "imported"
-    (tmp_path / "noted.py").write_text(
-        f"import os, time\nwith open({str(note)!r}, 'a') as file: print(os.getpid(), file=file)\n"
-        "while time.process_time() < 1: pass\ndef train(config): pass\n"
-    )
-    spec = TrainableSpec("train", module="noted")
-    journal = RedisJournal(redis_client, "x", patience_s=5)
-    journal.lock("driver", "a test", 60)
-    journal.record(b"", definition=encode_value({"name": "x", "trainable": spec.encode()}))
-
-    process = begin(worker, redis_server, redis_client, ahead=("x", "digest"), code_root=tmp_path)
-
-    eventually(note.exists, 30, "it has imported the trainable")
-    (importer,) = process.children()
-    # The scout executes it, and replaces the importer.
-    eventually(lambda: [f"{scout.pid}\n" for scout in importer.children()] == [note.read_text()])

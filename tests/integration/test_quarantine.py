@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -20,7 +20,7 @@ import mqtune
 from mqtune.backends import EmbeddedServer
 from mqtune.cli import group
 from mqtune.core.events import WorkerInfo
-from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, Trial, TrialStatus
+from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, TrialStatus
 from mqtune.journal import Fleet, connect
 from mqtune.testing.backends.world import drive
 
@@ -86,10 +86,10 @@ def broker(tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def machine(broker: str, tmp_path: Path) -> Iterator[Callable[[int], Machine]]:
-    """Returns a machine with so many GPUs."""
-    with contextlib.ExitStack() as made:
-        yield lambda number: made.enter_context(contextlib.closing(Machine(broker, tmp_path, number)))
+def gpus(request: pytest.FixtureRequest, broker: str, tmp_path: Path) -> Iterator[Machine]:
+    """A machine with one GPU, or more."""
+    with contextlib.closing(Machine(broker, tmp_path, getattr(request, "param", 1))) as machine:
+        yield machine
 
 
 @pytest.fixture
@@ -98,23 +98,9 @@ def tuner(broker: str) -> Iterator[mqtune.Tuner]:
         yield tuner
 
 
-@pytest.fixture
-def breaking(broker: str) -> Iterator[mqtune.Tuner]:
-    """Its trials fail at once on devices that are broken, with the text in a file, and take a moment on others."""
-    with tuner_of(broker, "breaking", ONE_GPU, breaks) as tuner:
-        yield tuner
-
-
-def has_reported(tuner: mqtune.Tuner, trial: Trial) -> str:
-    """Wait until a trial runs, and return its device."""
-    drive(tuner, lambda: trial.attempt.reports)
-    return f"{trial.last_metrics['loss']:.0f}"
-
-
 def test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free_and_drivers_can_say_why(
-    broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
+    broker: str, gpus: Machine, tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
-    gpus = machine(1)
     gpus.set("0", 60 * GB)
     with altered_worker(broker, tmp_path, gpus.alteration(0.2), "--gpus", gpus.gpus):
         info = gpus.info()
@@ -134,9 +120,8 @@ def test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free
 
 
 def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_told_to_go_does_not(
-    broker: str, machine: Callable[[int], Machine], tuner: mqtune.Tuner, tmp_path: Path
+    broker: str, gpus: Machine, tuner: mqtune.Tuner, tmp_path: Path
 ) -> None:
-    gpus = machine(1)
     with altered_worker(broker, tmp_path, gpus.alteration(600), "--gpus", gpus.gpus) as worker:
 
         def wait_for_looks() -> None:
@@ -144,7 +129,7 @@ def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_to
             eventually(lambda: gpus.asked > asked + 5, 30, why="a trial has ended, and its memory is waited for")
 
         first = tuner.add({"number": 1})
-        has_reported(tuner, first)
+        drive(tuner, lambda: first.attempt.reports)
         gpus.set("0", 5 * GB)
         let_go(tmp_path, 1)
         second = tuner.add({"number": 2})
@@ -154,7 +139,7 @@ def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_to
         assert (first.status, second.status) == (TrialStatus.RUNNING, TrialStatus.STAGED)
         gpus.set("0", 0)
         drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
-        has_reported(tuner, second)
+        drive(tuner, lambda: second.attempt.reports)
 
         family = psutil.Process(worker.pid).children(recursive=True)
         assert any("driver.py" in " ".join(process.cmdline()) for process in family)
@@ -167,20 +152,21 @@ def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_to
         eventually(lambda: not any(process.is_running() for process in family), 30)
 
 
-def test_an_error_that_names_the_device_costs_the_trial_nothing(
-    broker: str, machine: Callable[[int], Machine], breaking: mqtune.Tuner, tmp_path: Path
-) -> None:
-    gpus = machine(2)
+@pytest.mark.parametrize("gpus", [2], indirect=True)
+def test_an_error_that_names_the_device_costs_the_trial_nothing(broker: str, gpus: Machine, tmp_path: Path) -> None:
     (tmp_path / "broken-0").write_text("CUDA error: uncorrectable ECC error encountered")
-    with altered_worker(broker, tmp_path, gpus.alteration(0.5), "--gpus", gpus.gpus):
+    with (
+        tuner_of(broker, "breaking", ONE_GPU, breaks) as breaking,
+        altered_worker(broker, tmp_path, gpus.alteration(0.5), "--gpus", gpus.gpus),
+    ):
         for number in range(5):
             breaking.add({"number": number})
         drive(breaking, lambda: not breaking.busy_trials)
 
         assert {trial.status for trial in breaking.get_trials()} == {TrialStatus.COMPLETED}
         broken = [each for trial in breaking.get_trials() for each in trial.attempts if each.error_type]
-        assert {(each.error_type, each.end, each.devices) for each in broken} == {
-            (DEVICE_BROKEN, AttemptEnd.HANDED_BACK, ("0",))
-        }
+        assert broken
+        for each in broken:
+            assert (each.error_type, each.end, each.devices) == (DEVICE_BROKEN, AttemptEnd.HANDED_BACK, ("0",))
         note = "device 0 is quarantined, an attempt failed there by 'uncorrectable ECC error'"
         assert gpus.info().note == note

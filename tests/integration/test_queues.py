@@ -28,31 +28,16 @@ LINKED: Final = Resources(gpus=1, cpus=4, gpu_memory_gb=80, tags=["a100", "nvlin
 def fleet(redis_client: redis.Redis) -> Fleet:
     fleet = Fleet(redis_client, patience_s=1.0)
     for name, offer, slots in (("plain@h", PLAIN, 2), ("linked@h", LINKED, 1)):
-        info = worker(
-            name,
-            queue=queue_name(offer),
-            slots=slots,
-            gpus=offer.gpus,
-            cpus=offer.cpus,
-            gpu_memory_gb=offer.gpu_memory_gb,
-            tags=sorted(offer.tags),
-        )
-        fleet.join(info, HOLD_S)
+        shape = {"gpus": offer.gpus, "cpus": offer.cpus, "gpu_memory_gb": offer.gpu_memory_gb, "tags": [*offer.tags]}
+        fleet.join(worker(name, queue=queue_name(offer), slots=slots, **shape), HOLD_S)
     return fleet
 
 
 @pytest.fixture
 def backend(fleet: Fleet, redis_server: EmbeddedServer, redis_client: redis.Redis) -> Iterator[CeleryBackend]:
-    backend = CeleryBackend(
-        redis_client,
-        redis_server.url,
-        journal=RedisJournal(redis_client, "x"),
-        clock=ServerClock(redis_client),
-        title="x/f",
-        digest="d",
-        resources=Resources(gpus=1),
-        patience_s=1.0,
-    )
+    journal, clock = RedisJournal(redis_client, "x"), ServerClock(redis_client)
+    of: Any = {"title": "x/f", "digest": "d", "resources": Resources(gpus=1), "patience_s": 1.0}
+    backend = CeleryBackend(redis_client, redis_server.url, journal=journal, clock=clock, **of)
     with contextlib.closing(backend):
         backend.refresh()
         yield backend
@@ -69,9 +54,8 @@ def test_workers_of_different_shapes_both_get_messages(backend: CeleryBackend, r
     assert published(redis_client, PLAIN) == {"x/0001/1", "x/0002/1"}
     assert published(redis_client, LINKED) == {"x/0003/1"}
     assert backend.queued() == {("0001", 1), ("0002", 1), ("0003", 1)}
-    assert backend.resource_string() == (
-        "2 workers: 1 × 1 GPU (80 GB), 4 CPUs, tags a100+nvlink; 2 × 1 GPU (24 GB), 4 CPUs"
-    )
+    shown = "2 workers: 1 × 1 GPU (80 GB), 4 CPUs, tags a100+nvlink; 2 × 1 GPU (24 GB), 4 CPUs"
+    assert backend.resource_string() == shown
 
 
 #: Settings of another project, which has its own broker, backend, queues and loader.
@@ -84,23 +68,18 @@ task_serializer = "pickle"
 task_always_eager = True
 event_exchange = "theirs"
 """
+THEIRS: Final = {
+    "CELERY_BROKER_URL": "redis://127.0.0.1:1/0",
+    "CELERY_RESULT_BACKEND": "nonsense://x",
+    "CELERY_CONFIG_MODULE": "celeryconfig",
+    "CELERY_LOADER": "there_is_no_such_module:Loader",
+}
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [
-        {"CELERY_BROKER_URL": "redis://127.0.0.1:1/0", "CELERY_RESULT_BACKEND": "nonsense://x"},
-        {"CELERY_CONFIG_MODULE": "celeryconfig", "CELERY_LOADER": "there_is_no_such_module:Loader"},
-    ],
-)
 def test_the_settings_of_another_celery_project_in_the_drivers_shell_change_nothing(
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    redis_client: redis.Redis,
-    environment: dict[str, str],
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, redis_client: redis.Redis
 ) -> None:
-    for name, value in environment.items():
+    for name, value in THEIRS.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "celeryconfig.py").write_text(CELERYCONFIG)
     monkeypatch.chdir(tmp_path)
@@ -115,16 +94,12 @@ def test_the_settings_of_another_celery_project_in_the_drivers_shell_change_noth
     assert not redis_client.exists("theirs")
 
 
-def offers(*numbers: int, **config: Any) -> list[Offer]:
-    return [Offer(TrialId(f"{number:04d}"), 1, config) for number in numbers]
-
-
 def test_a_message_is_the_same_as_celery_sends_it_and_kombu_puts_it(
     backend: CeleryBackend, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend.publish_all(offers(1, lr=0.1))
+    backend.publish_all([Offer(TrialId("0001"), 1, {"lr": 0.1})])
     monkeypatch.setattr(Together, "together", contextlib.nullcontext)
-    backend.publish_all(offers(2, lr=0.1))
+    backend.publish_all([Offer(TrialId("0002"), 1, {"lr": 0.1})])
     queue = queue_name(PLAIN)
 
     kombus, ours = map(json.loads, redis_client.lrange(queue, 0, -1))

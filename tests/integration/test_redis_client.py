@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -59,22 +60,9 @@ def test_a_connection_beside_others_or_after_want_of_use_says_nothing_of_the_ser
     assert journal.outages == before + 1
 
 
-class Stop(BaseException):
-    pass
-
-
-def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(
-    client: RedisClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parse = client.parse_response
-
-    def interrupted(*_: object, **__: object) -> object:
-        raise Stop
-
-    monkeypatch.setattr(client, "parse_response", interrupted)
-    with pytest.raises(Stop):
+def test_an_answer_that_nobody_waited_for_is_not_taken_for_the_next(client: RedisClient) -> None:
+    with patch.object(client, "parse_response", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
         client.echo("first")
-    monkeypatch.setattr(client, "parse_response", parse)
 
     assert client.echo("second") == b"second"
 

@@ -77,7 +77,7 @@ def test_who_has_how_much_is_shown_to_a_monitor_by_name_where_the_page_shows_the
         page = fleet_page(places, feeds)
 
     assert page["problems"] == []
-    names = ("experiment", "priority", "share", "running", "wanted", "may_run", "quotas")
+    names = ["experiment", "priority", "share", "running", "wanted", "may_run", "quotas"]
     assert [tuple(each[name] for name in names) for each in page["shares"]] == [
         ("", "normal", 2.0, 5, 8, 4, ""),
         (NAME, "high", 1.0, 1, 8, 3, "steer*"),

@@ -34,7 +34,8 @@ from mqtune.core.shares import Demand
 from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.driver import BundleFolder
-from mqtune.journal import JOURNAL_FILE, Demands, JournalFile, UsageBoard
+from mqtune.journal import JOURNAL_FILE, Demands, JournalFile
+from mqtune.services.usage.board import UsageBoard
 from mqtune.testing import waiting
 from mqtune.trainable import Bundle, File
 
@@ -77,6 +78,18 @@ class Browser:
         self.driver.get(f"{self.url}/#token={self.token}")
         # Whoever goes on before the page has taken it has no token.
         eventually(lambda: "token" not in self.run("return location.hash"))
+
+    def find(self, found: str) -> Any:
+        """An element, by its CSS selector, or by an XPath that begins with two slashes."""
+        return self.driver.find_element("xpath" if found.startswith("//") else "css selector", found)
+
+    def draws(self, *kinds: str, says: str = "") -> None:
+        """Wait until the cards of these kinds have pictures, with a note that begins so."""
+        for kind in kinds:
+            card = f"document.querySelector('[data-kind={kind}]')"
+            self.run(f"{card}.scrollIntoView()")
+            eventually(lambda card=card: self.run(f"return {card}.querySelectorAll('.trace, .bars').length"))
+            assert self.run(f"return {card}.querySelector('.note')?.innerText ?? ''").startswith(says), kind
 
     def go(self, where: str) -> None:
         self.run(f"location.hash = {where!r}")
@@ -123,9 +136,8 @@ def mine(home: Path, name: str = "mine") -> Book:
     for number in range(1, 31):
         id_ = f"{number:04}"
         book.stage(id_, {"lr": number / 10, "width": 2**number})
-        book.report(
-            id_, *({"loss": 1 / number / epoch, "training_iteration": epoch} for epoch in range(1, 2 + number % 9))
-        )
+        epochs = range(1, 2 + number % 9)
+        book.report(id_, *({"loss": 1 / number / epoch, "training_iteration": epoch} for epoch in epochs))
         if number % 3:
             book.decide(id_)
         book.end(id_, AttemptEnd.STOPPED if number % 3 else AttemptEnd.COMPLETED)
@@ -201,36 +213,28 @@ def test_an_experiment_has_its_pictures_and_its_trials(browser: Browser):
     browser.go("#/e/mine")
 
     browser.shows("30\ntrials", "early stopped", "Trials (30)", "0030")
-    for kind in ("history", "curves", "parallel", "slices", "importances", "rungs", "timeline"):
-        card = f"document.querySelector('[data-kind={kind}]')"
-        browser.run(f"{card}.scrollIntoView()")
-        eventually(lambda card=card: browser.run(f"return {card}.querySelectorAll('.trace, .bars').length"))
-        assert browser.run(f"return {card}.querySelector('.note').innerText").startswith("30 trials (10 completed, 20")
+    kinds = ("history", "curves", "parallel", "slices", "importances", "rungs", "timeline")
+    browser.draws(*kinds, says="30 trials (10 completed, 20")
     # It has neither population-based training nor several metrics.
     for kind in ("lineage", "pareto"):
-        browser.run("document.querySelector('[data-kind=timeline]').scrollIntoView()")
         eventually(lambda kind=kind: browser.run(f"return document.querySelector('[data-kind={kind}]').hidden"))
 
 
 def test_the_list_is_searched_sorted_and_compared(browser: Browser):
     browser.go("#/?sort=name")
     eventually(lambda: rows(browser) == ["growing", "hostile", "mine"])
-    browser.driver.find_element("xpath", "//th/button[starts-with(., 'progress')]").click()
+    browser.find("//th/button[starts-with(., 'progress')]").click()
     eventually(lambda: "sort=progress" in browser.run("return location.hash"))
-    browser.driver.find_element("css selector", "input[type=search]").send_keys("MIN")
+    browser.find("input[type=search]").send_keys("MIN")
     browser.shows("Experiments (1 of 3)")
-    browser.driver.find_element("css selector", "[aria-label='select mine']").click()
-    browser.driver.find_element("css selector", "input[type=search]").send_keys(3 * Keys.BACKSPACE)
+    browser.find("[aria-label='select mine']").click()
+    browser.find("input[type=search]").send_keys(3 * Keys.BACKSPACE)
     browser.shows("Experiments (3)", "1 selected")
-    browser.driver.find_element("css selector", "[aria-label='select hostile']").click()
+    browser.find("[aria-label='select hostile']").click()
     click(browser, "compare")
 
     browser.shows("Side by side", "best config: width", "5 of 5")
-    for kind in ("runs", "bests", "parameters"):
-        card = f"document.querySelector('[data-kind={kind}]')"
-        browser.run(f"{card}.scrollIntoView()")
-        eventually(lambda card=card: browser.run(f"return {card}.querySelectorAll('.trace').length"))
-        assert browser.run(f"return {card}.querySelector('.note').innerText").startswith("mine: 30 trials"), kind
+    browser.draws("runs", "bests", "parameters", says="mine: 30 trials")
     check_text_alone(browser)
 
 
@@ -239,14 +243,14 @@ def test_trials_are_filtered_sorted_and_shown_by_the_columns_that_are_chosen(bro
     browser.go("#/e/mine")
     browser.shows("Trials (30)", "width")
 
-    browser.driver.find_element("css selector", "input[type=search]").send_keys("lr<0.35")
+    browser.find("input[type=search]").send_keys("lr<0.35")
     browser.shows("Trials (3)")
-    browser.driver.find_element("xpath", "//th/button[.='width']").click()
+    browser.find("//th/button[.='width']").click()
     eventually(lambda: rows(browser) == ["0001", "0002", "0003"])
-    browser.driver.find_element("xpath", "//th/button[starts-with(., 'width')]").click()
+    browser.find("//th/button[starts-with(., 'width')]").click()
     eventually(lambda: rows(browser) == ["0003", "0002", "0001"])
     click(browser, "columns", "summary")
-    browser.driver.find_element("xpath", "//label[contains(., 'width')]/input").click()
+    browser.find("//label[contains(., 'width')]/input").click()
     eventually(lambda: not browser.driver.find_elements("xpath", "//th/button[starts-with(., 'width')]"))
     # It is remembered.
     browser.go("#/")
@@ -255,7 +259,7 @@ def test_trials_are_filtered_sorted_and_shown_by_the_columns_that_are_chosen(bro
     browser.shows("Trials (30)", "worker")
     assert not browser.driver.find_elements("xpath", "//th/button[starts-with(., 'width')]")
     browser.run("localStorage.clear()")
-    browser.driver.find_element("css selector", "input[type=search]").send_keys("depth=1")
+    browser.find("input[type=search]").send_keys("depth=1")
     browser.shows("no trial has 'depth'")
 
 
@@ -263,7 +267,7 @@ def test_selected_trials_stand_side_by_side_and_go_into_a_file(browser: Browser)
     browser.go("#/e/mine")
     browser.shows("Trials (30)")
     for trial in ("0030", "0028"):
-        browser.driver.find_element("css selector", f"[aria-label='select trial {trial}']").click()
+        browser.find(f"[aria-label='select trial {trial}']").click()
     browser.shows("2 selected")
     # Nothing is written to a disk here: what would be is kept.
     browser.run(
@@ -291,30 +295,23 @@ def test_a_chart_has_its_choices_which_a_link_brings_back(browser: Browser):
     before = browser.run(lines)
     browser.run(f"{curves}.querySelector('.key[aria-pressed=false]').click()")
     eventually(lambda: browser.run(lines) == before + 1)
-    browser.run(
-        f"const y = {curves}.querySelector('[aria-label=\"vertical axis\"]'); y.value = 'linear'; y.dispatchEvent(new Event('change'))"
-    )
+    change = f"const axis = {curves}.querySelector('[aria-label=\"%s axis\"]'); axis.value = '%s'; axis.dispatchEvent(new Event('change'))"
+    browser.run(change % ("vertical", "linear"))
     eventually(lambda: browser.run(scale) == "linear")
-    browser.run(
-        f"const x = {curves}.querySelector('[aria-label=\"horizontal axis\"]'); x.value = 'time'; x.dispatchEvent(new Event('change'))"
-    )
+    browser.run(change % ("horizontal", "time"))
     eventually(lambda: "since the first report" in browser.run(f"return {curves}.innerText"))
     browser.run(f"[...{curves}.querySelectorAll('.menu button')].find((each) => each.textContent === 'link').click()")
     eventually(lambda: "x=time" in browser.run("return location.hash"))
     assert "smooth=0.5" in browser.run("return location.hash")
     # A point says which trial it is, and its config.
     point = "{text: '0030', x: 1, y: 2, data: {name: 'completed'}}"
-    browser.run(
-        f"{curves}.querySelector('.plot').emit('plotly_hover', {{points: [{point}], event: {{clientX: 9, clientY: 9}}}})"
-    )
+    hover = f"{{points: [{point}], event: {{clientX: 9, clientY: 9}}}}"
+    browser.run(f"{curves}.querySelector('.plot').emit('plotly_hover', {hover})")
     browser.shows("trial 0030 · completed", "lr = 3")
 
 
-def rows(browser: Browser) -> list[str]:
-    found: list[str] = browser.run(
-        "return [...document.querySelectorAll('tbody tr[data-id]')].map((row) => row.dataset.id)"
-    )
-    return found
+def rows(browser: Browser) -> Any:
+    return browser.run("return [...document.querySelectorAll('tbody tr[data-id]')].map((row) => row.dataset.id)")
 
 
 def test_a_trial_has_its_config_beside_the_best_its_curves_and_its_attempts(browser: Browser):
@@ -363,10 +360,7 @@ def test_what_a_trial_writes_is_text(browser: Browser):
     browser.expected = "status of 404"
     browser.go("#/e/hostile")
     browser.shows("Trials (5)", MARKUP[:10])
-    for kind in ("history", "parallel", "slices", "importances"):
-        card = f"document.querySelector('[data-kind={kind}]')"
-        browser.run(f"{card}.scrollIntoView()")
-        eventually(lambda card=card: browser.run(f"return {card}.querySelectorAll('.trace, .bars').length"))
+    browser.draws("history", "parallel", "slices", "importances")
     check_text_alone(browser)
     for trial in ("0001", "0002"):
         browser.go(f"#/e/hostile/{trial}")
@@ -429,41 +423,18 @@ def seconds_until_shown(browser: Browser, book: Book, file: JournalFile, value: 
     return float(browser.run("return window.shown")) / 1000 - began
 
 
-def test_it_is_dark_where_the_reader_has_it_dark_and_fits_a_narrow_screen(browser: Browser):
-    browser.go("#/e/mine")
-    browser.shows("Trials (30)")
-    axis = "document.querySelector('[data-kind=history] .xtick text')"
-    # A picture that is out of sight is not drawn, as it may be on a narrow screen.
-    eventually(lambda: browser.run(f"return Boolean({axis})"))
-    browser.driver.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-    )
-    size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": True}
-    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    try:
-        eventually(lambda: browser.run(f"return {axis} && getComputedStyle({axis}).fill") == "rgb(209, 215, 222)")
-        assert browser.run("return getComputedStyle(document.documentElement).backgroundColor") == "rgb(13, 17, 23)"
-        eventually(lambda: browser.run("return document.documentElement.scrollWidth") == 400)
-        browser.go("#/")
-        browser.shows("mine", "30 of 30", "0.004274 loss")
-        assert browser.run("return document.documentElement.scrollWidth") == 400
-    finally:
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
 def test_without_the_token_there_is_a_place_to_give_it(browser: Browser):
     browser.expected = "status of 401"
     browser.driver.delete_all_cookies()
     browser.driver.get(f"{browser.url}/")
     browser.shows("open the URL that mqtune ui has printed")
 
-    browser.driver.find_element("css selector", "input").send_keys("wrong\n")
+    browser.find("input").send_keys("wrong\n")
 
     browser.shows("this is not the token")
     # What was typed before is still there.
-    browser.driver.find_element("css selector", "input").clear()
-    browser.driver.find_element("css selector", "input").send_keys(browser.token + "\n")
+    browser.find("input").clear()
+    browser.find("input").send_keys(browser.token + "\n")
     browser.shows("mine", "hostile", "0.004274 loss", "30 of 30")
     assert browser.run("return document.cookie") == ""
 
@@ -486,23 +457,23 @@ def test_a_button_asks_the_driver_and_shows_what_it_answers(driver: Any, redis_s
             page.shows("Trials (2)", "trial 0001 has waited for", "waiting for a slot")
             # Nothing is offered before something is selected.
             assert "pause 2" not in page.text
-            driver.find_element("css selector", "[aria-label^='select all']").click()
+            page.find("[aria-label^='select all']").click()
             page.shows("2 selected", "pause 2")
             click(page, "pause 2")
             page.shows("pause 2 trials of steered?", "0001, 0002", "Resume undoes this.")
             click(page, "cancel")
-            driver.find_element("css selector", "[aria-label='select trial 0001']").click()
+            page.find("[aria-label='select trial 0001']").click()
             page.shows("1 selected", "pause 1")
             click(page, "pause 1")
             click(page, "pause 1 trial")
             page.shows("pause: done for 1 of 1 trials")
             click(page, "add tags or notes")
-            driver.find_element("css selector", "[aria-label=tags]").send_keys("good, new")
-            driver.find_element("css selector", "[aria-label=notes]").send_keys("look again")
+            page.find("[aria-label=tags]").send_keys("good, new")
+            page.find("[aria-label=notes]").send_keys("look again")
             click(page, "save")
             eventually(lambda: drives.seen[-1].action == "label")
             eventually(lambda: "add tags or notes" not in page.text and "look again" in page.text)
-            driver.find_element("css selector", "[aria-label='max trials']").send_keys("7")
+            page.find("[aria-label='max trials']").send_keys("7")
             click(page, "set")
             page.shows("steered has new limits: max_trials=7")
             click(page, "end now")

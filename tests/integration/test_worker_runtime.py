@@ -19,15 +19,11 @@ from mqtune.journal import LOOK, Assignment, Claim, Grant, RedisClient, RedisJou
 from mqtune.worker import REMEMBERED, SlotPlan, WorkerRuntime
 
 TRIAL = TrialId("0001")
+STAGED = TrialStaged(trial=TRIAL, attempt=1, config={}, at=1.0, cursor=START).encode()
 
 
 @pytest.fixture
-def beat_s() -> float:
-    return 0.02
-
-
-@pytest.fixture
-def runtime(redis_client: RedisClient, tmp_path: Path, beat_s: float) -> Iterator[WorkerRuntime]:
+def runtime(request: pytest.FixtureRequest, redis_client: RedisClient, tmp_path: Path) -> Iterator[WorkerRuntime]:
     runtime = WorkerRuntime(
         redis_client,
         name="w@here",
@@ -37,7 +33,7 @@ def runtime(redis_client: RedisClient, tmp_path: Path, beat_s: float) -> Iterato
         grace_s=1.0,
         wake_consumer=lambda: None,
         show=lambda _: None,
-        timing=Timing(heartbeat_s=beat_s, round_s=1.0),
+        timing=Timing(heartbeat_s=getattr(request, "param", 0.02), round_s=1.0),
     )
     runtime.start()
     yield runtime
@@ -62,8 +58,7 @@ def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
     names = [f"e{number}" for number in range(4)]
     for name in names:
         journal = created(redis_client, name)
-        staged = TrialStaged(trial=TRIAL, attempt=1, config={}, at=1.0, cursor=START)
-        journal.stage(TRIAL, 1, Assignment({}), staged.encode())
+        journal.stage(TRIAL, 1, Assignment({}), STAGED)
         claim = Claim(TRIAL, 1, "token")
         started = AttemptStarted(trial=TRIAL, attempt=1, worker="w", host="h", devices=[], at=1.0)
         assert isinstance(journal.claim(claim, "w", 0.1, started.encode()), Grant)
@@ -82,9 +77,7 @@ def test_an_experiment_whose_leases_are_broken_costs_no_other_its_leases(
         eventually(lambda name=name: ahead_s(name) > Timing().lease_s - 5)
 
 
-def test_a_worker_does_not_grow_with_the_experiments_that_come_by(
-    runtime: WorkerRuntime, redis_client: RedisClient
-) -> None:
+def test_a_worker_does_not_grow_with_the_experiments_that_come_by(runtime: WorkerRuntime, redis_client: RedisClient):
     created(redis_client, "e")
     for number in range(500):
         runtime.attempt("e", TRIAL, 1, "token", f"digest-{number}").close()
@@ -95,19 +88,19 @@ def test_a_worker_does_not_grow_with_the_experiments_that_come_by(
     assert runtime.remembered <= REMEMBERED
     again = [runtime.attempt("e99", TRIAL, number, "token", "digest") for number in (1, 2)]
     assert again[0].definition is again[1].definition
-    assert again[0].journal is again[1].journal
-    for run in again:
+    other = runtime.attempt("e99", TRIAL, 3, "token", "another digest")
+    assert other.definition is not again[0].definition
+    assert again[0].journal is again[1].journal is other.journal
+    for run in (*again, other):
         run.close()
 
 
-@pytest.mark.parametrize("beat_s", [60.0])
+@pytest.mark.parametrize("runtime", [60.0], indirect=True)
 def test_a_task_that_goes_back_to_its_queue_is_not_lost_to_its_driver_meanwhile(
     runtime: WorkerRuntime, redis_client: RedisClient
 ) -> None:
     journal = created(redis_client, "e")
-    journal.stage(
-        TRIAL, 1, Assignment({}), TrialStaged(trial=TRIAL, attempt=1, config={}, at=1.0, cursor=START).encode()
-    )
+    journal.stage(TRIAL, 1, Assignment({}), STAGED)
     assert [each.worker for each in journal.unclaimed()] == [""]
     # As if its device were quarantined.
     runtime.services.slots.acquire(timeout_s=0)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, Self
 
 import psutil
 import pytest
@@ -16,7 +18,6 @@ from attempts import COUNTED, forked, gone, import_key, start_message
 from waiting import eventually, is_gone
 
 from mqtune.core.codec import decode_value
-from mqtune.core.timing import Timing
 from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED, TrainableSpec
 from mqtune.worker import ControlPipe, Importer, ZygoteHandle
 
@@ -61,17 +62,21 @@ class Trials:
 
     zygote: ZygoteHandle
 
-    def __init__(self, folder: Path, name: str, start_method: str, before: str = "", timing: Timing = Timing()) -> None:
-        (folder / "job_code.py").write_text(before + CODE)
-        self.folder = folder
-        self.controls: list[ControlPipe] = []
-        key = import_key(TrainableSpec(name, module="job_code"), folder, start_method)
-        self.importer = Importer(key, {"SLOT": "seven"}, folder / "zygote.log", timing=timing)
+    def __init__(
+        self, folder: Path, name: str, code: str, environment: dict[str, str], method: str = "fork", **options: Any
+    ) -> None:
+        (folder / "job_code.py").write_text(code)
+        self.folder, self.controls = folder, list[ControlPipe]()
+        key = import_key(TrainableSpec(name, module="job_code"), folder, method)
+        self.importer = Importer(key, environment, folder / "zygote.log", **options)
 
-    def get_ready(self) -> None:
-        self.zygote = forked(self.importer, self.folder, {"SLOT": "seven"})
+    @classmethod
+    def ready(cls, folder: Path, name: str, method: str = "fork", before: str = "") -> Self:
+        one = cls(folder, name, before + CODE, {"SLOT": "seven"}, method)
+        one.zygote = forked(one.importer, folder, {"SLOT": "seven"})
+        return one
 
-    def send(self, config: dict[str, object]) -> int:
+    def send(self, config: dict[str, Any]) -> int:
         """Have a trial started; returns the read end of its pipe."""
         read, write = os.pipe()
         out = str(self.folder / "out")
@@ -90,13 +95,13 @@ class Trials:
         for control in self.controls:
             control.close()
 
-    def start(self, config: dict[str, object]) -> tuple[int, int]:
+    def start(self, config: dict[str, Any]) -> tuple[int, int]:
         """Start a trial; returns its process id and the read end of its pipe."""
         pipe = self.send(config)
         return self.zygote.wait_started(), pipe
 
 
-def frames(pipe: int) -> Iterator[tuple[int, object]]:
+def frames(pipe: int) -> Iterator[tuple[int, Any]]:
     """What a trial sends, until it is gone."""
     rest = b""
     while data := os.read(pipe, 65536):
@@ -115,22 +120,9 @@ def frames(pipe: int) -> Iterator[tuple[int, object]]:
 
 
 @pytest.fixture
-def start_method() -> str:
-    return "fork"
-
-
-@pytest.fixture
-def trials(tmp_path: Path, start_method: str) -> Iterator[type[Trials]]:
-    made: list[Trials] = []
-
-    def make(name: str, before: str = "") -> Trials:
-        made.append(Trials(tmp_path, name, start_method, before))
-        made[-1].get_ready()
-        return made[-1]
-
-    yield make  # type: ignore[misc]
-    for one in made:
-        one.close()
+def trials(tmp_path: Path) -> Iterator[Callable[..., Trials]]:
+    with contextlib.ExitStack() as made:
+        yield lambda *of: made.enter_context(contextlib.closing(Trials.ready(tmp_path, *of)))
 
 
 #: What a trainable's module may hold, and its trials inherit: more files than select() takes.
@@ -143,7 +135,7 @@ HELD = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
 
 
 def test_a_trial_that_holds_more_files_than_select_takes_reports_is_stopped_and_saves(trials) -> None:
-    one = trials("saves_when_told", HOLDS_MANY_FILES)
+    one = trials("saves_when_told", "fork", HOLDS_MANY_FILES)
     pid, pipe = one.start({"x": 1})
     sent = frames(pipe)
     kind, report = next(sent)
@@ -241,11 +233,11 @@ threading.Thread(target=wait, daemon=True).start()
 }
 
 
-@pytest.mark.parametrize(("start_method", "before"), [("spawn", "nothing"), *(("fork", each) for each in HOSTILE)])
+@pytest.mark.parametrize(("method", "before"), [("spawn", "nothing"), *(("fork", each) for each in HOSTILE)])
 def test_whatever_a_module_does_with_signals_on_import_trials_end_and_what_they_leave_is_gone(
-    trials, before: str
+    trials, method: str, before: str
 ) -> None:
-    one = trials("leaves", HOSTILE.get(before, "") + "\n")
+    one = trials("leaves", method, HOSTILE.get(before, "") + "\n")
     for _ in range(2):
         if before == "raises":
             os.kill(one.zygote.pid, signal.SIGALRM)
@@ -259,10 +251,8 @@ def test_whatever_a_module_does_with_signals_on_import_trials_end_and_what_they_
         os.close(pipe)
 
 
-def test_what_a_program_starts_on_import_is_of_one_trial_and_ends_with_it(tmp_path: Path) -> None:
-    helper = "import subprocess; HELPER = subprocess.Popen(['sleep', '60'])\n"
-    one = Trials(tmp_path, "looks_for", "fork", helper)
-    one.get_ready()
+def test_what_a_program_starts_on_import_is_of_one_trial_and_ends_with_it(trials) -> None:
+    one = trials("looks_for", "fork", "import subprocess; HELPER = subprocess.Popen(['sleep', '60'])\n")
     helpers = []
     for _ in range(2):
         _, pipe = one.start({})
@@ -273,8 +263,6 @@ def test_what_a_program_starts_on_import_is_of_one_trial_and_ends_with_it(tmp_pa
         helpers.append(report["helper"])
         assert is_gone(report["helper"])
 
-    one.close()
-
     assert len({*helpers}) == 2
 
 
@@ -283,8 +271,7 @@ DYING = """
 import os, signal, sys
 from pathlib import Path
 from test_zygotes import Trials, frames
-one = Trials(Path(sys.argv[1]), "stays", "fork")
-one.get_ready()
+one = Trials.ready(Path(sys.argv[1]), "stays")
 trial, pipe = one.start({})
 _, (_, left) = next(frames(pipe))
 os.kill(one.zygote.pid, signal.SIGSTOP)
@@ -296,13 +283,8 @@ os._exit(1)
 def test_a_zygote_that_is_frozen_when_its_worker_dies_ends_its_trial_all_the_same(tmp_path: Path) -> None:
     folders = os.pathsep.join(str(Path(__file__).parents[n]) for n in (0, 1))
 
-    done = subprocess.run(
-        [sys.executable, "-c", DYING, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": folders},
-        stdout=subprocess.PIPE,
-        check=False,
-        timeout=60,
-    )
+    command, environment = [sys.executable, "-c", DYING, str(tmp_path)], {**os.environ, "PYTHONPATH": folders}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, timeout=60)
 
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 3

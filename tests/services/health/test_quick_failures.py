@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -25,19 +26,12 @@ BROKEN, OTHER = ("0",), ("1",)
 class Worker:
     """A worker with two devices, each of one slot, and what runs on them."""
 
-    def __init__(self, server: MemoryServer, clock: Clock, name: str, journal: type[MemoryJournal]) -> None:
-        self._journal = journal
-        self.clock = clock
+    def __init__(self, server: MemoryServer, clock: Clock, name: str) -> None:
+        self.clock, self._server, self._trials = clock, server, map(str, itertools.count(1))
         self.running: list[tuple[str, ...]] = []
         self.impairments = Impairments(lambda: None, monotonic=clock.monotonic)
-        self.failures = QuickFailures(
-            name, self.impairments, lambda _: [(each, True) for each in self.running], clock=clock
-        )
-        self._server = server
-        self._trials = map(str, itertools.count(1))
-
-    def journal(self, experiment: str = "x") -> MemoryJournal:
-        return self._journal(self._server, experiment)
+        running = lambda _: [(each, True) for each in self.running]  # noqa: E731
+        self.failures = QuickFailures(name, self.impairments, running, clock=clock)
 
     def fail(
         self,
@@ -46,22 +40,17 @@ class Worker:
         *,
         trial: str = "",
         experiment: str = "x",
-        error: str = "RuntimeError: CUDA error",
+        error: str = "E",
     ) -> None:
+        journal = MemoryJournal(self._server, experiment)
         for _ in range(times):
             self.clock.now += 0.1
-            self.failures.note_failed(
-                self.journal(experiment),
-                int(devices[0]),
-                devices,
-                trial or next(self._trials),
-                error,
-                broken=error == ECC,
-            )
+            of = trial or next(self._trials)
+            self.failures.note_failed(journal, int(devices[0]), devices, of, error, broken=error == ECC)
 
     def do_well(self, devices: tuple[str, ...] = OTHER, experiment: str = "x", *, ago_s: float = 0.0) -> None:
         self.clock.now += 0.1
-        self.failures.note_well(self.journal(experiment), devices, self.clock.now - ago_s)
+        self.failures.note_well(MemoryJournal(self._server, experiment), devices, self.clock.now - ago_s)
 
     def closed(self, devices: tuple[str, ...] = BROKEN) -> bool:
         return self.impairments.closes(int(devices[0]), devices)
@@ -81,15 +70,15 @@ def clock() -> Clock:
 @pytest.fixture
 def worker(clock: Clock) -> Iterator[Callable[..., Worker]]:
     """Returns a worker of one fleet."""
-    server, made = MemoryServer(clock.monotonic), []
+    server = MemoryServer(clock.monotonic)
+    with contextlib.ExitStack() as made:
 
-    def make(name: str = "w", journal: type[MemoryJournal] = MemoryJournal) -> Worker:
-        made.append(Worker(server, clock, name, journal))
-        return made[-1]
+        def make(name: str = "w") -> Worker:
+            worker = Worker(server, clock, name)
+            made.callback(worker.impairments.close)
+            return worker
 
-    yield make
-    for each in made:
-        each.impairments.close()
+        yield make
 
 
 #: What happens on a device, and whether it is closed then. Attempts fail there with "f", all of one trial with "t" and by a

@@ -59,13 +59,8 @@ class Far:
 
 
 @pytest.fixture
-def timing() -> Timing:
-    return Timing()
-
-
-@pytest.fixture
-def far(redis_client: RedisClient, tmp_path: Path, timing: Timing) -> Iterator[Far]:
-    redis_client.timing = timing
+def far(request: pytest.FixtureRequest, redis_client: RedisClient, tmp_path: Path) -> Iterator[Far]:
+    redis_client.timing = getattr(request, "param", Timing())
     with contextlib.closing(Far(redis_client, tmp_path / "logs")) as far:
         yield far
 
@@ -96,7 +91,7 @@ def test_only_what_ran_here_for_that_experiment_is_read(far: Far, tmp_path: Path
 
 
 @pytest.mark.parametrize("trial", ["../0001", "/etc", "..", "", "../0001~1", "0001~/etc"])
-@pytest.mark.parametrize("timing", [Timing(log_answer_s=0.3)])
+@pytest.mark.parametrize("far", [Timing(log_answer_s=0.3)], indirect=True)
 def test_a_trial_that_could_be_a_path_is_no_question(far: Far, trial: str) -> None:
     with pytest.raises(LogUnavailable, match="did not answer"):
         far.ask(trial=trial)

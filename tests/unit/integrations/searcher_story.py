@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+import mqtune
 from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
+
+#: A space with a domain of each kind.
+DOMAINS: dict[str, Any] = {
+    "lr": mqtune.loguniform(1e-4, 1e-1),
+    "x": mqtune.uniform(-1, 1),
+    "net": {"width": mqtune.lograndint(8, 512), "act": mqtune.choice(["relu", None, [1, 2], {"a": 1}])},
+    "q": mqtune.quniform(0.25, 1, 0.1),
+    "momentum": mqtune.reverseloguniform(0.9, 0.999),
+    "noise": mqtune.normal(0, 1),
+    "bias": mqtune.qrandn(0, 1, 0.25),
+    "buffer": mqtune.qlograndint(8, 512, 8),
+    "size": mqtune.ordinal([16, 32, 64]),
+    "half": mqtune.sample_from(lambda config: config["x"] / 2),
+    "fixed": "always",
+}
+
+
+def train(config: Config) -> None:
+    """Stand for a trainable: the simulated backend doesn't call it."""
 
 
 class Story:
-    """Begins trials one after the other.
-
-    Args:
-        searcher: a bound one.
-        metric: what a report that is one number is of.
-    """
+    """Begins trials of a bound searcher, one after the other. A report that is one number is of a metric."""
 
     def __init__(self, searcher: Any, metric: str = "loss") -> None:
         self.searcher = searcher

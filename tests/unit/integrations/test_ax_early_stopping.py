@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pytest
+from searcher_story import train
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
@@ -19,10 +20,10 @@ pytest.importorskip("ax")
 from ax.api.client import Client
 from ax.api.configs import RangeParameterConfig
 from ax.early_stopping.strategies import (
-    AndEarlyStoppingStrategy,
-    OrEarlyStoppingStrategy,
-    PercentileEarlyStoppingStrategy,
-    ThresholdEarlyStoppingStrategy,
+    AndEarlyStoppingStrategy as And,
+    OrEarlyStoppingStrategy as Or,
+    PercentileEarlyStoppingStrategy as Percentile,
+    ThresholdEarlyStoppingStrategy as Threshold,
 )
 
 from mqtune.integrations import AxEarlyStopping
@@ -30,9 +31,9 @@ from mqtune.integrations import AxEarlyStopping
 # Of what Ax does by itself.
 pytestmark = pytest.mark.filterwarnings(r"ignore:::(ax|botorch|gpytorch|linear_operator)\b")
 
-MEDIAN: Final = PercentileEarlyStoppingStrategy(min_curves=2, min_progression=2)
+MEDIAN: Final = Percentile(min_curves=2, min_progression=2)
 #: Until a threshold at time 1.
-LOW: Final = ThresholdEarlyStoppingStrategy(metric_threshold=0.5, min_curves=0, min_progression=1)
+LOW: Final = Threshold(metric_threshold=0.5, min_curves=0, min_progression=1)
 
 
 class Story:
@@ -63,11 +64,12 @@ class Story:
             self.scheduler.on_abandon(trial)
         self.scheduler.on_trial_end(trial)
 
-    def two_good(self) -> None:
+    def two_good(self) -> Self:
         for loss in (0.1, 0.2):
             trial = self.begin()
             self.losses(trial, 1 + loss, loss, loss)
             self.end(trial)
+        return self
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
@@ -76,9 +78,7 @@ def test_it_decides_as_axs_client_does(mode: str) -> None:
     client = Client()
     client.configure_experiment([RangeParameterConfig("x", (0.0, 1.0), "float")])
     client.configure_optimization("-loss" if mode == "min" else "loss")
-    strategy = PercentileEarlyStoppingStrategy(
-        percentile_threshold=60, min_curves=2, min_progression=3, patience=1, interval=2
-    )
+    strategy = Percentile(percentile_threshold=60, min_curves=2, min_progression=3, patience=1, interval=2)
     client.set_early_stopping_strategy(strategy)
     story = Story(strategy, modes=mode)
     decisions = []
@@ -98,22 +98,19 @@ def test_it_decides_as_axs_client_does(mode: str) -> None:
 
 
 def test_a_decision_says_why() -> None:
-    story = Story()
-    story.two_good()
+    story = Story().two_good()
 
     *before, last = story.losses(story.begin(), 2.0, 2.0)
 
     assert before == [CONTINUE]
     assert last.action is Action.STOP
-    assert last.reason.startswith(
-        "Ax's PercentileEarlyStoppingStrategy: Trial objective values at progressions in [2.00, 2"
-    )
+    says = "Ax's PercentileEarlyStoppingStrategy: Trial objective values at progressions in [2.00, 2"
+    assert last.reason.startswith(says)
     assert "\n" not in last.reason
 
 
 def test_what_is_no_value_is_not_told_and_a_time_that_was_reached_before_neither() -> None:
-    story = Story()
-    story.two_good()
+    story = Story().two_good()
     trial = story.begin()
 
     assert story.losses(trial, 0.1, math.nan, None, math.inf) == [CONTINUE] * 4
@@ -124,8 +121,7 @@ def test_what_is_no_value_is_not_told_and_a_time_that_was_reached_before_neither
 
 def test_an_abandoned_trial_counts_no_more_and_one_that_has_failed_does() -> None:
     def stops(ending: TrialStatus) -> bool:
-        story = Story()
-        story.two_good()
+        story = Story().two_good()
         for _ in range(3):
             other = story.begin()
             story.losses(other, 0.01)
@@ -139,9 +135,7 @@ def test_an_abandoned_trial_counts_no_more_and_one_that_has_failed_does() -> Non
 
 
 def test_of_several_metrics_it_goes_by_the_one_that_the_strategy_names() -> None:
-    strategy = ThresholdEarlyStoppingStrategy(
-        metric_signatures=["hits/s"], metric_threshold=5, min_curves=0, min_progression=1
-    )
+    strategy = Threshold(metric_signatures=["hits/s"], metric_threshold=5, min_curves=0, min_progression=1)
     story = Story(strategy, metrics=["loss", "hits/s"], modes=["min", "max"])
     trial = story.begin()
 
@@ -151,9 +145,8 @@ def test_of_several_metrics_it_goes_by_the_one_that_the_strategy_names() -> None
 
 
 def test_a_strategy_is_described_whole_and_made_again() -> None:
-    strategy = OrEarlyStoppingStrategy(
-        AndEarlyStoppingStrategy(LOW, PercentileEarlyStoppingStrategy(["loss"], patience=3, interval=2.5)), MEDIAN
-    )
+    own = Percentile(["loss"], patience=3, interval=2.5)
+    strategy = Or(And(LOW, own), MEDIAN)
     scheduler = AxEarlyStopping(strategy, time_attr="epoch")
     again = Scheduler.rebuild(scheduler.describe())
 
@@ -164,25 +157,21 @@ def test_a_strategy_is_described_whole_and_made_again() -> None:
     }  # fmt: skip
     assert Scheduler.rebuild(AxEarlyStopping().describe()).describe() == AxEarlyStopping().describe()
 
-    class Own(PercentileEarlyStoppingStrategy):
+    class Own(Percentile):
         pass
 
     with pytest.raises(ConfigurationError, match=r"early stopping strategy Own, which only your code can make"):
-        Scheduler.rebuild(AxEarlyStopping(OrEarlyStoppingStrategy(LOW, Own())).describe())
+        Scheduler.rebuild(AxEarlyStopping(Or(LOW, Own())).describe())
 
 
 def test_bad_arguments_are_named() -> None:
-    for bad in (Client(), "percentile", PercentileEarlyStoppingStrategy):
+    for bad in (Client(), "percentile", Percentile):
         with pytest.raises(
-            ConfigurationError, match=r"is not an early stopping strategy of Ax; give one as for client\.set"
+            ConfigurationError, match=r"is not an early stopping strategy of Ax; give one as for client"
         ):
             AxEarlyStopping(bad)
     with pytest.raises(ConfigurationError, match="time_attr"):
         AxEarlyStopping(time_attr="")
-    strategy = OrEarlyStoppingStrategy(LOW, PercentileEarlyStoppingStrategy(metric_signatures=["accuracy"]))
+    strategy = Or(LOW, Percentile(metric_signatures=["accuracy"]))
     with pytest.raises(ConfigurationError, match=r"\['accuracy'\] of the strategy are not among the metrics .*'loss'"):
         mqtune.Tuner(train, {"x": mqtune.uniform(0, 1)}, metric="loss", mode="min", scheduler=AxEarlyStopping(strategy))
-
-
-def train(config: dict[str, Any]) -> None:
-    """Stand for a trainable: the simulated backend doesn't call it."""

@@ -16,6 +16,7 @@ from urllib.request import Request
 
 import pytest
 from book import Book
+from searcher_story import train
 from simulation import tuner_on
 from waiting import eventually
 
@@ -28,10 +29,6 @@ PAGE: Final = (Path(__file__).parents[3] / "docs" / "loggers.md").read_text(enco
 AS_CALLBACK, LATER, MESSAGES, OWN = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-def train(config: dict[str, Any]) -> None:
-    """Never run."""
-
-
 class Tool:
     """Another tool: what it has of each trial outlives the loggers that write it."""
 
@@ -39,12 +36,6 @@ class Tool:
         self.reports: dict[TrialId, list[Report]] = {}
         self.ended: dict[TrialId, str] = {}
         self.is_away = False
-
-    def lose(self, rng: random.Random) -> None:
-        """Forget the last reports of some trials, as if a driver had been killed before it wrote them."""
-        for trial, reports in self.reports.items():
-            if self.ended.pop(trial, "") or rng.random() < 0.5:
-                del reports[rng.randint(0, len(reports)) :]
 
 
 class ToTool(TrialLogger):
@@ -103,7 +94,9 @@ def test_what_killed_drivers_have_not_written_the_next_one_writes() -> None:
     tool, rng = Tool(), random.Random(0)
 
     def after_a_kill() -> ToTool:
-        tool.lose(rng)
+        for trial, reports in tool.reports.items():
+            if tool.ended.pop(trial, "") or rng.random() < 0.5:
+                del reports[rng.randint(0, len(reports)) :]
         return ToTool(tool)
 
     results = run(WORLDS["failures"], after_a_kill, cut_after=[15, 25, 10])
@@ -111,32 +104,25 @@ def test_what_killed_drivers_have_not_written_the_next_one_writes() -> None:
     expect_all(tool, results)
 
 
-@pytest.fixture
-def backend() -> mqtune.Simulated:
-    # Five reports, and then none for years.
-    return mqtune.Simulated(lambda _: [*[(1.0, {"loss": 1.0})] * 5, (1e9, {"loss": 1.0})], keep_journal=True)
-
-
-def going_on(backend: mqtune.Simulated, *callbacks: TrialLogger) -> mqtune.Tuner:
-    """Return a tuner whose only trial has some reports, and does not end soon."""
-    tuner = tuner_on(
-        backend, train, {}, max_trials=1, name="contract-going-on", run=mqtune.RunOptions(callbacks=list(callbacks))
-    )
-    while not tuner.get_trials() or not tuner.get_trials()[0].reports:
-        tuner.step(1.0)
-    return tuner
-
-
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_reports_are_in_the_tool_while_the_experiment_runs_also_those_that_an_earlier_driver_has_not_written(
-    backend: mqtune.Simulated, *, goes_on: bool
+    *, goes_on: bool
 ) -> None:
+    # Five reports, and then none for years.
+    backend = mqtune.Simulated(lambda _: [*[(1.0, {"loss": 1.0})] * 5, (1e9, {"loss": 1.0})], keep_journal=True)
+
+    def tuner(*callbacks: TrialLogger) -> mqtune.Tuner:
+        run = mqtune.RunOptions(callbacks=list(callbacks))
+        tuner = tuner_on(backend, train, {}, max_trials=1, name="contract-going-on", run=run)
+        while not tuner.get_trials() or not tuner.get_trials()[0].reports:
+            tuner.step(1.0)
+        return tuner
+
     tool = Tool()
     if goes_on:
-        going_on(backend).close()
-
-    with contextlib.closing(going_on(backend, ToTool(tool))) as tuner:
-        eventually(lambda: tuner.step(1.0) or tool.reports.get(TrialId("0001")))
+        tuner().close()
+    with contextlib.closing(tuner(ToTool(tool))) as going_on:
+        eventually(lambda: going_on.step(1.0) or tool.reports.get(TrialId("0001")))
 
 
 def test_reports_that_the_driver_has_not_seen_yet_are_not_written(tmp_path: Path) -> None:
@@ -188,15 +174,10 @@ def test_experiments_that_have_ended_are_written_from_their_journals_once_by_one
 def test_the_pages_logger_is_a_callback_and_is_run_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboardX")
     monkeypatch.chdir(tmp_path)
-    tuner_on(
-        mqtune.Simulated(lambda config: [(1.0, {"loss": config["x"]})]),
-        train,
-        {"x": mqtune.uniform(0, 1)},
-        max_trials=2,
-        name="my-experiment",
-    ).run()
+    backend, space = mqtune.Simulated(lambda config: [(1.0, {"loss": config["x"]})]), {"x": mqtune.uniform(0, 1)}
+    tuner_on(backend, train, space, max_trials=2, name="my-experiment").run()
 
-    exec(AS_CALLBACK + LATER, {"mqtune": mqtune, "train": train, "space": {"x": mqtune.uniform(0, 1)}})
+    exec(AS_CALLBACK + LATER, {"mqtune": mqtune, "train": train, "space": space})
 
     assert sorted(path.name for path in Path("runs/my-experiment").iterdir()) == ["0001", "0002"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from logged import tuner
@@ -15,24 +16,11 @@ from mqtune.testing.worlds import WORLDS
 
 pytest.importorskip("opentelemetry.sdk")
 
-from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
 
 from mqtune.integrations import OpenTelemetry
-
-
-class Collector(InMemorySpanExporter):
-    """A collector that is away for a while."""
-
-    def __init__(self, away: int = 0) -> None:
-        super().__init__()
-        self.away = away
-
-    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        self.away -= 1
-        return SpanExportResult.FAILURE if self.away >= 0 else super().export(spans)
 
 
 def run(new_callback: Callable[[], mqtune.Callback], *, cut_after: Sequence[int] = ()) -> mqtune.Results:
@@ -54,7 +42,7 @@ def expected(results: mqtune.Results) -> list[tuple[object, object]]:
 
 
 def test_spans_have_the_journals_times_their_parents_and_how_they_ended() -> None:
-    collector = Collector()
+    collector = InMemorySpanExporter()
 
     results = tuner(OpenTelemetry(exporter=collector)).run()
 
@@ -75,17 +63,15 @@ def test_spans_have_the_journals_times_their_parents_and_how_they_ended() -> Non
         assert trial.attributes["mqtune.config.x"] == result.config["x"]
         assert trial.attributes["mqtune.config.layers.widths"] == "[32, 8]"
         assert attempt.attributes["mqtune.reports"] == 3
-    assert [spans[f"{name} attempt"].status.status_code for name in ("0001", "0002")] == [
-        StatusCode.OK,
-        StatusCode.ERROR,
-    ]
+    codes = [spans[f"{name} attempt"].status.status_code for name in ("0001", "0002")]
+    assert codes == [StatusCode.OK, StatusCode.ERROR]
     assert "bad luck" in spans["0002 attempt"].status.description
     assert spans["0002 attempt"].attributes["error.type"] == "RuntimeError"
     assert spans["mine"].attributes["mqtune.best_trial"] == "0001"
 
 
 def test_each_is_sent_once_when_drivers_are_killed() -> None:
-    collector, made = Collector(), []
+    collector, made = InMemorySpanExporter(), []
 
     class Killed(OpenTelemetry):
         def on_end(self) -> None:
@@ -104,7 +90,7 @@ def test_each_is_sent_once_when_drivers_are_killed() -> None:
 
 
 def test_written_later_they_have_the_same_ids_and_times() -> None:
-    at_once, later = Collector(), Collector()
+    at_once, later = InMemorySpanExporter(), InMemorySpanExporter()
     results = run(lambda: OpenTelemetry(exporter=at_once))
 
     OpenTelemetry(exporter=later).write(mqtune.Results.load(results.name))
@@ -113,8 +99,9 @@ def test_written_later_they_have_the_same_ids_and_times() -> None:
         return sorted(span.to_json() for span in collector.get_finished_spans())
 
     assert told(later) == told(at_once)
+    away = Mock(**{"export.return_value": SpanExportResult.FAILURE})
     with pytest.raises(MqtuneError, match="could not be sent"):
-        OpenTelemetry(exporter=Collector(away=1)).write(results)
+        OpenTelemetry(exporter=away).write(results)
 
 
 def test_without_the_package_for_otlp_a_run_does_not_begin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,66 +12,33 @@ from typing import Any
 import optuna
 import pytest
 from optuna.trial import TrialState
-from searcher_story import Story
+from searcher_story import DOMAINS, Story
 
 import mqtune
 from mqtune import Space
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.objective import Objective
 from mqtune.core.registry import described
-from mqtune.core.trial import Attempt, Config, Report, Trial, TrialId, TrialStatus
+from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus
 from mqtune.integrations import OptunaSearcher, distributions_of, storage_of
 from mqtune.search import Searcher, searcher_named, searcher_of
 
-SPACE = Space(
-    {
-        "lr": mqtune.loguniform(1e-4, 1e-1),
-        "x": mqtune.uniform(-1, 1),
-        "net": {"width": mqtune.lograndint(8, 512), "act": mqtune.choice(["relu", None, [1, 2], {"a": 1}])},
-        "q": mqtune.quniform(0.25, 1, 0.1),
-        "noise": mqtune.normal(0, 1),
-        "bias": mqtune.qrandn(0, 1, 0.25),
-        "buffer": mqtune.qlograndint(8, 512, 8),
-        "half": mqtune.sample_from(lambda config: config["x"] / 2),
-        "fixed": "always",
-    }
-)
-
-
-CONDITIONAL = Space(
-    {
-        "opt": mqtune.choice(
-            [
-                {
-                    "name": "adam",
-                    "lr": mqtune.loguniform(1e-5, 1e-1),
-                    "eps": mqtune.sample_from(lambda c: c["opt"]["lr"]),
-                },
-                {"name": "sgd", "lr": mqtune.randint(1, 9), "nesterov": mqtune.choice([None, mqtune.normal(0, 1)])},
-            ]
-        ),
-        "layers": [mqtune.lograndint(8, 512), {"momentum": mqtune.reverseloguniform(0.9, 0.999)}],
-    }
-)
-
-
-LIMITED = Space(
-    {"x": mqtune.uniform(0, 1), "y": mqtune.uniform(0, 1)}, constraint=lambda config: config["x"] + config["y"] < 0.5
-)
+UNIT = mqtune.uniform(0, 1)
+SPACE = Space(DOMAINS)
+ADAM = {"name": "adam", "lr": mqtune.loguniform(1e-5, 1e-1), "eps": mqtune.sample_from(lambda c: c["opt"]["lr"])}
+SGD = {"name": "sgd", "lr": mqtune.randint(1, 9), "nesterov": mqtune.choice([None, mqtune.normal(0, 1)])}
+LAYERS = [mqtune.lograndint(8, 512), {"momentum": mqtune.reverseloguniform(0.9, 0.999)}]
+CONDITIONAL = Space({"opt": mqtune.choice([ADAM, SGD]), "layers": LAYERS})
+LIMITED = Space({"x": UNIT, "y": UNIT}, constraint=lambda config: config["x"] + config["y"] < 0.5)
 
 
 def bound(
-    sampler: optuna.samplers.BaseSampler | None = None,
-    seed: int = 1,
-    mode: str = "min",
-    space: Space = SPACE,
-    *,
-    several: bool = False,
+    sampler: optuna.samplers.BaseSampler | None = None, seed: int = 1, space: Space = SPACE, *, several: bool = False
 ) -> OptunaSearcher:
     searcher = OptunaSearcher(sampler)
     if several:
         searcher.check_objective(Objective.of(["loss", "speed"], ["min", "max"]))
-    searcher.bind(space, seed, metric="loss", mode=mode)
+    searcher.bind(space, seed, metric="loss", mode="min")
     return searcher
 
 
@@ -103,8 +70,8 @@ def test_once_trials_are_stopped_early_chance_has_a_third_of_the_configs(story: 
 
 
 def test_where_parameters_hang_on_a_choice_two_suggestions_of_three_draw_that_alone() -> None:
-    model = mqtune.choice([{"name": "quick", "y": mqtune.uniform(0, 1)}, {"name": "slow", "z": mqtune.uniform(0, 1)}])
-    story = Study(bound(space=Space({"x": mqtune.uniform(0, 1), "model": model})))
+    model = mqtune.choice([{"name": "quick", "y": UNIT}, {"name": "slow", "z": UNIT}])
+    story = Study(bound(space=Space({"x": UNIT, "model": model})))
 
     def try_(config: Config | None = None) -> Config:
         trial = story.begin(config)
@@ -167,13 +134,8 @@ def test_a_config_that_is_adopted_teaches_what_its_entry_has() -> None:
     config = {"opt": {"name": "sgd", "lr": 3, "nesterov": None}, "layers": [8, {"momentum": 0.95}]}
     story.end(story.report(story.begin(config), 0.5))
 
-    assert story.model[0].params == {
-        "opt": 1,
-        "opt/1/lr": 3,
-        "opt/1/nesterov": 0,
-        "layers/0": 8,
-        "layers/1/momentum": pytest.approx(0.05),
-    }
+    params = {"opt": 1, "opt/1/lr": 3, "opt/1/nesterov": 0, "layers/0": 8, "layers/1/momentum": pytest.approx(0.05)}
+    assert story.model[0].params == params
     story.begin()
 
 
@@ -214,19 +176,13 @@ def test_a_sampler_sees_each_trial_with_its_state_and_its_values(
 
 @pytest.mark.parametrize("last", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("status", [TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED])
-def test_a_trial_that_has_diverged_counts_as_worse_than_all_others(
-    story: Study, status: TrialStatus, last: float
-) -> None:
-    diverged = story.end(story.report(story.begin(), 0.1, last), status)
+def test_a_trial_that_has_diverged_counts_as_worse_than_all_others(story: Study, status: TrialStatus, last: float):
+    x = story.end(story.report(story.begin(), 0.1, last), status).config["x"]
     story.end(story.report(story.begin(), 9.0), TrialStatus.EARLY_STOPPED)
 
     live, ranked, other = story.model
     assert live.state is TrialState.FAIL
-    assert (ranked.state, ranked.intermediate_values, ranked.params["x"]) == (
-        TrialState.PRUNED,
-        {},
-        diverged.config["x"],
-    )
+    assert (ranked.state, ranked.intermediate_values, ranked.params["x"]) == (TrialState.PRUNED, {}, x)
     assert other.intermediate_values == {1: 9.0}
 
 
@@ -275,15 +231,8 @@ def test_trials_that_were_stopped_are_compared_at_the_latest_time_that_ten_have_
     assert at_one_time(story) == [("COMPLETE", 5.0)] * 26 + [("COMPLETE", each) for each in (9.0, 6.0, 4.0, 4.0)]
 
     stopped(story, 1, 5.0, 2.5)
-    assert at_one_time(story) == [
-        *[("RUNNING", None)] * 20,
-        *[("COMPLETE", 3.0)] * 6,
-        ("COMPLETE", 8.0),
-        ("COMPLETE", 6.0),
-        ("COMPLETE", 2.0),
-        ("RUNNING", None),
-        ("COMPLETE", 2.5),
-    ]
+    running, later = ("RUNNING", None), [("COMPLETE", each) for each in (*[3.0] * 6, 8.0, 6.0, 2.0)]
+    assert at_one_time(story) == [*[running] * 20, *later, running, ("COMPLETE", 2.5)]
 
 
 def test_a_trial_that_goes_on_with_another_config_is_another_one_for_the_sampler(story: Study) -> None:
@@ -382,30 +331,25 @@ def test_a_sampler_that_remembers_goes_on_after_a_resume_as_it_would_have(
 def test_a_sampler_that_is_through_says_so_and_trials_under_way_end_as_they_do(
     sampler: Callable[[], optuna.samplers.BaseSampler], slots: int
 ) -> None:
-    story, again = Study(bound(sampler(), space=COUNTED)), Study(bound(sampler(), space=COUNTED))
-    tried: list[tuple[Trial, Trial]] = []
-    ended = 0
-    while True:
-        if len(tried) - ended < slots:
-            config = story.searcher.suggest(TrialId(f"{story.number + 1:04d}"))
-            if config is None:
-                break
-            story.number += 1
-            trial = Trial(TrialId(f"{story.number:04d}"), config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
-            story.searcher.on_stage(trial)
-            tried.append((trial, again.begin(replays=copy.deepcopy(config))))
-        else:
-            for each, one in zip((story, again), tried[ended], strict=True):
-                each.end(each.report(one, 0.5))
-            ended += 1
+    stories = story, again = Study(bound(sampler(), space=COUNTED)), Study(bound(sampler(), space=COUNTED))
+    configs, running = [], list[tuple[Trial, Trial]]()
 
-    configs = [(trial.config["a"], trial.config["b"]) for trial, _ in tried]
-    assert sorted(configs) == sorted((a, b) for a in range(4) for b in "sml")
-    for pair in tried[ended:]:
-        for each, one in zip((story, again), pair, strict=True):
-            each.end(each.report(one, 0.5))
+    def end_one() -> None:
+        for each, trial in zip(stories, running.pop(0), strict=True):
+            each.end(each.report(trial, 0.5))
+
+    for _ in range(12):
+        trial = story.begin()
+        configs.append((trial.config["a"], trial.config["b"]))
+        running.append((trial, again.begin(replays=copy.deepcopy(trial.config))))
+        if len(running) == slots:
+            end_one()
+
     assert story.searcher.suggest(TrialId("0013")) is None
-    assert again.searcher.suggest(TrialId("0013")) is None
+    assert sorted(configs) == sorted((a, b) for a in range(4) for b in "sml")
+    while running:
+        end_one()
+    assert [each.searcher.suggest(TrialId("0013")) for each in stories] == [None] * 2
 
 
 @pytest.mark.parametrize("status", [TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED, TrialStatus.PAUSED])
@@ -534,36 +478,21 @@ def test_a_sampler_that_was_made_for_another_domain_is_refused() -> None:
 
 
 def test_samplers_see_the_users_own_categories_and_true_steps() -> None:
-    space = Space(
-        {
-            "act": mqtune.choice(["relu", None, [1, 2]]),
-            "flag": mqtune.choice([True, 1]),
-            "batch": mqtune.qrandint(16, 128, 16),
-            "drop": mqtune.quniform(0.25, 1, 0.25),
-            "size": mqtune.ordinal([1, 2, 8]),
-        }
-    )
-
-    assert distributions_of(space) == {
-        "act": optuna.distributions.CategoricalDistribution(["relu", None, "[1, 2]"]),
+    for domain, distribution in (
+        (mqtune.choice(["relu", None, [1, 2]]), optuna.distributions.CategoricalDistribution(["relu", None, "[1, 2]"])),
         # Optuna can't tell these apart: their places.
-        "flag": optuna.distributions.CategoricalDistribution([0, 1]),
-        "batch": optuna.distributions.IntDistribution(16, 128, step=16),
-        "drop": optuna.distributions.FloatDistribution(0.25, 1.0, step=0.25),
+        (mqtune.choice([True, 1]), optuna.distributions.CategoricalDistribution([0, 1])),
+        (mqtune.qrandint(16, 128, 16), optuna.distributions.IntDistribution(16, 128, step=16)),
+        (mqtune.quniform(0.25, 1, 0.25), optuna.distributions.FloatDistribution(0.25, 1.0, step=0.25)),
         # Optuna has no categories with an order: their places.
-        "size": optuna.distributions.IntDistribution(0, 2),
-    }
+        (mqtune.ordinal([1, 2, 8]), optuna.distributions.IntDistribution(0, 2)),
+    ):
+        assert distributions_of(Space({"x": domain})) == {"x": distribution}
 
 
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have OptunaHub have an AutoSampler, which draws at random."""
+def test_the_sampler_of_optunahub_is_a_searcher_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     module = SimpleNamespace(AutoSampler=optuna.samplers.RandomSampler)
-    monkeypatch.setitem(sys.modules, "optunahub", SimpleNamespace(load_module=lambda _: module))
-
-
-@pytest.mark.usefixtures("hub")
-def test_the_sampler_of_optunahub_is_a_searcher_by_its_name() -> None:
+    monkeypatch.setitem(sys.modules, "optunahub", SimpleNamespace(load_module=lambda _: module))  # type: ignore[arg-type]
     searcher, again = searcher_named("auto"), searcher_named("auto")
     assert searcher is not None
     assert again is not None

@@ -39,9 +39,7 @@ OWNERS: Final[list[tuple[str, Callable[[Path], object]]]] = [
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.parametrize(("member", "make"), OWNERS, ids=[member for member, _ in OWNERS])
-def test_optuna_has_the_member_that_it_keeps_to_itself(
-    member: str, make: Callable[[Path], object], tmp_path: Path
-) -> None:
+def test_optuna_has_the_member_that_it_keeps_to_itself(member: str, make: Callable[[Path], object], tmp_path: Path):
     check_has("optuna", make(tmp_path), member, "optuna_private.py")
 
 

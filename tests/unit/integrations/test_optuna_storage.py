@@ -31,14 +31,9 @@ def behind(request: pytest.FixtureRequest, tmp_path: Path) -> BaseStorage:
     return opened(request.param, tmp_path)
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> BaseStorage:
-    return opened("sqlite", tmp_path)
-
-
-def deferred(behind: BaseStorage, name: str = "study") -> tuple[DeferredStorage, int, int]:
+def deferred(behind: BaseStorage) -> tuple[DeferredStorage, int, int]:
     """A study with a trial that runs, with its parameter."""
-    study = behind.create_new_study([optuna.study.StudyDirection.MINIMIZE], name)
+    study = behind.create_new_study([optuna.study.StudyDirection.MINIMIZE], "study")
     storage = DeferredStorage(behind, study)
     trial = storage.create_new_trial(study, create_trial(state=TrialState.RUNNING, user_attrs={"mark": 1}))
     storage.set_trial_param(trial, "x", 0.25, X)
@@ -121,9 +116,9 @@ def test_a_trial_that_somebody_else_ends_stays_so_and_others_are_written(behind:
     storage.flush()
 
 
-def test_a_value_that_another_process_makes_impossible_ends_nothing(database: BaseStorage, tmp_path: Path) -> None:
+def test_a_value_that_another_process_makes_impossible_ends_nothing(tmp_path: Path) -> None:
+    database, elsewhere = opened("sqlite", tmp_path), opened("sqlite", tmp_path)
     storage, study, trial = deferred(database)
-    elsewhere = opened("sqlite", tmp_path)
     theirs = elsewhere.create_new_trial(study)
     elsewhere.set_trial_param(theirs, "x", 0, CategoricalDistribution(["a"]))
     say_all(storage, trial)

@@ -17,6 +17,8 @@ from click.testing import CliRunner
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from searcher_story import DOMAINS, train
+from simulation import tuner_on
 
 import mqtune
 from mqtune import Results
@@ -26,20 +28,7 @@ from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import Config
 from mqtune.integrations import study_of
 
-SPACE = {
-    "x": mqtune.uniform(-1, 1),
-    "lr": mqtune.loguniform(1e-5, 1),
-    "momentum": mqtune.reverseloguniform(0.9, 0.999),
-    "net": {"width": mqtune.lograndint(8, 512), "act": mqtune.choice(["relu", None, [1, 2]])},
-    "q": mqtune.quniform(0.25, 1, 0.1),
-    "steps": mqtune.qrandint(10, 95, 10),
-    "noise": mqtune.normal(0, 1),
-    "bias": mqtune.qrandn(0, 1, 0.25),
-    "buffer": mqtune.qlograndint(8, 512, 8),
-    "size": mqtune.ordinal(["s", "m", "l"]),
-    "half": mqtune.sample_from(lambda config: config["x"] / 2),
-    "fixed": "always",
-}
+SPACE = {**DOMAINS, "steps": mqtune.qrandint(10, 95, 10)}
 
 
 def curve(config: Config) -> Any:
@@ -48,14 +37,8 @@ def curve(config: Config) -> Any:
         yield 60.0, {"loss": math.nan if config["x"] > 0.9 else (config["x"] - 0.3) ** 2 + 1 / epoch}
 
 
-def train(config: Config) -> None:
-    """Stand for a trainable: the simulated backend doesn't call it."""
-
-
 def tuned(space: dict[str, Any], curve: Any, **options: Any) -> Results:
-    backend, run = mqtune.Simulated(curve, slots=4), mqtune.RunOptions(progress=False)
-    usual: dict[str, Any] = {"metric": "loss", "mode": "min", "seed": 5, "backend": backend, "run": run}
-    return mqtune.Tuner(train, space, **{**usual, **options}).run()
+    return tuner_on(mqtune.Simulated(curve, slots=4), train, space, seed=5, **options).run()
 
 
 @pytest.fixture(scope="module")
@@ -69,11 +52,7 @@ def test_a_study_has_each_trial_with_its_config_its_reports_and_its_end_and_says
     study = results.to_optuna_study()
 
     assert capfd.readouterr() == ("", "")
-    assert (study.study_name, study.direction, study.metric_names) == (
-        results.name,
-        optuna.study.StudyDirection.MINIMIZE,
-        ["loss"],
-    )
+    assert (study.study_name, study.direction.name, study.metric_names) == (results.name, "MINIMIZE", ["loss"])
     assert len(study.trials) == len(results) == 40
     assert {trial.state for trial in study.trials} >= {TrialState.COMPLETE, TrialState.PRUNED}
     reports: dict[str, dict[int, float]] = {}
@@ -83,19 +62,10 @@ def test_a_study_has_each_trial_with_its_config_its_reports_and_its_end_and_says
         assert seen.user_attrs["mqtune.trial"] == trial.id
         assert seen.user_attrs["mqtune.status"] == trial.status.name
         assert repr(seen.intermediate_values) == repr(reports[trial.id])
-        assert seen.params == {
-            "x": trial.config["x"],
-            "lr": trial.config["lr"],
-            "momentum": trial.config["momentum"],
-            "net/width": trial.config["net"]["width"],
-            "net/act": "[1, 2]" if trial.config["net"]["act"] == [1, 2] else trial.config["net"]["act"],
-            "q": trial.config["q"],
-            "steps": trial.config["steps"],
-            "noise": trial.config["noise"],
-            "bias": trial.config["bias"],
-            "buffer": trial.config["buffer"],
-            "size": trial.config["size"],
-        }
+        own, act = dict(trial.config), trial.config["net"]["act"]
+        net = {"net/width": own.pop("net")["width"], "net/act": str(act) if isinstance(act, list | dict) else act}
+        del own["half"], own["fixed"]
+        assert seen.params == {**own, **net}
         started = trial.attempts[0].started_at
         assert started is not None
         assert seen.datetime_start == datetime.fromtimestamp(started, UTC).astimezone().replace(tzinfo=None)

@@ -13,7 +13,7 @@ import pytest
 from optuna.distributions import distribution_to_json
 from optuna.terminator import report_cross_validation_scores
 
-from mqtune.core.trial import PARAMETERS, Metrics, TrialId
+from mqtune.core.trial import Metrics, TrialId
 from mqtune.integrations import ASKED, CALL, MARK, TOOK, StudyTrials, as_trainable, storage_of
 from mqtune.trainable import reporting
 
@@ -23,33 +23,26 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 class Wire:
     """Runs objectives against a study, and notes what they asked."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, study: optuna.Study) -> None:
-        self.trials = StudyTrials(study, "experiment")
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        self.study = optuna.create_study(**options)
+        self.trials = StudyTrials(self.study, "experiment")
         self.asked: list[str] = []
         #: Whether the process dies before what it only says is out.
         self.loses = False
-        #: The parameters that a trial has last said to have, for its experiment.
-        self.shown: object = None
-        self._trial = TrialId("")
         self._number = 0
-        monkeypatch.setattr(reporting, "ask", self._send)
-        monkeypatch.setattr(reporting, "report", self._send)
+        for call in ("ask", "report"):
+            monkeypatch.setattr(reporting, call, self._send)
 
     def run(self, objective: Callable[..., Any], *, again: bool = False) -> list[str]:
         """Run a trial, or the last one again, and return what it has asked."""
         self._number += not again
-        self._trial = TrialId(f"{self._number:04d}")
-        self.asked.clear()
+        self.asked = []
         as_trainable(objective)({})
         return self.asked
 
     def _send(self, metrics: Metrics) -> object:
-        return self.send(self._trial, metrics)
-
-    def send(self, trial: TrialId, metrics: Metrics) -> object:
-        """Carry a trial's call to the study, and return the answer."""
-        call = metrics[CALL]
-        self.shown = metrics.get(PARAMETERS, self.shown)
+        """Carry the trial's call to the study, and return the answer."""
+        call, trial = metrics[CALL], TrialId(f"{self._number:04d}")
         if self.loses and call not in ASKED:
             return None
         if took := metrics.get(TOOK):
@@ -82,39 +75,36 @@ def by_turns(trial: optuna.Trial) -> float:
 def test_what_the_trial_before_asked_waits_for_nobody(
     monkeypatch: pytest.MonkeyPatch, sampler: optuna.samplers.BaseSampler
 ) -> None:
-    study = optuna.create_study(sampler=sampler)
-    wire = Wire(monkeypatch, study)
+    wire = Wire(monkeypatch, sampler=sampler)
 
-    asked = [[*wire.run(fixed)] for _ in range(15)]
+    asked = [wire.run(fixed) for _ in range(15)]
 
     assert asked == [["begin", *["suggest"] * 3], *[["begin"]] * 14]
-    for trial in study.trials:
+    for trial in wire.study.trials:
         assert trial.value == trial.params["x"] + trial.params["n"] + len(trial.params["c"])
         assert [*trial.params] == ["x", "n", "c"]
-    assert len({trial.params["x"] for trial in study.trials}) == 15
+    assert len({trial.params["x"] for trial in wire.study.trials}) == 15
 
 
 def test_what_a_trial_does_not_ask_for_is_not_its(monkeypatch: pytest.MonkeyPatch) -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1))
-    wire = Wire(monkeypatch, study)
+    wire = Wire(monkeypatch, sampler=optuna.samplers.RandomSampler(1))
 
-    asked = [[*wire.run(by_turns)] for _ in range(4)]
+    asked = [wire.run(by_turns) for _ in range(4)]
 
     assert asked[1:] == [["begin", "suggest", "suggest"]] * 3
-    for trial in study.trials:
+    for trial in wire.study.trials:
         assert [*trial.params] == ["x", "odd" if trial.number % 2 else "even", "n"]
         assert trial.value == sum(trial.params.values())
 
 
 def test_a_range_that_moves_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    study = optuna.create_study()
-    wire = Wire(monkeypatch, study)
+    wire = Wire(monkeypatch)
 
     def moving(trial: optuna.Trial) -> float:
         return trial.suggest_float("x", trial.number, trial.number + 1)
 
-    assert [[*wire.run(moving)] for _ in range(3)] == [["begin", "suggest"]] * 3
-    assert [int(trial.value) for trial in study.trials if trial.value is not None] == [0, 1, 2]
+    assert [wire.run(moving) for _ in range(3)] == [["begin", "suggest"]] * 3
+    assert [int(trial.value) for trial in wire.study.trials if trial.value is not None] == [0, 1, 2]
 
 
 def test_a_question_that_is_answered_again_after_a_kill_has_the_same_answer(tmp_path: Path) -> None:
@@ -137,11 +127,8 @@ def test_a_question_that_is_answered_again_after_a_kill_has_the_same_answer(tmp_
     assert study.best_params == {"x": first}
 
 
-def test_an_attempt_gets_the_parameters_of_the_one_before_also_those_it_had_not_said(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    study = optuna.create_study()
-    wire = Wire(monkeypatch, study)
+def test_an_attempt_gets_the_parameters_of_the_one_before_also_those_it_had_not_said(monkeypatch: pytest.MonkeyPatch):
+    wire = Wire(monkeypatch)
     wire.run(fixed)
     seen: list[dict[str, Any]] = []
 
@@ -160,15 +147,14 @@ def test_an_attempt_gets_the_parameters_of_the_one_before_also_those_it_had_not_
     with pytest.raises(MemoryError):
         wire.run(dying, again=True)
     assert wire.run(dying, again=True) == ["begin"]
-    assert seen[0] == seen[1] == seen[2] == study.trials[1].params
-    assert study.trials[1].intermediate_values == {2: 1.0, 3: 1.0}
+    assert seen[0] == seen[1] == seen[2] == wire.study.trials[1].params
+    assert wire.study.trials[1].intermediate_values == {2: 1.0, 3: 1.0}
 
 
 def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/study.db")
-    wire = Wire(monkeypatch, study)
+    wire = Wire(monkeypatch, storage=f"sqlite:///{tmp_path}/study.db")
 
     def setting(trial: optuna.Trial) -> float:
         for set_attr in (trial.set_user_attr, trial.set_system_attr):
@@ -182,7 +168,7 @@ def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
 
     wire.run(setting)
 
-    (trial,) = study.trials
+    (trial,) = wire.study.trials
     assert trial.user_attrs["accuracy"] == trial.system_attrs["accuracy"] == {"top": [0.5, 3]}
     assert trial.user_attrs.keys() | trial.system_attrs.keys() == {"accuracy", MARK}
 
@@ -191,16 +177,14 @@ def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
 def test_an_objective_uploads_artifacts_and_says_scores_as_on_its_studys_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    study = optuna.create_study()
-    wire = Wire(monkeypatch, study)
+    wire = Wire(monkeypatch)
     (tmp_path / "store").mkdir()
     store = optuna.artifacts.FileSystemArtifactStore(tmp_path / "store")
     (tmp_path / "model.txt").write_text("weights")
 
     def saving(trial: optuna.Trial) -> float:
-        optuna.artifacts.upload_artifact(
-            artifact_store=store, file_path=str(tmp_path / "model.txt"), study_or_trial=trial
-        )
+        file = str(tmp_path / "model.txt")
+        optuna.artifacts.upload_artifact(artifact_store=store, file_path=file, study_or_trial=trial)
         (seen,) = optuna.artifacts.get_all_artifact_meta(trial)
         report_cross_validation_scores(trial, [0.5, 0.75])
         with pytest.raises(KeyError, match="its own trial"):
@@ -212,8 +196,8 @@ def test_an_objective_uploads_artifacts_and_says_scores_as_on_its_studys_machine
 
     wire.run(saving)
 
-    (trial,) = study.trials
-    (stored,) = optuna.artifacts.get_all_artifact_meta(trial, storage=storage_of(study))
+    (trial,) = wire.study.trials
+    (stored,) = optuna.artifacts.get_all_artifact_meta(trial, storage=storage_of(wire.study))
     assert (stored.filename, trial.user_attrs["file"]) == ("model.txt", "model.txt")
     assert (tmp_path / "store" / stored.artifact_id).read_text() == "weights"
     assert [0.5, 0.75] in trial.system_attrs.values()
@@ -231,14 +215,13 @@ def test_choices_that_are_tuples_stay_so_where_the_studys_storage_has_tuples(
         return 0.0
 
     for storage in (None, f"sqlite:///{tmp_path}/study.db"):
-        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(1), storage=storage)
-        wire = Wire(monkeypatch, study)
+        wire = Wire(monkeypatch, sampler=optuna.samplers.RandomSampler(1), storage=storage)
         seen.clear()
-        asked = [[*wire.run(choosing)] for _ in range(20)]
+        asked = [wire.run(choosing) for _ in range(20)]
 
         assert {*map(repr, seen)} == {*map(repr, shapes)}
         assert asked[1:] == [["begin"]] * 19
-        params = [trial.params["shape"] for trial in study.trials]
+        params = [trial.params["shape"] for trial in wire.study.trials]
         assert params == (seen if storage is None else [json.loads(json.dumps(each)) for each in seen])
 
 
@@ -254,12 +237,11 @@ class FailsOnce(optuna.samplers.RandomSampler):
 
 
 def test_a_trial_for_which_the_sampler_raises_an_error_has_begun_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    study = optuna.create_study(sampler=FailsOnce())
-    wire = Wire(monkeypatch, study)
+    wire = Wire(monkeypatch, sampler=FailsOnce())
     with pytest.raises(ZeroDivisionError):
         wire.run(fixed)
 
     wire.trials.end(TrialId("0001"), None, optuna.trial.TrialState.FAIL, "")
     wire.run(fixed)
 
-    assert [trial.state.name for trial in study.trials] == ["FAIL", "COMPLETE"]
+    assert [trial.state.name for trial in wire.study.trials] == ["FAIL", "COMPLETE"]

@@ -8,9 +8,12 @@ import math
 from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from searcher_story import train
+from simulation import tuner_on
 
 import mqtune
 from mqtune.core.errors import ConfigurationError
@@ -65,8 +68,7 @@ def kinds(space: Any, end: int = 9) -> dict[str, Callable[[], TrialScheduler]]:
     if IS_OLD:
         from syne_tune.optimizer.baselines import DEHB, SyncHyperband
 
-        synchronous = {**usual, "max_resource_level": usual["max_t"]}
-        del synchronous["max_t"]
+        synchronous = {**{name: usual[name] for name in usual if name != "max_t"}, "max_resource_level": end}
         found |= {
             "promotion": lambda: ASHA(theirs, type="promotion", **usual),
             "synchronous": lambda: SyncHyperband(theirs, **synchronous),
@@ -93,21 +95,10 @@ def curve(config: Config) -> Any:
         yield 1.0 + config["lr"], {"loss": abs(math.log10(config["lr"]) + 2.5) + 1 / epoch, "epoch": epoch}
 
 
-def train(config: Config) -> None:
-    """Stand for a trainable: the simulated backend doesn't call it."""
-
-
 def tune(scheduler: Scheduler, **options: Any) -> mqtune.Tuner:
-    usual: dict[str, Any] = {
-        "space": SPACE,
-        "metric": "loss",
-        "mode": "min",
-        "max_trials": 20,
-        "backend": mqtune.Simulated(curve, slots=4),
-        "name": f"syne-{next(_names)}",
-        "run": mqtune.RunOptions(progress=False),
-    }
-    return mqtune.Tuner(train, scheduler=scheduler, **{**usual, **options})
+    backend, name = mqtune.Simulated(curve, slots=4), f"syne-{next(_names)}"
+    usual: dict[str, Any] = {"backend": backend, "space": SPACE, "max_trials": 20, "name": name, **options}
+    return tuner_on(usual.pop("backend"), train, usual.pop("space"), scheduler=scheduler, **usual)
 
 
 class TestContract(SchedulerContract):
@@ -115,13 +106,8 @@ class TestContract(SchedulerContract):
     def new_scheduler(self, request: pytest.FixtureRequest) -> NewScheduler:
         if "odd values" in request.node.name and request.param in PAUSING:
             pytest.skip("Syne Tune's schedulers that pause want the metric at each rung")
-        is_old = version("syne_tune").startswith("0.13")
-        if (
-            is_old
-            and request.param == "synchronous"
-            and "next_driver" in request.node.name
-            and "failures" in request.node.name
-        ):
+        is_old = request.param == "synchronous" and version("syne_tune").startswith("0.13")
+        if is_old and "next_driver" in request.node.name and "failures" in request.node.name:
             pytest.skip("0.13's takes a place in its rung for failed each time that it is asked and no trial can start")
         return lambda: seeded(kinds(PLAIN_SPACE)[request.param])
 
@@ -132,13 +118,6 @@ class TestContract(SchedulerContract):
             scheduler.bind("loss", "min")
 
 
-class Quarter:
-    """A searcher that knows one config."""
-
-    def suggest(self) -> dict[str, Any]:
-        return {"x": 0.25}
-
-
 class Notes(TrialScheduler):
     """A scheduler of 0.14 or later that writes down what it is told, pauses as it is asked to, and resumes what it has paused."""
 
@@ -147,7 +126,8 @@ class Notes(TrialScheduler):
         self.pauses_at, self.stops_at = pauses_at, stops_at
         self.told: list[Any] = []
         self.paused: list[int] = []
-        self.searcher = Quarter()
+        # It knows one config.
+        self.searcher = Mock(**{"suggest.return_value": {"x": 0.25}})
 
     time_attr = "training_iteration"
 
@@ -223,14 +203,10 @@ def test_a_trial_that_is_never_resumed_is_stopped_in_the_end() -> None:
         def on_trial_remove(self, trial: Any) -> None:
             """Resume none."""
 
-    tuner = tune(
-        SyneTuneScheduler(Forgets(pauses_at=2)),
-        space={"x": mqtune.uniform(0, 1)},
-        max_trials=3,
-        backend=mqtune.Simulated(lambda config: [(1.0, {"loss": 1.0})] * 3, slots=2),
-    )
+    backend = mqtune.Simulated(lambda config: [(1.0, {"loss": 1.0})] * 3, slots=2)
+    forgets = SyneTuneScheduler(Forgets(pauses_at=2))
+    results = tune(forgets, space={"x": mqtune.uniform(0, 1)}, max_trials=3, backend=backend).run()
 
-    results = tuner.run()
     assert [trial.status for trial in results] == [TrialStatus.EARLY_STOPPED] * 3
     assert {trial.reason for trial in results} == {"Forgets does not resume it, and no other trial is under way"}
 
@@ -247,10 +223,8 @@ def test_what_does_not_fit_the_tuner_is_said_when_it_is_made() -> None:
         tune(random_search(), mode="max")
     with pytest.raises(ConfigurationError, match=r"the Tuner by metric=\['loss', 'cost'\], mode=\['min', 'min'\]"):
         tune(random_search(), metric=["loss", "cost"])
-    with pytest.raises(
-        ConfigurationError,
-        match=r"another space than the Tuner's: bias, buffer, depth, lr, net/act.*make it with .*config_space",
-    ):
+    another = r"another space than the Tuner's: bias, buffer, depth, lr, net/act.*make it with .*config_space"
+    with pytest.raises(ConfigurationError, match=another):
         tune(random_search(), space={"x": mqtune.uniform(0, 1), "momentum": SPACE["momentum"]})
     with pytest.raises(ConfigurationError, match="proposes the configs itself; leave searcher out"):
         tune(random_search(), searcher="tpe")
@@ -266,7 +240,5 @@ def test_a_definition_names_it_and_only_code_can_make_it_again() -> None:
     results = tune(SyneTuneScheduler(kinds(SPACE)["asha"]())).run()
 
     assert results.definition["scheduler"] == {"scheduler": "syne_tune", "of": "ASHA"}
-    with pytest.raises(
-        ConfigurationError, match=r"was Syne Tune's ASHA, .*: give scheduler=SyneTuneScheduler\(ASHA\(…\)\)"
-    ):
+    with pytest.raises(ConfigurationError, match=r"was Syne Tune's ASHA, .*: give scheduler=SyneTuneScheduler\(ASHA\("):
         Scheduler.rebuild(results.definition["scheduler"])

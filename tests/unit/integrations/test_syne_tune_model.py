@@ -62,8 +62,7 @@ def scheduler() -> Halves:
 
 @pytest.fixture
 def slow(scheduler: Halves) -> Iterator[SlowSearcher]:
-    suggest = scheduler.searcher.get_config
-    slow = SlowSearcher(scheduler, scheduler.searcher, suggest)
+    slow = SlowSearcher(scheduler, scheduler.searcher, scheduler.searcher.get_config)
     scheduler.searcher.get_config = slow.answer  # type: ignore[method-assign]
     yield slow
     scheduler.searcher.may_answer.set()
@@ -102,9 +101,7 @@ def test_a_trial_that_is_to_be_resumed_waits_for_no_config(scheduler: Halves, sl
     assert slow.is_pondering
 
 
-def test_a_scheduler_that_goes_by_what_the_model_has_found_is_asked_at_once(
-    scheduler: Halves, slow: SlowSearcher
-) -> None:
+def test_a_scheduler_that_goes_by_what_the_model_has_found_is_asked_at_once(scheduler: Halves, slow: SlowSearcher):
     scheduler.reads = "estimator"
 
     assert slow.is_ready(1) is None

@@ -44,10 +44,8 @@ def read(folder: Path) -> tuple[Curves, dict[str, Any]]:
             if value.tag == "_hparams_/session_start_info":
                 data = tensorboardx.proto.plugin_hparams_pb2.HParamsPluginData()
                 data.ParseFromString(value.metadata.plugin_data.content)
-                found = data.session_start_info.hparams
-                hyperparameters = {
-                    name: getattr(each, each.WhichOneof("kind") or "null_value") for name, each in found.items()
-                }
+                found = data.session_start_info.hparams.items()
+                hyperparameters = {name: getattr(each, each.WhichOneof("kind") or "null_value") for name, each in found}
             elif not value.tag.startswith("_hparams_"):
                 curves[value.tag].append((event.step, value.simple_value))
     return curves, hyperparameters
@@ -57,11 +55,8 @@ def test_a_run_has_a_curve_for_each_number_and_the_config(tmp_path: Path) -> Non
     results = tuner(tmp_path / "runs").run()
 
     curves, hyperparameters = read(tmp_path / "runs" / "mine" / "0001")
-    times = [
-        event.wall_time
-        for event in events(tmp_path / "runs" / "mine" / "0001")
-        if any(value.tag == "loss" for value in event.summary.value)
-    ]
+    found = events(tmp_path / "runs" / "mine" / "0001")
+    times = [event.wall_time for event in found if any(value.tag == "loss" for value in event.summary.value)]
 
     assert [step for step, _ in curves["loss"]] == [1, 2, 3]
     assert [value for _, value in curves["loss"]] == pytest.approx([math.nan, 0.25, 0.5 / 3], nan_ok=True)

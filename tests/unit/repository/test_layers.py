@@ -45,7 +45,7 @@ APART: Final = frozenset({("backends", "worker"), ("worker", "backends")})
 ALONE: Final = {
     "celery": {"worker/app.py", "backends/celery.py"},
     "kombu": {"worker/app.py", "backends/celery.py"},
-    "redis": {"journal/", "backends/local/server.py"},
+    "redis": {"journal/", "services/", "backends/local/server.py"},
     "click": {"cli/", "__main__.py"},
     "rich": {"results/", "cli/"},
     "matplotlib": {"results/plots/by_matplotlib.py"},

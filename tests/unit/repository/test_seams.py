@@ -32,7 +32,7 @@ IMPORTED: Final = {
     "schedulers": "",
     "schedulers.stopping": "",
     "search": "",
-    "services": "driver|worker",
+    "services": "worker",
     "testing": "schedulers|searchers|stores|waiting|worlds",
     "trainable": "|reporting|values",
     "trainable.process": "session",

@@ -8,15 +8,13 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from bench import settings_of
+from bench import writer_of
 
 import mqtune
 from mqtune.core.codec import encode_value
-from mqtune.driver import DefinitionWriter, Plan
 from mqtune.trainable import FrozenCode, TrainableSpec, fingerprint, fingerprints, loaded_files, read_code, resolve
 
 TRAIN = TrainableSpec("train", module="train")
@@ -82,32 +80,17 @@ def test_the_code_is_what_the_trainables_imports_name_wherever_they_stand(tmp_pa
         train="import os, helper\nfrom package.model import Net\ndef train(config):\n    import lazy\n"
         "if __name__ == '__main__':\n    import plots\n",
         helper="import json\nimport site_only\n",
-        lazy="",
-        plots="",
-        unrelated="",
         package__model="from .layers import Dense\nfrom .. import nothing\n",
         package__layers="from package.deep.down import x\n",
-        package__settings="",
-        package__deep__down="",
-        mqtune="",
         **{"package/__init__": "from . import settings\n"},
+        **dict.fromkeys(("lazy", "plots", "unrelated", "mqtune", "package__settings", "package__deep__down"), ""),
     )
 
     found = read_code(TRAIN, tmp_path)
 
     assert next(iter(found)) == "train.py"
-    assert sorted(found) == sorted(
-        [
-            "train.py",
-            "helper.py",
-            "lazy.py",
-            "package/__init__.py",
-            "package/model.py",
-            "package/layers.py",
-            "package/settings.py",
-            "package/deep/down.py",
-        ]
-    )
+    package = {f"package/{name}.py" for name in ("__init__", "model", "layers", "settings", "deep/down")}
+    assert {*found} == {"train.py", "helper.py", "lazy.py", *package}
     assert found["package/layers.py"] == b"from package.deep.down import x\n"
 
 
@@ -126,18 +109,8 @@ def test_a_worker_takes_from_a_definition_only_paths_of_code_below_its_code_root
     write(tmp_path, root__project__train="", root__helper="", outside="")
     root, good = tmp_path / "root", "0123456789abcdef"
     spec = TrainableSpec("train", module="project.train")
-    files = {
-        "train.py": good,
-        "../helper.py": good,
-        "../../outside.py": good,
-        "/etc/passwd.py": good,
-        "secrets.env": good,
-        "a\0.py": good,
-        "b.py": "../../x",
-        "c.py": 7,
-        8: good,
-        "site-packages/d.py": good,
-    }
+    outside = ("../../outside.py", "/etc/passwd.py", "secrets.env", "a\0.py", 8, "site-packages/d.py")
+    files = {"train.py": good, "../helper.py": good, **dict.fromkeys(outside, good), "b.py": "../../x", "c.py": 7}
 
     found = resolve(spec, root, files)
 
@@ -192,9 +165,7 @@ def test_what_was_imported_of_mqtune_is_nobodys_code_also_below_a_code_root() ->
     assert not any(package in path.parents for path in loaded)
 
 
-def test_a_copy_that_is_not_what_it_is_called_is_not_taken_and_one_that_can_not_be_written_is_no_error(
-    tmp_path: Path,
-) -> None:
+def test_a_copy_that_is_not_what_it_is_called_is_not_taken_and_one_that_can_not_be_written_is_no_error(tmp_path: Path):
     file, kept = tmp_path / "x.py", tmp_path / "kept"
     file.write_text("X = 1\n")
     wanted = {str(file): fingerprint(b"X = 1\n")}
@@ -210,39 +181,32 @@ def test_a_copy_that_is_not_what_it_is_called_is_not_taken_and_one_that_can_not_
         assert (code.source(str(file)), code.differing) == (None, [str(file)])
 
 
-@pytest.fixture
-def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The trainable's file."""
-    (tmp_path / "train_of_plans.py").write_text("def train(config):\n    pass\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path / "train_of_plans.py"
-
-
-def definition(script: Path, kept: dict[str, Any] | None = None, **options: Any) -> tuple[Any, dict[str, Any]]:
+def definition(kept: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
     sys.modules.pop("train_of_plans", None)
     import train_of_plans  # type: ignore[import-not-found]
 
-    place = SimpleNamespace(local_slots=None)
-    settings = {"metric": "loss", "mode": "min", "name": "x", "seed": 1, "backend": place, **options}
-    space = {"x": mqtune.uniform(0, 1)}
-    writer = DefinitionWriter(Plan(settings_of(trainable=train_of_plans.train, space=space, **settings)))
+    writer = writer_of(train_of_plans.train)
     writer.read_code()
     return writer, writer.definition(None if kept is None else encode_value(kept))
 
 
 @pytest.mark.parametrize("was_recorded", [True, False])
-def test_code_that_is_the_same_or_was_not_recorded_yet_is_no_change(script: Path, was_recorded: bool) -> None:
-    _, before = definition(script)
+def test_code_that_is_the_same_or_was_not_recorded_yet_is_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was_recorded: bool
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (script := tmp_path / "train_of_plans.py").write_text("def train(config):\n    pass\n")
+    _, before = definition()
     files = before["code_files"]
     if not was_recorded:
         del before["code_files"], before["code"]
 
-    writer, after = definition(script, before)
+    writer, after = definition(before)
 
     assert writer.changed == []
     assert after["code_files"] == files != {}
     # A file that came or went shows in the file that imports it.
     script.with_name("new.py").touch()
     script.write_text("import new\n" + script.read_text())
-    changed, _ = definition(script, {**before, "code_files": {**files, "old.py": "0123456789abcdef"}})
+    changed, _ = definition({**before, "code_files": {**files, "old.py": "0123456789abcdef"}})
     assert changed.changed == [script.name]

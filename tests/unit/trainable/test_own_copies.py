@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +53,7 @@ def run(project: Path, program: str) -> tuple[Path, str]:
         ("os.chdir('data'); open('../results.csv', 'w').close(); assert os.path.getsize('../results.csv') == 0", ""),
     ],
 )
-def test_an_existing_file_that_python_opens_for_writing_is_the_attempts_own(
-    project: Path, program: str, content: str
-) -> None:
+def test_an_existing_file_that_python_opens_for_writing_is_the_attempts_own(project: Path, program: str, content: str):
     folder, said = run(project, program)
 
     assert (folder / "results.csv").read_text() == content
@@ -63,11 +63,8 @@ def test_an_existing_file_that_python_opens_for_writing_is_the_attempts_own(
 
 def test_a_change_of_the_original_is_said(project: Path) -> None:
     with_table = project / "study.db"
-    subprocess.run(
-        [sys.executable, "-c", "import sqlite3; sqlite3.connect('study.db').execute('CREATE TABLE t (x)')"],
-        cwd=project,
-        check=True,
-    )
+    with contextlib.closing(sqlite3.connect(with_table)) as database:
+        database.execute("CREATE TABLE t (x)")
     _, said = run(
         project,
         "open('data/large.txt', 'r+').write('new')\n"
@@ -77,6 +74,7 @@ def test_a_change_of_the_original_is_said(project: Path) -> None:
     large, changed = said.splitlines()
     assert (project / "data" / "large.txt").read_text() == "new3456789X"
     assert large.startswith(f"mqtune: {project / 'data' / 'large.txt'} is opened for writing, and too large for a copy")
-    assert changed == (
-        f"mqtune: {with_table} has changed while this trial ran, by it or by another one: write to a new name"
+    assert (
+        changed
+        == f"mqtune: {with_table} has changed while this trial ran, by it or by another one: write to a new name"
     )

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 #: Writes each of its trainables, once for each time that it is run, to a folder of its own.
 PROGRAM = """
 import argparse, enum, functools, logging, sys
@@ -168,36 +166,18 @@ EXPECTED = {
 }
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    return subprocess.run([sys.executable, *command], cwd=cwd, check=True, stdout=subprocess.PIPE, text=True).stdout
+def test_it_gives_on_a_worker_what_it_gives_in_the_script_which_writes_the_same_bytes_again(tmp_path: Path) -> None:
+    def run(*command: str) -> str:
+        done = subprocess.run([sys.executable, *command], cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True)
+        return done.stdout
 
+    for name, source in {"program": PROGRAM, "library": LIBRARY, "loader": LOADER}.items():
+        (tmp_path / f"{name}.py").write_text(source)
+    tops = [tmp_path / number for number in ("1", "2")]
+    for top in tops:
+        run("program.py", top.name)
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("written")
-    (folder / "program.py").write_text(PROGRAM)
-    (folder / "library.py").write_text(LIBRARY)
-    (folder / "loader.py").write_text(LOADER)
-    for number in ("1", "2"):
-        run("program.py", number, cwd=folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def given(written: Path) -> dict[str, list[object]]:
-    found: dict[str, list[object]] = json.loads(run("loader.py", written / "1", cwd=written))
-    return found
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_it_gives_on_a_worker_what_it_gives_in_the_script(given: dict[str, list[object]], name: str) -> None:
-    assert given[name] == EXPECTED[name]
-
-
-def test_a_second_run_of_the_script_writes_the_same_bytes(written: Path) -> None:
-    first, second = (
-        {path.relative_to(top): path.read_bytes() for path in top.rglob("*.py")}
-        for top in (written / "1", written / "2")
-    )
+    assert json.loads(run("loader.py", "1")) == EXPECTED
+    first, second = ({path.relative_to(top): path.read_bytes() for path in top.rglob("*.py")} for top in tops)
     assert first == second
     assert len(first) > len(EXPECTED)

@@ -56,9 +56,8 @@ def test_a_value_that_no_program_can_be_given_is_refused_by_name(value: Any):
 
 
 def test_a_missing_value_never_leaves_an_option_without_its_value():
-    with pytest.raises(
-        ConfigurationError, match=r"leave '-d' without a value; write both as one list, \['-d', '\{d\}'\]"
-    ):
+    way_out = r"leave '-d' without a value; write both as one list, \['-d', '\{d\}'\]"
+    with pytest.raises(ConfigurationError, match=way_out):
         words(["-d", "{d}"], {"d": None})
     assert words(["-d", "{d:--deep}"], {"d": None}) == ["-d"]
     assert words(["-d", "{d!json}"], {"d": None}) == ["-d", "null"]

@@ -7,34 +7,27 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
-from attempts import AttemptHere, TrialProcess, own_metrics
+from attempts import AttemptHere, own_metrics
 
 import mqtune
 from mqtune.core.trial import AttemptEnd
 
-NAMES = (
-    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT",
-)  # fmt: skip
+NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT"]
 SECOND: dict[str, Any] = {"seat": 1, "seats": 3, "address": "10.0.0.7:4123"}
 OF_SECOND = ["1", "3", "0", "1", "1", "3", "10.0.0.7", "4123"]
 SAYS = "this is seat 1 of 3 of the trial: only seat 0 reports and saves\n"
 
 
-def variables() -> list[str | None]:
-    return [os.environ.get(name) for name in NAMES]
-
-
 @pytest.fixture(autouse=True)
 def kept_environment() -> Iterator[None]:
     """An attempt in this process has this environment, in which another program may have set the same names."""
-    before = dict(os.environ)
-    for name in NAMES:
-        os.environ.pop(name, None)
-    yield
-    os.environ.clear()
-    os.environ.update(before)
+    with patch.dict(os.environ):
+        for name in NAMES:
+            os.environ.pop(name, None)
+        yield
 
 
 Seat = Callable[..., AttemptHere]
@@ -45,10 +38,6 @@ def seat(tmp_path: Path) -> Iterator[Seat]:
     """Makes an attempt in this process, in the second seat of three unless the message says otherwise."""
     with contextlib.ExitStack() as stack:
         yield lambda **message: stack.enter_context(contextlib.closing(AttemptHere(tmp_path, **{**SECOND, **message})))
-
-
-def kinds(attempt: AttemptHere | TrialProcess) -> list[int]:
-    return [kind for kind, _ in attempt.frames()]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +56,7 @@ def test_each_seat_of_a_gang_finds_the_others_by_the_variables_of_torchrun(
     seen = []
 
     attempt = seat(**message)
-    ending = attempt.run(lambda _: seen.append(variables()))
+    ending = attempt.run(lambda _: seen.append([os.environ.get(name) for name in NAMES]))
 
     assert (ending.end, ending.error) == (AttemptEnd.COMPLETED, "")
     assert seen == [found]
@@ -86,7 +75,7 @@ def test_another_seat_reports_nothing_counts_its_reports_waits_for_no_decision_a
         mqtune.save_checkpoint({"epoch": 1})
 
     assert attempt.run(train).end is AttemptEnd.COMPLETED
-    assert kinds(attempt) == []
+    assert attempt.frames() == []
     assert [own_metrics(row) for row in last] == [{"loss": 3.0}, {"loss": 2.0}]
     assert [row["training_iteration"] for row in last] == [1, 2]
     assert capsys.readouterr().err == SAYS
@@ -101,9 +90,7 @@ def test_another_seat_reports_nothing_counts_its_reports_waits_for_no_decision_a
         (lambda: mqtune.ask({"what": 1}), "this is seat 1 of the trial, and only seat 0 may ask"),
     ],
 )
-def test_another_seat_may_not_ask_and_its_arguments_are_checked(
-    seat: Seat, call: Callable[[], object], error: str
-) -> None:
+def test_another_seat_may_not_ask_and_its_arguments_are_checked(seat: Seat, call: Callable[[], object], error: str):
     ending = seat().run(lambda _: call())
 
     assert ending.end is AttemptEnd.FAILED

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attempts import AttemptHere
+from attempts import COUNTED, AttemptHere
 
 import mqtune
 from mqtune import Checkpoint
@@ -17,13 +17,7 @@ from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.core.trial import AttemptEnd
 from mqtune.trainable import TrainableSpec, export_model
 
-COUNTERS = {
-    "training_iteration",
-    "time_this_iter_s",
-    "time_total_s",
-    "iterations_since_restore",
-    "time_since_restore_s",
-}
+COUNTERS = {*COUNTED, "iterations_since_restore", "time_since_restore_s"}
 
 
 @pytest.fixture
@@ -220,39 +214,15 @@ def test_a_paused_trial_goes_on_from_its_checkpoint(attempt: AttemptHere, tmp_pa
         assert again.values("training_iteration") == [2, 3, 4, 5]
 
 
-class NoTrainable:
-    def step(self):
-        return {}
-
-
-class NoStep(mqtune.Trainable):
-    pass
-
-
-class WithArguments(Falls):
-    def __init__(self, config):
-        self.config = config
-
-
-class OnlySaves(Falls):
-    def save_checkpoint(self, folder):
-        return {}
-
-
-class SavesNothing(Falls):
-    checkpoint_every = 3
-
-
 @pytest.mark.parametrize(
     ("trainable", "shown"),
     [
-        (NoTrainable, "derive from mqtune.Trainable"),
+        (dict, "derive from mqtune.Trainable"),
         (mqtune.Trainable, "derive from mqtune.Trainable"),
-        (NoStep, "no step"),
-        (WithArguments, r"WithArguments\(config\).*setup"),
-        (OnlySaves, "both"),
-        (SavesNothing, "no save_checkpoint"),
-        (dict, "derive"),
+        (a(mqtune.Trainable), "no step"),
+        (a(Falls, __init__=lambda self, config: None), r"Own\(config\).*setup"),
+        (a(Falls, save_checkpoint=lambda self, folder: {}), "both"),
+        (a(Falls, checkpoint_every=3), "no save_checkpoint"),
     ],
 )
 def test_a_class_that_can_not_be_tuned_is_refused_with_the_reason(trainable, shown):

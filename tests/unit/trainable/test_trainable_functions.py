@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgpack
 import numpy as np
@@ -21,9 +22,8 @@ from mqtune.core.trial import AttemptEnd
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Iterator[AttemptHere]:
-    attempt = AttemptHere(tmp_path)
-    yield attempt
-    attempt.close()
+    with contextlib.closing(AttemptHere(tmp_path)) as attempt:
+        yield attempt
 
 
 def got(*, reporter: object = "none", checkpoint_dir: object = "none") -> dict[str, Any]:
@@ -62,14 +62,6 @@ def test_a_function_that_can_not_be_called_is_refused_with_what_was_found(attemp
 
     assert ending.error_type == "TrainableNotFound"
     assert f"{shown} can't be called with the config alone; write it as f(config)" in ending.error
-
-
-async def waits(config):
-    pass
-
-
-async def waits_and_yields(config):
-    yield {}
 
 
 def test_a_function_reports_with_the_reporter_that_it_takes(attempt: AttemptHere):
@@ -135,32 +127,24 @@ def test_a_generator_is_stopped_at_its_yield_and_cleans_up(attempt: AttemptHere)
     assert seen == ["cleaned up"]
 
 
-def trained(attempt: AttemptHere) -> str:
-    """Run a function that saves a checkpoint with its second report; return its id."""
+def test_a_checkpoint_dir_becomes_the_checkpoint_of_the_next_report_and_is_given_to_the_next_attempt(
+    attempt: AttemptHere, tmp_path: Path
+):
+    found = []
 
     def train(config, checkpoint_dir=None):
-        assert checkpoint_dir is None
+        if checkpoint_dir is not None:
+            found.append(Path(checkpoint_dir, "weights").read_text())
+            return 0
         mqtune.report({"loss": 3})
         with mqtune.checkpoint_dir(step=2) as folder:
             Path(folder, "weights").write_text("two")
         mqtune.report({"loss": 2})
-        mqtune.report({"loss": 1})
+        return 1
 
     assert attempt.run(train).end is AttemptEnd.COMPLETED
-    assert [bool(name) for name in attempt.checkpoints()] == [False, True, False]
-    return attempt.checkpoints()[1]
-
-
-def test_a_checkpoint_dir_becomes_the_checkpoint_of_the_next_report_and_is_given_to_the_next_attempt(
-    attempt: AttemptHere, tmp_path: Path
-):
-    name = trained(attempt)
-    found = []
-
-    def train(config, checkpoint_dir=None):
-        found.append(Path(checkpoint_dir, "weights").read_text())
-        return 0
-
+    first, name, last = attempt.checkpoints()
+    assert (first, bool(name), last) == ("", True, "")
     with contextlib.closing(AttemptHere(tmp_path, attempt=2, checkpoint=name)) as again:
         assert again.run(train).end is AttemptEnd.COMPLETED
         # A resumed function's iterations count on.
@@ -182,61 +166,37 @@ def test_a_checkpoint_dir_whose_block_fails_is_no_checkpoint(attempt: AttemptHer
     assert attempt.checkpoints() == [""]
 
 
-class Watch:
-    """A clock that goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
-    watch = Watch()
-    monkeypatch.setattr("mqtune.trainable.process.session.monotonic", watch)
-    return watch
-
-
-def counted(one: AttemptHere) -> list[tuple[int, float, float]]:
-    names = ("training_iteration", "time_this_iter_s", "time_total_s")
-    return [tuple(row[name] for name in names) for row in one.rows()]
-
-
 @pytest.mark.parametrize("is_resumed", [False, True])
 @pytest.mark.parametrize(
     ("reports", "expected"),
     [
         ([(2.0, {}), (3.0, {}), (1.0, {})], [(1, 2.0, 2.0), (2, 3.0, 5.0), (3, 1.0, 6.0)]),
         # A time of an iteration that it says itself counts towards the total; the other two stand for that report alone.
-        (
-            [
-                (2, {"training_iteration": 10, "time_total_s": 1000.0}),
-                (2, {"time_this_iter_s": 20.0}),
-                (2, {"time_this_iter_s": "long"}),
-            ],
-            [(10, 2.0, 1000.0), (2, 20.0, 22.0), (3, "long", 24.0)],
-        ),
+        ([(2, {"training_iteration": 10, "time_total_s": 1000.0}), (2, {"time_this_iter_s": 20.0}), (2, {"time_this_iter_s": "long"})],
+         [(10, 2.0, 1000.0), (2, 20.0, 22.0), (3, "long", 24.0)]),
     ],
-)
+)  # fmt: skip
 def test_every_report_has_its_iteration_and_times_from_the_attempts_own_beginning_unless_it_takes_its_checkpoint(
-    watch: Watch, tmp_path: Path, reports: list[tuple[float, dict[str, Any]]], expected: list[Any], is_resumed: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reports: Any, expected: list[Any], is_resumed: bool
 ):
+    watch = Mock(return_value=100.0)
+    monkeypatch.setattr("mqtune.trainable.process.session.monotonic", watch)
+
     def function(config):
-        for seconds, metrics in reports[:-1]:
-            watch.now += seconds
+        for number, (seconds, metrics) in enumerate(reports, 1):
+            watch.return_value += seconds
+            if number == len(reports):
+                return {"loss": 2, **metrics}
             mqtune.report({"loss": 1, **metrics})
-        seconds, metrics = reports[-1]
-        watch.now += seconds
-        return {"loss": 2, **metrics}
+        return None
 
     data = encode_dict({}, {"training_iteration": 7, "time_total_s": 30.0})
     start = {"checkpoint": "m-t1-1-1", "checkpoint_data": data} if is_resumed else {}
+    names = ("training_iteration", "time_this_iter_s", "time_total_s")
     with contextlib.closing(AttemptHere(tmp_path, **start)) as one:
         one.run(function)
 
-        assert counted(one) == expected
+        assert list(zip(*map(one.values, names), strict=True)) == expected
         assert one.values() == [1, 1, 2]
 
 

@@ -38,13 +38,11 @@ def exits_at_length(config):
 """
 
 
-def ran(folder: Path, name: str, **message: Any) -> tuple[TrialProcess, dict[str, Any]]:
+def ran(folder: Path, name: str) -> tuple[TrialProcess, dict[str, Any]]:
     """Run a function to its end; return the attempt, what was said of it, and in that what it reported."""
-    root = folder / "code"
-    root.mkdir()
-    (root / "functions_that_print.py").write_text(CODE)
-    spec = TrainableSpec.decode({"name": name, "module": "functions_that_print", "kind": "function"})
-    with contextlib.closing(TrialProcess(folder, spec, root, **message)) as one:
+    (folder / "functions_that_print.py").write_text(CODE)
+    spec = TrainableSpec(name, module="functions_that_print")
+    with contextlib.closing(TrialProcess(folder, spec, folder)) as one:
         one.start({})
         said = one.wait()
         return one, {**said, "losses": one.values()}

@@ -7,30 +7,27 @@ import json
 import os
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from attempts import ForkedTrial, TrialProcess
 from hypothesis import given, strategies as st
-from waiting import eventually, lives
+from waiting import eventually, is_gone
 
 from mqtune.checkpoints import open_store
 from mqtune.trainable import PAUSE, STOP, MetricLines, TrainableSpec, WatchedFolder
 
 Trial = Callable[..., TrialProcess]
-Kind = type[TrialProcess]
 
 
-def written(folder: Path, code: str, name: str = "train.py") -> Path:
-    """A script in a folder; one that is not Python's is executable."""
-    path = folder / name
+def write(path: Path, code: str) -> None:
+    """Write a script; one that is not Python's is executable."""
+    path.parent.mkdir(exist_ok=True)
     path.write_text(textwrap.dedent(code).lstrip())
     if path.suffix != ".py":
         path.chmod(0o755)
-    return path
 
 
 @pytest.fixture
@@ -42,41 +39,21 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
             code: str,
             config: dict[str, Any] | None = None,
             name: str = "train.py",
-            kind: Kind = ForkedTrial,
-            call: Mapping[str, Any] = {},
+            kind: type[TrialProcess] = ForkedTrial,
+            metrics: tuple[str, ...] = (),
             **message: Any,
         ):
             code_root = tmp_path / "code"
-            code_root.mkdir(exist_ok=True)
-            written(code_root, code, name)
-            files = tmp_path / f"attempt-{message.get('attempt', 1)}"
-            files.mkdir()
+            write(code_root / name, code)
+            (files := tmp_path / f"attempt-{message.get('attempt', 1)}").mkdir()
             # Most of these scripts know nothing of folders for checkpoints.
             message = {"store": "", "options": {"metric": "loss", "pass_checkpoint_dir": "store" in message}, **message}
-            spec = TrainableSpec(Path(name).stem, script="" if call.get("module") else name, kind="script", **call)
+            spec = TrainableSpec(Path(name).stem, script=name, kind="script", metrics=metrics)
             process = stack.enter_context(contextlib.closing(kind(files, spec, code_root, **message)))
             process.start(config or {})
             return process
 
         yield start
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    """The URL of a store that is there."""
-    url = f"{tmp_path}/store"
-    open_store(url).create()
-    return url
-
-
-EPOCHS = r"epoch (?P<epoch>\d+): loss (?P<loss>\S+)"
-
-
-def call(
-    arguments: list[list[str]] | None = None, metrics: list[str] | None = None, module: str = ""
-) -> dict[str, Any]:
-    """How a script is called, as fields of its spec."""
-    return {"module": module, "arguments": tuple(map(tuple, arguments or [])), "metrics": tuple(metrics or [])}
 
 
 def test_metrics_are_read_from_output_and_errors_which_are_logged_as_they_were(trial: Trial):
@@ -86,12 +63,11 @@ def test_metrics_are_read_from_output_and_errors_which_are_logged_as_they_were(t
         print("epoch 2: loss nan", file=sys.stderr)
         sys.stderr.write("epoch 3: loss 1e-05")
         """
-    one = trial(code, call=call(metrics=[EPOCHS]))
+    one = trial(code, metrics=(r"epoch (?P<epoch>\d+): loss (?P<loss>\S+)",))
 
     assert one.wait()["end"] == "completed"
-    assert sorted(map(repr, one.reports())) == sorted(
-        map(repr, [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": float("nan")}, {"epoch": 3, "loss": 1e-05}])
-    )
+    expected = [{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": float("nan")}, {"epoch": 3, "loss": 1e-05}]
+    assert sorted(map(repr, one.reports())) == sorted(map(repr, expected))
     assert one.stdout() == "epoch 1: loss 0.5\n"
     assert one.stderr() == "epoch 2: loss nan\nepoch 3: loss 1e-05"
 
@@ -118,14 +94,8 @@ def test_a_program_in_any_language_reports_by_printing(trial: Trial):
 
 
 def test_a_line_that_is_no_report_is_said_in_the_log_and_is_no_crash(trial: Trial):
-    code = """
-        print('[tune-metric]: {"loss": ')
-        print('[tune-metric]: {"loss": 1e999999999999}}')
-        print('[tune-metric]: 3')
-        print('[tune-metric]: {"n": 1267650600228229401496703205376}')
-        print('[tune-metric]: {"loss": 1}')
-        """
-    one = trial(code)
+    bad = ('{"loss": ', '{"loss": 1e999999999999}}', "3", '{"n": 1267650600228229401496703205376}')
+    one = trial("".join(f"print('[tune-metric]: {text}')\n" for text in (*bad, '{"loss": 1}')))
 
     assert one.wait()["end"] == "completed"
     assert one.values() == [1]
@@ -156,11 +126,7 @@ def test_reports_are_found_however_output_is_cut(lines: list[bytes], sizes: list
 
 def test_a_report_that_was_printed_and_is_too_large_to_be_read_is_told():
     lines = MetricLines()
-
-    found = [*lines.feed(b'[tune-metric]: {"loss": 1}\n[tune-metric]: {"text": "'), *lines.feed(b"x" * 2**21)]
-
-    metrics, problem = found
-    assert metrics == {"loss": 1}
+    (problem,) = [*lines.feed(b'[tune-metric]: {"text": "'), *lines.feed(b"x" * 2**21)]
     assert [*lines.feed(b"." * 2**21)] == []
     assert str(problem).startswith("no report: a line of more than 1,048,576 bytes was printed: '[tune-metric]: {")
     assert len(str(problem)) < 2_000
@@ -198,12 +164,10 @@ def test_what_is_printed_without_a_flush_is_reported_at_once_and_a_stop_ends_the
         """
     one = trial(code)
     one.wait_for(lambda one: one.reports())
-    processes = [psutil.Process(pid) for pid in one.values("pids")[0]]
-
     one.tell(STOP)
 
     assert one.wait()["end"] == "stopped"
-    eventually(lambda: not any(lives(process) for process in processes))
+    eventually(lambda: all(map(is_gone, one.values("pids")[0])))
 
 
 def test_a_stop_is_raised_in_a_script_that_reports_so_that_it_cleans_up(trial: Trial):
@@ -248,7 +212,9 @@ for epoch in range(start + 1, args.epochs + 1):
 """
 
 
-def test_what_a_script_wrote_for_syne_tune_is_a_checkpoint_that_it_is_resumed_from(trial: Trial, store: str):
+def test_what_a_script_wrote_for_syne_tune_is_a_checkpoint_that_it_is_resumed_from(trial: Trial, tmp_path: Path):
+    store = f"{tmp_path}/store"
+    open_store(store).create()
     first = trial(SYNE_TUNE, {"epochs": 9, "wait": 2}, store=store)
     first.wait_for(lambda one: len(one.reports()) == 2)
     first.tell(PAUSE)
@@ -363,24 +329,17 @@ def test_a_script_can_not_tell_a_fork_from_an_interpreter_of_its_own(trial: Tria
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Installs a package ``lib`` with some content."""
-
-    def install(code: str) -> Path:
-        folder = tmp_path / "site-packages"
-        folder.mkdir()
-        monkeypatch.setenv("PYTHONPATH", str(folder))
-        return written(folder, code, "lib.py")
-
-    return install
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of installed packages."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site-packages"))
+    return tmp_path / "site-packages"
 
 
 def test_packages_that_a_script_imports_first_are_imported_once_and_its_own_modules_by_each_trial(
-    trial: Trial, tmp_path: Path, installed: Callable[[str], Path]
+    trial: Trial, tmp_path: Path, packages: Path
 ):
-    installed("import os; PID = os.getpid()")
-    (tmp_path / "code").mkdir()
-    written(tmp_path / "code", "import os, sys; PID, GIVEN = os.getpid(), sys.argv[1:]", "mine.py")
+    write(packages / "lib.py", "import os; PID = os.getpid()")
+    write(tmp_path / "code" / "mine.py", "import os, sys; PID, GIVEN = os.getpid(), sys.argv[1:]")
     code = "import lib, os\nimport mine\nprint(lib.PID == os.getpid(), mine.PID == os.getpid(), mine.GIVEN)"
 
     one = trial(code, {"lr": 1})
@@ -397,10 +356,9 @@ def test_packages_that_a_script_imports_first_are_imported_once_and_its_own_modu
         "import sys; sys.exit(0) if len(sys.argv) < 2 else None",
     ],
 )
-def test_a_package_behind_which_no_fork_is_safe_is_imported_by_each_script(
-    trial: Trial, installed: Callable[[str], Path], code: str
-):
-    installed(f"import os; os.environ['LIB'] = os.environ.get('LIB', '') + 'x'; {code}; PID = os.getpid()")
+def test_a_package_behind_which_no_fork_is_safe_is_imported_by_each_script(trial: Trial, packages: Path, code: str):
+    lib = f"import os; os.environ['LIB'] = os.environ.get('LIB', '') + 'x'; {code}; PID = os.getpid()"
+    write(packages / "lib.py", lib)
 
     one = trial("import lib, os, sys\nprint(lib.PID == os.getpid(), os.environ['LIB'], sys.argv[1:])", {"lr": 1})
 

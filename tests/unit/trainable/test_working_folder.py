@@ -83,7 +83,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def attempt(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
-    """An attempt of the project; the test runs in its working folder."""
+    """An attempt of the project. The test runs in its working folder."""
     attempt = Attempt(project, tmp_path)
     monkeypatch.chdir(attempt.folder)
     return attempt
@@ -156,11 +156,11 @@ def test_a_full_disk_is_an_error_and_the_place_can_be_discarded(project: Path, t
 
 
 def test_folders_that_cannot_be_read_are_one_link(project: Path, tmp_path: Path):
-    scandir = os.scandir
+    scandir, closed = os.scandir, {str(project / "data"), str(project.parent)}
 
     def refuse(path: str | int) -> object:
-        if path in {str(project / "data"), str(project.parent)}:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        if path in closed:
+            raise PermissionError(path)
         return scandir(path)
 
     with patch.object(os, "scandir", refuse):
@@ -179,20 +179,12 @@ def test_a_folder_that_the_program_has_made_read_only_is_cleaned_all_the_same(at
     assert names(attempt.target) == {"outputs/new"}
 
 
-# Any tree and any operations: settle keeps each new file and touches no original.
-
 NAMES: Final = st.sampled_from(["a", "b", ".h", "__pycache__", ODD])
 PATHS: Final = st.lists(NAMES, min_size=1, max_size=3).map("/".join)
 TREES: Final = st.dictionaries(PATHS, st.sampled_from(["file", "folder", "link", "dangling"]), max_size=8)
 RELATIVE: Final = st.one_of(PATHS, PATHS.map("../".__add__), PATHS.map("../neighbour/".__add__))
-OPERATIONS: Final = st.lists(
-    st.tuples(
-        st.sampled_from(["write", "append", "replace", "unlink", "rmtree", "mkdir", "link", "rename"]),
-        RELATIVE,
-        RELATIVE,
-    ),
-    max_size=12,
-)
+KINDS: Final = st.sampled_from(["write", "append", "replace", "unlink", "rmtree", "mkdir", "link", "rename"])
+OPERATIONS: Final = st.lists(st.tuples(KINDS, RELATIVE, RELATIVE), max_size=12)
 
 
 def grow(folder: Path, kinds: Mapping[str, str]) -> None:
@@ -214,26 +206,25 @@ def grow(folder: Path, kinds: Mapping[str, str]) -> None:
 
 def operate(working: Path, operation: str, first: str, second: str) -> None:
     """Do what a program does by relative paths; errors are the program's own."""
-    path, other = working / first, working / second
-    if operation == "write":
-        path.write_text("new", encoding="utf-8")
-    elif operation == "append":
-        with path.open("a", encoding="utf-8") as file:
-            file.write("more")
-    elif operation == "replace":
-        temporary = working / "temporary"
-        temporary.write_text("replaced", encoding="utf-8")
-        os.replace(temporary, path)
-    elif operation == "unlink":
-        path.unlink()
-    elif operation == "rmtree":
-        shutil.rmtree(path)
-    elif operation == "mkdir":
-        path.mkdir(parents=True)
-    elif operation == "link":
-        path.symlink_to(second)
-    else:
-        path.rename(other)
+    path = working / first
+    match operation:
+        case "write" | "append":
+            with path.open(operation[0], encoding="utf-8") as file:
+                file.write("new")
+        case "replace":
+            temporary = working / "temporary"
+            temporary.write_text("replaced", encoding="utf-8")
+            os.replace(temporary, path)
+        case "rmtree":
+            shutil.rmtree(path)
+        case "mkdir":
+            path.mkdir(parents=True)
+        case "link":
+            path.symlink_to(second)
+        case "rename":
+            path.rename(working / second)
+        case _:
+            path.unlink()
 
 
 def is_in(path: Path, folder: Path) -> bool:

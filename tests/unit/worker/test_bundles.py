@@ -1,19 +1,20 @@
-"""A worker unpacks the code of signed bundles once, and refuses others."""
+"""A worker unpacks the code of signed bundles once, refuses others, and knows the files and the store of an experiment."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mqtune.core.errors import CodeRefused, ConfigurationError
-from mqtune.trainable import Bundle, File, signature
-from mqtune.worker import Bundles, ExperimentHere, WorkerSettings
+from mqtune.checkpoints import open_store
+from mqtune.core.errors import CodeRefused, StoreUnavailable
+from mqtune.trainable import Bundle, File, TrainableSpec, fingerprints, read_code, signature
+from mqtune.worker import Bundles, ExperimentHere
 
 KEY, OTHER_KEY = "a key of sixteen letters", "another key of some letters"
 #: How many bundles are kept besides those in use.
@@ -23,10 +24,9 @@ KEPT = 4
 class Exchange:
     """A server with bundles; counts how often each is fetched."""
 
-    def __init__(self, *there: Bundle, key: str = KEY) -> None:
+    def __init__(self, *there: Bundle) -> None:
         self.there = {bundle.digest: bundle for bundle in there}
-        self.key = key
-        self.fetched: list[str] = []
+        self.key, self.fetched = KEY, list[str]()
 
     def __call__(self, experiment: str) -> Any:
         return self
@@ -40,11 +40,10 @@ class Exchange:
 
 
 def here(experiment: str, definition: dict[str, Any]) -> ExperimentHere:
-    journal: Any = SimpleNamespace(experiment=experiment)
-    return ExperimentHere(journal, definition)
+    return ExperimentHere(SimpleNamespace(experiment=experiment), definition)  # type: ignore[arg-type]
 
 
-def unpacked(tmp_path: Path, exchange: Exchange, *, key: str = KEY, used: Callable[[], set[Path]] = set) -> Bundles:
+def unpacked(tmp_path: Path, exchange: Exchange, *, key: str = KEY, used: Any = set) -> Bundles:
     return Bundles(tmp_path / "cache", key, exchange, used, kept=KEPT)
 
 
@@ -73,7 +72,7 @@ def test_who_has_not_the_key_is_refused_also_when_it_is_unpacked_for_another(tmp
     definition = {"bundle": bundle.digest}
     trusted = here("trusted", definition)
     there.of(trusted)
-    exchange.key = "another key of somebody's"
+    exchange.key = OTHER_KEY
     assert there.of(trusted)
     with pytest.raises(CodeRefused, match="is not signed with this worker's MQTUNE_CODE_KEY"):
         there.of(here("other", definition))
@@ -101,24 +100,9 @@ def test_the_bundles_used_longest_ago_go_but_none_that_is_in_use(tmp_path: Path)
     assert len(left) == KEPT + 1
 
 
-def test_a_worker_that_takes_code_needs_a_key_that_nobody_guesses(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("MQTUNE_CODE_KEY", raising=False)
-    with pytest.raises(ConfigurationError, match=r"--accept-code needs MQTUNE_CODE_KEY.*is not set.*openssl rand"):
-        WorkerSettings(broker="redis://", accept_code=True)
-    monkeypatch.setenv("MQTUNE_CODE_KEY", "short")
-    with pytest.raises(ConfigurationError, match=r"has 5 letters, and needs 16"):
-        WorkerSettings(broker="redis://", accept_code=True)
-    monkeypatch.setenv("MQTUNE_CODE_KEY", KEY)
-    settings = WorkerSettings(broker="redis://", accept_code=True, gpus="0", slots=1)
-    assert {*settings.plan().offer.tags} == {"accepts-code"}
-    assert KEY not in repr(settings)
-    assert not WorkerSettings(broker="redis://", gpus="0", slots=1).plan().offer.tags
-
-
 def test_code_of_one_team_is_not_run_with_the_key_of_another(tmp_path: Path) -> None:
     bundle = Bundle.of({"train.py": File(b"x = 1")})
-    bundles = unpacked(tmp_path, Exchange(bundle, key=KEY), key=f"team-a-*={KEY},team-b-*={OTHER_KEY}")
-
+    bundles = unpacked(tmp_path, Exchange(bundle), key=f"team-a-*={KEY},team-b-*={OTHER_KEY}")
     definition = {"bundle": bundle.digest}
     assert bundles.of(here("team-a-1", definition)) is not None
     for name, why in (("team-b-1", "is not signed"), ("team-c-1", "has no key for")):
@@ -135,3 +119,30 @@ def test_code_that_can_not_be_unpacked_leaves_nothing_half_there(tmp_path: Path)
             there.of(here("e", {"bundle": bundle.digest}))
 
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_slots_that_ask_at_once_get_the_same_list_of_the_experiments_files(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("def train(config):\n    pass\n")
+    train, ready = TrainableSpec("train", module="train"), Barrier(8)
+    definition = {"trainable": train.encode(), "code_files": fingerprints(train, read_code(train, tmp_path))}
+
+    def ask(known: ExperimentHere) -> Path | None:
+        ready.wait(10)
+        return known.import_key(tmp_path, None, tmp_path / "logs").program.manifest
+
+    with ThreadPoolExecutor(8) as slots:
+        for number in range(50):
+            (found,) = set(slots.map(ask, [here(f"e{number}", definition)] * 8))
+            assert found is not None
+
+
+def test_a_store_is_checked_until_that_succeeds(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    known = here("e", {"store": str(store)})
+    with pytest.raises(StoreUnavailable):
+        known.check_store()
+    open_store(str(store)).create()
+    known.check_store()
+    shutil.rmtree(store)
+
+    known.check_store()

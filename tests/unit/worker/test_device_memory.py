@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from impaired import quarantined, reasons
@@ -20,37 +21,31 @@ from mqtune.worker import TOLERANCE_BYTES, DeviceMemory, Impairments, Slot, Slot
 
 GB = 1_000_000_000
 MB = 1_000_000
-#: For slots in which nothing is imported.
-NOTHING_IMPORTED: Any = None
-
-
 QUICK = Timing(gpu_poll_s=0.001, gpu_return_s=0.05)
 
 
 class Gpus:
     """Says what it was told that devices have in use, and notes who asked for what."""
 
-    def __init__(self, **used: int) -> None:
-        self.now = {name.removeprefix("gpu"): value for name, value in used.items()}
-        self.asked: list[tuple[str, ...]] = []
-        self.is_closed = False
+    def __init__(self) -> None:
+        self.now = {"0": 100 * MB, "1": 100 * MB}
+        self.asked: list[Sequence[str]] = []
 
     def used(self, devices: Sequence[str]) -> dict[str, int]:
-        self.asked.append(tuple(devices))
+        self.asked.append(devices)
         return {device: self.now[device] for device in devices if device in self.now}
 
-    def close(self) -> None:
-        self.is_closed = True
+    def close(self) -> None: ...
 
 
 class Watched:
-    """The memory of some devices, and how often it was said that something changed."""
+    """The memory of two devices, and how often it was said that something changed."""
 
-    def __init__(self, gpus: Gpus, timing: Timing = QUICK) -> None:
-        self.gpus = gpus
+    def __init__(self, timing: Timing = QUICK) -> None:
+        self.gpus = Gpus()
         self.changes = 0
         self.impairments = Impairments(self._count)
-        self.memory = DeviceMemory(gpus, self.impairments, timing=timing)
+        self.memory = DeviceMemory(self.gpus, self.impairments, timing=timing)
 
     def look(self) -> None:
         """Look at the quarantined devices, as the worker does from time to time."""
@@ -65,40 +60,24 @@ class Watched:
         self.changes += 1
 
 
-#: For what must come before anybody gives up.
-PATIENT = pytest.mark.parametrize("timing", [replace(QUICK, gpu_return_s=60.0)])
-
-
 @pytest.fixture
-def timing() -> Timing:
-    return QUICK
+def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
+    with contextlib.closing(Watched(getattr(request, "param", QUICK))) as watched:
+        yield watched
 
 
-@pytest.fixture
-def watched(timing: Timing) -> Iterator[Watched]:
-    watched = Watched(Gpus(gpu0=100 * MB, gpu1=100 * MB), timing)
-    yield watched
-    watched.close()
-
-
-def in_thread(work: object, *arguments: object, **options: object) -> threading.Thread:
-    thread = threading.Thread(target=work, args=arguments, kwargs=options, daemon=True)  # type: ignore[arg-type]
-    thread.start()
-    return thread
-
-
-@PATIENT
+@pytest.mark.parametrize("watched", [replace(QUICK, gpu_return_s=60.0)], indirect=True)
 def test_a_trial_has_ended_only_when_its_devices_have_what_they_had_before(watched: Watched) -> None:
     gpus = watched.gpus
     assert watched.memory.enter(0, ("0", "1"))
     gpus.now = {"0": 20 * GB, "1": 30 * GB}
 
-    settling = in_thread(watched.memory.settle, 0, ("0", "1"))
-    asked = len(gpus.asked)
-    eventually(lambda: len(gpus.asked) > asked + 3)
-    gpus.now["0"] = 100 * MB
-    asked = len(gpus.asked)
-    eventually(lambda: len(gpus.asked) > asked + 3)
+    settling = threading.Thread(target=watched.memory.settle, args=(0, ("0", "1")), daemon=True)
+    settling.start()
+    for _ in range(2):
+        asked = len(gpus.asked)
+        eventually(lambda asked=asked: len(gpus.asked) > asked + 3)
+        gpus.now["0"] = 100 * MB
     assert settling.is_alive(), "the second device is not back"
 
     gpus.now["1"] = 100 * MB + TOLERANCE_BYTES
@@ -168,20 +147,13 @@ def test_on_a_shared_device_nothing_is_compared_before_its_last_trial_has_ended(
     assert quarantined(watched.impairments) == {"0"}, "the first has left something"
 
 
-@pytest.fixture
-def sharing(watched: Watched, tmp_path: Path) -> list[Slot]:
-    """Two slots of one device."""
-    plan = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",)))
-    return [
-        Slot(index, plan, tmp_path, watched.impairments, watched.memory, importers=NOTHING_IMPORTED)
-        for index in range(2)
-    ]
-
-
 def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_memory_is_waited_for(
-    watched: Watched, sharing: list[Slot]
+    watched: Watched, tmp_path: Path
 ) -> None:
-    turn, other = (slot.next_turn() for slot in sharing)
+    plan, memory, importers = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",))), watched.memory, Mock()
+    turn, other = (
+        Slot(index, plan, tmp_path, watched.impairments, memory, importers=importers).next_turn() for index in (0, 1)
+    )
     turn.take(stays=True)
 
     watched.gpus.now["0"] = 100 * MB + KEPT_BYTES
@@ -190,15 +162,15 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
     assert turn.left_on_devices() == "it has left 2.4 GB on device 0"
     other.take(stays=True)
     assert turn.left_on_devices() == "", "it may be the other slot's"
-    sharing[1].memory.leave(1, ("0",))  # type: ignore[union-attr]
+    memory.leave(1, ("0",))
 
     turn.settles()
     turn.end()
     assert quarantined(watched.impairments) == {"0"}
 
 
-def test_devices_that_can_not_say_how_full_they_are_cost_no_wait() -> None:
-    watched = Watched(Gpus())
+def test_devices_that_can_not_say_how_full_they_are_cost_no_wait(watched: Watched) -> None:
+    watched.gpus.now.clear()
     watched.memory.enter(0, ("0",))
     watched.gpus.now["0"] = GB
     watched.memory.settle(0, ("0",))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -29,37 +30,28 @@ HONEST = """
         say({"used": {d: int(d) * 1000 for d in asked if d.isdecimal()},
              "unknown": {d: "no such device" for d in asked if not d.isdecimal()}})
 """
-#: As many as were built.
 Build = Callable[..., GpuProbe]
 
 
 @pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    """Where each process that was started writes its number."""
-    return tmp_path / "started"
+def build(tmp_path: Path) -> Iterator[Build]:
+    """Returns a query whose process does what a script says, and notes its number."""
+    with contextlib.ExitStack() as built:
+
+        def make(body: str, timing: Timing = Timing()) -> GpuProbe:
+            script = tmp_path / "driver.py"
+            script.write_text(
+                "import json, os, sys, time\n"
+                f"open({str(tmp_path / 'started')!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+                "def say(answer):\n    print(json.dumps(answer), flush=True)\n" + textwrap.dedent(body)
+            )
+            return built.enter_context(contextlib.closing(GpuProbe([sys.executable, str(script)], timing)))
+
+        yield make
 
 
-@pytest.fixture
-def build(tmp_path: Path, notes: Path) -> Iterator[Build]:
-    """Returns a query whose process does what a script says."""
-    built: list[GpuProbe] = []
-
-    def make(body: str, timing: Timing = Timing()) -> GpuProbe:
-        script = tmp_path / "driver.py"
-        script.write_text(
-            "import json, os, sys, time\n"
-            f"open({str(notes)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
-            "def say(answer):\n    print(json.dumps(answer), flush=True)\n" + textwrap.dedent(body)
-        )
-        built.append(GpuProbe([sys.executable, str(script)], timing))
-        return built[-1]
-
-    yield make
-    for query in built:
-        query.close()
-
-
-def processes(notes: Path) -> list[int]:
+def processes(folder: Path) -> list[int]:
+    notes = folder / "started"
     return [int(line) for line in notes.read_text().split()] if notes.exists() else []
 
 
@@ -67,9 +59,11 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == devices.__name__]
 
 
-def test_one_process_answers_all_questions(build: Build, notes: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_process_answers_all_questions_and_is_replaced_when_it_was_killed(
+    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     query = build(HONEST)
-    assert processes(notes) == [], "nobody has asked"
+    assert processes(tmp_path) == [], "nobody has asked"
 
     assert query.used(["1", "3"]) == {"1": 1000, "3": 3000}
     assert query.used(["2"]) == {"2": 2000}
@@ -77,45 +71,35 @@ def test_one_process_answers_all_questions(build: Build, notes: Path, caplog: py
     for _ in range(3):
         assert query.used(["GPU-5", "1"]) == {"1": 1000}
 
-    assert len(processes(notes)) == 1
+    (pid,) = processes(tmp_path)
     (warning,) = warnings(caplog)
     assert "device GPU-5 is unknown (no such device); the worker does not wait for it to be freed" in warning
 
-
-def test_a_process_that_was_killed_between_two_questions_is_replaced(build: Build, notes: Path) -> None:
-    query = build(HONEST)
-    query.used(["1"])
-    (pid,) = processes(notes)
     psutil.Process(pid).kill()
     eventually(lambda: is_gone(pid))
-
     assert query.used(["1"]) == {"1": 1000}
-    assert len(processes(notes)) == 2
+    assert len(processes(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param("time.sleep(600)", id="deaf"),
         pytest.param("sys.stdin.readline(); sys.stdout.write('{'); sys.stdout.flush(); time.sleep(600)", id="half"),
         pytest.param("sys.stdin.readline(); os.close(1); time.sleep(600)", id="mute"),
-        pytest.param("sys.stdin.readline(); sys.exit(9)", id="dead"),
         pytest.param("sys.stdin.readline(); print('#', flush=True); time.sleep(600)", id="babbling"),
     ],
 )
 def test_a_process_that_gives_no_answer_is_killed_and_nobody_asks_for_a_while(
-    build: Build, notes: Path, caplog: pytest.LogCaptureFixture, body: str
+    build: Build, tmp_path: Path, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
     query = build(body, Timing(gpu_answer_s=1.0))
 
     assert [query.used(["0"]) for _ in range(3)] == [{}] * 3
 
-    (pid,) = processes(notes) or [0]
+    (pid,) = processes(tmp_path) or [0]
     assert not pid or is_gone(pid)
     assert len(warnings(caplog)) == 1
 
-
-# The process itself, with stand-ins for nvidia-ml-py and nvidia-smi.
 
 #: Two GPUs and a part of one; of which a file says what is wrong with the driver.
 PYNVML = """
@@ -129,8 +113,7 @@ class Memory:
     def __init__(self, used): self.used = used
 DEVICES = {"GPU-aaaa1111-0000": 5 << 32, "GPU-bbbb2222-0000": 7 << 32, "MIG-cccc3333-0000": 1 << 33}
 def nvmlInit():
-    code = INIT
-    if code: raise NVMLError(code, "Driver Not Loaded" if code == 9 else "NVML Shared Library Not Found")
+    if INIT: raise NVMLError(INIT, "Driver Not Loaded" if INIT == 9 else "NVML Shared Library Not Found")
 def nvmlDeviceGetCount(): return 2
 def nvmlDeviceGetHandleByIndex(index):
     if index >= 2: raise NVMLError(2, "Invalid Argument")
@@ -141,12 +124,11 @@ def nvmlDeviceGetHandleByUUID(uuid):
 def nvmlDeviceGetUUID(handle): return TEXT(handle)
 def nvmlDeviceGetMemoryInfo(handle): return Memory(DEVICES[handle])
 class Rates: gpu = 37
-def nvmlDeviceGetUtilizationRates(handle):
+def supported(handle, value):
     if handle.startswith("MIG"): raise NVMLError(3, "Not Supported")
-    return Rates()
-def nvmlDeviceGetPowerUsage(handle):
-    if handle.startswith("MIG"): raise NVMLError(3, "Not Supported")
-    return 412350
+    return value
+def nvmlDeviceGetUtilizationRates(handle): return supported(handle, Rates())
+def nvmlDeviceGetPowerUsage(handle): return supported(handle, 412350)
 class Process:
     def __init__(self, pid, used): self.pid, self.usedGpuMemory = pid, used
 def nvmlDeviceGetComputeRunningProcesses(handle):
@@ -198,7 +180,7 @@ def ask(tmp_path: Path) -> Ask:
 
 
 def nvml(init: int = 0, text: str = "str") -> str:
-    return PYNVML.replace("INIT", str(init), 1).replace("INIT", str(init)).replace("TEXT", text)
+    return PYNVML.replace("INIT", str(init)).replace("TEXT", text)
 
 
 NO_DEVICE = nvml().replace("nvmlDeviceGetCount(): return 2", "nvmlDeviceGetCount(): return 0")
@@ -225,35 +207,18 @@ def test_without_nvidia_ml_py_or_its_library_nvidia_smi_is_asked(ask: Ask, pynvm
     assert "pip install nvidia-ml-py" in full["unknown"]["MIG-cccc3333-0000"]
 
 
-def test_what_a_device_does_not_say_of_its_use_is_null_and_never_zero(ask: Ask) -> None:
-    asked = {"use": ["0", "GPU-bbbb", "MIG-cccc3333-0000", "7"]}
+def test_what_a_device_does_not_say_of_its_use_is_null_and_of_its_processes_nothing(ask: Ask) -> None:
+    devices = ["0", "GPU-bbbb", "MIG-cccc3333-0000", "7"]
+    asked = {"use": devices}, {"processes": devices}
 
-    (by_nvml,) = ask(asked, pynvml=nvml())
-    (by_smi,) = ask(asked, smi=SMI)
+    use, processes = ask(*asked, pynvml=nvml())
+    used = [37, 5 << 32, 412.35], [37, 7 << 32, 412.35], [None, 1 << 33, None], [None] * 3
+    assert use == {"use": dict(zip(devices, used, strict=True))}
+    assert processes == {"processes": {name: {"70": 3 << 30, "71": 1 << 30} for name in devices[:2]}}
 
-    assert by_nvml == {
-        "use": {
-            "0": [37, 5 << 32, 412.35],
-            "GPU-bbbb": [37, 7 << 32, 412.35],
-            "MIG-cccc3333-0000": [None, 1 << 33, None],
-            "7": [None, None, None],
-        }
-    }
-    nothing = [None, None, None]
-    assert by_smi == {
-        "use": {"0": [5.0, 20 << 30, 71.25], "GPU-bbbb": nothing, "MIG-cccc3333-0000": nothing, "7": nothing}
-    }
-
-
-def test_what_each_process_has_is_known_of_devices_that_say_it_of_all(ask: Ask) -> None:
-    asked = {"processes": ["0", "GPU-bbbb", "MIG-cccc3333-0000", "7"]}
-
-    (by_nvml,) = ask(asked, pynvml=nvml())
-    (by_smi,) = ask(asked, smi=SMI)
-
-    there = {"70": 3 << 30, "71": 1 << 30}
-    assert by_nvml == {"processes": {"0": there, "GPU-bbbb": there}}
-    assert by_smi == {"processes": {"0": {"70": 3 << 30, "72": 1 << 30}}}
+    use, processes = ask(*asked, smi=SMI)
+    assert use == {"use": {**dict.fromkeys(devices, [None] * 3), "0": [5.0, 20 << 30, 71.25]}}
+    assert processes == {"processes": {"0": {"70": 3 << 30, "72": 1 << 30}}}
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from attempts import import_key
@@ -13,7 +14,6 @@ from attempts import import_key
 from mqtune.trainable import TrainableSpec
 from mqtune.worker import Importers, ImportKey, SlotZygotes
 
-MB = 1 << 20
 #: How many programs keep an importer.
 KEPT = 4
 FIRST, SECOND = {"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}
@@ -37,26 +37,18 @@ class Process:
     def serves(self, environment: Mapping[str, str]) -> bool:
         return not self.has_looked or environment == self.environment
 
-    def fork(self, _environment: object, _log: object, on_empty: Callable[[], None]) -> Zygote:
-        self.forked.append(Zygote(on_empty))
+    def fork(self, *_: object) -> Zygote:
+        self.forked.append(Zygote())
         return self.forked[-1]
 
     def close(self) -> None:
         self.is_closed = True
-        for zygote in self.forked:
-            zygote.close()
 
 
 class Zygote:
     """A zygote without a process."""
 
-    def __init__(self, on_empty: Callable[[], None]) -> None:
-        self.on_empty = on_empty
-        self.may_keep = self.is_dead = self.is_closed = False
-
-    def drop(self) -> None:
-        self.may_keep = False
-        self.on_empty()
+    may_keep = is_dead = is_closed = False
 
     def close(self) -> None:
         self.is_dead = self.is_closed = True
@@ -67,27 +59,23 @@ def key_of(name: str) -> ImportKey:
 
 
 class World:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The importers of a worker, and its clock."""
+
+    def __init__(self) -> None:
         self.now = 0.0
         self.made: list[Any] = []
-        self.kept = self.of()
-
-    def _make(self, *args: Any) -> Process:
-        self.made.append(Process(*args))
-        return self.made[-1]  # type: ignore[no-any-return]
-
-    def of(self, most_mb: float = 1e6) -> Importers:
         clock: Any = SimpleNamespace(monotonic=lambda: self.now)
-        late_imports: Any = SimpleNamespace(of=lambda spec: [], refused=lambda spec: [])
-        return Importers(Path("/log"), late_imports, most_bytes=most_mb * MB, kept=KEPT, make=self._make, clock=clock)
+        late: Any = SimpleNamespace(of=lambda spec: [], refused=lambda spec: [])
+        self.kept = Importers(Path("/log"), late, most_bytes=1e12, kept=KEPT, make=self._make, clock=clock)
 
-    def use(
-        self, name: str, *, size_mb: int = 0, leaves: bool = True, environment: Mapping[str, str] | None = None
-    ) -> Any:
+    def _make(self, *args: Any) -> Any:
+        self.made.append(Process(*args))
+        return self.made[-1]
+
+    def use(self, name: str, *, leaves: bool = True, environment: Mapping[str, str] = FIRST) -> Any:
         """Have a trial of a trainable begin, and end."""
         self.now += 1
-        importer: Any = self.kept.use(key_of(name), environment or FIRST)
-        importer.size = size_mb * MB
+        importer: Any = self.kept.use(key_of(name), environment)
         if leaves:
             self.kept.leave(importer)
         return importer
@@ -98,8 +86,8 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World(monkeypatch)
+def world() -> World:
+    return World()
 
 
 def test_what_has_looked_at_the_devices_on_import_is_imported_once_for_each_of_them(world: World) -> None:
@@ -158,30 +146,11 @@ def test_one_that_no_trial_has_used_for_long_is_closed(world: World) -> None:
     assert world.names == []
 
 
-class Slot:
-    """A slot's zygotes, and how often it was waited for its trial and a process that was kept has ended."""
-
-    def __init__(self) -> None:
-        self.waits = self.emptied = 0
-        self.zygotes = SlotZygotes({}, Path("/log"), self._empty)
-
-    def of(self, importer: Process) -> Any:
-        return self.zygotes.of(importer, self._wait)  # type: ignore[arg-type]
-
-    def keeping(self, importer: Process) -> Any:
-        return self.zygotes.keeping(importer)  # type: ignore[arg-type]
-
-    def _wait(self) -> None:
-        self.waits += 1
-
-    def _empty(self) -> None:
-        self.emptied += 1
-
-
 @pytest.mark.parametrize("why", ["imported more", "died", "another importer"])
 def test_a_zygote_is_replaced_once_its_trial_is_over(why: str) -> None:
-    slot, one = Slot(), Process(key_of("one"), FIRST)
-    first = slot.of(one)
+    zygotes, wait = SlotZygotes({}, Path("/log"), Mock()), Mock()
+    one: Any = Process(key_of("one"), FIRST)
+    first: Any = zygotes.of(one, wait)
     if why == "imported more":
         one.imports += 1
     elif why == "died":
@@ -189,9 +158,8 @@ def test_a_zygote_is_replaced_once_its_trial_is_over(why: str) -> None:
     else:
         one = Process(key_of("one"), FIRST)
 
-    second = slot.of(one)
+    second = zygotes.of(one, wait)
 
-    assert second is not first
-    assert second is one.forked[-1]
-    assert (first.is_closed, slot.waits) == (True, 1)
-    assert slot.zygotes.all == [second]
+    assert first is not second is one.forked[-1]
+    assert (first.is_closed, wait.call_count) == (True, 1)
+    assert zygotes.all == [second]

@@ -39,12 +39,8 @@ def imported(folder: Path, modules: dict[str, str], then: str) -> Any:
 
 
 def test_a_module_is_imported_early_only_in_the_surroundings_in_which_the_trial_has_imported_it(tmp_path: Path) -> None:
-    modules = {
-        "sets": "import os; os.environ['SET_BY_A_LIBRARY'] = '1'\n",
-        "after_a_library": "",
-        "after_the_trial": "",
-        "after_the_path": "",
-    }
+    behind = ("after_a_library", "after_the_trial", "after_the_path")
+    modules = {"sets": "import os; os.environ['SET_BY_A_LIBRARY'] = '1'\n", **dict.fromkeys(behind, "")}
     trial = """
 import os
 watch = ImportWatch()
@@ -110,27 +106,26 @@ def test_a_package_that_is_not_safe_is_not_tried_again_and_after_some_of_them_no
     assert again.of(TRAIN) == []
 
 
-def test_whether_an_import_has_read_a_variable_is_seen_however_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("way", "sees"),
+    [
+        (lambda: os.getenv("LOOKED_AT"), True),
+        (lambda: os.environ.get("LOOKED_AT"), True),
+        (lambda: os.environ["LOOKED_AT"], True),
+        (lambda: "LOOKED_AT" in os.environ, True),
+        (lambda: os.environ.copy(), True),
+        (lambda: os.environ["PATH"], False),
+    ],
+)
+def test_whether_an_import_has_read_a_variable_is_seen_however_it_does(
+    monkeypatch: pytest.MonkeyPatch, way: Callable[[], object], sees: bool
+) -> None:
     monkeypatch.setenv("LOOKED_AT", "0")
-    environ, plain = os.environ, type(os.environ)
-    ways: dict[str, Callable[[], object]] = {
-        "getenv": lambda: os.getenv("LOOKED_AT"),
-        "get": lambda: environ.get("LOOKED_AT"),
-        "item": lambda: environ["LOOKED_AT"],
-        "in": lambda: "LOOKED_AT" in environ,
-        "copy": environ.copy,
-        "another": lambda: environ["PATH"],
-    }
-    seen = {}
+    before = os.environ, type(os.environ)
+    looks = Looks(["LOOKED_AT", "NOT_THERE"])
+    with looks:
+        way()
+    os.environ["LOOKED_AT"]
 
-    for name, way in ways.items():
-        looks = Looks(["LOOKED_AT", "NOT_THERE"])
-        with looks:
-            way()
-        seen[name] = looks.seen
-    before = Looks(["LOOKED_AT"])
-    environ["LOOKED_AT"]
-
-    assert seen == {name: set() if name == "another" else {"LOOKED_AT"} for name in ways}
-    assert before.seen == set()
-    assert (os.environ is environ, type(environ)) == (True, plain)
+    assert looks.seen == ({"LOOKED_AT"} if sees else set())
+    assert (os.environ, type(os.environ)) == before

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
+
+from waiting import ended_process as dead
 
 from mqtune.core.machine import process_mark, started_at
 from mqtune.core.trial import TrialId
@@ -16,6 +17,11 @@ from mqtune.journal import Claim
 from mqtune.worker import Scratch
 
 CLAIM = Claim(TrialId("0007"), 2, "0123456789abcdef")
+
+
+def swept(root: Path) -> None:
+    with contextlib.closing(Scratch(root)) as scratch:
+        scratch.sweep()
 
 
 def test_an_attempts_folder_is_deleted_with_all_that_is_in_it(tmp_path: Path) -> None:
@@ -33,13 +39,6 @@ def test_an_attempts_folder_is_deleted_with_all_that_is_in_it(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def dead() -> int:
-    """The number of a process that has ended."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    return process.pid
-
-
 def test_a_sweep_takes_what_dead_workers_of_this_machine_left_and_nothing_else(tmp_path: Path) -> None:
     left = tmp_path / ".scratch"
     place, began = process_mark().split(".")
@@ -48,10 +47,7 @@ def test_a_sweep_takes_what_dead_workers_of_this_machine_left_and_nothing_else(t
     kept = [f"here.{os.getppid()}.{parents}", "something", f"here.{dead()}"]
     for name in gone + kept:
         (left / name / "attempt").mkdir(parents=True)
-    scratch = Scratch(tmp_path)
-
-    scratch.sweep()
-    scratch.close()
+    swept(tmp_path)
 
     # One of another start than the process of its number is of one that has ended.
     assert {path.name for path in left.iterdir()} == set(kept)
@@ -76,9 +72,3 @@ def test_a_living_worker_of_another_machine_of_this_name_keeps_its_folders(tmp_p
     swept(tmp_path)
     assert not theirs.exists()
     assert not lock.exists()
-
-
-def swept(root: Path) -> None:
-    scratch = Scratch(root)
-    scratch.sweep()
-    scratch.close()

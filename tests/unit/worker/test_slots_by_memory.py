@@ -6,17 +6,12 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 from waiting import eventually
 
-from mqtune.worker import Cause, Impairments, Slot, SlotPlan, Slots, plan_slots
+from mqtune.worker import Cause, Impairments, Slot, Slots, plan_slots
 
 GB = 10**9
-
-
-def plan(gpus: int, most: int, gb: float) -> SlotPlan:
-    return plan_slots(tuple(map(str, range(gpus))), pack_gpus=most, cpus=1, gpu_memory_mb=round(gb * 1000))
 
 
 class Worker:
@@ -24,11 +19,11 @@ class Worker:
 
     def __init__(self, folder: Path, gpus: int = 1, most: int = 4) -> None:
         self.impairments = Impairments(lambda: None, clock=lambda: 0.0)
-        self.slots = Slots(plan(gpus, most, 10), folder, self.impairments)
+        plan = plan_slots(tuple(map(str, range(gpus))), pack_gpus=most, cpus=1, gpu_memory_mb=10_000)
+        self.slots = Slots(plan, folder, self.impairments)
         self.began: list[int] = []
         self.is_leaving = False
         self._threads: list[threading.Thread] = []
-        self._got: dict[int, Slot] = {}
 
     def take(self, gb: float) -> Slot | None:
         return self.slots.acquire(round(gb * GB), timeout_s=0)
@@ -37,9 +32,7 @@ class Worker:
         """Have an attempt wait in a thread; it has begun to wait, or has begun, when this returns."""
 
         def work() -> None:
-            slot = self.slots.acquire(round(gb * GB), unless=lambda: self.is_leaving)
-            if slot is not None:
-                self._got[number] = slot
+            if self.slots.acquire(round(gb * GB), unless=lambda: self.is_leaving) is not None:
                 self.began.append(number)
 
         before = self.slots.waiting + len(self.began)
@@ -59,12 +52,8 @@ class Worker:
             assert not thread.is_alive()
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Worker:
-    return Worker(tmp_path)
-
-
-def test_a_large_attempt_is_not_overtaken_for_ever_by_small_ones(worker: Worker) -> None:
+def test_a_large_attempt_is_not_overtaken_for_ever_by_small_ones(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
     small = [worker.take(3) for _ in range(3)]
     worker.wait(1, 6)
     worker.wait(2, 1)

@@ -18,7 +18,7 @@ from mqtune.core.codec import encode_value, pack_metrics
 from mqtune.core.errors import BrokerFull, BrokerUnavailable
 from mqtune.core.events import START, AttemptStarted, CheckpointSaved, DecisionTaken, Reports, TrialStaged, decode_event
 from mqtune.core.timing import Timing
-from mqtune.core.trial import Action, CheckpointId, Intent, TrialId
+from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal import GAP, Answer, Assignment, Claim, DriverState, Grant, MemoryJournal, MemoryServer, Segment
 from mqtune.trainable import FRAME, FRAME_CHECKPOINT, FRAME_END, FRAME_REPORT, FRAME_SAVED
 from mqtune.worker import READ_BYTES, Stream, Uplink
@@ -31,13 +31,11 @@ class Book(MemoryJournal):
         self.server = MemoryServer()
         super().__init__(self.server, "e")
         self.calls: list[str] = []
-        #: The threads of these calls.
-        self.threads: list[threading.Thread] = []
         self.fails: dict[str, Exception] = {}
 
     def _note(self, call: str, what: str) -> None:
         self.calls.append(f"{call} {what}")
-        self.threads.append(threading.current_thread())
+        self.last_thread = threading.current_thread()
         if call in self.fails:
             raise self.fails[call]
 
@@ -76,11 +74,9 @@ class Sender:
         book.stage(self.claim.trial, 1, Assignment({}), staged.encode())
         started = AttemptStarted(trial=self.claim.trial, attempt=1, worker="w", host="h", devices=[], at=1.0)
         assert isinstance(book.claim(self.claim, "w", 60, started.encode()), Grant)
-        self.answers: list[str] = []
-        self.noise: list[str] = []
-        self.has_ended = False
+        self.answers, self.noise = list[str](), list[str]()
         self.stream = Stream(book, self.claim, self)
-        self.is_closed = self.is_ending = self.drops_unwritten = False
+        self.has_ended = self.is_closed = self.is_ending = self.drops_unwritten = False
 
     def on_answer(self, answer: str) -> None:
         self.answers.append(answer)
@@ -119,8 +115,8 @@ def without_report(checkpoint: str) -> tuple[int, bytes]:
     return FRAME_SAVED, checkpoint.encode()
 
 
-def an_end() -> tuple[int, bytes]:
-    return FRAME_END, encode_value({"end": "completed", "error_type": "", "error": "", "heard": ""})
+def an_end(end: str = "completed") -> tuple[int, bytes]:
+    return FRAME_END, encode_value({"end": end, "error_type": "", "error": "", "heard": ""})
 
 
 @pytest.fixture
@@ -131,29 +127,35 @@ def book() -> Book:
 
 
 @pytest.fixture
-def uplink(senders: list[Sender]) -> Iterator[Uplink]:
-    uplink = Uplink(time, Timing(full_retry_s=0.01))
-    uplink.start()
-    yield uplink
-    uplink.close()
+def uplink(senders: contextlib.ExitStack) -> Iterator[Uplink]:
+    with contextlib.closing(Uplink(time, Timing(full_retry_s=0.01))) as uplink:
+        uplink.start()
+        yield uplink
 
 
 @pytest.fixture
-def senders() -> Iterator[list[Sender]]:
-    """Those that a test makes; when the uplink is closed they are, too."""
-    made: list[Sender] = []
-    yield made
-    for one in made:
-        one.end()
+def senders() -> Iterator[contextlib.ExitStack]:
+    """Closes the senders that a test makes once the uplink is closed."""
+    with contextlib.ExitStack() as made:
+        yield made
 
 
 @pytest.fixture
-def sender(book: Book, senders: list[Sender]) -> Callable[[str], Sender]:
+def sender(book: Book, senders: contextlib.ExitStack) -> Callable[[str], Sender]:
     def make(trial: str) -> Sender:
-        senders.append(Sender(book, trial))
-        return senders[-1]
+        one = Sender(book, trial)
+        senders.callback(one.end)
+        return one
 
     return make
+
+
+CALLS = ("put", "report", "saved")
+EACH_KIND = ["0001:1 m-0001-1-1.t", "saved p-0001-1-2.t"]
+
+
+def send_each_kind(sender: Sender) -> None:
+    sender.frames(in_memory("m-0001-1-1.t"), a_report(checkpoint="m-0001-1-1.t"), without_report("p-0001-1-2.t"))
 
 
 def send_all(uplink: Uplink, *senders: Sender) -> None:
@@ -169,13 +171,8 @@ def test_a_checkpoint_in_memory_is_held_before_the_report_that_names_it_and_the_
     book: Book, uplink: Uplink, sender: Callable[[str], Sender]
 ) -> None:
     one = sender("0001")
-    one.frames(
-        a_report(),
-        in_memory("m-0001-1-1.t", b"one"),
-        a_report(checkpoint="m-0001-1-1.t"),
-        in_memory("m-0001-1-2.t", b"two"),
-    )
-    one.frames(a_report(checkpoint="m-0001-1-2.t"), a_report())
+    one.frames(a_report(), in_memory("m-0001-1-1.t", b"one"), a_report(checkpoint="m-0001-1-1.t"))
+    one.frames(in_memory("m-0001-1-2.t", b"two"), a_report(checkpoint="m-0001-1-2.t"), a_report())
     send_all(uplink, one)
 
     assert book.calls == ["put m-0001-1-1.t", "put m-0001-1-2.t", "report 0001:1-4"]
@@ -198,31 +195,26 @@ def test_the_rest_of_a_pipe_that_something_else_holds_open_is_written_with_its_c
     one.close()
 
 
-def test_a_report_whose_checkpoint_could_not_be_held_is_never_written(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender]
-) -> None:
-    one, other = sender("0001"), sender("0002")
-    book.fails["put"] = ValueError("no room")
-    one.frames(a_report(), in_memory("m-0001-1-1.t"), a_report(checkpoint="m-0001-1-1.t"))
-    other.frames(a_report())
-    send_all(uplink, one, other)
-
-    assert one.answers == [GAP]
-    assert book.told() == ["0002:1"]
-
-
-@pytest.mark.parametrize(("call", "answers"), [("put", [GAP]), ("report", []), ("saved", [])])
-def test_while_the_worker_closes_nothing_hangs_and_nothing_is_named_that_is_not_held(
-    book: Book, uplink: Uplink, sender: Callable[[str], Sender], call: str, answers: list[str]
+@pytest.mark.parametrize(
+    ("call", "error", "told"),
+    [
+        ("put", ValueError("no room"), []),
+        ("put", BrokerUnavailable("closing"), []),
+        ("report", BrokerUnavailable("closing"), ["saved p-0001-1-2.t"]),
+        ("saved", BrokerUnavailable("closing"), ["0001:1 m-0001-1-1.t"]),
+    ],
+)
+def test_when_a_write_fails_nothing_hangs_and_nothing_is_named_that_is_not_held(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender], call: str, error: Exception, told: list[str]
 ) -> None:
     one = sender("0001")
-    book.fails[call] = BrokerUnavailable("closing")
-    one.frames(in_memory("m-0001-1-1.t"), a_report(checkpoint="m-0001-1-1.t"), without_report("p-0001-1-2.t"))
+    book.fails[call] = error
+    send_each_kind(one)
     send_all(uplink, one)
 
-    assert one.answers == answers
+    assert one.answers == [GAP] * (call == "put")
     assert (book.checkpoint(CheckpointId("m-0001-1-1.t")) is None) == (call == "put")
-    assert book.told() == {"put": [], "report": ["saved p-0001-1-2.t"], "saved": ["0001:1 m-0001-1-1.t"]}[call]
+    assert book.told() == told
 
 
 #: Frames that are whole, and hold what no report, checkpoint or end of trial 0001's first attempt is.
@@ -237,10 +229,7 @@ FORGED: dict[str, tuple[int, bytes]] = {
     "a report of the end of time": (FRAME_REPORT, encode_value([math.inf, {"loss": 1.0}])),
     "a report from before": (FRAME_REPORT, encode_value([0.5, {"loss": 1.0}])),
     "a report with a number for a name": (FRAME_REPORT, encode_value([1.0, {1: 1.0}])),
-    "a report with a name that is no text": (
-        FRAME_REPORT,
-        encode_value([1.0, {"lo": 1.0}]).replace(b"lo", b"\xff\xfe"),
-    ),
+    "a report with a name that is no text": (FRAME_REPORT, encode_value([1.0, {"l": 1.0}]).replace(b"l", b"\xff")),
     "a report of lists in lists": (FRAME_REPORT, b"\x92\xcb\x3f\xf0\0\0\0\0\0\0\x81\xa1a" + b"\x91" * 1015 + b"\x01"),
     "a report of four things": (FRAME_REPORT, encode_value([1.0, {"loss": 1.0}, "m-0001-1-1.t", 1])),
     "a report with a number for a checkpoint": (FRAME_REPORT, encode_value([1.0, {"loss": 1.0}, 1])),
@@ -254,10 +243,7 @@ FORGED: dict[str, tuple[int, bytes]] = {
     "a checkpoint that is too large": in_memory("m-0001-1-1.t", bytes(1_000_200)),
     "that another trial has saved one": without_report("p-0002-1-1.t"),
     "an end that is none": (FRAME_END, b"\xc1"),
-    "an end that only a worker can tell": (
-        FRAME_END,
-        encode_value({"end": "lost", "error_type": "", "error": "", "heard": ""}),
-    ),
+    "an end that only a worker can tell": an_end("lost"),
 }
 
 
@@ -307,7 +293,7 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
 
     eventually(lambda: book.told() == all_of_it)
     # Of one that is drained, the attempt's end follows at once.
-    assert (book.threads[-1] is threading.current_thread()) == is_drained
+    assert (book.last_thread is threading.current_thread()) == is_drained
     assert book.checkpoint(CheckpointId("m-0001-1-1.t")) == b"state"
     assert not one.stream.may_be_lost
     calls = len(book.calls)
@@ -317,17 +303,13 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     assert one.answers == []
 
 
-def limited(book: Book, most_bytes: int) -> None:
-    book.heartbeat("driver", 60, DriverState(most_bytes=most_bytes))
-
-
 @pytest.mark.parametrize("how", ["it has ended", "it is to end", "it is told to end"])
 def test_reports_of_an_attempt_that_ends_are_written_in_spite_of_a_full_journal(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender], how: str
 ) -> None:
     one = sender("0001")
     uplink.attach(one.stream)
-    limited(book, 1)
+    book.heartbeat("driver", 60, DriverState(most_bytes=1))
     one.frames(a_report())
     eventually(lambda: one.stream.is_held)
     one.frames(a_report(), a_report())
@@ -341,32 +323,13 @@ def test_reports_of_an_attempt_that_ends_are_written_in_spite_of_a_full_journal(
         one.is_ending = True
         uplink.write_again(one.stream)
     else:
-        decision = DecisionTaken(
-            trial=one.claim.trial,
-            attempt=1,
-            action=Action.STOP.value,
-            by="user",
-            at=2.0,
-            cursor=START,
-            sequence=1,
-            intent=Intent.STOP,
-            reason="",
-        )
-        book.intend(one.claim.trial, 1, Intent.STOP, decision.encode(), b"")
+        trial, stop = one.claim.trial, {"action": "stop", "sequence": 1, "intent": Intent.STOP, "reason": ""}
+        decision = DecisionTaken(trial=trial, attempt=1, by="user", at=2.0, cursor=START, **stop)
+        book.intend(trial, 1, Intent.STOP, decision.encode(), b"")
         uplink.write_again(one.stream)
 
     eventually(lambda: book.told() == ["0001:1", "0001:2", "0001:3"])
     assert one.stream.sequence == 3
-
-
-CALLS = ("put", "report", "saved")
-
-
-def send_each_kind(sender: Sender) -> None:
-    sender.frames(in_memory("m-0001-1-1.t"), a_report(checkpoint="m-0001-1-1.t"), without_report("p-0001-1-2.t"))
-
-
-EACH_KIND = ["0001:1 m-0001-1-1.t", "saved p-0001-1-2.t"]
 
 
 @pytest.mark.parametrize("call", CALLS)

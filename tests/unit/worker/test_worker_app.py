@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -41,18 +41,13 @@ class Consumer:
         self.looked += 1
         return self.waits
 
-    def look(self, times: int, *, takes: int = 0) -> None:
+    def look(self, times: int) -> None:
         for _ in range(times):
-            self.pool.taken += takes
             self.watch.look()
 
 
-@pytest.fixture
-def consumer() -> Consumer:
-    return Consumer()
-
-
-def test_a_worker_that_takes_nothing_although_trials_wait_reconnects_and_then_starts_anew(consumer: Consumer) -> None:
+def test_a_worker_that_takes_nothing_although_trials_wait_reconnects_and_then_starts_anew() -> None:
+    consumer = Consumer()
     consumer.look(consumer.watch.rounds - 1)
     assert consumer.done == []
     consumer.look(1)
@@ -70,8 +65,9 @@ def test_a_worker_that_takes_nothing_although_trials_wait_reconnects_and_then_st
     ],
 )
 def test_nothing_is_wrong_while_it_should_take_nothing_and_nobody_asks_redis(
-    consumer: Consumer, tasks: int, room: int, queues: dict[str, object]
+    tasks: int, room: int, queues: dict[str, object]
 ) -> None:
+    consumer = Consumer()
     consumer.pool.tasks, consumer.pool.num_processes = dict.fromkeys(range(tasks)), room
     consumer.app.amqp.queues.consume_from = queues
 
@@ -86,17 +82,9 @@ def test_nothing_is_wrong_while_it_should_take_nothing_and_nobody_asks_redis(
 def test_a_step_that_fails_is_logged_and_the_next_one_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     taken: list[int] = []
 
-    def fail(error: Exception) -> None:
-        raise error
-
-    steps = [
-        lambda: taken.append(1),
-        lambda: fail(MemoryError("no room")),
-        lambda: taken.append(2),
-        lambda: fail(BrokerUnavailable("closing")),
-        lambda: taken.append(3),
-    ]
-    thread = guarded("counts", lambda: steps)
+    failing, closing = Mock(side_effect=MemoryError("no room")), Mock(side_effect=BrokerUnavailable("closing"))
+    one, two, three = (functools.partial(taken.append, number) for number in (1, 2, 3))
+    thread = guarded("counts", lambda: [one, failing, two, closing, three])
     thread.start()
     thread.join(DEADLINE_S)
 
@@ -106,42 +94,32 @@ def test_a_step_that_fails_is_logged_and_the_next_one_is_taken(caplog: pytest.Lo
     assert "no room" in caplog.text
 
 
-def run(source: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False)
-
-
 @pytest.mark.parametrize(
     "thread", ["guarded('t', lambda: [fail], vital=True)", "guarded('t', fail)"], ids=["vital step", "steps themselves"]
 )
 def test_a_thread_that_cannot_go_on_ends_its_process_with_an_error(thread: str) -> None:
-    ended = run(f"""
+    source = f"""
 import time
 from mqtune.worker import guarded
 def fail():
     raise MemoryError("no room")
 {thread}.start()
 time.sleep({DEADLINE_S})
-""")
+"""
+    ended = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
 
     assert ended.returncode == os.EX_SOFTWARE
     assert "the thread t can't go on, so this worker ends" in ended.stderr
     assert "no room" in ended.stderr
 
 
-@contextlib.contextmanager
-def kept() -> Iterator[Address]:
-    address = Address()
-    try:
-        yield address
-    finally:
-        address.give_up()
-
-
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_nobody_else_gets_the_port_before_it_is_given_up(family: socket.AddressFamily) -> None:
     if family is socket.AF_INET6 and not socket.has_dualstack_ipv6():
         pytest.skip("there is no IPv6 here")
-    with contextlib.closing(socket.socket(family)) as other, kept() as address:
+    with contextlib.closing(socket.socket(family)) as other, contextlib.ExitStack() as kept:
+        address = Address()
+        kept.callback(address.give_up)
         to: Any = ("", int(address.text.rpartition(":")[2]))
         with pytest.raises(OSError, match="in use"):
             other.bind(to)

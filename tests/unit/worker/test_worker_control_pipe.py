@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from collections.abc import Iterator
@@ -14,9 +15,8 @@ from mqtune.worker import ControlPipe
 
 @pytest.fixture
 def control() -> Iterator[ControlPipe]:
-    control = ControlPipe()
-    yield control
-    control.close()
+    with contextlib.closing(ControlPipe()) as control:
+        yield control
 
 
 def told(control: ControlPipe) -> list[tuple[bytes, int]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from impaired import nothing_impaired
@@ -22,19 +23,15 @@ from mqtune.worker import Impairments, LogLimits, Logs, open_log
 CLAIM = Claim(TrialId("0001"), 2, "token")
 LINE = b"%09d\n"
 LINE_BYTES = len(LINE % 0)
-#: Checks that follow each other closely.
 QUICK = Timing(look_at_logs_s=0.001, try_logs_s=0.01)
-
-
 #: Files are kept within 10,000 bytes.
 SHORT = LogLimits(max_bytes=10_000, first_bytes=1_000, last_bytes=3_000, moved_bytes=700, remembered=10)
 
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Iterator[Logs]:
-    found = Logs(tmp_path / "logs", (), nothing_impaired(), SHORT, QUICK)
-    yield found
-    found.close()
+    with contextlib.closing(Logs(tmp_path / "logs", (), nothing_impaired(), SHORT, QUICK)) as logs:
+        yield logs
 
 
 def numbered(first: int, size: int) -> bytes:
@@ -118,31 +115,18 @@ def test_the_folder_has_one_mark_for_all_who_share_it_and_another_folder_another
     assert Logs(tmp_path / "file" / "logs", (), nothing_impaired()).mark == ""
 
 
-def reads_only(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Have nothing written to temporary files while the list has an element, as on a disk that is full."""
-    full: list[bool] = [True]
-    make = tempfile.TemporaryFile
-
-    def open_(*arguments: Any, **named: Any) -> Any:
-        if full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return make(*arguments, **named)
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", open_)
-    return full
-
-
 def test_a_disk_that_is_full_is_known_of_until_there_is_room_and_what_is_missing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = reads_only(monkeypatch)
-    changes: list[None] = []
-    known = Impairments(lambda: changes.append(None), clock=lambda: 5.0)
-    logs = Logs(tmp_path / "logs", (), known, timing=QUICK)
-    logs.start()
-    try:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    disk = Mock(wraps=tempfile.TemporaryFile, side_effect=full)
+    monkeypatch.setattr(tempfile, "TemporaryFile", disk)
+    changed = Mock()
+    known = Impairments(changed, clock=lambda: 5.0)
+    with contextlib.closing(Logs(tmp_path / "logs", (), known, timing=QUICK)) as logs:
+        logs.start()
         # Said only after it is known.
-        eventually(lambda: changes)
+        eventually(lambda: changed.called)
         text = f"as {tmp_path}/logs can't be written: No space left on device"
         assert known.all == [Impairment(WHOLE_WORKER, "logs", text, "it can be written", 5.0)]
         assert known.all[0].reason == f"the worker keeps no output of trials, {text}"
@@ -150,12 +134,10 @@ def test_a_disk_that_is_full_is_known_of_until_there_is_room_and_what_is_missing
         stdout, stderr = begin(logs)
         stdout.write_text("a part")
         assert logs.end(stdout, 100) == f"(some output may be missing, {text})\na part"
-        assert len(changes) == 1, "it is said once"
+        assert changed.call_count == 1, "it is said once"
 
-        full.clear()
+        disk.side_effect = None
 
         eventually(lambda: not known.all)
         assert logs.end(stderr, 100) == ""
         assert list((tmp_path / "logs").iterdir()) == [tmp_path / "logs/exp"], "to try it leaves nothing there"
-    finally:
-        logs.close()

@@ -26,29 +26,14 @@ from mqtune.worker import (
 )
 
 
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def known(clock: Clock) -> Impairments:
-    return Impairments(lambda: None, clock=lambda: 1_000 + clock.now, monotonic=clock.monotonic)
-
-
-@pytest.fixture
-def worker(known: Impairments) -> BackOff:
-    return BackOff(known)
-
-
 def fail(worker: BackOff, times: int = 1) -> None:
     for _ in range(times):
         worker.note_problem("started", "StoreUnavailable: on worker w:\nnot mounted")
 
 
-def test_after_some_failed_starts_it_takes_none_and_then_one_to_try_which_ends_the_rest(
-    worker: BackOff, clock: Clock
-) -> None:
+def test_after_some_failed_starts_it_takes_none_and_then_one_to_try_which_ends_the_rest() -> None:
+    clock = Clock()
+    worker = BackOff(Impairments(lambda: None, monotonic=clock.monotonic))
     fail(worker, FAILED_STARTS - 1)
     assert worker.allows is None
 
@@ -69,9 +54,9 @@ def test_after_some_failed_starts_it_takes_none_and_then_one_to_try_which_ends_t
     assert FAILED_STARTS < LOST_BUDGET, "one broken worker does not end a trial alone"
 
 
-def note(known: Retries, attempt: int, *devices: str, end: AttemptEnd = AttemptEnd.FAILED, **fields: Any) -> Retries:
-    ended = AttemptEnded(trial=TrialId("0001"), attempt=attempt, end=end, at=1.0, **fields)
-    known.note("x", Claim(TrialId("0001"), attempt, "token"), ended, devices)
+def note(known: Retries, *devices: str, end: AttemptEnd = AttemptEnd.FAILED, **fields: Any) -> Retries:
+    ended = AttemptEnded(trial=TrialId("0001"), attempt=1, end=end, at=1.0, **fields)
+    known.note("x", Claim(TrialId("0001"), 1, "token"), ended, devices)
     return known
 
 
@@ -82,9 +67,10 @@ def avoided(known: Retries, attempt: int, experiment: str = "x", trial: str = "0
 
 @pytest.mark.parametrize(("devices", "away_s"), [({"0"}, ANOTHER_DEVICE_S), (set(), ANOTHER_WORKER_S)])
 def test_the_next_attempt_of_that_trial_alone_is_kept_off_where_it_has_failed_for_a_while(
-    clock: Clock, devices: set[str], away_s: float
+    devices: set[str], away_s: float
 ) -> None:
-    known = note(Retries(clock), 1, *devices)
+    clock = Clock()
+    known = note(Retries(clock), *devices)
 
     clock.now += away_s - 1
     assert avoided(known, 2) == devices
@@ -111,7 +97,7 @@ def test_the_next_attempt_of_that_trial_alone_is_kept_off_where_it_has_failed_fo
 def test_only_what_may_be_the_devices_fault_keeps_a_trial_away(
     end: AttemptEnd, fields: dict[str, Any], is_kept_away: bool
 ) -> None:
-    assert (avoided(note(Retries(), 1, "0", end=end, **fields), 2) is not None) is is_kept_away
+    assert (avoided(note(Retries(), "0", end=end, **fields), 2) is not None) is is_kept_away
 
 
 @pytest.mark.parametrize(

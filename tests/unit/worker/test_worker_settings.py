@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from celery.bin.worker import worker as celery_worker
+from waiting import ended_process as ended
 
 from mqtune.cli import settings_from_environment
 from mqtune.core.errors import ConfigurationError, NameTaken, WorkerStartError
@@ -26,7 +25,7 @@ from mqtune.worker import (
     take_name,
 )
 
-BROKER = "redis://head:6379/0"
+BROKER, KEY = "redis://head:6379/0", "a key of sixteen letters"
 Given = Callable[..., WorkerSettings]
 
 
@@ -47,12 +46,14 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Given:
 def test_settings_are_what_the_environment_says_and_empty_variables_are_not_given(given: Given) -> None:
     names = "gpus slots_per_gpu cpus slots gpu_memory tags code_root log_root user grace experiments owner_fd remote_control"
     assert given(**dict.fromkeys(names.split(), "")) == given() == WorkerSettings(broker=BROKER)
-    for grace in (92.5, 0.0, 86_400.0):
-        assert given(grace=str(grace)).grace_s == grace
+    assert [given(grace=grace).grace_s for grace in ("92.5", "0.0", "86400")] == [92.5, 0.0, 86_400.0]
     some = given(remote_control="0", experiments="team-a-*")
     assert (some.remote_control, some.experiments) == (False, "team-a-*")
-    alone = given(drivers="2", slots="0", code_key="a key of sixteen letters")
+    alone = given(drivers="2", slots="0", code_key=KEY)
     assert (alone.drivers, alone.plan().devices) == (2, ())
+    assert {*given(accept_code="1", code_key=KEY).plan().offer.tags} == {"accepts-code"}
+    assert KEY not in repr(alone)
+    assert not given(code_key=KEY).plan().offer.tags
     with pytest.raises(ConfigurationError, match="--slots 0: must be at least 1"):
         given(slots="0").plan()
 
@@ -67,6 +68,7 @@ NUMBERS = ("grace", "slots", "cpus", "slots_per_gpu", "gpus_per_slot", "remote_c
         *((name, "2 min", f"--{name.replace('_', '-')}.*'2 min' is not a valid") for name in NUMBERS),
         ("experiments", "team/a", "can't be names of experiments"),
         ("drivers", "2", "--drivers needs MQTUNE_CODE_KEY"),
+        ("accept_code", "1", r"--accept-code needs MQTUNE_CODE_KEY.*is not set.*openssl rand"),
         ("drivers", "-1", "--drivers -1: must be at least 0"),
         ("driver_broker", "redis://driver:x@head", "--driver-broker is for the scripts .*give --drivers"),
     ],
@@ -94,9 +96,8 @@ def test_an_option_of_celerys_that_would_do_harm_or_nothing_is_refused(option: s
     check_options(lambda name: bool(asked.append(name)))
     assert {option, *asked} <= {parameter.name for parameter in celery_worker.params}
 
-    with pytest.raises(
-        WorkerStartError, match=f"--{option.replace('_', '-')} can't be used{why}.*leave the option out"
-    ):
+    refused = f"--{option.replace('_', '-')} can't be used{why}.*leave the option out"
+    with pytest.raises(WorkerStartError, match=refused):
         check_options(lambda name: name == option)
 
 
@@ -114,10 +115,8 @@ class Names:
     """A fleet in which another worker has the name. Time passes only in ``sleep``."""
 
     def __init__(self, process: str, *, is_kept: bool = False) -> None:
-        self.holder = f"{process} token"
-        self.is_kept = is_kept
-        self.left_s = 15.0
-        self.slept_s = 0.0
+        self.holder, self.is_kept = f"{process} token", is_kept
+        self.left_s, self.slept_s = 15.0, 0.0
 
     def take_name(self, name: str, hold_s: float, *, dead: str = "") -> None:
         if self.holder != dead and self.left_s > 0:
@@ -135,13 +134,6 @@ class Names:
 
 def process(pid: int, mark: str = "") -> str:
     return f"process {pid} on {socket.gethostname()} ({mark or process_mark()})"
-
-
-def ended() -> int:
-    """The id of a process that has ended."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        ended.wait()
-    return ended.pid
 
 
 ELSEWHERE = "0123456789abcdef.77"

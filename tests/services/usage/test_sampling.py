@@ -7,10 +7,11 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,9 +19,10 @@ from mqtune.core.errors import AccessDenied
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
-from mqtune.core.usage import DeviceUse, LiveUse, Usage
+from mqtune.core.usage import DeviceUse, Usage
 from mqtune.journal import Claim
-from mqtune.worker import ProcessUse, Sample, SlotPlan, UsageMeter, UsageSampler
+from mqtune.services.usage.worker import ProcessUse, Sample, UsageMeter, UsageSampler
+from mqtune.worker import SlotPlan
 
 IDLE_S = Timing().idle_s
 
@@ -36,13 +38,10 @@ def metered(*samples: Sample) -> UsageMeter:
     return meter
 
 
-def warned_at(use: Callable[[float], DeviceUse], until_s: float, *, reports_at: float = 0.0) -> list[float]:
+def warned_at(use: Callable[[float], DeviceUse], until_s: float) -> list[float]:
     """When a meter warns of a device that is used so from one sample to the next."""
-    meter, found = UsageMeter(), []
-    meter.begin(0.0)
-    for at in range(10, int(until_s) + 1, 10):
-        found += [float(at) for _ in meter.take(Sample(at, {"0": use(at)}, has_reported=at >= reports_at))]
-    return found
+    meter = metered()
+    return [at for at in range(10, int(until_s) + 1, 10) for _ in meter.take(Sample(at, {"0": use(at)}))]
 
 
 def test_figures_are_means_over_time_and_peaks() -> None:
@@ -82,7 +81,7 @@ def test_an_idle_device_is_warned_of_once_in_a_spell_and_not_if_it_computes_now_
 ONE = Claim(TrialId("0001"), 1, "token")
 
 
-@dataclass
+@dataclass(eq=False)
 class Run:
     """An attempt, as the sampler sees it."""
 
@@ -91,86 +90,51 @@ class Run:
     devices: tuple[str, ...] = ("0",)
     process: int | None = field(default_factory=os.getpid)
     has_reported: bool = True
-    meter: UsageMeter = field(default_factory=UsageMeter)
+    began_at: float | None = None
+    waited_s: float = 0.0
     gpu_memory_bytes: int = 0
-    failed: list[tuple[str, str]] = field(default_factory=list)
-    #: Called when it is failed; its processes may be gone at once.
-    on_fail: Callable[[], None] = lambda: None
-
-    def fail(self, error_type: str, error: str) -> None:
-        self.on_fail()
-        self.failed.append((error_type, error))
+    #: Its processes may be gone at once.
+    fail: Mock = field(default_factory=Mock)
 
     @property
     def journal(self) -> Any:
         return SimpleNamespace(experiment=self.experiment)
 
 
-class Board:
-    """What was written, and by whom it was refused."""
-
-    def __init__(self) -> None:
-        self.written: list[tuple[tuple[str, str], dict[str, LiveUse]]] = []
-        self.tries = 0
-        self.refuses = False
-
-    def write(self, whose: tuple[str, str], uses: dict[str, LiveUse]) -> None:
-        self.tries += 1
-        if self.refuses:
-            raise AccessDenied("NOPERM")
-        self.written.append((whose, uses))
-
-
-class Devices:
-    """Devices that are used as a test says."""
-
-    def __init__(self, **uses: DeviceUse) -> None:
-        self.uses = {name.removeprefix("d"): use for name, use in uses.items()}
-        self.asked: list[list[str]] = []
-        self.on_use: Callable[[], None] = lambda: None
-        self.there: dict[str, dict[int, int]] = {}
-
-    def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
-        self.asked.append([*devices])
-        self.on_use()
-        return {device: self.uses[device] for device in devices if device in self.uses}
-
-    def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        return {device: self.there[device] for device in devices if device in self.there}
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 def sampler(
     runs: list[Run],
-    devices: Devices,
-    board: Board,
+    uses: dict[str, DeviceUse],
     slots: Sequence[tuple[str, ...]] = (("0",),),
     *,
-    shares_memory: bool = False,
+    processes: Mapping[str, dict[int, int]] | None = None,
+    board: Any = None,
     is_strict: bool = False,
     clock: Any = time,
 ) -> UsageSampler:
-    plan = SlotPlan(offer=Resources(gpu_memory_gb=80 * shares_memory), devices=tuple(slots), is_strict=is_strict)
-    return UsageSampler("w@h", plan, devices, lambda: runs, board, clock=clock)  # type: ignore[arg-type]
+    """The sampler of devices that are used so. Slots share the memory of devices whose processes are known."""
+    offer = Resources(gpu_memory_gb=0 if processes is None else 80)
+    plan = SlotPlan(offer=offer, devices=tuple(slots), is_strict=is_strict)
+    devices = Mock(**{"use.return_value": uses, "processes.return_value": processes or {}})
+    return UsageSampler("w@h", plan, devices, lambda: runs, board or Mock(), clock=clock)  # type: ignore[arg-type]
 
 
 def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    board, run = Board(), Run()
-    board.refuses = True
-    looks = sampler([run], Devices(d0=BUSY), board)
+    board, run = Mock(**{"write.side_effect": AccessDenied("NOPERM")}), Run()
+    looks = sampler([run], {"0": BUSY}, board=board)
     for _ in range(3):
         looks.sample()
 
-    assert board.tries == 1
+    assert board.write.call_count == 1
     assert [record.getMessage() for record in caplog.records] == [
         (
             "this worker's account may not write what its trials use, which is seen only when they have ended: make it again with what "
             "`mqtune acl` of this version prints"
         )
     ]
-    assert run.meter.figures()["gpu_percent_peak"] == 90.0
+    run.waited_s = 7.0
+    measured = looks.measured(run)
+    assert (measured["gpu_percent_peak"], measured["redis_wait_s"]) == (90.0, 7.0)
+    assert looks.figures() == {"gpu_load": {"0": 90.0}, "gpu_memory": {"0": 30 * GB}, "gpu_power": {"0": 400.0}}
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
@@ -179,17 +143,18 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         family = {os.getpid(): 3_000_000_000, child.pid: 5_100_000_000}
-        devices = Devices(d0=DeviceUse(90.0, 70 * GB, 400.0))
         greedy, modest = Run(gpu_memory_bytes=8_000_000_000), Run(gpu_memory_bytes=9_000_000_000)
         unknown = Run("other", devices=("1",), gpu_memory_bytes=1)
         runs = [greedy, modest, unknown]
-        for run in runs:
-            run.meter.begin(0.0)
         # Of another namespace of processes, as in a container, no number is one of the trial's.
-        devices.there = {"0": {**family, 1: 60_000_000_000}, "1": {1: 60_000_000_000}}
+        there = {"0": {**family, 1: 60_000_000_000}, "1": {1: 60_000_000_000}}
         ends: list[list[Usage]] = []
-        greedy.on_fail = lambda: ends.append([run.meter.figures() for run in runs])
-        looks = sampler(runs, devices, Board(), (("0",), ("0",), ("1",)), shares_memory=True, is_strict=is_strict)
+        greedy.fail.side_effect = lambda *_: ends.append([looks.meter_of(run).figures() for run in runs])
+        used = {"0": DeviceUse(90.0, 70 * GB, 400.0)}
+        looks = sampler(runs, used, (("0",), ("0",), ("1",)), processes=there, is_strict=is_strict)
+        for run in runs:
+            run.began_at = 0.0
+            looks.started(run)
         looks.sample()
         looks.sample()
         child.communicate(b"\n")
@@ -199,10 +164,12 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
         "experiment mine, trial 0001 attempt 1: the trial took 8.1 GB of its GPU's memory, and it had asked for 8.0 GB"
         in told
     )
-    assert [bool(run.failed) for run in runs] == [is_strict, False, False]
-    assert all(error_type == "GpuMemoryExceeded" and "8.1 GB" in error for error_type, error in greedy.failed)
+    assert [run.fail.called for run in runs] == [is_strict, False, False]
+    for call in greedy.fail.call_args_list:
+        assert call.args[0] == "GpuMemoryExceeded"
+        assert "8.1 GB" in call.args[1]
     # The sample for which it is failed is in its end, and that of the same moment in the ends of others.
-    for figures in ([run.meter.figures() for run in runs], *ends[:1]):
+    for figures in ([looks.meter_of(run).figures() for run in runs], *ends[:1]):
         assert [(each.get("gpu_memory_bytes_peak"), each.get("gpu_memory_bytes_asked")) for each in figures] == [
             (8.1e9, 8e9),
             (8.1e9, None),
@@ -210,16 +177,11 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
         ]
 
 
-def test_the_worker_warns_of_an_idle_device_in_its_log(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    seconds = iter(range(0, 100_000, 20))
-    clock = SimpleNamespace(monotonic=lambda: next(seconds))
-    quiet, without = (
-        Run(claim=Claim(TrialId("0002"), 1, "t"), devices=("1",), has_reported=False),
-        Run("other", devices=()),
-    )
-    looks = sampler([Run(), quiet, without], Devices(d0=IDLE, d1=IDLE), Board(), (("0",), ("0",), ("1",)), clock=clock)
+def test_the_worker_warns_of_an_idle_device_in_its_log(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Mock(**{"monotonic.side_effect": range(0, 100_000, 20)})
+    quiet = Run(claim=Claim(TrialId("0002"), 1, "t"), devices=("1",), has_reported=False)
+    runs = [Run(), quiet, Run("other", devices=())]
+    looks = sampler(runs, {"0": IDLE, "1": IDLE}, (("0",), ("0",), ("1",)), clock=clock)
     for _ in range(40):
         looks.sample()
 
