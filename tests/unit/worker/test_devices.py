@@ -93,13 +93,7 @@ def test_a_list_is_these_devices_in_this_order(asked: str, found: tuple[str, ...
         find_gpus(",".join([*found, *found]))
 
 
-<<<<<<< HEAD
-@pytest.mark.parametrize(
-    "asked", ["fish", "", ",", "-1", "1.5", "0,fish", "cuda:0", "0;1", "inf", "nan", "24GB", "0.01"]
-)
-=======
 @pytest.mark.parametrize("asked", ["fish", "", ",", "-1", "1.5", "0,x", "cuda:0", "0;1", "inf", "nan", "24GB", "0.01"])
->>>>>>> cutwrk
 def test_what_makes_no_sense_is_named_with_the_way_out(asked: str) -> None:
     named = rf"{re.escape(repr(asked))} is invalid; give auto, "
     with pytest.raises(ConfigurationError, match=rf"--gpus {named}a number, or a list such as 0,1"):
