@@ -1,4 +1,4 @@
-"""The driver's heartbeat: it keeps the lock, tells the server how the driver stands, and hears what the server has."""
+"""The driver's heartbeat: it keeps the lock, and exchanges states with the server."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mqtune.journal.room import JournalRoom
 
 
 class Heartbeat:
-    """Keeps the driver's lock, and has what driver and server know of each other.
+    """Keeps the driver's lock, and exchanges states with the server.
 
     Args:
         restorer: the driver's, with the journal. What the server has lost is restored with the next heartbeat.
         holder: the token by which the driver has the lock.
-        on_loss: what workers do when nobody drives.
+        on_loss: the policy of workers without a driver.
         waits: says for people why nothing starts now.
     """
 

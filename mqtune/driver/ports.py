@@ -1,7 +1,7 @@
-"""The port between a driver and its services: what a service may do, and what the driver lends it.
+"""The port between a driver and its services.
 
-A service adds a feature to a driver. The driver knows no service by name: it calls the hooks of those that it is given,
-in their order. docs/adr/0009-ports.md says which hook is called when, and what an error in one does.
+A service adds a feature to a driver. The driver knows no service by name: it calls the hooks of its services, in order.
+docs/adr/0009-ports.md says when each hook is called, and how an error in it is handled.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from mqtune.journal.restore import Restorer
 
 logger = logging.getLogger(__name__)
 
-#: For how long a service is left alone whose ``tick`` has raised an error, such as that of a server that is away.
+#: The pause after an error of a service, before its next ``tick``: the server may be away.
 PAUSE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverHost:
-    """What a driver lends its services.
+    """The parts of a driver that its services may use.
 
     Attributes:
         experiment: the fold of the journal, to be read only.
         backend: has the slots.
-        restorer: has the journal, and puts it back where the server has lost it.
-        heartbeat: has what driver and server know of each other.
+        restorer: has the journal, and restores it on a server that has lost entries.
+        heartbeat: exchanges states with the server.
         copy: the file with the driver's copy of the journal.
         is_full: whether the server's memory is full, as of the last heartbeat.
         clock: the time by which the driver goes.
@@ -63,17 +63,18 @@ class DriverService:
     reason: str = ""
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
-        """Hear of an event that the fold has taken in, and return what is to be done because of it.
+        """Handle an event that the fold has applied, and return actions.
 
-        It hears each event once, in the journal's order. A driver that continues an experiment does not repeat what an
-        earlier one has heard.
+        It gets each event once, in the journal's order. A driver that resumes an experiment does not repeat the events
+        of the earlier driver.
         """
         return ()
 
     def tick(self) -> Iterable[DriverAction]:
-        """Do what is due, set ``due`` anew, and return what is to be done.
+        """Do the work that is due, set ``due`` to the next time, and return actions.
 
-        It is called between two rounds, once ``due`` has come. Each action is carried out before the next is asked for.
+        It is called between two rounds, from the time ``due`` on. Each action is carried out before the next is asked
+        for.
         """
         return ()
 
@@ -93,17 +94,17 @@ def no_services(_: DriverHost) -> Sequence[DriverService]:
 class DriverHooks:
     """Calls the hooks of a driver's services, in their order.
 
-    An error in one is logged, is a reason why nothing may start, and ends no round of the loop.
+    An error in a hook is logged, and is shown as a reason; the loop continues.
     """
 
     def __init__(self, services: Sequence[DriverService], clock: Clock = time) -> None:
         self._services = services
         self._clock = clock
-        #: Until when a service is left alone, and what its error was.
+        #: The end of the pause after a service's error, and the text of the error.
         self._paused: dict[DriverService, tuple[float, str]] = {}
 
     def hear(self, event: Event) -> list[DriverAction]:
-        """Tell of an event, and return what all services want done because of it."""
+        """Pass an event to each service, and return their actions."""
         wanted: list[DriverAction] = []
         for service in self._services:
             try:
@@ -118,7 +119,7 @@ class DriverHooks:
         return min(map(self._due_of, self._services), default=math.inf)
 
     def tick(self) -> Iterator[DriverAction]:
-        """Yield what the services want done that are due."""
+        """Yield the actions of the services that are due."""
         now = self._clock.monotonic()
         for service in self._services:
             if now < self._due_of(service):

@@ -1,7 +1,7 @@
-"""The port between a worker and its services: what a service may do, and what the worker lends it.
+"""The port between a worker and its services.
 
-A service adds a feature to a worker. The worker knows no service by name: it calls the hooks of those that it is given,
-in their order. docs/adr/0009-ports.md says which hook is called when, and what an error in one does.
+A service adds a feature to a worker. The worker knows no service by name: it calls the hooks of its services, in order.
+docs/adr/0009-ports.md says when each hook is called, and how an error in it is handled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SlotHere(Protocol):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Its devices, or the whole worker where it has none: what an impairment of it names."""
+        """Its devices, as impairments name them; without devices, the whole worker."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -65,7 +65,7 @@ class AttemptHere(Protocol):
 
     @property
     def process(self) -> int | None:
-        """The number of its process; None while there is none."""
+        """The number of its process; None while it has no process."""
 
     @property
     def gpu_memory_bytes(self) -> int:
@@ -92,12 +92,12 @@ class AttemptHere(Protocol):
 
     @property
     def gone_at(self) -> float:
-        """When nothing of it was left, likewise; infinite before that."""
+        """When its last process was gone, likewise; infinite before that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHost:
-    """What a worker lends its services.
+    """The parts of a worker that its services may use.
 
     Attributes:
         name: the worker's name in the fleet.
@@ -105,7 +105,7 @@ class WorkerHost:
         client: its connection to the server.
         clock: the time that all machines share.
         timing: its intervals and time-outs.
-        impairments: what keeps the worker or its devices from their work; services add to it.
+        impairments: the impairments of the worker and its devices; services add theirs.
         attempts: returns the attempts whose tasks are here, claimed or not.
         logs: returns the output files of its attempts.
     """
@@ -127,43 +127,44 @@ class WorkerService:
         """Begin, before the worker joins the fleet. An error ends the worker's start."""
 
     def heartbeat(self) -> Iterable[Step]:
-        """Return steps for each heartbeat, which leases wait for: they must be quick."""
+        """Return steps for each heartbeat. They must be quick: leases are renewed after them."""
         return ()
 
     def tick(self) -> Iterable[Step]:
-        """Return steps for each round, for which no lease and no report waits: they may take seconds."""
+        """Return steps for each round. They may take seconds: no lease and no report waits for them."""
         return ()
 
     def hinted(self, experiment: str, hint: str) -> None:
-        """Hear of a hint on the control channel. It must return immediately, and do nothing about an unknown one."""
+        """Handle a hint of the control channel. It must return immediately, and ignore unknown hints."""
 
     def admit(self, slot: SlotHere) -> bool:
-        """Whether an attempt may start in a slot, in which nothing of the one before it is left.
+        """Return whether an attempt may start in a slot.
 
-        It is called before the attempt is claimed, in the attempt's thread. If it is False, the task goes back to the
-        queue. Whoever says so has put an impairment there; otherwise the task would come again immediately.
+        It is called before the claim, in the attempt's thread, when the slot's last attempt has left nothing behind.
+        After False the task returns to the queue. A service that refuses a slot adds an impairment; otherwise the task
+        would come again immediately.
         """
         return True
 
     def started(self, run: AttemptHere) -> None:
-        """Hear that an attempt has a process, perhaps a second one."""
+        """Note that an attempt has a process, perhaps a second one."""
 
     def renewed(self, run: AttemptHere) -> None:
-        """Hear that the lease of an attempt was renewed."""
+        """Note that the lease of an attempt was renewed."""
 
     def measured(self, run: AttemptHere) -> Mapping[str, float]:
-        """Return numbers that go into the journal with the end of an attempt, whose processes are gone."""
+        """Return numbers for the journal's entry of an attempt's end. Its processes are gone."""
         return {}
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
-        """Hear how an attempt has ended, before its slot is free."""
+        """Note how an attempt has ended, before its slot is free."""
 
     def figures(self) -> Mapping[str, Mapping[str, float]]:
-        """Return fields of ``WorkerFigures``, by device, for whoever watches the worker. It may take seconds."""
+        """Return fields of ``WorkerFigures``, by device. It may take seconds."""
         return {}
 
     def drain(self) -> None:
-        """Hear, perhaps several times, that the worker starts nothing more. It must return immediately."""
+        """Prepare for the end: the worker starts nothing more. It may be called again, and must return immediately."""
 
     def close(self) -> None:
         """End, behind the last attempt."""
@@ -181,12 +182,12 @@ def no_services(_: WorkerHost) -> Sequence[WorkerService]:
 class WorkerHooks:
     """Calls the hooks of a worker's services, in their order.
 
-    An error in one is logged, and the next one is called.
+    An error in a hook is logged, and the next hook is called.
     """
 
     def __init__(self, services: Sequence[WorkerService]) -> None:
         self._services = services
-        #: Those that may refuse a slot. Without one, an attempt need not wait for the end of the one before it.
+        #: The services that may refuse a slot. Without them, an attempt need not wait for the end of the last one.
         self.guards = [service for service in services if type(service).admit is not WorkerService.admit]
 
     def start(self) -> None:
@@ -209,7 +210,7 @@ class WorkerHooks:
             yield from service.tick()
 
     def hinted(self, experiment: str, hint: str) -> None:
-        """Tell of a hint."""
+        """Call ``hinted`` of each service."""
         self._each(lambda service: service.hinted(experiment, hint))
 
     def started(self, run: AttemptHere) -> None:

@@ -18,7 +18,7 @@ ATTEMPT = cast("AttemptHere", SimpleNamespace())
 
 
 class Told(WorkerService):
-    """Notes its calls, and raises an error in those that are broken."""
+    """Notes its calls, and raises an error in the broken one."""
 
     def __init__(self, name: str, calls: list[str], broken: str = "") -> None:
         self.name, self.calls, self.broken = name, calls, broken

@@ -1,9 +1,9 @@
 """Devices on which trials would fail are kept from them.
 
-Promises: a slot takes no attempt while the operator's health check fails there. A device takes none on which attempts
-fail at once while attempts of the same experiment do well elsewhere, until a probe does well. Trials that fail
-everywhere close no device.
+Promises: a slot takes no attempt while the operator's health check fails there. A device takes no attempt if
+attempts fail there within seconds and others of the same experiment do well elsewhere; it is used again when a probe
+does well. Trials that fail everywhere close no device.
 
-Terms: a *health check* is the operator's command. It runs before a slot's first attempt, after one that has failed, and
-where the last check is old. A *quick failure* is an attempt that fails within seconds and without a report.
+Terms: a *health check* is the operator's command. It runs before a slot's first attempt, after a failed attempt, and
+when the last check is old. A *quick failure* is an attempt that fails within seconds and without a report.
 """

@@ -30,7 +30,7 @@ _SHUTTING_DOWN: Final = "the worker is shutting down"
 
 
 class HealthCheck(WorkerService):
-    """Runs the command for a slot before its first attempt, after one that failed, and where the last check is old.
+    """Runs the command for a slot before its first attempt, after a failed one, and when the last check is old.
 
     Any thread may call it.
 
@@ -75,7 +75,7 @@ class HealthCheck(WorkerService):
         return not self._problem(environment)
 
     def _problem(self, environment: Mapping[str, str]) -> str:
-        """Run the command; return the last line that it wrote, or what else was wrong, and nothing if it succeeded."""
+        """Run the command; return its last line, or another reason why it failed; empty if it succeeded."""
         try:
             # A file, not a pipe, which a process that the command has left behind would hold open.
             with tempfile.TemporaryFile() as output:
@@ -109,7 +109,7 @@ class HealthCheck(WorkerService):
             return process.wait(self._timing.health_check_s)
         except subprocess.TimeoutExpired:
             signal_group(process.pid, signal.SIGKILL)
-            # One that hangs in the kernel is not waited for.
+            # A command that hangs in the kernel is not waited for.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GONE_S)
             raise

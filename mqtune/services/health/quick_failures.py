@@ -1,6 +1,6 @@
-"""Attempts that fail at once on one device while others do well.
+"""The watch for a broken device, on which attempts fail within seconds while they do well elsewhere.
 
-The device is broken, and would take all trials of an experiment.
+Such a device would take one trial of an experiment after the other.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from mqtune.worker.ports import AttemptHere, WorkerService
 
 logger = logging.getLogger(__name__)
 
-#: An attempt that fails within this time, without a report, has failed at once: a first batch takes less on a sound
-#: device, and one that breaks later takes few trials.
+#: An attempt that fails within this time, and without a report, is a quick failure: a first batch takes less on a sound
+#: device.
 QUICK_S: Final = 10.0
-#: How many attempts must fail at once in a row, of how many trials: one trial may be at fault itself, as each trial of
-#: an experiment may. After a quarantine that turns out wrong it takes twice as many.
+#: The number of quick failures in a row, and of their trials, that close a device: one trial may be at fault itself, as
+#: each trial of an experiment may. After a wrong quarantine the first number doubles.
 IN_A_ROW: Final = 3
 OF_TRIALS: Final = 2
 #: Each probe that fails immediately doubles the pause before the next one, up to this: the longest until a repaired
 #: device is used again.
 LONGEST_PAUSE_S: Final = 1800.0
-#: For how long it counts that an attempt has done well elsewhere, and how often a worker notes that one has.
+#: For how long an attempt that does well elsewhere counts, and how often a worker notes such an attempt.
 LATELY_S: Final = 60.0
 NOTED_EACH_S: Final = 30.0
-#: Of how many experiments something is remembered: more than a worker runs at once.
+#: The number of experiments that are remembered: more than a worker runs at the same time.
 REMEMBERED: Final = 32
 _KIND: Final = "failures"
 
@@ -45,7 +45,7 @@ Devices = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Row:
-    """Attempts of one experiment that have failed at once, one after the other, on the devices of a slot."""
+    """Quick failures of one experiment, one after the other, on the devices of a slot."""
 
     since: float
     number: int = 0
@@ -54,23 +54,23 @@ class _Row:
 
 @dataclass(slots=True)
 class _Experiment:
-    """What a worker knows of one experiment; times are by ``time.monotonic``."""
+    """The attempts of one experiment, as this worker knows them; times are by ``time.monotonic``."""
 
     needed: int = IN_A_ROW
     rows: dict[Devices, _Row] = field(default_factory=dict)
-    #: When an attempt has last done well, and when one has last failed at once, on the devices of each slot here.
+    #: The times of the last attempt that did well, and of the last quick failure, on the devices of each slot here.
     well: dict[Devices, float] = field(default_factory=dict)
     failed: dict[Devices, float] = field(default_factory=dict)
     #: The same on other workers.
     well_elsewhere: float = -math.inf
     failed_elsewhere: float = -math.inf
-    #: When it was last noted that one does well here.
+    #: The time of the last note that an attempt does well here.
     noted_at: float = -math.inf
 
 
 @dataclass(slots=True, eq=False)
 class _Suspicion(Cause):
-    """Failures as a cause: from when on, by ``time.monotonic``, of which experiment, and how many."""
+    """Quick failures as the cause of an impairment: their begin by ``time.monotonic``, experiment and number."""
 
     began_at: float = 0.0
     experiment: str = ""
@@ -78,16 +78,16 @@ class _Suspicion(Cause):
 
 
 class QuickFailures(WorkerService):
-    """Quarantines the devices of a slot on which attempts fail at once. Any thread may call it.
+    """Quarantines the devices of a slot after quick failures. Any thread may call it.
 
-    **The rule.** ``IN_A_ROW`` attempts of an experiment, of ``OF_TRIALS`` trials, have failed at once there, and none
-    has done well in between; and elsewhere, on other devices here or on other workers, one of that experiment has done
-    well since; or one runs, or has done well lately, and none has failed at once. So trials that fail everywhere, by
-    their own code, close no device. After a pause one attempt may start as a probe. The quarantine ends when one does
-    well there, and when one fails and others do no better.
+    **The rule.** A slot's devices are closed after ``IN_A_ROW`` quick failures of one experiment, of ``OF_TRIALS``
+    trials, without an attempt in between that did well. The same experiment must do better elsewhere, on other devices
+    here or on other workers: an attempt has done well there since; or an attempt runs there, or did well there lately,
+    and no quick failure is known. So trials that fail everywhere, by their own code, close no device. After a pause one
+    attempt may start as a probe. The quarantine ends when an attempt does well there, or fails and others do no better.
 
-    An error that says that the device is broken is enough by itself, unless one of that experiment has said so of
-    another device in the last ``BROKEN_S``: errors that say it everywhere are the experiment's own.
+    One error that names a broken device is enough, unless an attempt of that experiment has named another device in the
+    last ``BROKEN_S``: an experiment whose errors do so everywhere is at fault itself.
 
     Args:
         worker: the worker's name in the fleet.
@@ -113,16 +113,16 @@ class QuickFailures(WorkerService):
         self._is_denied = False
 
     def renewed(self, run: AttemptHere) -> None:
-        """Note that an attempt that runs does well, if it does."""
+        """Note an attempt that does well."""
         if run.devices and self._does_well(run):
             self.note_well(run.journal, run.devices, self._seen_well_at(run))
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
-        """Note how an attempt that has ended here has fared; a stop or a pause at once says nothing."""
+        """Note whether an attempt did well or failed; an early stop or pause says nothing."""
         broken = result.error_type == DEVICE_BROKEN
         if not run.devices or result.end is None:
             return
-        # All seats of a gang fail with the first, and nobody knows which that was.
+        # All seats of a gang fail with the first one, which is not known.
         if broken or (result.end is AttemptEnd.FAILED and not run.is_gang and not self._does_well(run)):
             self.note_failed(
                 run.journal,
@@ -160,7 +160,7 @@ class QuickFailures(WorkerService):
         *,
         broken: bool = False,
     ) -> None:
-        """Note that an attempt has failed at once, or, if *broken*, by an error that says that its device is broken."""
+        """Note a quick failure, or, if *broken*, an error that names a broken device."""
         now = self._clock.monotonic()
         with self._lock:
             known = self._of(journal.experiment)
@@ -175,8 +175,7 @@ class QuickFailures(WorkerService):
             return
         others = self._compare(journal, "broken" if broken else "failed", devices)
         last = (error.strip().splitlines() or ["?"])[-1]
-        # A probe shows how it is now: where all that is left of an experiment fails, what did well before keeps no
-        # device closed.
+        # A probe shows the present state: where all remaining trials fail, earlier successes keep no device closed.
         since = suspicion.began_at if suspicion is not None and suspicion.is_open else row.since
         is_likely = (is_enough or suspicion is not None) and self._do_well_elsewhere(journal, devices, since, others)
         if suspicion is not None and not suspicion.is_open and (is_likely or broken):
@@ -216,7 +215,7 @@ class QuickFailures(WorkerService):
             experiment=journal.experiment,
             number=row.number,
         )
-        # Whose they were, and what they said, is for the operator alone: everybody sees the note.
+        # Everybody sees the note. The experiment and its error are for the operator, in the log.
         last = f"The last one, of experiment {journal.experiment}: {error}"
         says = f"{text}. It gets an attempt to try in {pause_s:.0f} s. {last}"
         self._impairments.put(devices, _KIND, cause, says=says)
@@ -234,7 +233,7 @@ class QuickFailures(WorkerService):
 
     def _do_well_elsewhere(self, journal: Journal, devices: Devices, since: float, others: Others) -> bool:
         here = [*self._here(journal.experiment)]
-        # One that is about to run here soon shows how it does; of others it is known once they are claimed.
+        # Attempts that wait here soon show how they do. Attempts elsewhere count once they are claimed.
         runs = sum(each != devices for each, _ in here) + max(0, others.running - sum(claimed for _, claimed in here))
         with self._lock:
             known = self._of(journal.experiment)
@@ -244,7 +243,7 @@ class QuickFailures(WorkerService):
         return well >= since or (failed < since and is_likely)
 
     def _compare(self, journal: Journal, fared: Fared, devices: Devices) -> Others:
-        """Note in Redis how an attempt has fared, and take in how others do."""
+        """Note in Redis how an attempt did, and read how others do."""
         try:
             others = journal.compare(fared, self._worker, ",".join(devices))
         except (BrokerUnavailable, AccessDenied) as error:
@@ -266,6 +265,6 @@ class QuickFailures(WorkerService):
     def _seen_well_at(self, run: AttemptHere) -> float:
         """Return when an attempt has last done well.
 
-        Behind the end of one that is gone the slot's next may have failed already.
+        The slot's next attempt may have failed already when an attempt is gone.
         """
         return min(self._clock.monotonic(), run.gone_at)

@@ -23,8 +23,8 @@ _MOST_AT_ONCE: Final = 100
 class LogServer(WorkerService):
     """Answers requests for the output of attempts, in a thread of its own: a disk that hangs holds up nothing else.
 
-    Only output of attempts that ran on this worker is sent: those that it has begun since its start, and those that,
-    according to Redis, a worker of its name has claimed. Requests never contain paths.
+    It sends only output of attempts that ran on this worker: that it has begun since its start, or that a worker of its
+    name has claimed, according to Redis. Requests never contain paths.
 
     Args:
         worker: the worker's name.

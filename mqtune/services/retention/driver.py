@@ -17,7 +17,7 @@ from mqtune.journal import Chapter, ServerState, chapter_bytes, cut_chapters, en
 
 logger = logging.getLogger(__name__)
 
-#: How many chapters' bytes a server keeps at least, for those who follow, and at how many chapters are begun.
+#: In chapters: the bytes that a server keeps at least, for followers, and from which on new chapters begin.
 _KEPT: Final = 1
 _MOST: Final = 2
 #: The bytes of a chapter on a full server, which gets rid of all but one chapter of a journal: a quarter of the
@@ -50,8 +50,7 @@ class Trimmer(DriverService):
         self.due = host.clock.monotonic() + host.timing.keep_lock_s
         self._writing = Background("mqtune-chapters")
         self._written: SimpleQueue[_Written] = SimpleQueue()
-        #: Where the copy goes on behind the last chapter, and the last entry of that; None where that is to be found
-        #: out.
+        #: The copy's place behind the last chapter, and the last entry of that chapter; None while it is unknown.
         self._at: tuple[int, str] | None = None
         #: Why the last chapter could not be written, or nothing.
         self._problem = ""
@@ -90,7 +89,7 @@ class Trimmer(DriverService):
         self._writing.tell(lambda: self._write(store, size, most))
 
     def close(self) -> None:
-        """End the thread; what it was about is done by the next driver."""
+        """End the thread; the next driver writes an unfinished chapter."""
         self._writing.close()
 
     def _trim(self) -> None:
@@ -99,9 +98,9 @@ class Trimmer(DriverService):
                 chapter, before = self._written.get_nowait()
             except Empty:
                 return
-            left = self._host.restorer.surely(lambda: self._journal.trim(chapter, before))  # noqa: B023 - called at once
+            left = self._host.restorer.surely(lambda: self._journal.trim(chapter, before))  # noqa: B023 - called immediately
             if left is None:
-                # The journal was put back, or set back: its chapters are others.
+                # The journal was restored, or the server set back: it has other chapters.
                 self._at = None
             else:
                 self._host.heartbeat.server = ServerState(left)
@@ -112,7 +111,7 @@ class Trimmer(DriverService):
         It is called in the thread, in which no other call is made meanwhile.
         """
         try:
-            # What the system has not written yet is lost with the machine.
+            # Without this, the end of the copy would be lost with the machine.
             sync(str(self._host.copy))
             offset, before = self._at or self._find()
             for cut in cut_chapters(self._host.copy, offset, size):
@@ -122,7 +121,7 @@ class Trimmer(DriverService):
                 self._written.put(_Written(cut.chapter, before))
                 before = cut.chapter.last
                 self._at = cut.end, before
-        except Exception as error:  # noqa: BLE001 - whatever a store raises, the experiment goes on
+        except Exception as error:  # noqa: BLE001 - a store may raise anything, and the experiment continues
             if not self._problem:
                 logger.warning(
                     "the oldest entries of experiment %s stay in Redis for now: %s",
@@ -137,7 +136,7 @@ class Trimmer(DriverService):
             self._problem = ""
 
     def _find(self) -> tuple[int, str]:
-        """Return where the copy goes on behind the last chapter, and the last entry of that.
+        """Return the copy's place behind the last chapter, and the last entry of that chapter.
 
         Raises:
             MqtuneError: the copy does not have it.

@@ -1,6 +1,6 @@
-"""What running attempts use of their machines, in Redis.
+"""The last samples of running attempts, in Redis.
 
-Their workers write it, and whoever may look at an experiment reads it.
+Workers write them, and accounts with read access to an experiment read them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Whose = tuple[str, str]
 class UsageBoard:
     """Where workers write what their attempts use: a key for each of an experiment's workers, which expires.
 
-    No call waits for a server that is away: what is not there is not known, and the next sample takes its place.
+    No call waits for a server that is away: that sample is lost, and the next one takes its place.
 
     Args:
         client: a checked connection.
@@ -34,7 +34,7 @@ class UsageBoard:
         self._client = client
 
     def write(self, whose: Whose, uses: Mapping[str, LiveUse]) -> None:
-        """Write what a worker's attempts of an experiment use, by their trials, in place of what it wrote before.
+        """Write the samples of a worker's attempts of an experiment, by trial, in place of the last ones.
 
         Raises:
             AccessDenied: the account may not.
@@ -44,7 +44,7 @@ class UsageBoard:
         except NoPermissionError as error:
             raise AccessDenied(str(error)) from None
         except (redis.RedisError, OSError):
-            # Whoever can't do without a server says that it is away.
+            # Other parts of the worker report that the server is away.
             return
 
     def read(self, many: Collection[Whose]) -> dict[Whose, dict[str, LiveUse]]:

@@ -30,7 +30,7 @@ class Used:
         attempts: how many attempts ran.
         slot_s: for how many seconds they had their slots, together; each seat of an attempt has one.
         gpu_s: the same, times the GPUs of each slot; half a GPU counts as half.
-        energy_j: what their GPUs have drawn, as far as that was sampled; of a GPU that slots share, each has its part.
+        energy_j: the energy of their GPUs, as far as it was sampled; slots that share a GPU share its energy.
         measured_gpu_s: the part of ``gpu_s`` of those attempts whose energy is known.
         waited_slot_s: the part of ``slot_s`` in which data of the attempts waited for Redis, as far as that is known.
         waited_gpu_s: the same part of ``gpu_s``.
@@ -80,7 +80,7 @@ class JournalUse:
         entries: the journal's.
 
     Attributes:
-        owner: who has created the experiment.
+        owner: the account that created the experiment.
 
     Raises:
         MessageVersionError: an entry can't be read.
@@ -89,7 +89,7 @@ class JournalUse:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.owner: Owner = NOBODY
         self._asks = Resources()
-        #: What attempts ask for that are staged, where they do so by their configs.
+        #: The resources of staged attempts that ask by their configs.
         self._asked: dict[tuple[TrialId, int], Resources] = {}
         #: Whether a driver of this project's has run it, in real time.
         self._is_real = False
@@ -102,7 +102,7 @@ class JournalUse:
                 self._take(decode_event(entry.data, entry.id))
 
     def within(self, since: float, until: float, *, is_driven: bool) -> Used:
-        """Return what was used between two times; nothing of a simulation, or of what another tool has run.
+        """Return the use between two times; a simulation and trials of another tool count as nothing.
 
         Args:
             since: when the time begins, in seconds since the epoch.
@@ -151,17 +151,17 @@ class JournalUse:
             known.gpus_beside += gpus
 
     def _offer(self, given: dict[str, Any]) -> None:
-        """Take note of what each attempt asks for from here on."""
+        """Note the resources of each attempt from here on."""
         if _RESOURCES in given:
             with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
                 self._asks = Resources.decode(given[_RESOURCES])
 
 
 def _energy(attempt: _Attempt, took_s: float, whole_s: float) -> tuple[float, float]:
-    """Return the joules of a part of an attempt, and the GPU-seconds of which they are; none without a sample."""
+    """Return the joules of a part of an attempt, and the GPU-seconds in which they were measured."""
     joules = attempt.figures.get("gpu_energy_j")
     if joules is None:
         return 0.0, 0.0
-    # A shared device's figures are those of all that runs there.
+    # The figures of a shared device count all of its attempts.
     part = attempt.gpus if 0 < attempt.gpus < 1 else 1 / max(1.0, attempt.figures.get("gpu_slots", 1.0))
     return joules * part * took_s / whole_s, took_s * attempt.gpus

@@ -1,4 +1,4 @@
-"""The worker's part of usage: samples what attempts use, and warns of those that leave a GPU idle."""
+"""The worker's part of usage: samples attempts, and warns of idle GPUs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,13 @@ IDLE_PERCENT: Final = 5.0
 IDLE_UNREPORTED_S: Final = 1_800.0
 #: So many digits of a figure are kept behind the point.
 _DIGITS: Final = 3
-#: Where a process's own time, that of its children that have ended, and its resident pages stand, behind its name, in
-#: /proc/PID/stat.
+#: The fields of /proc/PID/stat behind the name: the time of the process and its ended children, and its resident pages.
 _TIMES: Final = slice(11, 15)
 _RESIDENT: Final = 21
 
 
 class ProcessUse(NamedTuple):
-    """What processes use: the processors' time so far in seconds, and their resident memory in bytes."""
+    """The use of processes: the processors' time so far in seconds, and their resident memory in bytes."""
 
     cpu_s: float
     memory_bytes: int
@@ -58,7 +57,7 @@ def use_of_process(pid: int) -> ProcessUse | None:
 
 
 def _own(pid: int, devices: Iterable[str], there: Mapping[str, Mapping[int, int]]) -> int | None:
-    """Return the bytes that a process and its descendants have on devices, by what each process has there.
+    """Return the bytes that a process and its descendants have on devices.
 
     None where no device lists one of them: a driver may know processes by the numbers that they have outside a
     container.
@@ -83,15 +82,15 @@ def _stat(pid: int) -> list[bytes]:
 
 
 class Sample(NamedTuple):
-    """What an attempt uses at one moment.
+    """The use of an attempt at one moment.
 
     Attributes:
         at: when that is, by a monotonic clock.
         devices: how each of its devices is used.
-        processes: what its processes use; None where that is not known.
+        processes: the use of its processes; None if it is unknown.
         slots: how many slots share each of its devices.
         has_reported: whether it has reported yet.
-        shares_memory: whether its devices are shared by memory, so that what others have there is not its own.
+        shares_memory: whether its devices are shared by memory; others then have memory there, too.
         own_bytes: how much its own processes have then; None where that is not known.
     """
 
@@ -105,7 +104,7 @@ class Sample(NamedTuple):
 
 
 class UsageMeter:
-    """Makes figures of an attempt's samples; it has one size, whatever their number. Any thread may call it."""
+    """Makes figures of an attempt's samples, in constant memory. Any thread may call it."""
 
     def __init__(self, timing: Timing = Timing()) -> None:
         self._timing = timing
@@ -174,7 +173,7 @@ class UsageMeter:
     def _idle_since(self, sample: Sample, for_s: float) -> list[str]:
         bound_s = self._timing.idle_s if sample.has_reported else IDLE_UNREPORTED_S
         for device, (percent, *_) in sample.devices.items():
-            # What is not known ends no spell, and makes it no longer.
+            # An unknown percentage neither ends a spell nor makes it longer.
             if percent is not None and percent >= IDLE_PERCENT:
                 self._idle.pop(device, None)
                 self._told.discard(device)
@@ -297,7 +296,7 @@ class UsageSampler(WorkerService):
         return self.meter_of(run).final(run.waited_s)
 
     def figures(self) -> dict[str, Mapping[str, float]]:
-        """Return how the worker's devices are used, for whoever watches it; the device driver may take seconds."""
+        """Return how the worker's devices are used. The device driver may take seconds."""
         devices = sorted(self._slots_of)
         uses = self._query.use(devices) if devices else {}
         named = zip(("gpu_load", "gpu_memory", "gpu_power"), range(3), strict=True)
@@ -386,6 +385,6 @@ class UsageSampler(WorkerService):
 
 
 def for_worker(host: WorkerHost, _: WorkerSettings) -> tuple[WorkerService]:
-    """Return what samples attempts. It has a probe of its own: one that is slow must not delay trials."""
+    """Return the sampler. It has a GPU probe of its own: a slow one must not delay trials."""
     query = GpuProbe(timing=host.timing)
     return (UsageSampler(host.name, host.plan, query, host.attempts, UsageBoard(host.client), host.timing),)

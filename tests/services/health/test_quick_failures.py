@@ -1,4 +1,4 @@
-"""A device on which attempts fail at once takes no more while others do well; trials that fail everywhere close no device."""
+"""Quick failures close a device while others do well; trials that fail everywhere close no device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BROKEN, OTHER = ("0",), ("1",)
 
 
 class Worker:
-    """A worker with two devices, each of one slot, and what runs on them."""
+    """A worker with two devices, each of one slot, and their attempts."""
 
     def __init__(self, server: MemoryServer, clock: Clock, name: str) -> None:
         self.clock, self._server, self._trials = clock, server, map(str, itertools.count(1))

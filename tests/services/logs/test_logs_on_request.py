@@ -1,4 +1,4 @@
-"""Output that is asked for over Redis: what travels, from where on, to whom, and what is refused."""
+"""Output over Redis: the chunks of an answer, and the questions that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A driver moves the oldest entries of its journal into chapters in its store, and whoever comes after it misses none."""
+"""A driver moves the oldest entries of its journal into chapters in its store, and no later reader misses one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def look(bench: Bench) -> None:
 
 
 def fill(bench: Bench, size: int) -> list[Entry]:
-    """Have a trial report until the server has so many bytes more than it ever had, and return all entries."""
+    """Have a trial report until the journal has grown by this size, and return all entries."""
     before = sum(len(entry.data) for entry in everything(bench))
     while sum(len(entry.data) for entry in everything(bench)) < before + size:
         bench.report(ONE, *(0.5,) * 20)

@@ -93,7 +93,7 @@ class Run:
     began_at: float | None = None
     waited_s: float = 0.0
     gpu_memory_bytes: int = 0
-    #: Its processes may be gone at once.
+    #: After it, its processes may be gone.
     fail: Mock = field(default_factory=Mock)
 
     @property
@@ -168,7 +168,7 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
     for call in greedy.fail.call_args_list:
         assert call.args[0] == "GpuMemoryExceeded"
         assert "8.1 GB" in call.args[1]
-    # The sample for which it is failed is in its end, and that of the same moment in the ends of others.
+    # The sample of that moment is in the end of each attempt, also of the failed one.
     for figures in ([looks.meter_of(run).figures() for run in runs], *ends[:1]):
         assert [(each.get("gpu_memory_bytes_peak"), each.get("gpu_memory_bytes_asked")) for each in figures] == [
             (8.1e9, 8e9),
