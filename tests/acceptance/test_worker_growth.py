@@ -25,7 +25,7 @@ TRAINABLES = {
 #: Enough to show what each trial, or each change of experiment, leaves behind: 120 descriptors, or 6 MB where it is 50 kB.
 FIRST, MORE = 30, 120
 #: What a worker's memory may grow by meanwhile: 10 kB for each trial, and what an allocator takes at once.
-GROWTH_BYTES = MORE * 10_000 + 4_000_000
+GROWTH_BYTES = MORE * 5_000 + 4_000_000
 
 
 def size_of(worker: psutil.Process) -> tuple[int, int, int]:
