@@ -24,7 +24,7 @@ TRAINABLES = {
 }
 #: Enough to show what each trial, or each change of experiment, leaves behind: 120 descriptors, or 6 MB where it is 50 kB.
 FIRST, MORE = 30, 120
-#: What a worker's memory may grow by meanwhile: 10 kB for each trial, and what an allocator takes at once.
+#: The bytes by which a worker's memory may grow meanwhile: 5 kB for each trial, and 4 MB for the allocator.
 GROWTH_BYTES = MORE * 5_000 + 4_000_000
 
 
