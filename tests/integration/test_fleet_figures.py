@@ -147,6 +147,8 @@ def test_a_driver_that_does_not_read_on_is_behind(redis_client: redis.Redis, rea
     newest = digits.journal.read(entry, count=10)[-1].id
     digits.keep_lock(read_to=newest)
     assert lag() == 0
+    RedisJournal(redis_client, "digits", patience_s=5).lock("heir", "its heir", 60, dead="a driver")
+    assert name not in looked(reader), "the next driver has not said yet what it has read"
 
 
 def test_workers_write_what_trials_use_and_whoever_may_look_reads_it_and_no_other_team(accounts: Accounts) -> None:

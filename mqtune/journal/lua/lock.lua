@@ -33,6 +33,7 @@ if have[1] ~= ARGV[1] then
   local time = redis.call('TIME')
   have[3] = string.format('%.0f', math.max(tonumber(have[3] or '0') + 1, time[1] * 1000000 + time[2]))
   redis.call('HSET', KEYS[1], 'epoch', have[3], 'holder', ARGV[1], 'driver', ARGV[2], 'since', now)
+  redis.call('HSET', KEYS[2], 'waits', '', 'read', '')
 end
 -- Each time: another team's driver can have removed it.
 if hold_ms > 0 then redis.call('ZADD', KEYS[3], 'NX', now, ARGV[4]) end
