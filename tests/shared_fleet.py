@@ -11,7 +11,7 @@ from typing import Final
 
 from mqtune.core.shares import Demand, Pool, Priority, Share, Table, divide
 from mqtune.core.timing import Timing
-from mqtune.driver.sharing import Held, ShareKeeper, Standing
+from mqtune.services.shares.driver import Held, ShareKeeper, Standing
 
 __all__ = ["SharedFleetInTime", "Sharer", "Wish", "alike", "fairness", "many"]
 

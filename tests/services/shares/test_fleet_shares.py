@@ -7,16 +7,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final, cast
 
 import pytest
 from shared_fleet import SharedFleetInTime, fairness, many
 
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.shares import Cap, Demand, Pool, Priority, Share, Table as Shared, divide, held_to
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
-from mqtune.driver import STARVED_S, Held, SharedFleet, ShareKeeper, Sharing, Standing
+from mqtune.driver import Limits, RunOptions
+from mqtune.driver.ports import Appetite, DriverHost
+from mqtune.services.shares.driver import (
+    STARVED_S,
+    Held,
+    SharedFleet,
+    ShareKeeper,
+    Sharing,
+    Standing,
+    for_driver,
+)
 
 TIMING: Final = Timing()
 GRACE_S: Final = TIMING.share_grace_s
@@ -26,7 +35,7 @@ QUEUE = ["q"]
 
 
 class Table:
-    """A fleet, and what all want of it."""
+    """A fleet, and the demands of all."""
 
     def __init__(self, **slots: int) -> None:
         self.now = 0.0
@@ -199,11 +208,50 @@ def test_all_that_it_runs_beyond_its_share_stays_to_be_paused_until_it_is():
         assert (first.to_pause, first.limit) == (3, 3)
 
 
-@pytest.mark.parametrize("changes", [{"priority": "urgent"}, {"share": 0}, {"share": "2"}])
-def test_a_standing_that_makes_no_sense_is_refused(changes: dict[str, object]):
-    with pytest.raises(ConfigurationError, match=next(iter(changes))):
-        Standing().changed(changes)
-    assert Standing("high").changed({"share": 3, "max_trials": 5}) == Standing("high", 3.0)
+def test_a_standing_is_what_the_options_say() -> None:
+    assert Standing.of(RunOptions()) == Standing()
+    assert Standing.of(RunOptions(priority="high", share=3)) == Standing("high", 3.0)
+    assert Standing.of(RunOptions(priority="low", preemptible=True)) == Standing("low", 1.0, preemptible=True)
+
+
+def host_of(fleet: object, table: Table, experiment: object, **options: Any) -> DriverHost:
+    """A driver, as far as sharing needs it, with these options of its run."""
+    heartbeat = SimpleNamespace(journal_mb=9.0, caps=[])
+    heartbeat.cap = lambda *cap: heartbeat.caps.append(cap)
+    return cast(
+        "DriverHost",
+        SimpleNamespace(
+            experiment=experiment,
+            backend=fleet,
+            heartbeat=heartbeat,
+            limits=Limits(),
+            options=lambda: RunOptions(**options),
+            appetite=lambda: Appetite(None, has_more=True),
+            clock=table,
+            timing=TIMING,
+        ),
+    )
+
+
+def test_an_experiment_hears_its_share_when_it_is_first_asked_and_leaves_only_then() -> None:
+    table = Table(q=4)
+    look(table.keeper("b"), hungry(0))
+    experiment = SimpleNamespace(busy={}, running=0, live=0, mode="min")
+    assert not for_driver(host_of(SimpleNamespace(), table, experiment))
+    host = host_of(Seat(table, "a", QUEUE), table, experiment, share=3.0)
+    for_driver(host)[0].close()
+    (sharing,) = for_driver(host)
+    assert (sharing.due, set(table.demands)) == (TIMING.look_at_shares_s, {"b"})
+    table.caps = {"a": Cap(journal_mb=5.0, by="olaf")}
+
+    assert (sharing.capacity(), sharing.reason) == (3, "")
+
+    assert (table.demands["a"].weight, table.demands["a"].journal_mb) == (3.0, 9.0)
+    assert [cap for cap, _ in cast("Any", host.heartbeat).caps] == [5.0]
+    experiment.live = 3
+    assert sharing.reason.startswith("its share is used up: 3 of 4 slots")
+    sharing.close()
+    assert set(table.demands) == {"b"}
 
 
 def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
@@ -212,17 +260,18 @@ def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
     trials = {id_: Trial(id_, {}, TrialStatus.STAGED, [Attempt(1, staged_at=0.0)]) for id_ in ids}
     trials[ids[3]].reports = 3
     experiment = SimpleNamespace(busy=trials, running=0, live=4, mode="min")
-    sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(), 1.0)  # type: ignore[arg-type]
+    seat = Seat(table, "a", QUEUE)
+    sharing = Sharing(host_of(seat, table, experiment), seat)
     other = table.keeper("b")
-    list(sharing.look(None))
+    list(sharing.tick())
 
     look(other, hungry(0))
 
-    assert [action.trial.id for action in sharing.look(None)] == ["0003", "0002"]
+    assert [action.trial.id for action in sharing.tick()] == ["0003", "0002"]
     table.now += 60.0
     look(other, hungry(2), priority="high")
     experiment.live = 4
-    assert [action.trial.id for action in sharing.look(None)] == ["0003", "0002", "0001", "0004"]
+    assert [action.trial.id for action in sharing.tick()] == ["0003", "0002", "0001", "0004"]
 
 
 def test_nobody_asks_for_more_than_a_cap_allows(caplog: pytest.LogCaptureFixture):
