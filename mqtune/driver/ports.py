@@ -139,7 +139,10 @@ class DriverHooks:
         return wanted
 
     def capacity(self) -> float:
-        """Return how many attempts all services let be under way. One that has failed sets no limit for a while."""
+        """Return how many attempts all services let be under way.
+
+        A service that has failed sets no limit for a while.
+        """
         return min(map(self._capacity_of, self._services), default=math.inf)
 
     def _capacity_of(self, service: DriverService) -> float:

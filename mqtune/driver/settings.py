@@ -19,8 +19,8 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.names import OF_GROUPS, KnownArguments
 from mqtune.core.objective import Metric, Modes, Objective
+from mqtune.core.priorities import PRIORITIES, Priority
 from mqtune.core.resources import Resources
-from mqtune.core.shares import PRIORITIES, Priority
 from mqtune.core.timing import Timing
 from mqtune.core.trial import checked_notes, checked_tags
 from mqtune.driver.by_config import AnyResources, ResourcesByConfig

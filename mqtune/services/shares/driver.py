@@ -1,4 +1,4 @@
-"""The driver's part of shares: it says what its experiment wants, hears its share of the slots, and keeps to it."""
+"""The driver's part of shares: it publishes a demand, and keeps its experiment to its share."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
+from mqtune.backends import Pool, SharedSession
 from mqtune.core.clock import Clock
-from mqtune.core.shares import SHARE_USED, Demand, Pool, Priority, Share
+from mqtune.core.events import busy_as
+from mqtune.core.priorities import Priority
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Intent, Trial, TrialStatus
 from mqtune.driver import Requeue, RunOptions
 from mqtune.driver.ports import DriverHost, DriverService
 from mqtune.results.experiments import duration
+from mqtune.services.shares.demands import Demands
+from mqtune.services.shares.divider import SHARE_USED, Demand, Share
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +30,7 @@ STARVED_S: Final = 900.0
 
 @runtime_checkable
 class SharedFleet(Protocol):
-    """Further methods of a backend's session whose slots several experiments may use."""
+    """A fleet, as one of the experiments knows it that share it."""
 
     #: The experiment's name, and the token by which others know it.
     name: str
@@ -40,7 +44,10 @@ class SharedFleet(Protocol):
         """Return the slots of all workers, as of the last refresh."""
 
     def exchange(self, demand: Demand) -> Share | None:
-        """Say for some seconds what the experiment wants, and return what it may have; None where that is not known."""
+        """Publish a demand for some seconds, and return the experiment's share.
+
+        It is None if it is unknown.
+        """
 
     def leave(self) -> None:
         """Want nothing any more."""
@@ -58,6 +65,49 @@ class Standing:
     def of(cls, options: RunOptions) -> Standing:
         """Return the standing that a user asks for."""
         return cls(options.priority, float(options.share), options.preemptible)
+
+
+class BrokerFleet:
+    """The fleet of a broker, as the experiment of a driver knows it.
+
+    The backend gets its register from here: one driver reads it for all.
+    """
+
+    def __init__(self, host: DriverHost, backend: SharedSession) -> None:
+        self.name = host.restorer.journal.experiment
+        self.token = busy_as(self.name)
+        self.clock = host.clock
+        self._backend = backend
+        self._journal = host.restorer.journal
+        self._demands = Demands(backend.client, patience_s=host.timing.patience_s)
+        backend.read_from(self._demands)
+
+    @property
+    def priority(self) -> Priority:
+        """The order of the experiment's attempts among those that wait in a queue."""
+        return self._backend.priority
+
+    @priority.setter
+    def priority(self, priority: Priority) -> None:
+        self._backend.priority = priority
+
+    def pool(self) -> Pool:
+        """Return the slots of all workers, as of the last refresh."""
+        return self._backend.pool()
+
+    def exchange(self, demand: Demand) -> Share | None:
+        """Publish a demand for some seconds, and return the experiment's share.
+
+        It is None if it is unknown.
+        """
+        share = self._demands.exchange(self.name, demand)
+        if self._demands.register is not self._backend.register:
+            self._journal.fleet_changed = True
+        return share
+
+    def leave(self) -> None:
+        """End the demand."""
+        self._demands.leave(self.token)
 
 
 class Held(NamedTuple):
@@ -177,7 +227,10 @@ class ShareKeeper:
             logger.warning(text, self.why, self._fleet.name, extra={"action": "experiment_starves"})
 
     def _look_at_surplus(self, running: int, share: Share) -> None:
-        """Find out how many trials are to be paused: those beyond the share that were there for too long."""
+        """Count the trials to be paused.
+
+        These are the trials beyond the share that have run for too long.
+        """
         now = self._clock.monotonic()
         self._over_since = min(self._over_since, now) if running > share.limit else math.inf
         self._above_since = min(self._above_since, now) if running > share.at_most else math.inf
@@ -188,7 +241,10 @@ class ShareKeeper:
             self.to_pause = running // self._seats - int(self._attempts(share.at_most))
 
     def _in_words(self, share: Share, slots: int) -> str:
-        """Return the quota or share that limits it, how long it has waited for a slot, and when it gets one."""
+        """Return the quota or share that limits the experiment, for people.
+
+        It also says how long the experiment has waited for a slot, and when it gets one.
+        """
         waits = f"; it has had no slot for {duration(self._waiting_s)}" if self._waiting_s >= WAITING_S else ""
         if waits and share.aging_s < math.inf and not share.full:
             waits += f", and gets {'one' if self._seats == 1 else self._seats} after {duration(share.aging_s)}"
@@ -209,7 +265,7 @@ class Sharing(DriverService):
 
     Args:
         host: the driver.
-        fleet: the fleet, which is the driver's backend.
+        fleet: the fleet, whose slots the driver's backend has.
     """
 
     def __init__(self, host: DriverHost, fleet: SharedFleet) -> None:
@@ -301,5 +357,5 @@ def _waits(trial: Trial) -> bool:
 
 
 def for_driver(host: DriverHost) -> Sequence[DriverService]:
-    """Return what keeps the experiment to its share, where others may use the slots of its backend."""
-    return (Sharing(host, host.backend),) if isinstance(host.backend, SharedFleet) else ()
+    """Return the keeper of the share, if other experiments may use the slots of the backend."""
+    return (Sharing(host, BrokerFleet(host, host.backend)),) if isinstance(host.backend, SharedSession) else ()

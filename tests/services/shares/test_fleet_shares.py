@@ -12,13 +12,19 @@ from typing import Any, Final, cast
 import pytest
 from shared_fleet import SharedFleetInTime, fairness, many
 
-from mqtune.core.shares import Cap, Demand, Pool, Priority, Share, Table as Shared, divide, held_to
+from mqtune.backends import Pool, SharedSession
+from mqtune.core.crews import Register
+from mqtune.core.events import busy_as
+from mqtune.core.priorities import Priority
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
 from mqtune.driver import Limits, RunOptions
 from mqtune.driver.ports import Appetite, DriverHost
+from mqtune.services.shares import driver
+from mqtune.services.shares.divider import Cap, Demand, Share, Table as Shared, divide, held_to
 from mqtune.services.shares.driver import (
     STARVED_S,
+    BrokerFleet,
     Held,
     SharedFleet,
     ShareKeeper,
@@ -149,7 +155,7 @@ def test_for_how_long_an_experiment_has_had_no_slot_is_said(caplog: pytest.LogCa
     look(first, hungry(1))
     look(last, hungry(1), priority="low")
     assert "has had no slot" not in last.why
-    # What it had is forgotten with the first look that finds none.
+    # The first look without a demand ends the wait.
     look(last, hungry(0), priority="low")
     assert table.demands["z"].waiting_s == 0
     assert first.why == ""
@@ -238,9 +244,10 @@ def test_an_experiment_hears_its_share_when_it_is_first_asked_and_leaves_only_th
     look(table.keeper("b"), hungry(0))
     experiment = SimpleNamespace(busy={}, running=0, live=0, mode="min")
     assert not for_driver(host_of(SimpleNamespace(), table, experiment))
-    host = host_of(Seat(table, "a", QUEUE), table, experiment, share=3.0)
-    for_driver(host)[0].close()
-    (sharing,) = for_driver(host)
+    seat = Seat(table, "a", QUEUE)
+    host = host_of(seat, table, experiment, share=3.0)
+    Sharing(host, seat).close()
+    sharing = Sharing(host, seat)
     assert (sharing.due, set(table.demands)) == (TIMING.look_at_shares_s, {"b"})
     table.caps = {"a": Cap(journal_mb=5.0, by="olaf")}
 
@@ -252,6 +259,34 @@ def test_an_experiment_hears_its_share_when_it_is_first_asked_and_leaves_only_th
     assert sharing.reason.startswith("its share is used up: 3 of 4 slots")
     sharing.close()
     assert set(table.demands) == {"b"}
+
+
+def test_a_backend_reads_its_register_where_the_shares_are_and_hears_that_the_fleet_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    demands = SimpleNamespace(register=Register(), exchange=lambda name, _: Share(limit=2.0, full=name), left=[])
+    demands.leave = demands.left.append
+    monkeypatch.setattr(driver, "Demands", lambda *_, **__: demands)
+    sources: list[object] = []
+    backend = SimpleNamespace(
+        client=None, priority="normal", register=demands.register, pool=lambda: Pool({}, []), read_from=sources.append
+    )
+    assert isinstance(backend, SharedSession)
+    host = cast("Any", host_of(backend, Table(q=4), SimpleNamespace()))
+    host.restorer = SimpleNamespace(journal=SimpleNamespace(experiment="x", fleet_changed=False))
+
+    fleet = BrokerFleet(host, backend)
+
+    assert isinstance(fleet, SharedFleet)
+    assert sources == [demands]
+    wanted = Demand(experiment=fleet.token, queues=[], wanted=1)
+    assert (fleet.exchange(wanted), host.restorer.journal.fleet_changed) == (Share(limit=2.0, full="x"), False)
+    demands.register = Register([])
+    fleet.exchange(wanted)
+    assert host.restorer.journal.fleet_changed
+    fleet.priority = "high"
+    fleet.leave()
+    assert (backend.priority, demands.left) == ("high", [busy_as("x")])
 
 
 def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
@@ -324,5 +359,5 @@ def test_each_class_of_many_experiments_shares_fairly_within_minutes_and_nobody_
         assert fairness([each for each in fleet.sharers if each.wish.standing.priority == priority]) > 0.95
     assert max(each.longest_without_s for each in fleet.sharers) < 60
     assert sum(each.slot_s for each in fleet.sharers) / 600 == pytest.approx(60, rel=0.01)
-    # Those of low priority had all slots, and keep what nobody else wants.
+    # Experiments of low priority had all slots, and keep the slots that nobody else wants.
     assert 0 < sum(each.pauses for each in fleet.sharers) <= 60
