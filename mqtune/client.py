@@ -34,7 +34,7 @@ from mqtune.core.events import (
 from mqtune.core.keys import ExperimentKeys, is_name
 from mqtune.core.machine import make_folder
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.shares import Priority
+from mqtune.core.priorities import Priority
 from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
 from mqtune.journal.audit import check_owner, person

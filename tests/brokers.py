@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping
 from typing import Any, Final
 
 from mqtune.backends import CeleryBackend, SimulatedClock
-from mqtune.core.crews import Register, register_of
 from mqtune.core.errors import AccessDenied
 from mqtune.core.events import WorkerInfo
 from mqtune.core.resources import EVERY, Resources, queue_name
@@ -78,9 +76,6 @@ class World:
     def celery(self, *_: Any, **__: Any) -> Any:
         return _Celery(self)
 
-    def demands(self, *_: Any, **__: Any) -> Any:
-        return _Demands(self)
-
 
 class _Fleet:
     def __init__(self, world: World) -> None:
@@ -98,21 +93,6 @@ class _Fleet:
         if queue == self._world.too_long:
             return None
         return [{"id": id_} for id_ in self._world.queues.get(queue, ())]
-
-
-class _Demands:
-    """Nobody has published what it knows of the register."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._known = Register()
-
-    def refresh(self) -> Register:
-        self._known = register_of(self._world.workers)
-        return self._known
-
-    def busy(self) -> Mapping[str, Mapping[str, int]]:
-        return self._known.busy
 
 
 class _Celery:

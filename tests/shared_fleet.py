@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from mqtune.core.shares import Demand, Pool, Priority, Share, Table, divide
+from mqtune.backends import Pool
+from mqtune.core.priorities import Priority
 from mqtune.core.timing import Timing
-from mqtune.driver.sharing import Held, ShareKeeper, Standing
+from mqtune.services.shares.divider import Demand, Share, Table, divide
+from mqtune.services.shares.driver import Held, ShareKeeper, Standing
 
 __all__ = ["SharedFleetInTime", "Sharer", "Wish", "alike", "fairness", "many"]
 

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
         WorkerProcess as WorkerProcess,
         private_name as private_name,
     )
+    from mqtune.backends.shared import (
+        Pool as Pool,
+        RegisterSource as RegisterSource,
+        SharedSession as SharedSession,
+    )
     from mqtune.backends.simulated.backend import (
         Simulated as Simulated,
         SimulatedBackend as SimulatedBackend,
@@ -42,6 +47,7 @@ _NAMES = {
     "local.server": ("EmbeddedServer", "ServerBinary", "find_binaries", "find_binary"),
     "local.backend": ("LocalBackend",),
     "local.worker": ("PrivateWorker", "WorkerProcess", "private_name"),
+    "shared": ("Pool", "RegisterSource", "SharedSession"),
     "simulated.backend": ("Simulated", "SimulatedBackend", "SimulatedJournal"),
     "simulated.fleet": ("STARTS_AT", "SimulatedClock"),
     "simulated.tables": ("rows_of",),

@@ -20,14 +20,14 @@ from kombu.utils.json import dumps
 
 from mqtune.backends.base import Offer
 from mqtune.backends.queues import QueueBackend
+from mqtune.backends.shared import RegisterSource
 from mqtune.core.crews import Register
 from mqtune.core.keys import EVENT_EXCHANGE, TASK_NAME
+from mqtune.core.priorities import MESSAGE_PRIORITIES, Priority
 from mqtune.core.seats import seat_name
-from mqtune.core.shares import MESSAGE_PRIORITIES, Demand, Priority, Share
 from mqtune.core.text import in_words
 from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
 from mqtune.journal.connection import OneClient, celery_options, celery_tls, celery_url
-from mqtune.journal.demands import Demands
 from mqtune.journal.redis import retrying
 from mqtune.journal.trouble import is_full
 
@@ -104,9 +104,9 @@ class CeleryBackend(QueueBackend):
     """A driver's session with the workers of a broker: it publishes attempts as Celery tasks."""
 
     def _open(self) -> None:
-        self.name = self._experiment
         self.priority: Priority = "normal"
-        self._demands = Demands(self._client, patience_s=self._patience_s)
+        #: Has the register in place of the server.
+        self._source: RegisterSource | None = None
         # The loader and the backend given here precede those of CELERY_LOADER and CELERY_RESULT_BACKEND.
         self._app = Celery("mqtune-driver", loader=_Loader, set_as_current=False)
         self._app.backend_cls = "disabled"
@@ -132,21 +132,14 @@ class CeleryBackend(QueueBackend):
         self._producer: Any = None
 
     def _read_register(self) -> Register:
-        return self._demands.refresh()
+        return super()._read_register() if self._source is None else self._source.refresh()
 
     def _busy(self) -> Mapping[str, Mapping[str, int]]:
-        return self._demands.busy()
+        return super()._busy() if self._source is None else self._source.busy()
 
-    def exchange(self, demand: Demand) -> Share | None:
-        """Say for some seconds what the experiment wants, and return what it may have; None where that is not known."""
-        share = self._demands.exchange(self.name, demand)
-        if self._demands.register is not self._register:
-            self.journal.fleet_changed = True
-        return share
-
-    def leave(self) -> None:
-        """Want nothing any more."""
-        self._demands.leave(self.token)
+    def read_from(self, source: RegisterSource) -> None:
+        """Take the register from *source* from now on, and not from the server."""
+        self._source = source
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
         """Send the Celery event of a lost attempt in place of its worker, for Flower; failures are only logged."""

@@ -18,13 +18,13 @@ from typing import Final
 
 from mqtune.backends.base import Offer
 from mqtune.backends.seating import Rows, SeatRoom, not_offered, seated
+from mqtune.backends.shared import Pool
 from mqtune.core.clock import Clock
 from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied, ConfigurationError
 from mqtune.core.events import busy_as
 from mqtune.core.resources import Resources, patterned, queue_name
 from mqtune.core.seats import is_seat, seat_in, seat_names
-from mqtune.core.shares import Pool
 from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.core.version import UPGRADE, __version__
 from mqtune.journal.base import Journal
@@ -173,7 +173,7 @@ class QueueBackend(ABC):
         self._needs: dict[_Key, Resources] = {}
         self._known_needs: dict[Resources, None] = {self._resources: None}
         #: The register as of the last refresh, and of it the workers that take this experiment's attempts, with what they offer.
-        self._register = Register()
+        self.register = Register()
         self._crews: list[tuple[Crew, Resources]] = []
         #: All slots that this driver can use, and those of them that offer what any trial asks for.
         self._shapes: list[Shape] = []
@@ -188,6 +188,11 @@ class QueueBackend(ABC):
         #: By seat, the queues in which its message was seen last.
         self._waits_in: dict[_Key, set[str]] = {}
         self._open()
+
+    @property
+    def client(self) -> RedisClient:
+        """The connection to the server."""
+        return self._client
 
     @abstractmethod
     def _open(self) -> None:
@@ -231,7 +236,7 @@ class QueueBackend(ABC):
 
     def _take(self, register: Register) -> None:
         """Take in which workers there are."""
-        self._register, self._crews, self._barred = register, [], ""
+        self.register, self._crews, self._barred = register, [], ""
         slots: Counter[tuple[str, str, Resources]] = Counter()
         gpus: Counter[str] = Counter()
         usable: defaultdict[str, list[Crew]] = defaultdict(list)
@@ -266,7 +271,7 @@ class QueueBackend(ABC):
         """Return the slots of all workers, as of the last refresh."""
         fitting = sorted(self._fitting, key=lambda shape: shape.size)
         # Of slots on GPUs that are shared by memory there may be more than it can have.
-        slots = self._register.slots | {shape.queue: shape.slots for shape in fitting if shape.gpus}
+        slots = self.register.slots | {shape.queue: shape.slots for shape in fitting if shape.gpus}
         seats = self._resources.seats
         return Pool(
             slots, list(dict.fromkeys(shape.queue for shape in fitting)), self.slots * seats if seats > 1 else None
@@ -325,7 +330,7 @@ class QueueBackend(ABC):
 
     def _busy(self) -> Mapping[str, Mapping[str, int]]:
         """Return by experiment in how many slots of each queue it runs, as of the last refresh."""
-        return self._register.busy
+        return self.register.busy
 
     def has_gpus(self) -> bool | None:
         return any(shape.offer.has_gpu for shape in self._shapes) if self._shapes else None

@@ -21,22 +21,23 @@ from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
 from mqtune.core.events import busy_as
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
+from mqtune.core.priorities import PRIORITIES, Priority
 from mqtune.core.resources import version_in
 from mqtune.core.seats import seat_name
-from mqtune.core.shares import PRIORITIES, Cap, Demand, Priority, Table, entitlements, to_share
 from mqtune.core.text import counted, printable
 from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import LiveUse
 from mqtune.core.version import UPGRADE, __version__, meets, minor
 from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
+from mqtune.services.shares.divider import Cap, Demand, Table, entitlements, to_share
 
 if TYPE_CHECKING:
     from mqtune.client import ExperimentHandle
     from mqtune.core.events import WorkerInfo
     from mqtune.core.impairment import Impairment
     from mqtune.journal.fleet import Fleet
-    from mqtune.journal.quotas import Quota
+    from mqtune.services.shares.quotas import Quota
 
 #: The most experiments that are named as those that use a quota.
 _SHOWN: Final = 4
@@ -252,7 +253,7 @@ def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
     It is what drivers have said within the last seconds. Another driver's rounding may be a moment older or newer than this one.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-    from mqtune.journal.quotas import Quotas  # noqa: PLC0415
+    from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="reader")) as client:
         quotas = None
@@ -265,7 +266,7 @@ def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
 def demands_on(broker: str) -> Table | None:
     """Return what experiments want of a broker's workers, as drivers have said within the last seconds; None where the account may not know."""
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-    from mqtune.journal.demands import Demands  # noqa: PLC0415
+    from mqtune.services.shares.demands import Demands  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="reader")) as client:
         return Demands(client, patience_s=CONNECT_TIMEOUT_S).table()

@@ -15,23 +15,23 @@ from mqtune.cli.fleet import busy_slots, shares_of
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import busy_as
 from mqtune.core.keys import is_name
+from mqtune.core.priorities import MESSAGE_ORDER, MESSAGE_PRIORITIES, lists_of
 from mqtune.core.resources import queues_of
-from mqtune.core.shares import MESSAGE_ORDER, MESSAGE_PRIORITIES, lists_of
 from mqtune.core.timing import Timing
 from mqtune.core.trial import ENDS
 from mqtune.integrations.prometheus import Figure
 from mqtune.journal.base import entry_time
 from mqtune.journal.connection import open_client, redact
-from mqtune.journal.demands import Demands
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.quotas import Quotas
 from mqtune.journal.redis import experiments_on, room_of
 from mqtune.journal.states import State, States, ask_each
 from mqtune.journal.tail import Tail
+from mqtune.services.shares.demands import Demands
+from mqtune.services.shares.quotas import Quotas
 
 if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
-    from mqtune.core.shares import Table
+    from mqtune.services.shares.divider import Table
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -10,11 +10,11 @@ import click
 
 from mqtune.cli.output import broker_option, json_option, print_json, print_table, say
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.shares import PRIORITIES
+from mqtune.core.priorities import PRIORITIES
 from mqtune.results.experiments import duration
 
 if TYPE_CHECKING:
-    from mqtune.journal.quotas import CapParts
+    from mqtune.services.shares.quotas import CapParts
 
 _HOUR_S: Final = 3_600.0
 
@@ -56,7 +56,7 @@ def command(
     """
     from mqtune.journal.audit import note, person  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
-    from mqtune.journal.quotas import Quotas  # noqa: PLC0415
+    from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 
     sets_cap = any(value is not None for value in parts.values())
     sets = sets_cap or slots is not None

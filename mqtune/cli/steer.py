@@ -23,7 +23,7 @@ from mqtune.cli.submit import submission_of
 from mqtune.cli.terms import STATUSES, config_of
 from mqtune.core.errors import ConfigurationError, RequestRefused
 from mqtune.core.experiment import Experiment
-from mqtune.core.shares import PRIORITIES
+from mqtune.core.priorities import PRIORITIES
 from mqtune.core.text import printable
 from mqtune.core.trial import Config, Trial, TrialId, TrialStatus, is_number
 

@@ -34,7 +34,6 @@ from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.resources import BY_CONFIG, Resources, serves
 from mqtune.core.seats import is_seat, seat_in
-from mqtune.core.shares import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.core.submission import DRIVER
 from mqtune.core.text import counted
 from mqtune.core.timing import Timing
@@ -42,6 +41,7 @@ from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import UPGRADE, __version__, meets
 from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
 from mqtune.results.experiments import duration, script_in_words
+from mqtune.services.shares.divider import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.trainable.bundle import KEY_VARIABLE
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
     from mqtune.core.experiment import Experiment
     from mqtune.journal.base import Unclaimed
-    from mqtune.journal.quotas import Quota
     from mqtune.journal.submissions import SubmissionState
+    from mqtune.services.shares.quotas import Quota
 
 #: The cause where no slot offers what a trial asks for.
 _NO_WORKER: Final = "no worker"
@@ -188,7 +188,7 @@ class ServerView:
     def quotas(self) -> list[Quota] | None:
         """The quotas of the server; None where this account may not read them."""
         from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-        from mqtune.journal.quotas import Quotas  # noqa: PLC0415
+        from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 
         with contextlib.suppress(AccessDenied), contextlib.closing(connect(self._url, role="reader")) as client:
             return Quotas(client, patience_s=CONNECT_TIMEOUT_S).all()

@@ -13,7 +13,7 @@ The fleet, shared by all experiments::
     mqtune:identity                 string  id of what this server holds, by which stores of checkpoints know it
     mqtune:demands                  hash    token of an experiment -> server time (ms) up to which it holds, a space, the patterns of quotas and
                                             caps that its name fits, with commas between, a space, and JSON of what its driver wants of the
-                                            fleet (see mqtune.journal.demands)
+                                            fleet (see mqtune.services.shares)
     mqtune:shares                   hash    what each experiment may have; expires some seconds after nobody divides the fleet any more
                                             number      under which one driver divides, which fences off whoever did before
                                             of:<token>  msgpack of an experiment's share

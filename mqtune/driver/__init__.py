@@ -49,14 +49,6 @@ if TYPE_CHECKING:
         RunOptions as RunOptions,
         Settings as Settings,
     )
-    from mqtune.driver.sharing import (
-        STARVED_S as STARVED_S,
-        Held as Held,
-        SharedFleet as SharedFleet,
-        ShareKeeper as ShareKeeper,
-        Sharing as Sharing,
-        Standing as Standing,
-    )
     from mqtune.driver.tenancy import claim as claim, give_to_archive as give_to_archive
 
 #: The names that other folders and tests may use, by the module that defines them.
@@ -90,7 +82,6 @@ _NAMES = {
         "RunOptions",
         "Settings",
     ),
-    "sharing": ("Held", "STARVED_S", "ShareKeeper", "SharedFleet", "Sharing", "Standing"),
     "tenancy": ("claim", "give_to_archive"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

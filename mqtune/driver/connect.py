@@ -222,7 +222,7 @@ class BrokerDeployment:
                 JournalFile(folder / JOURNAL_FILE),
                 at=clock.time(),
                 accept=writer.definition,
-                most_bytes=math.ceil(plan.limits.journal_mb * 10**6),
+                most_bytes=math.ceil(plan.limits.run.journal_mb * 10**6),
             )
             (folder / ARCHIVED).unlink(missing_ok=True)
         kept = journal.definition()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from mqtune.core.timing import Timing
@@ -11,13 +12,14 @@ from mqtune.journal.room import JournalRoom
 
 
 class Heartbeat:
-    """Keeps the driver's lock, and exchanges states with the server.
+    """Keeps the driver's lock, and exchanges states between driver and server.
 
     Args:
         restorer: the driver's, with the journal. What the server has lost is restored with the next heartbeat.
         holder: the token by which the driver has the lock.
         on_loss: the policy of workers without a driver.
-        waits: says for people why nothing starts now.
+        waits: returns the reason why nothing starts now, for people.
+        journal_mb: how large the journal may be, in millions of bytes; see ``cap``.
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class Heartbeat:
         holder: str,
         on_loss: OnLoss,
         waits: Callable[[], str],
+        journal_mb: float,
         timing: Timing = Timing(),
     ) -> None:
         self._restorer = restorer
@@ -33,23 +36,30 @@ class Heartbeat:
         self._on_loss = on_loss
         self._waits = waits
         self._timing = timing
-        #: How many bytes the journal may have; 0 for any number.
-        self._most_bytes = 0
-        #: The caps that let it have no more, in words; empty for none.
+        #: The limit that the user gives the journal, and the cap on that, in millions of bytes.
+        self.journal_mb = float(journal_mb)
+        self._cap_mb = math.inf
+        #: The reason for the cap, in words.
         self._capped = ""
         #: The limit that the server knows; None before the first heartbeat.
         self._told_bytes: int | None = None
         #: The state of the server, as of the last heartbeat.
         self.server = ServerState()
 
-    def limit(self, most_bytes: int, capped: str = "") -> None:
-        """Limit the journal from the next heartbeat on.
+    def cap(self, megabytes: float, reason: str) -> None:
+        """Limit the journal from the next heartbeat on, however large its user wants it.
+
+        Once it has as many bytes, trials wait with their reports, and no other trial begins.
 
         Args:
-            most_bytes: how many bytes it may have until trials are told to wait; 0 for any number.
-            capped: the caps that let it have no more, in words; empty for none.
+            megabytes: how large it may be, in millions of bytes; infinite for any size.
+            reason: the reason for the cap, for people.
         """
-        self._most_bytes, self._capped = most_bytes, capped
+        self._cap_mb, self._capped = megabytes, reason
+
+    @property
+    def _most_bytes(self) -> int:
+        return math.ceil(min(self.journal_mb, self._cap_mb) * 10**6)
 
     @property
     def is_due(self) -> bool:
@@ -59,7 +69,8 @@ class Heartbeat:
     @property
     def room(self) -> JournalRoom:
         """The room that is left in the journal, as of the last heartbeat."""
-        return JournalRoom(self.server.journal_bytes, self._most_bytes, self._capped)
+        capped = self._capped if self._cap_mb < self.journal_mb else ""
+        return JournalRoom(self.server.journal_bytes, self._most_bytes, capped)
 
     def beat(self) -> None:
         """Keep the lock, and exchange states with the server."""

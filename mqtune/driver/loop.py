@@ -39,7 +39,7 @@ from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWa
 from mqtune.driver.outside import waits_outside
 from mqtune.driver.pace import Pace
 from mqtune.driver.path import EventPath
-from mqtune.driver.ports import DriverHooks, DriverHost, MakeServices, no_services
+from mqtune.driver.ports import Appetite, DriverHooks, DriverHost, MakeServices, no_services
 from mqtune.driver.requests import Requests
 from mqtune.driver.screening import Reading, Screening
 from mqtune.driver.settings import Limits
@@ -114,8 +114,7 @@ class Driver:
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
         self._restorer = Restorer(journal, self.reader, copy, clock)
-        self._heartbeat = Heartbeat(self._restorer, holder, on_loss, self._waits, timing)
-        self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, self._heartbeat, timing)
+        self._heartbeat = Heartbeat(self._restorer, holder, on_loss, self._waits, limits.run.journal_mb, timing)
         self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
         self._timers = DriverTimers(
             self._restorer,
@@ -126,19 +125,22 @@ class Driver:
             reader=self.reader,
             timing=timing,
         )
-        self._timers.share(lambda: self._slots.share(is_over=self._draining))
         host = DriverHost(
             experiment=experiment,
             backend=backend,
             restorer=self._restorer,
             heartbeat=self._heartbeat,
             copy=copy.path,
+            limits=limits,
+            options=lambda: self.requests.options,
+            appetite=self._appetite,
             is_full=lambda: self._timers.is_server_full,
             clock=clock,
             timing=timing,
         )
         self._hooks = DriverHooks(services(host), clock)
         self._timers.serve(self._hooks)
+        self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, self._heartbeat, self._hooks)
         self._pace = Pace(
             journal, clock, self._timers, self._deciders, self._slots, checkpoints, callbacks, is_lockstep=is_lockstep
         )
@@ -164,6 +166,8 @@ class Driver:
             path=self._path,
             checkpoints=checkpoints,
             restorer=self._restorer,
+            heartbeat=self._heartbeat,
+            options=limits.run,
             clock=clock,
             time_attr=scheduler.time_attr,
         )
@@ -201,14 +205,18 @@ class Driver:
         if self._draining:
             return outside
         if self.experiment.running or self.is_finished:
-            return self._timers.why_full or self._slots.sharing.why or self._hooks.reason
+            return self._timers.why_full or self._hooks.reason
         if outside and not self._slots.has_more:
             return outside
         if not self.backend.slots:
             return self.backend.why_no_slot()
         if self.experiment.live:
-            return self._timers.held_up_by or self._slots.sharing.why or self._hooks.reason
+            return self._timers.held_up_by or self._hooks.reason
         return "a request to resume what a request has paused" if self.requests.has_paused else self._slots.why_no_more
+
+    def _appetite(self) -> Appetite:
+        appetite = self._slots.appetite()
+        return appetite._replace(has_more=False) if self._draining else appetite
 
     def _waits(self) -> str:
         """Why nothing more starts, for people elsewhere."""
@@ -613,6 +621,5 @@ class Driver:
         """Close the copy and release the lock, so that another driver may go on at once."""
         self.reader.close()
         self._hooks.close()
-        self._slots.sharing.close()
         self._checkpoints.close()
         self._journal.unlock(self._holder)

@@ -18,7 +18,6 @@ from mqtune.driver.bundling import Project
 from mqtune.driver.by_config import ResourcesByConfig
 from mqtune.driver.screening import Reading
 from mqtune.driver.settings import KnownTrainable, Limits, Settings
-from mqtune.driver.sharing import Standing
 from mqtune.journal.base import OnLoss
 from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.asha import ASHA
@@ -217,12 +216,10 @@ class Plan:
             self._bind(rule)
         return Limits(
             max_trials=settings.max_trials if settings.max_trials is not None else self._default_number(),
-            max_concurrent=settings.run.max_concurrent,
             ttl_s=settings.process.ttl_s,
-            journal_mb=float(settings.run.journal_mb),
             fail_fast=settings.failures.fail_fast,
             rule=rule,
-            standing=Standing(settings.run.priority, float(settings.run.share), settings.run.preemptible),
+            run=settings.run,
             resources=self.expected[0],
             asks=self.asks,
             may_wait=settings.run.queue_trials,

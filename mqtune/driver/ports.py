@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
@@ -21,12 +21,24 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.timing import Timing
 from mqtune.driver.actions import DriverAction
 from mqtune.driver.heartbeat import Heartbeat
+from mqtune.driver.settings import Limits, RunOptions
 from mqtune.journal.restore import Restorer
 
 logger = logging.getLogger(__name__)
 
 #: The pause after an error of a service, before its next ``tick``: the server may be away.
 PAUSE_S: Final = 10.0
+
+
+class Appetite(NamedTuple):
+    """How many attempts a driver could have under way if there were slots for them.
+
+    ``most`` is the largest number of them in any case; None for any number. ``has_more`` says whether it could start
+    another one, as far as is known.
+    """
+
+    most: int | None
+    has_more: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +51,9 @@ class DriverHost:
         restorer: has the journal, and restores it on a server that has lost entries.
         heartbeat: exchanges states with the server.
         copy: the file with the driver's copy of the journal.
+        limits: how far the experiment goes, as its script says.
+        options: returns the options of the run that are in force: requests change them.
+        appetite: returns how many attempts the driver could have under way.
         is_full: whether the server's memory is full, as of the last heartbeat.
         clock: the time by which the driver goes.
         timing: its intervals and time-outs.
@@ -49,6 +64,9 @@ class DriverHost:
     restorer: Restorer
     heartbeat: Heartbeat
     copy: Path
+    limits: Limits
+    options: Callable[[], RunOptions]
+    appetite: Callable[[], Appetite]
     is_full: Callable[[], bool]
     clock: Clock
     timing: Timing
@@ -69,6 +87,14 @@ class DriverService:
         of the earlier driver.
         """
         return ()
+
+    def capacity(self) -> float:
+        """Return how many attempts may be under way now; infinite for any number.
+
+        It is called each time before an attempt is staged, and must be quick. With as many, no other one is staged, and
+        ``reason`` says why. None that is under way ends because of it.
+        """
+        return math.inf
 
     def tick(self) -> Iterable[DriverAction]:
         """Do the work that is due, set ``due`` to the next time, and return actions.
@@ -113,6 +139,22 @@ class DriverHooks:
                 self._note(service, error)
         return wanted
 
+    def capacity(self) -> float:
+        """Return how many attempts all services let be under way.
+
+        A service that has failed sets no limit for a while.
+        """
+        return min(map(self._capacity_of, self._services), default=math.inf)
+
+    def _capacity_of(self, service: DriverService) -> float:
+        if self._clock.monotonic() < self._paused.get(service, (0.0, ""))[0]:
+            return math.inf
+        try:
+            return service.capacity()
+        except Exception as error:  # noqa: BLE001 - as the class says
+            self._note(service, error)
+            return math.inf
+
     @property
     def due(self) -> float:
         """When the next service is due."""
@@ -133,8 +175,15 @@ class DriverHooks:
     @property
     def reason(self) -> str:
         """Why nothing starts because of a service, for people."""
-        reasons = (service.reason for service in self._services)
+        reasons = map(self._reason_of, self._services)
         return next(filter(None, (*reasons, *(text for _, text in self._paused.values()))), "")
+
+    def _reason_of(self, service: DriverService) -> str:
+        try:
+            return service.reason
+        except Exception as error:  # noqa: BLE001 - as the class says
+            self._note(service, error)
+            return ""
 
     def close(self) -> None:
         """End the services, the last one first."""

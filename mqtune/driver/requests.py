@@ -9,9 +9,9 @@ import random
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from mqtune.core.checks import optional_count, optional_seconds, positive
+from mqtune.core.checks import optional_count, optional_seconds
 from mqtune.core.clock import Clock
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
 from mqtune.core.events import (
@@ -52,8 +52,10 @@ from mqtune.driver.actions import (
     resuming,
 )
 from mqtune.driver.checkpoints import CheckpointGC
+from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.outside import Tell, check_told, has_told_all, is_repeated, why_over
 from mqtune.driver.path import EventPath
+from mqtune.driver.settings import RunOptions
 from mqtune.driver.slots import Addition, SlotFiller
 from mqtune.journal.restore import Restorer
 from mqtune.results.checkpoints import choose_checkpoint
@@ -68,6 +70,8 @@ _DECISIONS: Final = {
     action.value: action for action in (Action.STOP, Action.PAUSE, Action.COMPLETE, Action.ABANDON, Action.FAIL)
 }
 _NOTHING: Final = CheckpointId("")
+#: Options of a run that a request may change.
+_OPTIONS: Final = frozenset({"max_concurrent", "priority", "share", "preemptible", "journal_mb"})
 #: The arguments of each action.
 _ARGUMENTS: Final = {
     **dict.fromkeys(_DECISIONS, frozenset({"reason"})),
@@ -78,7 +82,7 @@ _ARGUMENTS: Final = {
     "ask": frozenset({"config", "ttl_s", "tags", "notes", "key"}),
     "tell": frozenset({"metrics", "ends", "config", "tags", "notes", "key"}),
     LABEL: LABELS,
-    "set": frozenset({"max_trials", "max_concurrent", "priority", "share", "preemptible", "journal_mb"}),
+    "set": frozenset({"max_trials", *_OPTIONS}),
     "end": frozenset({"now", "reason"}),
 }
 #: Actions whose effect is their answer: it puts them in force, in a replay too.
@@ -110,9 +114,13 @@ class Requests:
         path: EventPath,
         checkpoints: CheckpointGC,
         restorer: Restorer,
+        heartbeat: Heartbeat,
+        options: RunOptions,
         clock: Clock,
         time_attr: str,
     ) -> None:
+        #: The options of the run that are in force.
+        self.options = options
         #: Why the driver starts nothing any more, or empty.
         self.over = ""
         #: How the experiment is to end, once somebody has asked for that.
@@ -123,6 +131,7 @@ class Requests:
         self._path = path
         self._checkpoints = checkpoints
         self._restorer = restorer
+        self._heartbeat = heartbeat
         self._clock = clock
         self._time_attr = time_attr
         #: Those that change what is in force, and are not answered.
@@ -286,11 +295,18 @@ class Requests:
         """Put in force what a request, or a script that goes on with the experiment, has changed."""
         if "max_trials" in changes:
             self._slots.max_trials = optional_count("max_trials", changes["max_trials"], 1)
-        if "max_concurrent" in changes:
-            self._slots.max_concurrent = optional_count("max_concurrent", changes["max_concurrent"], 1)
-        if "journal_mb" in changes:
-            self._slots.sharing.limit_journal(positive("", "journal_mb", changes["journal_mb"]))
-        self._slots.sharing.standing = self._slots.sharing.standing.changed(changes)
+        self.options = self._changed(changes)
+        self._slots.max_concurrent = self.options.max_concurrent
+        self._heartbeat.journal_mb = float(self.options.journal_mb)
+
+    def _changed(self, changes: Mapping[str, object]) -> RunOptions:
+        """Return the options of the run with those of *changes* that may change while it goes on.
+
+        Raises:
+            ConfigurationError: one is invalid.
+        """
+        changed: dict[str, Any] = {name: changes[name] for name in _OPTIONS & changes.keys()}
+        return replace(self.options, **changed)
 
     # The action that each asks for.
 
@@ -475,11 +491,9 @@ class Requests:
                 raise ConfigurationError(
                     "set changes nothing: give max_trials, max_concurrent, priority, share, preemptible or journal_mb"
                 )
-            for name in request.arguments.keys() & {"max_trials", "max_concurrent"}:
-                optional_count(name, request.arguments[name], 1)
-            if "journal_mb" in request.arguments:
-                positive("", "journal_mb", request.arguments["journal_mb"])
-            self._slots.sharing.standing.changed(request.arguments)
+            if "max_trials" in request.arguments:
+                optional_count("max_trials", request.arguments["max_trials"], 1)
+            self._changed(request.arguments)
         return AnswerRequest(request.id, is_done=True)
 
     def _origin(self, request: Requested, trial: Trial | None) -> tuple[TrialId | None, CheckpointId]:

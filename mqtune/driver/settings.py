@@ -19,15 +19,14 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.names import OF_GROUPS, KnownArguments
 from mqtune.core.objective import Metric, Modes, Objective
+from mqtune.core.priorities import PRIORITIES, Priority
 from mqtune.core.resources import Resources
-from mqtune.core.shares import PRIORITIES, Priority
 from mqtune.core.timing import Timing
 from mqtune.core.trial import checked_notes, checked_tags
 from mqtune.driver.by_config import AnyResources, ResourcesByConfig
 from mqtune.driver.checkpoints import Deletes
 from mqtune.driver.retention import Retention
 from mqtune.driver.screening import MetricFrom, OnOddReport
-from mqtune.driver.sharing import Standing
 from mqtune.journal.base import LossPolicy
 from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.base import Scheduler
@@ -544,12 +543,11 @@ class Limits:
     """How far an experiment goes; see ``Tuner``, ``Run``, ``Process`` and ``Failures`` for each."""
 
     max_trials: int | None = None
-    max_concurrent: int | None = None
     ttl_s: float | None = None
-    journal_mb: float = JOURNAL_MB
     fail_fast: FailFast = False
     rule: StopRule | None = None
-    standing: Standing = field(default_factory=Standing)
+    #: What the user says of this run; requests change some of it.
+    run: RunOptions = field(default_factory=RunOptions)
     #: What each trial asks for; where they do so by their configs, one of them, and all have as many seats.
     resources: Resources = field(default_factory=Resources)
     #: What a trial asks for by its config; None where all ask for the same. Whether one may wait for slots that nobody

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,11 +15,20 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import ConfigurationError, NothingResumes
 from mqtune.core.events import Event, TrialStaged
 from mqtune.core.experiment import Experiment
-from mqtune.core.timing import Timing
-from mqtune.core.trial import NO_LABELS, CheckpointId, Config, Labels, Restart, Trial, TrialId, TrialStatus, trial_of
+from mqtune.core.trial import (
+    NO_LABELS,
+    CheckpointId,
+    Config,
+    Intent,
+    Labels,
+    Restart,
+    Trial,
+    TrialId,
+    TrialStatus,
+    trial_of,
+)
 from mqtune.driver.actions import (
     Close,
-    DriverAction,
     Stage,
     again,
     checkpoint_of,
@@ -30,14 +38,16 @@ from mqtune.driver.actions import (
 )
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.heartbeat import Heartbeat
+from mqtune.driver.ports import Appetite, DriverHooks
 from mqtune.driver.settings import Limits
-from mqtune.driver.sharing import Sharing
 from mqtune.journal.room import JournalRoom
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
 from mqtune.search.base import WAIT
 
 #: Trials that a message names; more would not be read.
 _SHOWN: Final = 5
+#: What an attempt is told that is to give its slot back, and to run again.
+_GIVING_BACK: Final = frozenset({Intent.GIVE_WAY, Intent.HAND_BACK})
 #: So little is left of a pause that it is over, in seconds: a clock of floats may never show the last microseconds.
 _OVER_S: Final = 0.001
 
@@ -67,7 +77,7 @@ class SlotFiller:
         limits: Limits,
         clock: Clock,
         heartbeat: Heartbeat,
-        timing: Timing = Timing(),
+        hooks: DriverHooks,
     ) -> None:
         self.exhausted = limits.is_open
         #: Why the scheduler left a slot free when it was last asked.
@@ -77,12 +87,10 @@ class SlotFiller:
         #: Whether the experiment is an open one, of which nobody suggests configs.
         self.is_open = limits.is_open
         self.max_trials = limits.max_trials
-        self.max_concurrent = limits.max_concurrent
-        self.sharing = Sharing(
-            experiment, backend, heartbeat, limits.standing, limits.journal_mb, limits.resources.seats, timing
-        )
+        self.max_concurrent = limits.run.max_concurrent
         self._experiment = experiment
         self._heartbeat = heartbeat
+        self._hooks = hooks
         self._clock = clock
         self._backend = backend
         self._deciders = deciders
@@ -90,6 +98,8 @@ class SlotFiller:
         self._ttl_s = limits.ttl_s
         self._added: deque[Addition] = deque()
         self._suggested = 0
+        #: Whether there was nothing to start when it was last asked.
+        self._is_sated = False
         # Ahead of the free slots, one more each waits for the slots that a worker frees next.
         self._ahead = 2 if self._scheduler.asks_ahead and not deciders.searcher.adaptive else 1
 
@@ -120,21 +130,22 @@ class SlotFiller:
         comes_first = self.is_open and (self._experiment.to_restart or self._to_retry() is not None)
         room = math.inf if comes_first else self._backend.slots * self._ahead
         most = room if self.max_concurrent is None else min(room, self.max_concurrent)
-        return self._experiment.live < min(most, self.sharing.limit(self.max_concurrent))
+        return self._experiment.live < min(most, self._hooks.capacity())
 
     @property
     def has_slots(self) -> bool:
         """Whether there is any slot that an attempt may have, free or not."""
-        return not self.journal_room.is_full and self._backend.slots > 0 and self.sharing.limit(self.max_concurrent) > 0
+        return not self.journal_room.is_full and self._backend.slots > 0 and self._hooks.capacity() > 0
 
-    def share(self, *, is_over: bool) -> Iterable[DriverAction]:
-        """Look at what other experiments want, and return what gives back slots that they are to have.
-
-        Args:
-            is_over: whether nothing more starts in any case.
-        """
-        self.sharing.is_sated = self.sharing.is_sated or is_over
-        return self.sharing.look(self.max_concurrent)
+    def appetite(self) -> Appetite:
+        """Return how many attempts could be under way if there were slots for them."""
+        # What gives its slot back is to run again, and nobody asks what to start while there is no room.
+        has_more = (
+            not self._is_sated
+            or bool(self._experiment.to_retry)
+            or any(trial.attempt.intent in _GIVING_BACK for trial in self._experiment.busy.values())
+        )
+        return Appetite(self.max_concurrent, has_more)
 
     def _pause_left_s(self, trial: Trial) -> float:
         """Return for how much longer a trial waits before it runs again.
@@ -180,7 +191,7 @@ class SlotFiller:
         is_over = self.max_trials is not None and self._suggested >= self.max_trials and not self._added
         if is_over and not self.exhausted:
             return f"all of max_trials={self.max_trials} have begun"
-        return self.sharing.why or self.waits_for
+        return self._hooks.reason or self.waits_for
 
     @property
     def why_none(self) -> str:
@@ -205,7 +216,7 @@ class SlotFiller:
             ConfigurationError: nothing can be done about the scheduler's choice, or the searcher's config.
         """
         action = self._choose()
-        self.sharing.is_sated = action is None and not self.is_expecting
+        self._is_sated = action is None and not self.is_expecting
         return action
 
     def _choose(self) -> Stage | Close | None:

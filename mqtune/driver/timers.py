@@ -20,7 +20,6 @@ from mqtune.driver.outside import expired
 from mqtune.driver.ports import NO_HOOKS, DriverHooks
 from mqtune.driver.publishing import publish_all
 from mqtune.driver.room import RoomWatch
-from mqtune.driver.sharing import SharedFleet
 from mqtune.journal.base import Guard, Unclaimed, entry_order
 from mqtune.journal.copy import JournalReader
 from mqtune.journal.restore import Restorer
@@ -110,13 +109,6 @@ class DriverTimers:
     def is_server_full(self) -> bool:
         """Whether the server's memory is full, as of the last heartbeat."""
         return bool(self._room.why)
-
-    def share(self, look: Callable[[], Iterable[DriverAction]]) -> None:
-        """Have what other experiments want looked at from time to time, if several may use the backend's slots."""
-        if not isinstance(self._backend, SharedFleet):
-            return
-        self._timers.append(_Timer(self._timing.look_at_shares_s, look, self._clock.monotonic()))
-        self._next = min(timer.due for timer in self._timers)
 
     def run_due(self) -> Iterable[DriverAction]:
         """Run what is due, and return the actions that it wants.

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         connect as connect,
         open_client as open_client,
         redact as redact,
+        timing_of as timing_of,
     )
     from mqtune.journal.copy import (
         JOURNAL_FILE as JOURNAL_FILE,
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
         entries_of as entries_of,
         lacks_entries as lacks_entries,
     )
-    from mqtune.journal.demands import Demands as Demands
     from mqtune.journal.fleet import LOOK as LOOK, ControlChannel as ControlChannel, Fleet as Fleet
     from mqtune.journal.follow import Follower as Follower
     from mqtune.journal.identity import identify as identify
@@ -83,7 +83,6 @@ if TYPE_CHECKING:
     )
     from mqtune.journal.memory import MemoryJournal as MemoryJournal
     from mqtune.journal.memory_server import MemoryServer as MemoryServer, TrialState as TrialState
-    from mqtune.journal.quotas import Quota as Quota, Quotas as Quotas
     from mqtune.journal.redis import (
         RETRY_MAX_S as RETRY_MAX_S,
         RedisJournal as RedisJournal,
@@ -93,6 +92,7 @@ if TYPE_CHECKING:
     )
     from mqtune.journal.restore import Restorer as Restorer, bring_back as bring_back
     from mqtune.journal.room import Room as Room
+    from mqtune.journal.script import script_in as script_in
     from mqtune.journal.sentinel import Sentinels as Sentinels
     from mqtune.journal.submissions import (
         MOST_SHORT as MOST_SHORT,
@@ -142,9 +142,9 @@ _NAMES = {
         "connect",
         "open_client",
         "redact",
+        "timing_of",
     ),
     "copy": ("JOURNAL_FILE", "JournalFile", "JournalReader", "entries_of", "lacks_entries"),
-    "demands": ("Demands",),
     "fleet": ("ControlChannel", "Fleet", "LOOK"),
     "follow": ("Follower",),
     "identity": ("identify",),
@@ -153,10 +153,10 @@ _NAMES = {
     "logs": ("CHUNK_BYTES", "LOGS", "LogChunk", "LogExchange", "LogQuestion", "LogStream", "made_mark", "output_path"),
     "memory": ("MemoryJournal",),
     "memory_server": ("MemoryServer", "TrialState"),
-    "quotas": ("Quota", "Quotas"),
     "redis": ("RETRY_MAX_S", "RedisJournal", "experiments_on", "renew_all", "retrying"),
     "restore": ("Restorer", "bring_back"),
     "room": ("Room",),
+    "script": ("script_in",),
     "sentinel": ("Sentinels",),
     "submissions": ("MOST_SHORT", "SubmissionState", "Submissions"),
 }

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, cast
 import redis
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.keys import AUDIT
+from mqtune.core.keys import AUDIT, QUOTAS
 from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.submission import this_submission
 from mqtune.journal.base import entry_time
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of
-from mqtune.journal.quotas import is_operator
 from mqtune.journal.redis import retrying
 
 if TYPE_CHECKING:
@@ -122,6 +121,20 @@ def check_owner(client: redis.Redis, what: str, owner: Owner, *, doing: str, for
         raise ConfigurationError(
             f"{what}: this is {owner}'s; ask them, or give --force (in Python force=True), or use an operator's account"
         )
+
+
+def is_operator(client: redis.Redis) -> bool:
+    """Whether a client's account is an operator's, or may do all that one may.
+
+    The default account never counts as one.
+    """
+    if not account_of(client):
+        return False
+    try:
+        client.hexists(QUOTAS, "")
+    except redis.exceptions.NoPermissionError:
+        return False
+    return True
 
 
 def _entry(id_: str, fields: dict[bytes, bytes]) -> AuditEntry:

@@ -22,8 +22,8 @@ from mqtune.core.errors import AccessDenied, BrokerUnavailable, MessageVersionEr
 from mqtune.core.events import WorkerInfo
 from mqtune.core.keys import FLEET, TASK_NAME, WORKERS, control_channel, drain_key, name_key, worker_key
 from mqtune.core.machine import describe_process
+from mqtune.core.priorities import lists_of
 from mqtune.core.resources import QUEUES
-from mqtune.core.shares import lists_of
 from mqtune.journal.connection import database_of, timing_of
 from mqtune.journal.redis import retrying
 from mqtune.journal.script import script

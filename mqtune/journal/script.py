@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import redis
 
+_JOURNAL: Final = "mqtune.journal"
 _PRELUDE: Final = "prelude"
 
 
@@ -32,18 +33,23 @@ class Script:
             return client.execute_command("EVAL", self.text, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
 
 
-def _text(name: str) -> str:
-    return (resources.files("mqtune.journal") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+def _text(package: str, name: str) -> str:
+    return (resources.files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+
+
+def script(name: str) -> Script:
+    """Return a script of the journal."""
+    return script_in(_JOURNAL, name)
 
 
 @cache
-def script(name: str) -> Script:
-    """Return the script in ``lua/<name>.lua``, behind what it uses of the prelude.
+def script_in(package: str, name: str) -> Script:
+    """Return the script in ``lua/<name>.lua`` of a package, behind those parts of the journal's prelude that it uses.
 
     A script makes its functions anew in each run.
     """
-    text = _text(name)
-    for part in reversed(_text(_PRELUDE).split("\n\n")):
+    text = _text(package, name)
+    for part in reversed(_text(_JOURNAL, _PRELUDE).split("\n\n")):
         defined = re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE)
         if any(re.search(rf"^(?!--).*\b{each}\b", text, re.MULTILINE) for each in defined):
             text = f"{part}\n\n{text}"

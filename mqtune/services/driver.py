@@ -8,8 +8,12 @@ from typing import Final
 
 from mqtune.driver.ports import DriverHost, DriverService
 from mqtune.services.retention import driver as retention
+from mqtune.services.shares import driver as shares
 
-SERVICES: Final[tuple[Callable[[DriverHost], Sequence[DriverService]], ...]] = (retention.for_driver,)
+SERVICES: Final[tuple[Callable[[DriverHost], Sequence[DriverService]], ...]] = (
+    shares.for_driver,
+    retention.for_driver,
+)
 
 
 def driver_services(host: DriverHost) -> Sequence[DriverService]:

@@ -42,8 +42,8 @@ from kombu.utils.objects import cached_property
 from mqtune.core.errors import AccessDenied, MqtuneError, TrialFailed, WorkerStartError
 from mqtune.core.json_lines import logged_as
 from mqtune.core.keys import TASK_NAME
+from mqtune.core.priorities import MESSAGE_ORDER
 from mqtune.core.resources import queue_name, queues_of
-from mqtune.core.shares import MESSAGE_ORDER
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import new_token

@@ -24,7 +24,8 @@ import mqtune
 from mqtune.backends import find_binaries
 from mqtune.core.keys import WORKERS, ExperimentKeys
 from mqtune.core.trial import TrialStatus
-from mqtune.journal import Quotas, connect
+from mqtune.journal import connect
+from mqtune.services.shares.quotas import Quotas
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
 

@@ -20,11 +20,12 @@ from mqtune.cli import group
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import DEMANDS, SHARES
 from mqtune.core.resources import queue_name
-from mqtune.core.shares import Demand
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd, Intent, TrialStatus
-from mqtune.journal import Demands, Fleet, connect
+from mqtune.journal import Fleet, connect
 from mqtune.journal.script import script
+from mqtune.services.shares.demands import Demands
+from mqtune.services.shares.divider import Demand
 
 #: A shape that no other test's worker has.
 SLOT = mqtune.Resources(cpus=9)

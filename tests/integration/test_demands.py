@@ -14,10 +14,12 @@ from waiting import eventually
 
 from mqtune.backends import EmbeddedServer
 from mqtune.core.keys import DEMANDS, SHARES
+from mqtune.core.priorities import MESSAGE_PRIORITIES, lists_of
 from mqtune.core.resources import QUEUE_VERSION
-from mqtune.core.shares import AGING_S, MESSAGE_PRIORITIES, Demand, Share, Table, lists_of
 from mqtune.core.timing import Timing
-from mqtune.journal import Demands, Fleet, RedisClient, celery_url
+from mqtune.journal import Fleet, RedisClient, celery_url
+from mqtune.services.shares.demands import Demands
+from mqtune.services.shares.divider import AGING_S, Demand, Share, Table
 from mqtune.worker import TrialTransport
 
 QUEUE = f"mqtune-{QUEUE_VERSION}.gpu0.cpu1"

@@ -21,12 +21,15 @@ from mqtune.backends import EmbeddedServer
 from mqtune.core.errors import AccessDenied
 from mqtune.core.events import START, ExperimentCreated, busy_as
 from mqtune.core.keys import ExperimentKeys
+from mqtune.core.priorities import lists_of
 from mqtune.core.resources import QUEUE_VERSION
-from mqtune.core.shares import Demand, lists_of
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.core.version import __version__
-from mqtune.journal import Claim, Demands, DriverState, Fleet, Quotas, RedisJournal, connect
+from mqtune.journal import Claim, DriverState, Fleet, RedisJournal, connect
+from mqtune.services.shares.demands import Demands
+from mqtune.services.shares.divider import Demand
+from mqtune.services.shares.quotas import Quotas
 from mqtune.services.usage.board import UsageBoard
 
 pytest.importorskip("prometheus_client")

@@ -36,21 +36,11 @@ from mqtune.backends import EmbeddedServer
 from mqtune.core.errors import BrokerFull
 from mqtune.core.events import AttemptEnded, Requested, decode_event
 from mqtune.core.keys import ExperimentKeys
-from mqtune.core.shares import Demand, Share
 from mqtune.core.trial import CheckpointId, Intent, TrialId
-from mqtune.journal import (
-    FENCED,
-    Claim,
-    Demands,
-    Fleet,
-    Grant,
-    Order,
-    Quotas,
-    RedisClient,
-    RedisJournal,
-    Unclaimed,
-    connect,
-)
+from mqtune.journal import FENCED, Claim, Fleet, Grant, Order, RedisClient, RedisJournal, Unclaimed, connect
+from mqtune.services.shares.demands import Demands
+from mqtune.services.shares.divider import Demand, Share
+from mqtune.services.shares.quotas import Quotas
 
 #: How long a call goes on trying where a person waits for it.
 PATIENCE_S = 0.1

@@ -18,9 +18,11 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
 from mqtune.core.owner import this_owner
 from mqtune.core.seats import seat_names
-from mqtune.core.shares import AGING_S, Cap
 from mqtune.core.trial import TrialId
-from mqtune.journal import Claim, Demands, Grant, Quota, Quotas, RedisJournal, Unclaimed
+from mqtune.journal import Claim, Grant, RedisJournal, Unclaimed
+from mqtune.services.shares.demands import Demands
+from mqtune.services.shares.divider import AGING_S, Cap
+from mqtune.services.shares.quotas import Quota, Quotas
 
 #: How long the server keeps what runs under a quota.
 KEPT_S = 3600

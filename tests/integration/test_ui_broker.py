@@ -23,9 +23,11 @@ from mqtune.cli.ui.views import fleet_page, why
 from mqtune.core.errors import AccessDenied, ConfigurationError
 from mqtune.core.events import START, AttemptStarted, TrialStaged, busy_as
 from mqtune.core.keys import DEMANDS, QUOTAS
-from mqtune.core.shares import Demand
 from mqtune.core.trial import TrialId, TrialStatus
-from mqtune.journal import Demands, Fleet, Quotas
+from mqtune.journal import Fleet
+from mqtune.services.shares.demands import Demands
+from mqtune.services.shares.divider import Demand
+from mqtune.services.shares.quotas import Quotas
 
 
 @pytest.fixture

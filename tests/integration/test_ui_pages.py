@@ -30,11 +30,12 @@ from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.server import server_of
 from mqtune.core.events import AttemptStarted, Labelled, busy_as
 from mqtune.core.keys import QUOTAS
-from mqtune.core.shares import Demand
 from mqtune.core.trial import AttemptEnd, TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.driver import BundleFolder
-from mqtune.journal import JOURNAL_FILE, Demands, JournalFile
+from mqtune.journal import JOURNAL_FILE, JournalFile
+from mqtune.services.shares.demands import Demands
+from mqtune.services.shares.divider import Demand
 from mqtune.services.usage.board import UsageBoard
 from mqtune.testing import waiting
 from mqtune.trainable import Bundle, File

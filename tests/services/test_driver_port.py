@@ -90,3 +90,42 @@ def test_what_a_service_holds_up_is_a_reason_for_people() -> None:
     service.reason = "no trial begins on Sundays"
 
     assert hooks.reason == "no trial begins on Sundays"
+
+
+def test_as_many_attempts_may_be_under_way_as_each_service_lets() -> None:
+    class Few(DriverService):
+        def __init__(self, most: float) -> None:
+            self.most = most
+
+        def capacity(self) -> float:
+            return self.most
+
+    assert DriverHooks([]).capacity() == DriverHooks([DriverService()]).capacity() == math.inf
+    assert DriverHooks([Few(3), DriverService(), Few(2)]).capacity() == 2
+
+
+def test_a_service_that_cannot_say_how_many_sets_no_limit_and_is_asked_again_later() -> None:
+    class Broken(DriverService):
+        asked = 0
+
+        def capacity(self) -> float:
+            self.asked += 1
+            raise RuntimeError("no capacity")
+
+    clock = Clock()
+    service = Broken()
+    hooks = DriverHooks([service], clock)
+
+    assert (hooks.capacity(), hooks.capacity(), service.asked) == (math.inf, math.inf, 1)
+    assert hooks.reason == "service Broken failed: no capacity"
+    clock.now += PAUSE_S
+    assert (hooks.capacity(), service.asked) == (math.inf, 2)
+
+
+def test_a_reason_that_cannot_be_told_is_one() -> None:
+    class Broken(DriverService):
+        @property
+        def reason(self) -> str:  # type: ignore[override] # the driver only reads it
+            raise RuntimeError("no reason")
+
+    assert DriverHooks([Broken()]).reason == "service Broken failed: no reason"

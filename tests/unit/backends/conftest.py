@@ -11,5 +11,4 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(queues, "Fleet", world.fleet)
     monkeypatch.setattr(module, "Celery", world.celery)
-    monkeypatch.setattr(module, "Demands", world.demands)
     return world

@@ -76,7 +76,6 @@ def test_no_slot_idles_while_attempts_are_published_for_all_of_them(slots: list[
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(queues, "Fleet", world.fleet)
         patch.setattr(module, "Celery", world.celery)
-        patch.setattr(module, "Demands", world.demands)
         backend = backend_of(Resources())
     last = 0
     running: dict[TrialId, Resources] = {}

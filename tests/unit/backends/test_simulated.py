@@ -6,7 +6,7 @@ import pytest
 from attempts import own_metrics
 from simulation import NAME, Simulation, curve, simulate
 
-from mqtune import GridSearcher, Simulated, Space, grid_search
+from mqtune import GridSearcher, RunOptions, Simulated, Space, grid_search
 from mqtune.backends import STARTS_AT
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Reports
@@ -220,7 +220,7 @@ def test_a_config_that_the_table_does_not_have_fails_its_trial(name: str, text: 
 def test_trials_wait_with_their_reports_while_the_journal_is_full_until_it_has_room_or_they_are_stopped(
     asked: tuple[str, dict[str, Any]], status: TrialStatus
 ) -> None:
-    simulation = Simulation(Simulated(curve(30)), limits=Limits(max_trials=4, journal_mb=0.001))
+    simulation = Simulation(Simulated(curve(30)), limits=Limits(max_trials=4, run=RunOptions(journal_mb=0.001)))
     driver = simulation.driver()
     while "journal is full" not in driver.waiting_for:
         driver.step(1.0)

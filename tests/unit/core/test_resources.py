@@ -10,8 +10,8 @@ import pytest
 
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError
+from mqtune.core.priorities import lists_of
 from mqtune.core.resources import MOST_SEATS, Resources, checked_patterns, queue_name, queues_of
-from mqtune.core.shares import lists_of
 from mqtune.core.version import __version__
 
 

@@ -115,6 +115,16 @@ def test_more_trials_and_fewer_at_once_are_set_and_stay_for_the_next_driver(driv
     assert len(driven.experiment.trials) == 4
 
 
+def test_options_that_are_set_stay_for_the_next_driver_and_others_are_as_they_were(driven: Bench) -> None:
+    assert request(driven, "set", share=3, max_trials=5).done
+    assert request(driven, "set", priority="high").done
+
+    driven.begin()
+
+    options = driven.driver.requests.options
+    assert (options.priority, options.share, options.preemptible) == ("high", 3, False)
+
+
 def test_an_end_lets_what_runs_end_by_itself_and_starts_nothing_else(tmp_path: Path) -> None:
     driven = Bench(tmp_path, max_trials=9).step().start(ONE)
     assert driven.trial(TWO).status is TrialStatus.STAGED
@@ -175,6 +185,10 @@ def test_no_trial_goes_on_by_a_request_that_comes_with_the_end(driven: Bench, ac
         ({"action": "set", "max_trials": 0}, "max_trials=0 is not a whole number of at least 1"),
         ({"action": "set", "max_concurrent": "2"}, "max_concurrent='2' is not a whole number"),
         ({"action": "set", "journal_mb": 0}, "journal_mb=0 must be above 0"),
+        ({"action": "set", "priority": "urgent"}, "priority='urgent' is none of 'high', 'normal', 'low'"),
+        ({"action": "set", "share": 0}, "share=0 must be above 0"),
+        ({"action": "set", "share": "2"}, "share='2'"),
+        ({"action": "set", "preemptible": 1}, "preemptible=1 is neither True nor False"),
         ({"action": "end", "now": "yes"}, "now='yes' of end is not of type bool"),
         ({"action": "label", "trial": "0099", "tags": ["a"]}, "there is no trial '0099'"),
         ({"action": "label", "trial": ONE, "tags": [["a"]]}, "['a'] is not a tag"),

@@ -8,14 +8,16 @@ import pytest
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import AUDIT, DEMANDS, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel, drain_key, quota_key
 from mqtune.journal import ROLES, Role, account, password_hash, rules_of
-from mqtune.journal.script import script
+from mqtune.journal.script import script_in
 
 
 def scripts() -> dict[str, str]:
     """The text of each script, with what it uses of the functions that it shares with others."""
-    folder = resources.files("mqtune.journal") / "lua"
-    names = {path.name.removesuffix(".lua") for path in folder.iterdir()} - {"prelude"}
-    return {name: script(name).text for name in sorted(names)}
+    found = {}
+    for package in ("mqtune.journal", "mqtune.services.shares"):
+        names = {path.name.removesuffix(".lua") for path in (resources.files(package) / "lua").iterdir()} - {"prelude"}
+        found |= {name: script_in(package, name).text for name in names}
+    return dict(sorted(found.items()))
 
 
 def commands_of(text: str) -> set[str]:

@@ -23,8 +23,8 @@ from waiting import DEADLINE_S, eventually
 
 from mqtune.cli import settings_from_environment
 from mqtune.core.keys import quota_key
+from mqtune.core.priorities import PRIORITIES, lists_of
 from mqtune.core.resources import queue_name
-from mqtune.core.shares import PRIORITIES, lists_of
 from mqtune.worker import shutdown_s
 
 DEPLOY: Final = ROOT / "deploy"

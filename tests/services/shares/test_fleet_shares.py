@@ -7,16 +7,31 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final, cast
 
 import pytest
 from shared_fleet import SharedFleetInTime, fairness, many
 
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.shares import Cap, Demand, Pool, Priority, Share, Table as Shared, divide, held_to
+from mqtune.backends import Pool, SharedSession
+from mqtune.core.crews import Register
+from mqtune.core.events import busy_as
+from mqtune.core.priorities import Priority
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
-from mqtune.driver import STARVED_S, Held, SharedFleet, ShareKeeper, Sharing, Standing
+from mqtune.driver import Limits, RunOptions
+from mqtune.driver.ports import Appetite, DriverHost
+from mqtune.services.shares import driver
+from mqtune.services.shares.divider import Cap, Demand, Share, Table as Shared, divide, held_to
+from mqtune.services.shares.driver import (
+    STARVED_S,
+    BrokerFleet,
+    Held,
+    SharedFleet,
+    ShareKeeper,
+    Sharing,
+    Standing,
+    for_driver,
+)
 
 TIMING: Final = Timing()
 GRACE_S: Final = TIMING.share_grace_s
@@ -26,7 +41,7 @@ QUEUE = ["q"]
 
 
 class Table:
-    """A fleet, and what all want of it."""
+    """A fleet, and the demands of all."""
 
     def __init__(self, **slots: int) -> None:
         self.now = 0.0
@@ -140,7 +155,7 @@ def test_for_how_long_an_experiment_has_had_no_slot_is_said(caplog: pytest.LogCa
     look(first, hungry(1))
     look(last, hungry(1), priority="low")
     assert "has had no slot" not in last.why
-    # What it had is forgotten with the first look that finds none.
+    # The first look without a demand ends the wait.
     look(last, hungry(0), priority="low")
     assert table.demands["z"].waiting_s == 0
     assert first.why == ""
@@ -199,11 +214,79 @@ def test_all_that_it_runs_beyond_its_share_stays_to_be_paused_until_it_is():
         assert (first.to_pause, first.limit) == (3, 3)
 
 
-@pytest.mark.parametrize("changes", [{"priority": "urgent"}, {"share": 0}, {"share": "2"}])
-def test_a_standing_that_makes_no_sense_is_refused(changes: dict[str, object]):
-    with pytest.raises(ConfigurationError, match=next(iter(changes))):
-        Standing().changed(changes)
-    assert Standing("high").changed({"share": 3, "max_trials": 5}) == Standing("high", 3.0)
+def test_a_standing_is_what_the_options_say() -> None:
+    assert Standing.of(RunOptions()) == Standing()
+    assert Standing.of(RunOptions(priority="high", share=3)) == Standing("high", 3.0)
+    assert Standing.of(RunOptions(priority="low", preemptible=True)) == Standing("low", 1.0, preemptible=True)
+
+
+def host_of(fleet: object, table: Table, experiment: object, **options: Any) -> DriverHost:
+    """A driver, as far as sharing needs it, with these options of its run."""
+    heartbeat = SimpleNamespace(journal_mb=9.0, caps=[])
+    heartbeat.cap = lambda *cap: heartbeat.caps.append(cap)
+    return cast(
+        "DriverHost",
+        SimpleNamespace(
+            experiment=experiment,
+            backend=fleet,
+            heartbeat=heartbeat,
+            limits=Limits(),
+            options=lambda: RunOptions(**options),
+            appetite=lambda: Appetite(None, has_more=True),
+            clock=table,
+            timing=TIMING,
+        ),
+    )
+
+
+def test_an_experiment_hears_its_share_when_it_is_first_asked_and_leaves_only_then() -> None:
+    table = Table(q=4)
+    look(table.keeper("b"), hungry(0))
+    experiment = SimpleNamespace(busy={}, running=0, live=0, mode="min")
+    assert not for_driver(host_of(SimpleNamespace(), table, experiment))
+    seat = Seat(table, "a", QUEUE)
+    host = host_of(seat, table, experiment, share=3.0)
+    Sharing(host, seat).close()
+    sharing = Sharing(host, seat)
+    assert (sharing.due, set(table.demands)) == (TIMING.look_at_shares_s, {"b"})
+    table.caps = {"a": Cap(journal_mb=5.0, by="olaf")}
+
+    assert (sharing.capacity(), sharing.reason) == (3, "")
+
+    assert (table.demands["a"].weight, table.demands["a"].journal_mb) == (3.0, 9.0)
+    assert [cap for cap, _ in cast("Any", host.heartbeat).caps] == [5.0]
+    experiment.live = 3
+    assert sharing.reason.startswith("its share is used up: 3 of 4 slots")
+    sharing.close()
+    assert set(table.demands) == {"b"}
+
+
+def test_a_backend_reads_its_register_where_the_shares_are_and_hears_that_the_fleet_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    demands = SimpleNamespace(register=Register(), exchange=lambda name, _: Share(limit=2.0, full=name), left=[])
+    demands.leave = demands.left.append
+    monkeypatch.setattr(driver, "Demands", lambda *_, **__: demands)
+    sources: list[object] = []
+    backend = SimpleNamespace(
+        client=None, priority="normal", register=demands.register, pool=lambda: Pool({}, []), read_from=sources.append
+    )
+    assert isinstance(backend, SharedSession)
+    host = cast("Any", host_of(backend, Table(q=4), SimpleNamespace()))
+    host.restorer = SimpleNamespace(journal=SimpleNamespace(experiment="x", fleet_changed=False))
+
+    fleet = BrokerFleet(host, backend)
+
+    assert isinstance(fleet, SharedFleet)
+    assert sources == [demands]
+    wanted = Demand(experiment=fleet.token, queues=[], wanted=1)
+    assert (fleet.exchange(wanted), host.restorer.journal.fleet_changed) == (Share(limit=2.0, full="x"), False)
+    demands.register = Register([])
+    fleet.exchange(wanted)
+    assert host.restorer.journal.fleet_changed
+    fleet.priority = "high"
+    fleet.leave()
+    assert (backend.priority, demands.left) == ("high", [busy_as("x")])
 
 
 def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
@@ -212,17 +295,18 @@ def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
     trials = {id_: Trial(id_, {}, TrialStatus.STAGED, [Attempt(1, staged_at=0.0)]) for id_ in ids}
     trials[ids[3]].reports = 3
     experiment = SimpleNamespace(busy=trials, running=0, live=4, mode="min")
-    sharing = Sharing(experiment, Seat(table, "a", QUEUE), SimpleNamespace(), Standing(), 1.0)  # type: ignore[arg-type]
+    seat = Seat(table, "a", QUEUE)
+    sharing = Sharing(host_of(seat, table, experiment), seat)
     other = table.keeper("b")
-    list(sharing.look(None))
+    list(sharing.tick())
 
     look(other, hungry(0))
 
-    assert [action.trial.id for action in sharing.look(None)] == ["0003", "0002"]
+    assert [action.trial.id for action in sharing.tick()] == ["0003", "0002"]
     table.now += 60.0
     look(other, hungry(2), priority="high")
     experiment.live = 4
-    assert [action.trial.id for action in sharing.look(None)] == ["0003", "0002", "0001", "0004"]
+    assert [action.trial.id for action in sharing.tick()] == ["0003", "0002", "0001", "0004"]
 
 
 def test_nobody_asks_for_more_than_a_cap_allows(caplog: pytest.LogCaptureFixture):
@@ -275,5 +359,5 @@ def test_each_class_of_many_experiments_shares_fairly_within_minutes_and_nobody_
         assert fairness([each for each in fleet.sharers if each.wish.standing.priority == priority]) > 0.95
     assert max(each.longest_without_s for each in fleet.sharers) < 60
     assert sum(each.slot_s for each in fleet.sharers) / 600 == pytest.approx(60, rel=0.01)
-    # Those of low priority had all slots, and keep what nobody else wants.
+    # Experiments of low priority had all slots, and keep the slots that nobody else wants.
     assert 0 < sum(each.pauses for each in fleet.sharers) <= 60

@@ -1,25 +1,24 @@
-"""The driver's part in sharing a fleet.
-
-It says what its experiment wants, hears its share of the slots, and keeps to it.
-"""
+"""The driver's part of shares: it publishes a demand, and keeps its experiment to its share."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
 
-from mqtune.core.checks import flag, one_of, positive
+from mqtune.backends import Pool, SharedSession
 from mqtune.core.clock import Clock
-from mqtune.core.experiment import Experiment
-from mqtune.core.shares import PRIORITIES, SHARE_USED, Demand, Pool, Priority, Share
+from mqtune.core.events import busy_as
+from mqtune.core.priorities import Priority
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Intent, Trial, TrialStatus
-from mqtune.driver.actions import Requeue
-from mqtune.driver.heartbeat import Heartbeat
+from mqtune.driver import Requeue, RunOptions
+from mqtune.driver.ports import DriverHost, DriverService
 from mqtune.results.experiments import duration
+from mqtune.services.shares.demands import Demands
+from mqtune.services.shares.divider import SHARE_USED, Demand, Share
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +30,9 @@ STARVED_S: Final = 900.0
 
 @runtime_checkable
 class SharedFleet(Protocol):
-    """What a backend's session has beside, if several experiments may use its slots at once."""
+    """A fleet, as one of the experiments knows it that share it."""
 
-    #: The experiment's name, and its token, as others hear of it.
+    #: The experiment's name, and the token by which others know it.
     name: str
     token: str
     #: Tells how long it had how much.
@@ -45,7 +44,10 @@ class SharedFleet(Protocol):
         """Return the slots of all workers, as of the last refresh."""
 
     def exchange(self, demand: Demand) -> Share | None:
-        """Say for some seconds what the experiment wants, and return what it may have; None where that is not known."""
+        """Publish a demand for some seconds, and return the experiment's share.
+
+        It is None if it is unknown.
+        """
 
     def leave(self) -> None:
         """Want nothing any more."""
@@ -53,27 +55,66 @@ class SharedFleet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What an experiment is to get of a fleet, against others: see ``Run``."""
+    """Priority and weight of an experiment on a fleet; see ``RunOptions``."""
 
     priority: Priority = "normal"
     share: float = 1.0
     preemptible: bool = False
 
-    def changed(self, changes: Mapping[str, object]) -> Standing:
-        """Return it with what of it is among *changes*.
+    @classmethod
+    def of(cls, options: RunOptions) -> Standing:
+        """Return the standing that a user asks for."""
+        return cls(options.priority, float(options.share), options.preemptible)
 
-        Raises:
-            ConfigurationError: there is no such priority, the share is no number above 0, or *preemptible* no flag.
+
+class BrokerFleet:
+    """The fleet of a broker, as the experiment of a driver knows it.
+
+    The backend gets its register from here: one driver reads it for all.
+    """
+
+    def __init__(self, host: DriverHost, backend: SharedSession) -> None:
+        self.name = host.restorer.journal.experiment
+        self.token = busy_as(self.name)
+        self.clock = host.clock
+        self._backend = backend
+        self._journal = host.restorer.journal
+        self._demands = Demands(backend.client, patience_s=host.timing.patience_s)
+        backend.read_from(self._demands)
+
+    @property
+    def priority(self) -> Priority:
+        """The order of the experiment's attempts among those that wait in a queue."""
+        return self._backend.priority
+
+    @priority.setter
+    def priority(self, priority: Priority) -> None:
+        self._backend.priority = priority
+
+    def pool(self) -> Pool:
+        """Return the slots of all workers, as of the last refresh."""
+        return self._backend.pool()
+
+    def exchange(self, demand: Demand) -> Share | None:
+        """Publish a demand for some seconds, and return the experiment's share.
+
+        It is None if it is unknown.
         """
-        priority = cast("Priority", one_of("", "priority", changes.get("priority", self.priority), PRIORITIES))
-        share = float(positive("", "share", changes.get("share", self.share)))
-        return Standing(priority, share, flag("", "preemptible", changes.get("preemptible", self.preemptible)))
+        share = self._demands.exchange(self.name, demand)
+        if self._demands.register is not self._backend.register:
+            self._journal.fleet_changed = True
+        return share
+
+    def leave(self) -> None:
+        """End the demand."""
+        self._demands.leave(self.token)
 
 
 class Held(NamedTuple):
-    """What an experiment holds.
+    """The slots of an experiment.
 
-    It has the slots in which it runs, those with waiting attempts, and whether it could use more.
+    ``running`` counts slots with running attempts, ``live`` also those of waiting attempts. ``is_hungry`` says that it
+    could use more.
     """
 
     running: int
@@ -85,7 +126,7 @@ class ShareKeeper:
     """Keeps an experiment to its share of a fleet: how many attempts may be under way.
 
     Args:
-        fleet: the fleet, and what of it the experiment may have.
+        fleet: the fleet, which knows the share.
         seats: how many slots each attempt takes.
     """
 
@@ -98,7 +139,7 @@ class ShareKeeper:
         self.limit = math.inf
         #: Why there may be no more, for people.
         self.why = ""
-        #: Queues of its slots that others wait for, who are to have more than they have.
+        #: Queues of its slots for which others wait that have less than their share.
         self.wanted_by_others: frozenset[str] = frozenset()
         #: Whether the experiment is to give back what it has beyond its share, and how many of its trials are to be
         #: paused now.
@@ -119,8 +160,8 @@ class ShareKeeper:
         """Say what the experiment wants, and hear what it may have.
 
         Args:
-            held: what it has, in slots.
-            standing: what it is to get, against others.
+            held: its slots.
+            standing: its priority and weight.
             most: how many attempts may be under way in any case.
             journal_mb: how large its journal is to be.
         """
@@ -146,7 +187,7 @@ class ShareKeeper:
         self._heed_caps(share)
         is_shared = share.limit < math.inf
         self._note_wait(is_waiting=is_shared and not held.running and demand.wanted > 0)
-        # Who has all that it wants finds out that it wants more only where it may have more.
+        # A sated experiment gets one more than it has: without that it never finds out that it wants more.
         self.limit = self._attempts(share.limit) + (not held.is_hungry and held.live <= share.limit)
         self.wanted_by_others = frozenset(share.wanted)
         self.must_give = bool(share.full or share.wanted)
@@ -155,7 +196,7 @@ class ShareKeeper:
         self._look_at_surplus(held.running, share)
 
     def _attempts(self, slots: float) -> float:
-        """Return how many attempts have all of their seats in so many slots."""
+        """Return how many attempts fit in a number of slots with all their seats."""
         return slots // self._seats if slots < math.inf else slots
 
     def _heed_caps(self, share: Share) -> None:
@@ -164,7 +205,7 @@ class ShareKeeper:
         self.journal_mb, self.capped = share.journal_mb, share.capped
 
     def _count(self, running: int) -> None:
-        """Count how many slots it had of late, on average."""
+        """Update the average of its slots over the last minutes."""
         now = self._clock.monotonic()
         self._used += (running - self._used) * -math.expm1(-(now - self._counted_at) / self._timing.share_memory_s)
         self._counted_at = now
@@ -186,7 +227,10 @@ class ShareKeeper:
             logger.warning(text, self.why, self._fleet.name, extra={"action": "experiment_starves"})
 
     def _look_at_surplus(self, running: int, share: Share) -> None:
-        """Find out how many trials are to be paused: those beyond the share that were there for too long."""
+        """Count the trials to be paused.
+
+        These are the trials beyond the share that have run for too long.
+        """
         now = self._clock.monotonic()
         self._over_since = min(self._over_since, now) if running > share.limit else math.inf
         self._above_since = min(self._above_since, now) if running > share.at_most else math.inf
@@ -197,7 +241,10 @@ class ShareKeeper:
             self.to_pause = running // self._seats - int(self._attempts(share.at_most))
 
     def _in_words(self, share: Share, slots: int) -> str:
-        """Return which quota or share limits its slots, how long it has had none, and when it gets one."""
+        """Return the quota or share that limits the experiment, for people.
+
+        It also says how long the experiment has waited for a slot, and when it gets one.
+        """
         waits = f"; it has had no slot for {duration(self._waiting_s)}" if self._waiting_s >= WAITING_S else ""
         if waits and share.aging_s < math.inf and not share.full:
             waits += f", and gets {'one' if self._seats == 1 else self._seats} after {duration(share.aging_s)}"
@@ -209,95 +256,66 @@ class ShareKeeper:
         return f"{SHARE_USED}: {share.limit:.0f} of {slots} slots{takes}, as {beside}{higher}{waits}{share.capped}"
 
     def leave(self) -> None:
-        """Want nothing any more, so that others have the slots at once."""
+        """End the demand, so that others get the slots immediately."""
         self._fleet.leave()
 
 
-class Sharing:
+class Sharing(DriverService):
     """Keeps a driver's experiment to its share.
 
     Args:
-        experiment: what has become of it.
-        fleet: the fleet, or a backend that is nobody else's.
-        heartbeat: has its journal be no larger than caps allow.
-        standing: what the experiment is to get of the fleet.
-        journal_mb: how large its journal is to be, in millions of bytes.
-        seats: how many slots each attempt takes.
+        host: the driver.
+        fleet: the fleet, whose slots the driver's backend has.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        fleet: object,
-        heartbeat: Heartbeat,
-        standing: Standing,
-        journal_mb: float,
-        seats: int = 1,
-        timing: Timing = Timing(),
-    ) -> None:
-        self.standing = standing
-        #: Whether nothing more is to be started, as far as was asked.
-        self.is_sated = False
-        self._experiment = experiment
-        self._seats = seats
-        self._keeper = ShareKeeper(fleet, seats, timing) if isinstance(fleet, SharedFleet) else None
+    def __init__(self, host: DriverHost, fleet: SharedFleet) -> None:
+        self._host = host
+        self._experiment = host.experiment
+        self._seats = host.limits.resources.seats
+        self._keeper = ShareKeeper(fleet, self._seats, host.timing)
         self._is_new = True
-        self._heartbeat = heartbeat
-        self.limit_journal(journal_mb)
+        self.due = host.clock.monotonic() + host.timing.look_at_shares_s
 
-    def limit_journal(self, megabytes: float) -> None:
-        """Limit the journal to so many millions of bytes, or to as many as caps allow.
-
-        Once it has as many, trials wait with their reports, and no other trial begins.
-        """
-        self._journal_mb = megabytes
-        capped = math.inf if self._keeper is None else self._keeper.journal_mb
-        by_caps = self._keeper.capped if self._keeper is not None and capped < megabytes else ""
-        self._heartbeat.limit(math.ceil(min(megabytes, capped) * 10**6), by_caps)
-
-    def limit(self, most: int | None) -> float:
+    def capacity(self) -> float:
         """Return how many attempts may be under way; the first time it finds that out."""
-        if self._keeper is None:
-            return math.inf
         if self._is_new:
-            self._look(self._keeper, most)
+            self._look(Standing.of(self._host.options()))
         return self._keeper.limit
 
+    # It changes with the attempts that are under way.
     @property
-    def why(self) -> str:
+    def reason(self) -> str:  # type: ignore[override] # the driver only reads it
         """Why no more may be under way, for people; empty while they may."""
-        keeper = self._keeper
-        return keeper.why if keeper is not None and self._experiment.live >= keeper.limit else ""
+        return self._keeper.why if self._experiment.live >= self._keeper.limit else ""
 
-    def look(self, most: int | None) -> Iterator[Requeue]:
-        """Look at what others want, and yield what gives back slots that are not the experiment's any more.
+    def tick(self) -> Iterator[Requeue]:
+        """Find out what others want, and yield what gives back slots beyond the experiment's share."""
+        self.due = self._host.clock.monotonic() + self._host.timing.look_at_shares_s
+        standing = Standing.of(self._host.options())
+        self._look(standing)
+        yield from self._withdraw(self._keeper)
+        if standing.preemptible:
+            yield from self._pause(self._keeper)
 
-        Args:
-            most: how many attempts may be under way in any case.
-        """
-        if self._keeper is not None:
-            self._look(self._keeper, most)
-            yield from self._withdraw(self._keeper)
-            if self.standing.preemptible:
-                yield from self._pause(self._keeper)
-
-    def _look(self, keeper: ShareKeeper, most: int | None) -> None:
+    def _look(self, standing: Standing) -> None:
         self._is_new = False
         running, live = (count * self._seats for count in (self._experiment.running, self._experiment.live))
-        keeper.look(Held(running, live, not self.is_sated), self.standing, most, self._journal_mb)
-        self.limit_journal(self._journal_mb)
+        most, has_more = self._host.appetite()
+        heartbeat = self._host.heartbeat
+        self._keeper.look(Held(running, live, has_more), standing, most, heartbeat.journal_mb)
+        heartbeat.cap(self._keeper.journal_mb, self._keeper.capped)
 
     def _withdraw(self, keeper: ShareKeeper) -> Iterator[Requeue]:
         """Yield what takes back attempts that wait for a slot beyond the share.
 
-        Those that would be staged again first go last.
+        The first attempts to be staged again are taken back last.
         """
         surplus = self._experiment.live - keeper.limit
         if surplus <= 0 or not keeper.must_give:
             return
         waiting = sorted(filter(_waits, self._experiment.busy.values()), key=lambda trial: trial.precedence)
         for trial in reversed(waiting[-math.ceil(surplus) :]):
-            yield self._taken_back(trial, keeper.why)
+            yield Requeue(trial, keeper.why)
 
     def _pause(self, keeper: ShareKeeper) -> Iterator[Requeue]:
         """Yield what has trials save and give their slots back, the least promising first.
@@ -313,12 +331,7 @@ class Sharing:
             if trial.attempt.is_open and trial.checkpoint and (not where or trial.attempt.queue in where)
         ]
         for trial in sorted(could, key=self._promise)[: max(0, keeper.to_pause - leaving)]:
-            yield self._taken_back(trial, f"paused, and goes on later: {keeper.why}", Intent.GIVE_WAY)
-
-    def _taken_back(self, trial: Trial, reason: str, intent: Intent = Intent.HAND_BACK) -> Requeue:
-        # It is to run again, and nobody asks what is to be started while there is no room.
-        self.is_sated = False
-        return Requeue(trial, reason, intent)
+            yield Requeue(trial, f"paused, and goes on later: {keeper.why}", Intent.GIVE_WAY)
 
     def _promise(self, trial: Trial) -> tuple[bool, bool, float, str]:
         """Return a sort key by which the least promising trials come first.
@@ -333,7 +346,7 @@ class Sharing:
 
     def close(self) -> None:
         """Give the share to others."""
-        if self._keeper is not None and not self._is_new:
+        if not self._is_new:
             self._keeper.leave()
 
 
@@ -341,3 +354,8 @@ def _waits(trial: Trial) -> bool:
     """Whether an attempt waits for a slot, and nothing else is decided on it."""
     attempt = trial.attempt
     return trial.status is TrialStatus.STAGED and attempt.intent is Intent.RUN
+
+
+def for_driver(host: DriverHost) -> Sequence[DriverService]:
+    """Return the keeper of the share, if other experiments may use the slots of the backend."""
+    return (Sharing(host, BrokerFleet(host, host.backend)),) if isinstance(host.backend, SharedSession) else ()

@@ -1,13 +1,15 @@
-"""Fair shares: how many slots of one fleet each of several experiments may have, worked out in one place for all.
+"""Fair shares: the number of slots of one fleet that each of several experiments may have.
 
-Classes of priority come one after the other. Within one, slots go by weighted max-min fairness: nobody gets more than
-it wants, what it leaves goes to the others by their weights, and nobody can get more without taking from one that has
-less for its weight. Slots of several queues need not fit all; slots are given one by one, each to whom has least for
-its weight, and others move to queues that suit them too. What can be given so is a polymatroid, on which such a greedy
-choice is best (Federgruen and Groenevelt, The greedy procedure for resource allocation problems, Operations Research
-34, 1986). Slots are whole: who had less than its share of late is rounded up, so that in the long run also shares below
-one slot come true. An experiment whose trials take several slots at once gets so many at a time, or none: what is too
-little for one of them goes to others.
+One process computes them for all. Classes of priority come one after the other. Within one, slots go by weighted
+max-min fairness: no experiment gets more than it wants, its surplus goes to the others by their weights, and none can
+get more without a loss for another that has less for its weight. Slots of several queues need not fit all experiments.
+Slots are given one by one, each to the experiment with the least for its weight, and others move to other queues that
+suit them. The possible results are a polymatroid, on which such a greedy choice is optimal (Federgruen and Groenevelt,
+The greedy procedure for resource allocation problems, Operations Research 34, 1986).
+
+Slots are whole. An experiment that recently had less than its share is rounded up, so in the long run even shares below
+one slot come true. An experiment whose trials need several slots gets multiples of that number. A remainder that is too
+small for a trial goes to others.
 """
 
 from __future__ import annotations
@@ -19,51 +21,29 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, NamedTuple
 
-from mqtune.core.resources import MOST_SEATS, queues_of
-
-Priority = Literal["high", "normal", "low"]
-#: From the first to be served to the last.
-PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
-#: The priority of a Celery message, by that of its experiment. kombu keeps a list for each, and "normal" has the one
-#: that is named as the queue, where messages without a priority are.
-MESSAGE_PRIORITIES: Final[Mapping[Priority, int]] = {"high": 3, "normal": 0, "low": 6}
-#: The order in which workers take from those lists; 9 is the last that kombu knows.
-MESSAGE_ORDER: Final = (*(MESSAGE_PRIORITIES[each] for each in PRIORITIES), 9)
-
-
-#: What kombu puts between the name of a queue and a priority.
-_PRIORITY_MARK: Final = "\x06\x16"
-
-
-def lists_of(name: str) -> list[str]:
-    """Return the Redis lists in which messages wait for slots of this name, from the first to be taken to the last.
-
-    Each of their queues has one for each priority.
-    """
-    return [
-        f"{queue}{_PRIORITY_MARK}{number}" if number else queue for number in MESSAGE_ORDER for queue in queues_of(name)
-    ]
+from mqtune.core.priorities import PRIORITIES, Priority
+from mqtune.core.resources import MOST_SEATS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What an experiment has of a fleet and wants of it.
+    """The slots of an experiment, and the slots that it wants.
 
     Args:
         experiment: a token for it; see ``busy_as``.
-        queues: those of the slots that suit it, the smallest slots first.
-        wanted: how many slots it could use, with those that it has.
-        unit: how many slots each of its trials takes at once; it gets multiples of that.
+        queues: the queues of the slots that suit it, the smallest slots first.
+        wanted: the number of slots that it could use, including its own.
+        unit: the number of slots of each of its trials; it gets multiples of that.
         running: how many it has.
         priority: its class.
         weight: how much it gets against others of its class, above 0.
-        used: how many slots it had of late, on average.
+        used: the average number of its slots over the last minutes.
         quotas: the patterns of the quotas and caps that it falls under.
-        waiting_s: for how many seconds it has wanted slots that others have, and had none.
-        journal_mb: how large its journal may be, in millions of bytes; infinite where it does not say.
-        capped: which caps let it have less than it asks for, in words; empty for none.
+        waiting_s: for how many seconds it has been without a slot while others have slots that it wants.
+        journal_mb: the limit of its journal, in millions of bytes; infinite for no limit.
+        capped: the caps that give it less than it asks for, in words; empty if none does.
 
     Raises:
         ValueError: the unit is no number of slots.
@@ -89,11 +69,11 @@ class Demand:
 
     @property
     def most(self) -> int:
-        """The most slots that it may get: what it wants, in whole units."""
+        """The largest number of slots that it may get: the wanted number, in whole units."""
         return self.wanted // self.unit * self.unit
 
 
-#: What begins the sentence that says why an experiment starts nothing more, where that is because of others.
+#: First words of the reason why an experiment starts no more trials.
 SHARE_USED: Final = "its share is used up"
 QUOTA_USED: Final = "its quota is used up"
 _FITTING: Final = " for all experiments whose names fit "
@@ -109,21 +89,20 @@ def quota_used(pattern: str, slots: int) -> str:
     return f"{QUOTA_USED}: {slots} slots{_FITTING}{pattern}"
 
 
-#: How strongly what an experiment had of late turns its rounding: so much that who is a hundredth of a slot behind is
-#: well on the other side. With less, who has much of a slot to get stays ahead of its share, and who has little stays
-#: behind.
+#: How strongly the recent use of an experiment influences its rounding: an experiment that is a hundredth of a slot
+#: behind is rounded the other way. With a smaller factor, experiments stay ahead of their share, or behind it.
 _PULL: Final = 100.0
 #: Less than any part of a slot that makes a difference.
 _LITTLE: Final = 1e-9
 
 
-#: After how many seconds without a slot an experiment gets one, whatever its priority, unless the fleet's operator has
-#: said otherwise: so long that who comes first is served first all day, and nobody waits for ever.
+#: Default for the seconds without a slot after which an experiment gets one, of any priority. Within a day, priorities
+#: decide, and no experiment waits for ever.
 AGING_S: Final = 86_400.0
 
 
 class Cap(NamedTuple):
-    """The most that each experiment whose name fits a pattern may have, and who has set that."""
+    """Limits for each experiment whose name fits a pattern, and the person who has set them."""
 
     priority: Priority = PRIORITIES[0]
     share: float = math.inf
@@ -132,11 +111,11 @@ class Cap(NamedTuple):
 
 
 class Table(NamedTuple):
-    """What all experiments want of a fleet, and what its operator has set.
+    """The demands of all experiments of a fleet, and the limits that its operator has set.
 
-    ``quotas`` says how many slots all those may have together whose names fit a pattern, ``aging_s`` after how many
-    seconds without a slot an experiment gets one, infinite for never, and ``caps`` how much those may ask for whose
-    names fit a pattern.
+    ``quotas`` has by pattern the number of slots that all experiments with fitting names may have together. ``caps``
+    has by pattern the limits for each of them. ``aging_s`` is the number of seconds without a slot after which an
+    experiment gets one, infinite for never.
     """
 
     demands: Sequence[Demand]
@@ -145,29 +124,17 @@ class Table(NamedTuple):
     caps: Mapping[str, Cap] = MappingProxyType({})
 
 
-class Pool(NamedTuple):
-    """The slots of a fleet.
-
-    It has their number by queue, of all queues, and the queues that suit an experiment, the smallest slots first.
-    ``most`` is how many of these the experiment can use at once; None for all.
-    """
-
-    slots: Mapping[str, int]
-    queues: Sequence[str]
-    most: int | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
     """The part of a fleet that one experiment may have.
 
     Args:
         limit: how many slots it may have; infinite while nobody else wants its slots and no quota holds it.
-        at_most: the same as if it had had nothing of late: rounded up.
+        at_most: the same if it had had no slot recently: rounded up.
         priority: its class, as far as caps let it.
         rivals: how many others want slots too, of any queue.
         higher: how many of these have a higher priority.
-        wanted: the queues of its slots that others wait for, who are to have more than they have.
+        wanted: the queues of its slots for which others wait that have less than their share.
         full: the quota that leaves it no more, in words; empty for none.
         journal_mb: see ``Demand``, as far as caps let it.
         capped: see ``Demand``.
@@ -190,8 +157,8 @@ def held_to(demand: Demand, patterns: Iterable[str], caps: Mapping[str, Cap]) ->
     """Return a demand under these quotas and caps: for no more than the caps allow.
 
     Args:
-        demand: what an experiment asks for.
-        patterns: those of quotas and caps that its name fits.
+        demand: the demand of an experiment.
+        patterns: the patterns of quotas and caps that its name fits.
         caps: all caps, by their patterns.
     """
     under = tuple(sorted(patterns))
@@ -216,7 +183,7 @@ def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[st
     """Return the share of each experiment, by its token; the same for the same arguments.
 
     Args:
-        table: what all want, under their caps.
+        table: the demands of all, under their caps.
         slots: the slots of each queue.
         busy: in how many slots of each queue each experiment runs, by its token.
     """
@@ -238,7 +205,7 @@ def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[st
     found = {}
     for each in demands:
         limit, wants = limits[each.experiment], each.wanted > 0
-        # One that is larger than the fleet only counts what runs, for whoever wants to know.
+        # A quota that is larger than the fleet limits no experiment; it only counts.
         is_held = any(quotas.get(pattern, all_slots) < all_slots for pattern in each.quotas)
         alone = found[each.experiment] = Share(
             priority=each.priority, journal_mb=each.journal_mb, capped=each.capped, aging_s=aging_s
@@ -260,12 +227,15 @@ def divide(table: Table, slots: Mapping[str, int], busy: Mapping[str, Mapping[st
 
 
 def _rounded_up(table: Table, slots: Mapping[str, int], limits: Mapping[str, int]) -> Mapping[str, int]:
-    """Return each share as if its experiment had had nothing of late, where somebody runs more than its share."""
+    """Return the shares as if no experiment had had slots recently.
+
+    If none runs more than its share, return the shares as they are.
+    """
     if all(each.running <= limits[each.experiment] for each in table.demands):
         return limits
     filling = _Filling(dict(slots), dict(table.quotas), rounds_down=True)
     _fill(table.demands, filling, table.aging_s)
-    # Its slots would come before those of the last turn that somebody else has had.
+    # Its slots would come before those of the last turn of another experiment.
     last = {each.experiment: filling.ended_at.get(each.experiment, 0.0) * each.weight for each in table.demands}
     return {
         each.experiment: max(
@@ -276,7 +246,9 @@ def _rounded_up(table: Table, slots: Mapping[str, int], limits: Mapping[str, int
 
 
 def to_share(slots: Mapping[str, int], busy: Mapping[str, Mapping[str, int]], known: Container[str]) -> dict[str, int]:
-    """Return the slots of each queue without those of trials that run on without a driver, which nobody gives back.
+    """Return the slots of each queue without the slots of trials that have no driver.
+
+    Nobody gives these back.
 
     Args:
         slots: the number of slots by queue.
@@ -298,7 +270,9 @@ def entitlements(
     *,
     aging_s: float = AGING_S,
 ) -> dict[str, int]:
-    """Return how many slots each experiment may have; the same for the same arguments, with the demands in any order.
+    """Return how many slots each experiment may have.
+
+    The order of the demands makes no difference.
 
     An experiment that has waited for ``aging_s`` has one before all priorities, or as many as a trial takes, the one
     that has waited longest first. Once it has that it counts as any other; so it gets slots for one trial, or for a
@@ -326,7 +300,10 @@ def _fill(demands: Iterable[Demand], filling: _Filling, aging_s: float) -> dict[
 
 
 def _share(demands: list[Demand], filling: _Filling, found: dict[str, int]) -> None:
-    """Give slots to the experiments of one class, each time to whom has least for its weight."""
+    """Give slots to the experiments of one class.
+
+    Each goes to the experiment with the least for its weight.
+    """
     filling.newest.clear()
     wanting = [each for each in demands if each.most > 0]
     behind = dict.fromkeys(found, 1.0) if filling.rounds_down else _roundings(wanting)
@@ -341,7 +318,7 @@ def _share(demands: list[Demand], filling: _Filling, found: dict[str, int]) -> N
     heapq.heapify(turns)
     while turns:
         turn, name, demand = heapq.heappop(turns)
-        # Who can't get another one now never can: slots only become fewer.
+        # An experiment that gets no slot now never gets one: slots only become fewer.
         if given := filling.give(demand, turn):
             found[name] += given
             if found[name] < demand.most:
@@ -349,7 +326,7 @@ def _share(demands: list[Demand], filling: _Filling, found: dict[str, int]) -> N
 
 
 def _at_least(demands: Sequence[Demand], free: int) -> dict[str, int]:
-    """Return how many of so many slots each gets in any case, however shares are rounded."""
+    """Return for each experiment the number of slots that it gets, however shares are rounded."""
     left, weights, level = float(free), sum(each.weight for each in demands), math.inf
     for each in sorted(demands, key=lambda each: each.wanted / each.weight):
         level = left / weights
@@ -365,7 +342,10 @@ def _at_least(demands: Sequence[Demand], free: int) -> dict[str, int]:
 
 
 def _roundings(demands: Sequence[Demand]) -> dict[str, float]:
-    """Return for each experiment a number between 0, which rounds its share up, and 1, which rounds it down."""
+    """Return for each experiment a number between 0 and 1 by which its share is rounded.
+
+    0 rounds it up, and 1 down.
+    """
     weights = sum(each.weight for each in demands)
     usual = sum(each.used for each in demands) / weights if weights else 0.0
     ahead = {each.experiment: _PULL * (each.used - usual * each.weight) for each in demands}
@@ -374,12 +354,15 @@ def _roundings(demands: Sequence[Demand]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class _Filling:
-    """Slots, by queue, as they are given away; who has one may be moved to another queue that suits it."""
+    """Assigns slots of queues to experiments.
+
+    A later step may move an experiment to another queue that suits it.
+    """
 
     free: dict[str, int]
-    #: What is left of each quota.
+    #: The remaining slots of each quota.
     left: dict[str, int]
-    #: Whether all shares are rounded down, whoever had how much.
+    #: Whether all shares are rounded down, for any recent use.
     rounds_down: bool = False
     holders: dict[str, Counter[str]] = field(default_factory=dict)
     queues_of: dict[str, Sequence[str]] = field(default_factory=dict)
@@ -389,7 +372,10 @@ class _Filling:
     ended_at: dict[str, float] = field(default_factory=dict)
 
     def give_at_once(self, demands: Sequence[Demand]) -> dict[str, int]:
-        """Give experiments what they get in any case, where that is easily known; return how many slots each has."""
+        """Give experiments the slots that they get in any case, and return their numbers.
+
+        It gives none if these numbers are not easily known.
+        """
         if len({tuple(each.queues) for each in demands}) != 1 or any(
             self.left.keys() & each.quotas or each.unit > 1 for each in demands
         ):
@@ -450,9 +436,9 @@ class _Filling:
     def _place(self, demand: Demand, turn: float) -> list[str]:
         """Give an experiment a slot of a queue, and return nothing.
 
-        If there is none, return the queues, which are all used up.
+        If none is free, return the queues, which are all used up.
         """
-        #: By each queue that was come to, the one before it, and who would move from there.
+        #: By each queue that the search has reached, the queue before it and the experiment that would move.
         came: dict[str, tuple[str, str]] = dict.fromkeys(demand.queues, ("", demand.experiment))
         ahead = deque(came)
         while ahead:

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mqtune.core.shares import AGING_S, PRIORITIES, Demand, Table, divide, entitlements
+from mqtune.core.priorities import PRIORITIES
+from mqtune.services.shares.divider import AGING_S, Demand, Table, divide, entitlements
 
 ONE = ("q",)
 ALL = 1_000
@@ -82,7 +83,7 @@ def test_within_a_class_shares_are_max_min_fair_but_for_rounding(demands: list[D
     for priority in PRIORITIES:
         unmet = [each for each in demands if each.priority == priority and shares[each.experiment] < each.wanted]
         for poor in unmet:
-            # Who has more for its weight has at most the one slot that rounding gave it.
+            # An experiment with more for its weight has at most the one slot that rounding gave it.
             level = (shares[poor.experiment] + 1) / poor.weight
             peers = [each for each in demands if each.priority == priority and each is not poor]
             assert all((shares[peer.experiment] - 1) / peer.weight <= level + 1e-9 for peer in peers)

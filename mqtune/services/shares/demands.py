@@ -22,24 +22,24 @@ from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied
 from mqtune.core.fields import known_fields, made_fields, unusual_fields
 from mqtune.core.keys import DEMANDS, QUOTAS, SHARES
-from mqtune.core.shares import PRIORITIES, Demand, Share, Table, divide, held_to
+from mqtune.core.priorities import PRIORITIES
 from mqtune.core.timing import Timing
 from mqtune.core.trial import is_number
-from mqtune.journal.connection import timing_of
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.quotas import decoded_aging, decoded_caps, decoded_quotas
-from mqtune.journal.redis import retrying
-from mqtune.journal.script import script
+from mqtune.journal import Fleet, retrying, script_in, timing_of
+from mqtune.services.shares.divider import Demand, Share, Table, divide, held_to
+from mqtune.services.shares.quotas import decoded_aging, decoded_caps, decoded_quotas
 
 logger = logging.getLogger(__name__)
 
-#: More slots than any fleet has, and its inverse as the least weight: what goes beyond can't be reckoned with.
+#: Has the scripts.
+_PACKAGE: Final = "mqtune.services.shares"
+#: An upper bound for the slots of a fleet. Its inverse is the smallest weight that a demand may have.
 _HUGE: Final = 10**9
 #: More digits than any time has.
 _DIGITS: Final = 20
 #: Letters of a version of crews.
 _VERSION_CHARS: Final = 12
-#: What of a demand its driver says; the rest hangs on quotas and caps.
+#: The fields of a demand that its driver sets. The others follow from quotas and caps.
 _SAID: Final = frozenset({each.name for each in fields(Demand)} - {"quotas", "capped"})
 
 
@@ -50,27 +50,27 @@ def _pairs(flat: list[bytes]) -> list[tuple[bytes, bytes]]:
 class Demands:
     """The demands of all experiments of a broker, and the table of their shares.
 
-    Whoever finds no share of its own in the table divides the fleet from then on: it reads all demands and the
-    register, and publishes the shares of all. So somebody always does: who comes new, and one of all once the table has
-    run out. Its number fences off whoever divided before. One thread uses an object.
+    A driver that finds no share of its own in the table divides the fleet from then on: it reads all demands and the
+    register, and publishes the shares of all. So a new driver divides, and one of all drivers once the table has
+    expired. Its number fences off the previous divider. An object is for one thread.
 
     Args:
         client: a checked connection.
-        patience_s: how long a call goes on trying while the server is away.
+        patience_s: how long a call retries while the server is away.
     """
 
     def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
-        # redis-py's types allow for what other settings would return.
+        # redis-py's types also cover the results of other settings.
         self._client: Any = client
         self._fleet = Fleet(client, patience_s=patience_s)
         self._patience_s = patience_s
         self._timing = timing_of(client)
-        #: The register, as whoever divides has published it, or as it was read here.
+        #: The register, as the dividing driver has published it, or as this process has read it.
         self.register = Register()
         self._version = ""
         #: With which number this process divides; empty while another one does.
         self._number = ""
-        #: What it has published last, with that number, and when it had read the register.
+        #: Its last table with that number, and the time at which it had read the register.
         self._published: tuple[str, float, dict[str, Share]] | None = None
         #: When the register was read here, and when it was last heard that it is as it is known here.
         self._read_at = self._heard_at = -math.inf
@@ -103,7 +103,10 @@ class Demands:
         self._number = ""
 
     def refresh(self) -> Register:
-        """Return the register in short: as it is published, or read by this process if that divides, or nobody does."""
+        """Return the register, in short.
+
+        It is the published one. This process reads it itself if it divides, or if no driver does.
+        """
         if not self._number and time.monotonic() - self._heard_at >= self._timing.register_s:
             with contextlib.suppress(AccessDenied, redis.ResponseError):
                 if crews := retrying(lambda: self._client.hget(SHARES, "crews"), patience_s=self._patience_s):
@@ -113,7 +116,10 @@ class Demands:
         return self.register
 
     def busy(self) -> Mapping[str, Mapping[str, int]]:
-        """Return in how many slots of each queue each experiment runs, by its token, as of some seconds ago."""
+        """Return the busy slots of each queue, by the token of their experiment.
+
+        They are some seconds old.
+        """
         if self._number or time.monotonic() - self._read_at < self._timing.register_s:
             return self.register.busy
         with contextlib.suppress(AccessDenied, redis.ResponseError):
@@ -144,9 +150,9 @@ class Demands:
 
     def _run(self, name: str, keys: list[str], args: list[object]) -> Any:
         try:
-            return retrying(lambda: script(name)(self._client, keys, args), patience_s=self._patience_s)
+            return retrying(lambda: script_in(_PACKAGE, name)(self._client, keys, args), patience_s=self._patience_s)
         except (AccessDenied, redis.ResponseError) as error:
-            # Who can't know what others want takes what is free, as if it were alone.
+            # A driver that may not read the demands of others uses the free slots, as if it were alone.
             if str(error) != self._problem:
                 logger.warning("the fleet is not shared fairly with other experiments: %s", error)
                 self._problem = str(error)
@@ -207,7 +213,9 @@ def _table(
     timing: Timing,
     busy: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Table:
-    """Return what all want. A driver that has been silent for ``lend_after_s`` wants no more than it has.
+    """Return the demands of all.
+
+    A driver that has been silent for ``lend_after_s`` wants no more than it has.
 
     Args:
         demands: a token and a demand for each experiment.
@@ -236,7 +244,10 @@ def _until_ms(data: bytes) -> int:
 
 
 def _decode(token: bytes, data: bytes) -> Demand | None:
-    """Return a demand, or None for a malformed one: any driver of the broker may have written it."""
+    """Return a demand, or None for a malformed one.
+
+    Any driver of the broker may have written it.
+    """
     try:
         body = json.loads(data)
         demand = Demand(**{name: body[name] for name in _SAID if name in body})
@@ -258,7 +269,7 @@ def _decode(token: bytes, data: bytes) -> Demand | None:
     return demand if is_sound else None
 
 
-# What is published is what any driver of the broker may have written, too.
+# Any driver of the broker may have written a published value, so it is checked.
 
 
 def _encode_share(share: Share) -> bytes:

@@ -1,4 +1,4 @@
-"""Quotas: how many attempts may run at once of all experiments whose names fit a pattern.
+"""Quotas limit the running attempts of all experiments whose names fit a pattern.
 
 Workers' claims are held to them.
 """
@@ -17,11 +17,11 @@ import redis
 from mqtune.core.checks import positive, whole_number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import QUOTAS, quota_key
+from mqtune.core.priorities import PRIORITIES, Priority
 from mqtune.core.resources import check_experiments, is_pattern
-from mqtune.core.shares import AGING_S, PRIORITIES, Cap, Priority
 from mqtune.core.trial import is_number
-from mqtune.journal.connection import account_of
-from mqtune.journal.redis import retrying
+from mqtune.journal import retrying
+from mqtune.services.shares.divider import AGING_S, Cap
 
 #: Among the quotas, under a name that is no pattern: after how long without a slot an experiment gets one.
 _AGING: Final = b":aging_s"
@@ -36,20 +36,6 @@ _LEAST: Final = {
 _DIGITS: Final = 20
 
 
-def is_operator(client: redis.Redis) -> bool:
-    """Whether a client's account is an operator's, or may do all that one may.
-
-    The default account never counts as one.
-    """
-    if not account_of(client):
-        return False
-    try:
-        client.hexists(QUOTAS, "")
-    except redis.exceptions.NoPermissionError:
-        return False
-    return True
-
-
 class Quota(NamedTuple):
     """A quota, and how many attempts run under it."""
 
@@ -59,7 +45,7 @@ class Quota(NamedTuple):
 
 
 class CapParts(TypedDict, total=False):
-    """The parts of a cap; those that are None, or not there, stay as they are."""
+    """The parts of a cap. A part that is None or missing does not change."""
 
     priority: Priority | None
     share: float | None
@@ -71,19 +57,21 @@ class Quotas:
 
     Args:
         client: a checked connection; to change quotas it needs the account of an operator for all experiments.
-        patience_s: how long a call goes on trying while the server is away.
+        patience_s: how long a call retries while the server is away.
     """
 
     def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
-        # redis-py's types allow for what other settings would return.
+        # redis-py's types also cover the results of other settings.
         self._client: Any = client
         self._patience_s = patience_s
 
     def set(self, pattern: str, slots: int) -> None:
-        """Let no more attempts start while *slots* run; those that run go on, and count within a heartbeat.
+        """Let no more attempts start while *slots* run.
+
+        Running attempts continue, and count within a heartbeat.
 
         Raises:
-            ConfigurationError: the pattern is none of names of experiments, or the number is below 0.
+            ConfigurationError: the pattern fits no name of an experiment, or the number is below 0.
         """
         check_experiments(pattern)
         whole_number("quota", "slots", slots, 0)
@@ -95,7 +83,9 @@ class Quotas:
         return bool(retrying(lambda: self._client.hdel(QUOTAS, *names), patience_s=self._patience_s))
 
     def set_aging(self, aging_s: float) -> None:
-        """Let an experiment have a slot after so many seconds without one, whatever its priority; infinite for never.
+        """Give an experiment of any priority a slot after *aging_s* seconds without one.
+
+        Infinite means never.
 
         Raises:
             ConfigurationError: it is no time above 0.
@@ -117,7 +107,7 @@ class Quotas:
         same moment the later one counts.
 
         Raises:
-            ConfigurationError: the pattern is none of names of experiments, or a number is too low.
+            ConfigurationError: the pattern fits no name of an experiment, or a number is too low.
         """
         check_experiments(pattern)
         cap = self.caps().get(pattern, Cap())._replace(by=by)
@@ -153,7 +143,10 @@ class Quotas:
 
 
 def decoded_aging(pairs: Iterable[tuple[bytes, bytes]]) -> float:
-    """Return the time, in seconds, among what the server has; the usual one where there is none that can be read."""
+    """Return the aging time, in seconds, among the stored fields.
+
+    Without a readable one, return the default.
+    """
     for name, value in pairs:
         if name == _AGING:
             with contextlib.suppress(ValueError):
@@ -163,7 +156,7 @@ def decoded_aging(pairs: Iterable[tuple[bytes, bytes]]) -> float:
 
 
 def decoded_caps(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Cap]:
-    """Return the caps among what the server has; what is none is left out."""
+    """Return the caps among the stored fields. An unreadable one is left out."""
     found = {}
     for name, value in pairs:
         pattern = name.removeprefix(_CAP).decode(errors="replace")
@@ -180,7 +173,7 @@ def decoded_caps(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Cap]:
 
 
 def decoded_quotas(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, int]:
-    """Return the quotas among what the server has; what is none is left out."""
+    """Return the quotas among the stored fields. An unreadable one is left out."""
     texts = ((pattern.decode(errors="replace"), slots) for pattern, slots in pairs)
     # Python makes no number of thousands of digits.
     return {
