@@ -131,6 +131,8 @@ def test_a_run_whose_driver_was_killed_is_resumed_from_its_folder_with_the_code_
 ):
     with running(script) as driver:
         family = wait_for_trials(driver, mqtune_home, 3)
+        # Files of output are made before an attempt begins.
+        eventually(lambda: any(Results.load("endings").reports()), 30)
         driver.kill()
         driver.wait()
         eventually(lambda: all_gone(family), 30, "a driver that was killed left a process")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from altered_worker import altered_worker, let_go, tuner_of
 from restartable import RestartableRedis
@@ -62,9 +61,14 @@ def test_a_worker_that_takes_nothing_reconnects_and_its_trials_go_on(tmp_path: P
 
 
 def test_a_worker_that_connects_again_to_a_full_redis_waits_until_it_is_not(
-    server: RestartableRedis, client: Any, tuner: mqtune.Tuner, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    with altered_worker(server.url, tmp_path, "", *SLOTS) as worker:
+    with (
+        RestartableRedis(tmp_path / "server") as server,
+        tuner_of(server.url, "stuck", mqtune.Resources(cpus=1)) as tuner,
+        altered_worker(server.url, tmp_path, "", *SLOTS) as worker,
+    ):
+        client = server.client
         # The connection that it takes messages from. One that is killed before it does is replaced, and nothing is written by that.
         eventually(lambda: any(each["cmd"] == "brpop" for each in client.client_list()), 50)
         client.config_set("maxmemory", 1)
