@@ -22,8 +22,7 @@ from mqtune.core.keys import DEMANDS, SHARES
 from mqtune.core.resources import queue_name
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd, Intent, TrialStatus
-from mqtune.journal import Fleet, connect
-from mqtune.journal.script import script
+from mqtune.journal import Fleet, connect, script_in
 from mqtune.services.shares.demands import Demands
 from mqtune.services.shares.divider import Demand
 
@@ -168,7 +167,10 @@ def test_when_the_driver_that_divides_is_silent_another_does_within_5_s_and_shar
         assert eventually(lambda: [look("a"), look("b")] == [3, 3])
         # The thawed driver can't publish any more. It has no share, and asks for one as a new driver does.
         of_later = number()
-        assert script("divide")(client, [SHARES], [of_silent, 1000, "", "", "", 0, "a", b""]) == 0
+        assert (
+            script_in("mqtune.services.shares", "divide")(client, [SHARES], [of_silent, 1000, "", "", "", 0, "a", b""])
+            == 0
+        )
         assert look("a") == 3
         assert (look("c"), look("a"), look("b")) == (2, 2, 2)
         assert number() > of_later

@@ -15,7 +15,9 @@ from mqtune import TimeLimit
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError
 from mqtune.core.events import DecisionTaken, Requested
 from mqtune.core.timing import Timing
-from mqtune.core.trial import TrialStatus
+from mqtune.core.trial import Intent, TrialStatus
+from mqtune.driver import Requeue
+from mqtune.driver.ports import Appetite, DriverHost
 
 TIMING: Final = Timing()
 KEEP_LOCK_S: Final = TIMING.keep_lock_s
@@ -146,3 +148,20 @@ def test_a_driver_waits_for_its_server_as_long_as_the_times_of_its_run_say() -> 
 
     # Usually it waits for minutes.
     assert time.monotonic() - began < 60.0
+
+
+def test_a_driver_that_has_started_all_trials_could_use_no_more_slots_until_one_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts: list[DriverHost] = []
+    monkeypatch.setattr("bench.driver_services", lambda host: hosts.append(host) or ())
+    driven = Bench(tmp_path, max_trials=1)
+    assert hosts[-1].appetite() == Appetite(None, has_more=True)
+    driven.step().start(ONE)
+    assert hosts[-1].appetite() == Appetite(None, has_more=False)
+
+    driven.driver.carry_out(Requeue(driven.trial(), "others wait", Intent.GIVE_WAY))
+    assert hosts[-1].appetite().has_more
+    driven.driver.stop_all("enough", by="user", spare_running=True)
+
+    assert not hosts[-1].appetite().has_more
