@@ -15,8 +15,7 @@ from click.testing import CliRunner
 from waiting import ended_process
 
 from mqtune.backends import EmbeddedServer, ServerBinary
-from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
-from mqtune.checkpoints.store import Tenant
+from mqtune.checkpoints import CheckpointStore, Tenant, experiment_url, open_store
 from mqtune.cli import group
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import AccessDenied
@@ -24,8 +23,10 @@ from mqtune.core.keys import EXPERIMENTS, TASK_NAME, ExperimentKeys
 from mqtune.core.machine import process_mark, started_at
 from mqtune.core.timing import Timing
 from mqtune.core.trial import checkpoint_id
-from mqtune.driver import claim, garbage_on, give_to_archive
+from mqtune.driver import claim
 from mqtune.journal import RedisJournal, connect
+from mqtune.services.upkeep.garbage import garbage_on
+from mqtune.services.upkeep.marks import give_to_archive
 
 QUEUE = "mqtune-0-2-cpu1"
 
