@@ -130,7 +130,7 @@ def test_an_account_deletes_what_it_may_and_is_told_what_it_can_not_see(
         done = run("--yes", "--broker", driver)
 
     assert "not looked at: keys, and messages in queues without a worker: this account may not look at them; " in done
-    assert "one of mqtune acl driver --gc may" in done
+    assert "one of mqtune acl driver --all-keys may" in done
     assert "cut" not in names_and_keys(redis_client)
     assert ExperimentKeys("gone").trial("0001") in names_and_keys(redis_client)
 
