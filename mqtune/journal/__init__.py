@@ -7,14 +7,6 @@ from typing import TYPE_CHECKING
 from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
-    from mqtune.journal.acl import (
-        ROLES as ROLES,
-        Role as Role,
-        account as account,
-        password_hash as password_hash,
-        rules_of as rules_of,
-    )
-    from mqtune.journal.audit import AuditEntry as AuditEntry, newest_entries as newest_entries
     from mqtune.journal.base import (
         BROKEN_S as BROKEN_S,
         FENCED as FENCED,
@@ -55,6 +47,7 @@ if TYPE_CHECKING:
     from mqtune.journal.connection import (
         CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S,
         RedisClient as RedisClient,
+        account_of as account_of,
         celery_tls as celery_tls,
         celery_url as celery_url,
         connect as connect,
@@ -86,6 +79,7 @@ if TYPE_CHECKING:
     )
     from mqtune.journal.memory import MemoryJournal as MemoryJournal
     from mqtune.journal.memory_server import MemoryServer as MemoryServer, TrialState as TrialState
+    from mqtune.journal.owner import person as person
     from mqtune.journal.quotas import Quota as Quota, Quotas as Quotas
     from mqtune.journal.redis import (
         RETRY_MAX_S as RETRY_MAX_S,
@@ -112,8 +106,6 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "acl": ("ROLES", "Role", "account", "password_hash", "rules_of"),
-    "audit": ("AuditEntry", "newest_entries"),
     "base": (
         "Answer",
         "Assignment",
@@ -149,6 +141,7 @@ _NAMES = {
     "connection": (
         "CONNECT_TIMEOUT_S",
         "RedisClient",
+        "account_of",
         "celery_tls",
         "celery_url",
         "connect",
@@ -165,6 +158,7 @@ _NAMES = {
     "logs": ("CHUNK_BYTES", "LOGS", "LogChunk", "LogExchange", "LogQuestion", "LogStream", "made_mark", "output_path"),
     "memory": ("MemoryJournal",),
     "memory_server": ("MemoryServer", "TrialState"),
+    "owner": ("person",),
     "quotas": ("Quota", "Quotas"),
     "redis": ("RETRY_MAX_S", "RedisJournal", "experiments_on", "number", "renew_all", "retrying"),
     "restore": ("Restorer", "bring_back", "entries_there"),

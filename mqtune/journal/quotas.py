@@ -20,7 +20,6 @@ from mqtune.core.keys import QUOTAS, quota_key
 from mqtune.core.resources import check_experiments, is_pattern
 from mqtune.core.shares import AGING_S, PRIORITIES, Cap, Priority
 from mqtune.core.trial import is_number
-from mqtune.journal.connection import account_of
 from mqtune.journal.redis import retrying
 
 #: Among the quotas, under a name that is no pattern: after how long without a slot an experiment gets one.
@@ -34,20 +33,6 @@ _LEAST: Final = {
 }
 #: A number of slots has fewer digits.
 _DIGITS: Final = 20
-
-
-def is_operator(client: redis.Redis) -> bool:
-    """Whether a client's account is an operator's, or may do all that one may.
-
-    The default account never counts as one.
-    """
-    if not account_of(client):
-        return False
-    try:
-        client.hexists(QUOTAS, "")
-    except redis.exceptions.NoPermissionError:
-        return False
-    return True
 
 
 class Quota(NamedTuple):

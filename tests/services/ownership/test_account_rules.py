@@ -9,7 +9,8 @@ import pytest
 import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import AUDIT, DEMANDS, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel, drain_key, quota_key
-from mqtune.journal import ROLES, Role, account, password_hash, rules_of, script_in
+from mqtune.journal import script_in
+from mqtune.services.ownership.acl import ROLES, Role, account, password_hash, rules_of
 
 #: The package.
 PACKAGE: Final = Path(mqtune.__file__).parent
