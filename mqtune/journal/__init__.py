@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         number as number,
         renew_all as renew_all,
         retrying as retrying,
+        room_of as room_of,
     )
     from mqtune.journal.restore import (
         Restorer as Restorer,
@@ -97,12 +98,14 @@ if TYPE_CHECKING:
     from mqtune.journal.room import Room as Room
     from mqtune.journal.script import script_in as script_in
     from mqtune.journal.sentinel import Sentinels as Sentinels
+    from mqtune.journal.states import State as State, States as States, ask_each as ask_each
     from mqtune.journal.stream import naming as naming
     from mqtune.journal.submissions import (
         MOST_SHORT as MOST_SHORT,
         Submissions as Submissions,
         SubmissionState as SubmissionState,
     )
+    from mqtune.journal.tail import Tail as Tail
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
@@ -160,12 +163,14 @@ _NAMES = {
     "memory_server": ("MemoryServer", "TrialState"),
     "owner": ("person",),
     "quotas": ("Quota", "Quotas"),
-    "redis": ("RETRY_MAX_S", "RedisJournal", "experiments_on", "number", "renew_all", "retrying"),
+    "redis": ("RETRY_MAX_S", "RedisJournal", "experiments_on", "number", "renew_all", "retrying", "room_of"),
     "restore": ("Restorer", "bring_back", "entries_there"),
     "room": ("Room",),
     "script": ("script_in",),
     "sentinel": ("Sentinels",),
+    "states": ("State", "States", "ask_each"),
     "stream": ("naming",),
     "submissions": ("MOST_SHORT", "SubmissionState", "Submissions"),
+    "tail": ("Tail",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         empty_experiment as empty_experiment,
         saved_events as saved_events,
     )
+    from mqtune.results.fleet import Share as Share, shares_of as shares_of
     from mqtune.results.followed import (
         Fold as Fold,
         FolderSource as FolderSource,
@@ -52,6 +53,7 @@ _NAMES = {
         "ranked",
     ),
     "experiments": ("Readable", "RecordedReport", "Snapshot", "empty_experiment", "saved_events"),
+    "fleet": ("Share", "shares_of"),
     "followed": ("Fold", "FolderSource", "Followed", "Replaced"),
     "kept_state": ("STATE_FILE", "Worth", "fold_copy"),
     "plots.data": ("Curve", "MOST_POINTS"),

@@ -14,7 +14,6 @@ from mqtune.cli.code import find_files
 from mqtune.cli.describe import described_trial
 from mqtune.cli.fleet import (
     Run,
-    Share,
     described_worker,
     impairment_text,
     open_fleet,
@@ -39,6 +38,7 @@ from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus, is_number
 from mqtune.core.usage import LiveUse
 from mqtune.results.display import short_value
 from mqtune.results.experiments import with_waiting
+from mqtune.results.fleet import Share
 from mqtune.results.frames import Row
 from mqtune.results.logs import attempt_of
 from mqtune.results.plots.by_plotly import plain

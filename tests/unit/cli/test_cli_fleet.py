@@ -11,11 +11,9 @@ from fleets import impairment, worker
 
 import mqtune
 from mqtune.cli import (
-    Share,
     described_worker,
     impairment_text,
     queues_of,
-    shares_of,
     unmet_versions,
     users_of_quota,
     way_to_more,
@@ -24,6 +22,7 @@ from mqtune.core.events import busy_as
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.shares import Cap, Demand, Table
 from mqtune.core.version import minor
+from mqtune.results import Share, shares_of
 
 
 def wants(token: str, wanted: int, running: int, **more: Any) -> Demand:
