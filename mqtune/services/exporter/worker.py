@@ -31,7 +31,7 @@ class Observer:
         self._serve(self._figures)
 
     def follow(self, read: ReadFigures) -> None:
-        """Serve the figures that *read* returns from now on. Before that there are none."""
+        """Serve the figures that *read* returns, from now on."""
         self._read = read
 
     def _figures(self) -> WorkerFigures | None:

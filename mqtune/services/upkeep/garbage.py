@@ -42,7 +42,7 @@ class Garbage:
 
 
 class Search(NamedTuple):
-    """The garbage found on a server, and what could not be inspected, with the reason."""
+    """The garbage found on a server, and the uninspected parts with the reasons."""
 
     found: list[Garbage]
     unseen: list[str]
