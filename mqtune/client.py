@@ -37,12 +37,12 @@ from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.priorities import Priority
 from mqtune.core.text import there_are
 from mqtune.core.trial import Config, TrialStatus
-from mqtune.journal.audit import check_owner, person
 from mqtune.journal.base import Entry, entry_time
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
+from mqtune.journal.owner import person
 from mqtune.journal.redis import RedisJournal, number, retrying
 from mqtune.journal.states import readable_on
 from mqtune.journal.stream import naming
@@ -561,6 +561,9 @@ class ExperimentHandle:
 
     def _check_owner(self, action: str, trial: str) -> None:
         """Refuse a request of another's experiment: all requests from outside the driver's process pass here."""
+        # The driver imports this module, and no service.
+        from mqtune.services.ownership.audit import check_owner  # noqa: PLC0415
+
         owner = NOBODY if (created := self._created()) is None else created.owner
         what, doing = f"experiment {self.name!r}", f"{action} {trial}".rstrip()
         check_owner(self._broker.redis, what, owner, doing=doing, force=self._force)

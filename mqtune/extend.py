@@ -88,7 +88,6 @@ if TYPE_CHECKING:
     from mqtune.trainable.class_ import check_reusable as check_reusable
     from mqtune.trainable.rebuild import home_of as home_of
     from mqtune.trainable.spec import AnyTrainable as AnyTrainable, TrainableSpec as TrainableSpec, adapter as adapter
-    from mqtune.worker.figures import ReadFigures as ReadFigures, WorkerFigures as WorkerFigures
 
 #: The names by the module that defines them, or that they are.
 _NAMES: Final = {
@@ -147,7 +146,6 @@ _NAMES: Final = {
     "trainable.rebuild": ("home_of",),
     "trainable.reporting": ("reporting",),
     "trainable.spec": ("adapter", "AnyTrainable", "TrainableSpec"),
-    "worker.figures": ("ReadFigures", "WorkerFigures"),
 }
 __getattr__ = found_when_used(
     __name__, {name: f"mqtune.{module}" for module, names in _NAMES.items() for name in names}

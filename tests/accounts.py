@@ -8,7 +8,8 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import redis
 
 from mqtune.core.errors import AccessDenied
-from mqtune.journal import Role, account, connect, password_hash, retrying, rules_of
+from mqtune.journal import connect, retrying
+from mqtune.services.ownership.acl import Role, account, password_hash, rules_of
 
 PASSWORDS: Final = {"driver": "drives-7", "worker": "works-8", "operator": "steers-6", "monitor": "looks-9"}
 

@@ -29,17 +29,14 @@ if TYPE_CHECKING:
     )
     from mqtune.cli.drain import find_worker as find_worker, wait_until_gone as wait_until_gone
     from mqtune.cli.fleet import (
-        Share as Share,
         described_worker as described_worker,
         impairment_text as impairment_text,
         queues_of as queues_of,
         runs_of as runs_of,
-        shares_of as shares_of,
         unmet_versions as unmet_versions,
         users_of_quota as users_of_quota,
         way_to_more as way_to_more,
     )
-    from mqtune.cli.fleet_figures import FleetReader as FleetReader
     from mqtune.cli.place import Place as Place, chosen as chosen, find_trial as find_trial
     from mqtune.cli.replay import SCHEDULERS as SCHEDULERS, scheduler_of as scheduler_of
     from mqtune.cli.show import command as command
@@ -61,17 +58,14 @@ _NAMES = {
     "conditions": ("And", "Comparison", "Condition", "Not", "Or", "condition_of", "filter_of", "selected"),
     "drain": ("find_worker", "wait_until_gone"),
     "fleet": (
-        "Share",
         "described_worker",
         "impairment_text",
         "queues_of",
         "runs_of",
-        "shares_of",
         "unmet_versions",
         "users_of_quota",
         "way_to_more",
     ),
-    "fleet_figures": ("FleetReader",),
     "place": ("Place", "chosen", "find_trial"),
     "replay": ("SCHEDULERS", "scheduler_of"),
     "show": ("command",),

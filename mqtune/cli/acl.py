@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from mqtune.core.errors import ConfigurationError
-from mqtune.journal.acl import ROLES, Role, account, password_hash, rules_of
+from mqtune.services.ownership.acl import ROLES, Role, account, password_hash, rules_of
 
 #: The environment variable for the password, which no process list shows.
 _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
@@ -89,7 +89,7 @@ def command(
         )
     click.echo(line)
     if not aclfile:
-        from mqtune.journal.audit import audit_line  # noqa: PLC0415 - it needs redis, which is slow to import
+        from mqtune.services.ownership.audit import audit_line  # noqa: PLC0415 - it needs redis, which is slow to import
 
         # The server notes it in the moment in which it makes the account.
         click.echo(audit_line("acl", user, f"{role} for {experiments}"))

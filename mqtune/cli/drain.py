@@ -15,9 +15,9 @@ from mqtune.core.timing import Timing
 
 if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
-    from mqtune.journal.audit import AuditAction
     from mqtune.journal.connection import RedisClient
     from mqtune.journal.fleet import Fleet
+    from mqtune.services.ownership.audit import AuditAction
 
 
 @click.command("drain")
@@ -37,9 +37,9 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
     checkpoint, and continue on other workers. This does not count as a failure. Workers that somebody else has started
     are drained with --force, or with an operator's account.
     """
-    from mqtune.journal.audit import check_owner, note  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+    from mqtune.services.ownership.audit import check_owner, note  # noqa: PLC0415
 
     if everyone == bool(workers):
         raise click.UsageError("name the workers to drain, or give --all")
@@ -89,7 +89,8 @@ def _drain_devices(
     Raises:
         ConfigurationError: a worker has no such device, or is another's; nothing was done.
     """
-    from mqtune.journal.audit import check_owner, note, person  # noqa: PLC0415 - as above
+    from mqtune.journal.owner import person  # noqa: PLC0415 - as above
+    from mqtune.services.ownership.audit import check_owner, note  # noqa: PLC0415
 
     action: AuditAction = "enable" if undo else "disable"
     for info, device in found:

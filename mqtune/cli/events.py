@@ -77,8 +77,8 @@ def command(name: str | None, limit: int, broker: str | None, *, as_json: bool) 
         return
     if not broker:
         raise click.UsageError("give the NAME of an experiment, or --broker URL or $MQTUNE_BROKER for its audit stream")
-    from mqtune.journal.audit import newest_entries  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.connection import connect  # noqa: PLC0415
+    from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.services.ownership.audit import newest_entries  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="reader")) as client:
         entries = newest_entries(client, limit)

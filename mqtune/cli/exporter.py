@@ -32,9 +32,9 @@ def command(broker: str, port: int, address: str) -> None:
     What waits, by experiment and queue; shares, quotas and who has the slots; drivers that are gone or behind; Redis' memory; and how
     attempts end on each device. Figures are read when Prometheus asks. A monitor's account will do.
     """
-    from mqtune.cli.fleet_figures import FleetReader  # noqa: PLC0415 - needs redis, and the extra prometheus
-    from mqtune.integrations.prometheus import serve_figures  # noqa: PLC0415
-    from mqtune.journal.connection import connect, redact  # noqa: PLC0415
+    from mqtune.journal.connection import connect, redact  # noqa: PLC0415 - needs redis, and the extra prometheus
+    from mqtune.services.exporter.fleet import FleetReader  # noqa: PLC0415
+    from mqtune.services.exporter.prometheus import serve_figures  # noqa: PLC0415
 
     reader = FleetReader(broker, timing=timing_of_command())
     try:

@@ -31,6 +31,7 @@ from mqtune.core.version import UPGRADE, __version__, meets, minor
 from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
 from mqtune.services.shares.divider import Cap, Demand, Table, entitlements, to_share
+from mqtune.services.shares.overview import Share, busy_slots, shares_of
 
 if TYPE_CHECKING:
     from mqtune.client import ExperimentHandle
@@ -51,11 +52,6 @@ def open_fleet(broker: str) -> Iterator[Fleet]:
 
     with contextlib.closing(connect(broker, role="reader")) as client:
         yield Fleet(client, patience_s=CONNECT_TIMEOUT_S)
-
-
-def busy_slots(info: WorkerInfo) -> int:
-    """Return how many slots of a worker have an attempt."""
-    return sum(count for count in info.busy.values() if type(count) is int)
 
 
 def described_worker(info: WorkerInfo) -> dict[str, object]:
@@ -222,24 +218,6 @@ def _waiting(fleet: Fleet, queue: str) -> int | None:
 # Who may have how much.
 
 
-class Share(NamedTuple):
-    """What one experiment has and is to have of a fleet; one without a driver has no priority, and wants nothing.
-
-    ``token`` stands for its name (see ``busy_as``), ``share`` is what it gets against others of its priority, ``may_run`` how many
-    slots are its own now; ``quotas`` has the patterns of those that it falls under, and ``waiting_s`` is for how many seconds it has had
-    no slot while others have them.
-    """
-
-    token: str
-    priority: str
-    share: float
-    running: int
-    wanted: int
-    may_run: int
-    quotas: list[str]
-    waiting_s: float = 0.0
-
-
 class Shares(NamedTuple):
     """The shares of a fleet, those who have most first, and its quotas; None where the account may not know the one or the other."""
 
@@ -280,32 +258,6 @@ def experiments_of(broker: str) -> list[str]:
     with contextlib.suppress(AccessDenied), contextlib.closing(connect(broker, role="reader")) as client:
         return experiments_on(client, patience_s=CONNECT_TIMEOUT_S)
     return []
-
-
-def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[Share]:
-    """Return who has how much of the slots of these workers, and what each may have by what all want."""
-    register = register_of(workers)
-    shared = to_share(register.slots, register.busy, {each.experiment for each in table.demands})
-    limits = entitlements(table.demands, shared, table.quotas, aging_s=table.aging_s)
-    shares = [
-        Share(
-            each.experiment,
-            each.priority,
-            each.weight,
-            each.running,
-            each.wanted,
-            limits[each.experiment],
-            [quota for quota in each.quotas if quota in table.quotas],
-            each.waiting_s,
-        )
-        for each in table.demands
-    ]
-    undriven = [
-        Share(token, "", 0.0, sum(queues.values()), 0, 0, [])
-        for token, queues in register.busy.items()
-        if token not in limits
-    ]
-    return sorted(shares + undriven, key=lambda each: (-each.running, -each.may_run, each.token))
 
 
 def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -> str:

@@ -11,8 +11,8 @@ import click
 from mqtune.core.owner import ME, NOBODY, Owner, this_owner
 
 if TYPE_CHECKING:
-    from mqtune.journal.audit import AuditAction
     from mqtune.journal.connection import RedisClient
+    from mqtune.services.ownership.audit import AuditAction
 
 #: Adds the option --owner.
 owner_option = click.option(
@@ -45,20 +45,20 @@ def has_others(owners: Iterable[Owner]) -> bool:
 
 
 def check_owner(url: str, what: str, owner: Owner, *, doing: str, force: bool) -> None:
-    """Refuse to act on another's property on this server; see ``mqtune.journal.audit.check_owner``.
+    """Refuse to act on another's property on this server; see ``mqtune.services.ownership.audit.check_owner``.
 
     Raises:
         ConfigurationError: it is another's.
     """
-    from mqtune.journal import audit  # noqa: PLC0415 - only this needs redis
+    from mqtune.services.ownership import audit  # noqa: PLC0415 - only this needs redis
 
     with _client_of(url) as client:
         audit.check_owner(client, what, owner, doing=doing, force=force)
 
 
 def note(url: str, action: AuditAction, target: str, detail: str = "") -> None:
-    """Append an entry to the audit stream of this server; see ``mqtune.journal.audit.note``."""
-    from mqtune.journal import audit  # noqa: PLC0415 - as above
+    """Append an entry to the audit stream of this server; see ``mqtune.services.ownership.audit.note``."""
+    from mqtune.services.ownership import audit  # noqa: PLC0415 - as above
 
     with _client_of(url) as client:
         audit.note(client, action, target, detail)

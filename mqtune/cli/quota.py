@@ -54,8 +54,9 @@ def command(
     No further trial of theirs starts while so many run; those that run go on. --priority, --share and --journal-mb cap what
     each of them may have: 'team-a-*' --priority normal. To set something takes an operator's account for all experiments.
     """
-    from mqtune.journal.audit import note, person  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
+    from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.owner import person  # noqa: PLC0415
+    from mqtune.services.ownership.audit import note  # noqa: PLC0415
     from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 
     sets_cap = any(value is not None for value in parts.values())

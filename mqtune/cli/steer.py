@@ -394,8 +394,8 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
     Otherwise the experiment is ended, and its script goes on behind it.
     """
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.audit import person  # noqa: PLC0415
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
+    from mqtune.journal.owner import person  # noqa: PLC0415
     from mqtune.journal.submissions import Submissions  # noqa: PLC0415
 
     submitted = submission_of(place)

@@ -18,7 +18,6 @@ import click
 from mqtune.backends.seating import Rows, SeatRoom, not_offered, seated
 from mqtune.cli.fleet import (
     Run,
-    busy_slots,
     demands_on,
     experiments_of,
     impairment_text,
@@ -42,6 +41,7 @@ from mqtune.core.version import UPGRADE, __version__, meets
 from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
 from mqtune.results.experiments import duration, script_in_words
 from mqtune.services.shares.divider import QUOTA_USED, SHARE_USED, Table, quota_in
+from mqtune.services.shares.overview import busy_slots
 from mqtune.trainable.bundle import KEY_VARIABLE
 
 if TYPE_CHECKING:

@@ -16,9 +16,7 @@ from mqtune.cli.output import broker_option, say, timing_of_command
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mqtune.worker.figures import ReadFigures
+    from mqtune.services.exporter.worker import Observer
     from mqtune.worker.settings import WorkerSettings
 
 #: An option that an environment variable can set: MQTUNE_ and its name.
@@ -175,10 +173,11 @@ def _settings(
     )
 
 
-def _served_at(port: int, address: str) -> Callable[[ReadFigures], object]:
-    from mqtune.integrations.prometheus import serve_worker  # noqa: PLC0415 - prometheus_client is an extra
+def _served_at(port: int, address: str) -> Observer:
+    from mqtune.services.exporter.prometheus import serve_worker  # noqa: PLC0415 - prometheus_client is an extra
+    from mqtune.services.exporter.worker import Observer  # noqa: PLC0415 - as above
 
-    return partial(serve_worker, port, address)
+    return Observer(partial(serve_worker, port, address))
 
 
 def _check(broker: str, name: str | None) -> str:

@@ -23,7 +23,7 @@ The fleet, shared by all experiments::
                                             read_at     server time (ms) at which the register was read
     mqtune:quotas                   hash    pattern of names of experiments -> how many attempts of theirs may run at once
     mqtune:audit                    stream  by, action, target and detail, as text: changes of the fleet and its accounts, and uses of --force;
-                                            the newest 20,000 (see mqtune.journal.audit)
+                                            the newest 20,000 (see mqtune.services.ownership.audit)
     mqtune:submissions              zset    submission that has not ended -> server time (ms) up to which a worker has it; when it was submitted or
                                             given back where none has
     mqtune:unacked                  hash    Celery's messages that were taken and not acknowledged, which mqtune's never are; under kombu's

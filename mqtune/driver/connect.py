@@ -38,13 +38,13 @@ from mqtune.driver.local_slots import check_gangs, slot_settings
 from mqtune.driver.plan import Plan
 from mqtune.driver.settings import Checkpoints, Definition, Local
 from mqtune.driver.tenancy import claim, is_shared, tenant_on
-from mqtune.journal.audit import person
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient, account_of, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import take_lock
+from mqtune.journal.owner import person
 from mqtune.journal.redis import RETRY_MAX_S, RedisJournal, experiments_on
 from mqtune.journal.restore import begins, bring_back, entries_there, kept_definition
 from mqtune.trainable.bundle import KEY_VARIABLE, check_key

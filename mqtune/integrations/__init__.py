@@ -31,10 +31,6 @@ if TYPE_CHECKING:
         TOOK as TOOK,
         as_trainable as as_trainable,
     )
-    from mqtune.integrations.prometheus import (
-        FigureCollector as FigureCollector,
-        figures_of_worker as figures_of_worker,
-    )
     from mqtune.integrations.sklearn import Rounds as Rounds
     from mqtune.integrations.syne_tune import SyneTuneScheduler as SyneTuneScheduler, config_space as config_space
     from mqtune.integrations.syne_tune_backend import CeleryBackend as CeleryBackend
@@ -59,7 +55,6 @@ _NAMES = {
     "optuna_storage": ("DeferredStorage",),
     "optuna_study": ("study_of",),
     "optuna_trial": ("ASKED", "CALL", "TOOK", "as_trainable"),
-    "prometheus": ("FigureCollector", "figures_of_worker"),
     "sklearn": ("Rounds",),
     "syne_tune": ("SyneTuneScheduler", "config_space"),
     "syne_tune_backend": ("CeleryBackend",),

@@ -7,14 +7,6 @@ from typing import TYPE_CHECKING
 from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
-    from mqtune.journal.acl import (
-        ROLES as ROLES,
-        Role as Role,
-        account as account,
-        password_hash as password_hash,
-        rules_of as rules_of,
-    )
-    from mqtune.journal.audit import AuditEntry as AuditEntry, newest_entries as newest_entries
     from mqtune.journal.base import (
         BROKEN_S as BROKEN_S,
         FENCED as FENCED,
@@ -46,12 +38,16 @@ if TYPE_CHECKING:
     )
     from mqtune.journal.chapters import (
         chapter_bytes as chapter_bytes,
+        checkpoints_in as checkpoints_in,
         cut_chapters as cut_chapters,
         keep_chapter as keep_chapter,
     )
     from mqtune.journal.clock import ServerClock as ServerClock
+    from mqtune.journal.code import CodeExchange as CodeExchange
     from mqtune.journal.connection import (
+        CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S,
         RedisClient as RedisClient,
+        account_of as account_of,
         celery_tls as celery_tls,
         celery_url as celery_url,
         connect as connect,
@@ -83,27 +79,35 @@ if TYPE_CHECKING:
     )
     from mqtune.journal.memory import MemoryJournal as MemoryJournal
     from mqtune.journal.memory_server import MemoryServer as MemoryServer, TrialState as TrialState
+    from mqtune.journal.owner import person as person
     from mqtune.journal.redis import (
         RETRY_MAX_S as RETRY_MAX_S,
         RedisJournal as RedisJournal,
         experiments_on as experiments_on,
+        number as number,
         renew_all as renew_all,
         retrying as retrying,
+        room_of as room_of,
     )
-    from mqtune.journal.restore import Restorer as Restorer, bring_back as bring_back
+    from mqtune.journal.restore import (
+        Restorer as Restorer,
+        bring_back as bring_back,
+        entries_there as entries_there,
+    )
     from mqtune.journal.room import Room as Room
     from mqtune.journal.script import script_in as script_in
     from mqtune.journal.sentinel import Sentinels as Sentinels
+    from mqtune.journal.states import State as State, States as States, ask_each as ask_each
+    from mqtune.journal.stream import naming as naming
     from mqtune.journal.submissions import (
         MOST_SHORT as MOST_SHORT,
         Submissions as Submissions,
         SubmissionState as SubmissionState,
     )
+    from mqtune.journal.tail import Tail as Tail
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "acl": ("ROLES", "Role", "account", "password_hash", "rules_of"),
-    "audit": ("AuditEntry", "newest_entries"),
     "base": (
         "Answer",
         "Assignment",
@@ -133,10 +137,13 @@ _NAMES = {
         "entry_time",
         "revocation",
     ),
-    "chapters": ("chapter_bytes", "cut_chapters", "keep_chapter"),
+    "chapters": ("chapter_bytes", "checkpoints_in", "cut_chapters", "keep_chapter"),
     "clock": ("ServerClock",),
+    "code": ("CodeExchange",),
     "connection": (
+        "CONNECT_TIMEOUT_S",
         "RedisClient",
+        "account_of",
         "celery_tls",
         "celery_url",
         "connect",
@@ -153,11 +160,15 @@ _NAMES = {
     "logs": ("CHUNK_BYTES", "LOGS", "LogChunk", "LogExchange", "LogQuestion", "LogStream", "made_mark", "output_path"),
     "memory": ("MemoryJournal",),
     "memory_server": ("MemoryServer", "TrialState"),
-    "redis": ("RETRY_MAX_S", "RedisJournal", "experiments_on", "renew_all", "retrying"),
-    "restore": ("Restorer", "bring_back"),
+    "owner": ("person",),
+    "redis": ("RETRY_MAX_S", "RedisJournal", "experiments_on", "number", "renew_all", "retrying", "room_of"),
+    "restore": ("Restorer", "bring_back", "entries_there"),
     "room": ("Room",),
     "script": ("script_in",),
     "sentinel": ("Sentinels",),
+    "states": ("State", "States", "ask_each"),
+    "stream": ("naming",),
     "submissions": ("MOST_SHORT", "SubmissionState", "Submissions"),
+    "tail": ("Tail",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

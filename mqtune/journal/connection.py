@@ -243,7 +243,7 @@ class OneClient:
     """Makes a Redis channel of kombu use one client.
 
     Kombu makes one for each command, which takes longer than the command. Its connections don't tell the server their
-    library's name, which accounts may not do (see ``mqtune.journal.acl``).
+    library's name, which accounts may not do.
 
     To be named before kombu's class among the bases.
     """

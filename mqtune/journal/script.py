@@ -25,9 +25,9 @@ class Script:
         self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, client: redis.Redis, keys: list[str], args: Sequence[object]) -> Any:
-        """Run the script; send its text to a server that doesn't know it, such as one that was restarted."""
+        """Run the script; send its text to a server that doesn't know it, for example after a restart."""
         try:
-            # What ``evalsha`` does, without its two calls in between; redis-py has no types for it.
+            # This is ``evalsha`` without its two calls in between; redis-py has no types for it.
             return client.execute_command("EVALSHA", self._sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
         except redis.exceptions.NoScriptError:
             return client.execute_command("EVAL", self.text, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
@@ -37,14 +37,15 @@ def _text(package: str, name: str) -> str:
     return (resources.files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
 
 
+@cache
 def script(name: str) -> Script:
-    """Return a script of the journal."""
+    """Return the journal's script of a name; see ``script_in``."""
     return script_in(_JOURNAL, name)
 
 
 @cache
 def script_in(package: str, name: str) -> Script:
-    """Return the script in ``lua/<name>.lua`` of a package, behind those parts of the journal's prelude that it uses.
+    """Return the script ``lua/<name>.lua`` of a package, behind the parts of the prelude that it uses.
 
     A script makes its functions anew in each run.
     """

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from mqtune.services.exporter import worker as exporter
 from mqtune.services.health import worker as health
 from mqtune.services.logs import worker as logs
 from mqtune.services.usage import worker as usage
@@ -19,6 +20,7 @@ SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerServ
     health.for_worker,
     usage.for_worker,
     logs.for_worker,
+    exporter.for_worker,
 )
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         REMEMBERED as REMEMBERED,
         ExperimentHere as ExperimentHere,
     )
-    from mqtune.worker.figures import WorkerFigures as WorkerFigures
     from mqtune.worker.flower import Rows as Rows
     from mqtune.worker.gpu_probe import Gpu as Gpu
     from mqtune.worker.impairments import Cause as Cause, Impairments as Impairments
@@ -119,7 +118,6 @@ _NAMES = {
     ),
     "drivers": ("DriverSlots",),
     "experiments": ("ExperimentHere", "REMEMBERED"),
-    "figures": ("WorkerFigures",),
     "flower": ("Rows",),
     "gpu_probe": ("Gpu",),
     "impairments": ("Cause", "Impairments"),

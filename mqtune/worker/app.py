@@ -54,7 +54,6 @@ from mqtune.journal.submissions import Submissions
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.drivers import DriverSlots
-from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.log_format import format_handlers
@@ -376,7 +375,7 @@ class TrialApp(Celery):
         """
         check_folders(self.settings.code_root, self.settings.log_root)
         if self.settings.observe is not None:
-            self.settings.observe(self._figures)
+            self.settings.observe()
         self.plan = self.settings.plan()
         check_concurrency(concurrency, len(self.plan.devices))
         queue = queue_name(self.plan.offer, self.settings.experiments)
@@ -416,9 +415,6 @@ class TrialApp(Celery):
                 f"MQTUNE_DRIVER_BROKER: {error}"
             ) from None
         return client
-
-    def _figures(self) -> WorkerFigures | None:
-        return self.runtime.figures() if hasattr(self, "runtime") else None
 
     def requeue_all(self) -> None:
         """End all attempts so that their trials run again elsewhere, and start nothing more."""

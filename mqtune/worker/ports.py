@@ -96,8 +96,27 @@ class AttemptHere(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerState:
+    """The state of a worker at one moment.
+
+    Attributes:
+        slots: the number of its slots.
+        usable: the number of slots that take trials or run one; 0 when it leaves.
+        busy: the number of slots with a trial.
+        heartbeat_at: the time of its last heartbeat that the server answered, by this machine's clock; 0 before that.
+        is_heard: whether the server has answered a heartbeat recently.
+    """
+
+    slots: int
+    usable: int
+    busy: int
+    heartbeat_at: float
+    is_heard: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHost:
-    """The parts of a worker that its services may use.
+    """The parts of a worker that its services use.
 
     Attributes:
         name: the worker's name in the fleet.
@@ -108,6 +127,8 @@ class WorkerHost:
         impairments: the impairments of the worker and its devices; services add theirs.
         attempts: returns the attempts whose tasks are here, claimed or not.
         logs: returns the output files of its attempts.
+        state: returns the worker's state; after its start alone.
+        figures: returns the figures of all its services, by their names and devices. It may take seconds.
     """
 
     name: str
@@ -118,6 +139,8 @@ class WorkerHost:
     impairments: Impairments
     attempts: Callable[[], Iterable[AttemptHere]]
     logs: Callable[[], Logs]
+    state: Callable[[], WorkerState]
+    figures: Callable[[], Mapping[str, Mapping[str, float]]]
 
 
 class WorkerService:
@@ -160,7 +183,7 @@ class WorkerService:
         """Note how an attempt has ended, before its slot is free."""
 
     def figures(self) -> Mapping[str, Mapping[str, float]]:
-        """Return fields of ``WorkerFigures``, by device. It may take seconds."""
+        """Return figures of the worker by name and device, when somebody asks for them. It may take seconds."""
         return {}
 
     def drain(self) -> None:

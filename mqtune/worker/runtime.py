@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import math
 import os
@@ -29,26 +28,24 @@ from mqtune.core.owner import this_owner
 from mqtune.core.resources import BYTES_PER_GB, EVERY, queue_name
 from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.timing import Timing
-from mqtune.core.trial import ENDS, TrialId
+from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient, account_of
 from mqtune.journal.fleet import ControlChannel, Fleet
-from mqtune.journal.redis import RedisJournal, renew_all, room_of
-from mqtune.journal.room import Room
+from mqtune.journal.redis import RedisJournal, renew_all
 from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
 from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.experiments import Experiments
-from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.importers import OfferedImporter
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
-from mqtune.worker.ports import MakeServices, WorkerHooks, WorkerHost, no_services
+from mqtune.worker.ports import MakeServices, WorkerHooks, WorkerHost, WorkerState, no_services
 from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, memory_limit, reaper
 from mqtune.worker.retries import ANOTHER_WORKER_S, PUT_BACK_S
 from mqtune.worker.scratch import Scratch
@@ -166,6 +163,8 @@ class WorkerRuntime:
                     impairments=self._impairments,
                     attempts=lambda: tuple(self.here),
                     logs=lambda: self.services.logs,
+                    state=self._state,
+                    figures=self._figures,
                 )
             )
         )
@@ -209,12 +208,7 @@ class WorkerRuntime:
         #: Ends the wait for the next heartbeat.
         self._look = threading.Event()
         self._told: tuple[list[Impairment], int] = ([], 0)
-        #: For the figures: how many attempts have ended, by their devices and how.
-        #: A count that begins at 1 is no increase for Prometheus, so that all are there from the beginning.
-        slots = {",".join(devices) for devices in self.plan.devices}
-        self._ended = Counter(dict.fromkeys(itertools.product(slots, ENDS), 0))
-        #: The last heartbeat that the server answered, for the figures by this machine's clock, and by the monotonic
-        #: clock.
+        #: The last heartbeat that the server answered, by this machine's clock and by the monotonic clock.
         self._heartbeat_at, self._heard_at = 0.0, -math.inf
         self._joined_at = clock.time()
         self._owner = this_owner(account_of(client))
@@ -263,28 +257,19 @@ class WorkerRuntime:
         text = f"it is leaving: {self._reason}"
         return [Impairment(WHOLE_WORKER, "leaving", text, "it is started again", self._left_at)]
 
-    def figures(self) -> WorkerFigures:
-        """Return what the worker does now, which may take seconds."""
-        return WorkerFigures(
-            worker=self.name,
+    def _figures(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the figures of the worker's services, for one of them that serves them all."""
+        return self._hooks.figures()
+
+    def _state(self) -> WorkerState:
+        """Return the worker's state, for its services."""
+        return WorkerState(
             slots=len(self._slots.all),
             usable=self._places,
             busy=len(self.running),
-            ended=dict(self._ended),
             heartbeat_at=self._heartbeat_at,
-            redis=self._room(),
-            **self._hooks.figures(),
+            is_heard=self._is_heard,
         )
-
-    def _room(self) -> Room | None:
-        """Return the room in the server's memory.
-
-        Return None where it has not answered of late, as whoever asks for figures does not wait.
-        """
-        if self._is_heard:
-            with contextlib.suppress(BrokerUnavailable):
-                return room_of(self._client, patience_s=0)
-        return None
 
     @property
     def _is_heard(self) -> bool:
@@ -376,8 +361,6 @@ class WorkerRuntime:
             if result.goes_back:
                 # No queue has it meanwhile: its driver would publish it again, and warn that nobody takes it.
                 run.journal.hold([run.held], 2 * PUT_BACK_S)
-            if result.end is not None:
-                self._ended[",".join(run.devices), result.end.value] += 1
             return result
         finally:
             self.here.discard(run)

@@ -20,7 +20,6 @@ from mqtune.journal.connection import celery_options, celery_tls, celery_url, re
 from mqtune.journal.fleet import Fleet
 from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, CodeKeys
 from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots, usable_cpus
-from mqtune.worker.figures import ReadFigures
 from mqtune.worker.privileges import home_of
 from mqtune.worker.seats import LONGEST_SEAT_S, SEAT_S, advertised
 
@@ -73,8 +72,8 @@ class WorkerSettings:
     driver_broker: str = field(default="", repr=False)
     #: The user that root's worker and its trials run as; empty for the user who starts it.
     user: str = ""
-    #: Called before the worker starts, with what returns its figures, for whoever shows them.
-    observe: Callable[[ReadFigures], object] | None = None
+    #: Called before the worker starts, for whoever watches it.
+    observe: Callable[[], object] | None = None
     #: Whether the log is text, or a JSON object on each line.
     log_format: LogFormat = "text"
     #: The read end of a pipe whose write end the driver that started this worker holds.

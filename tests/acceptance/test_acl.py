@@ -38,8 +38,9 @@ from mqtune.core.keys import (
     worker_key,
 )
 from mqtune.core.trial import TrialStatus
-from mqtune.journal import Fleet, Follower, connect, identify, password_hash
+from mqtune.journal import Fleet, Follower, connect, identify
 from mqtune.results.logs import AttemptOutput
+from mqtune.services.ownership.acl import password_hash
 from mqtune.testing.backends.world import drive
 from mqtune.trainable import KEY_VARIABLE
 

@@ -24,7 +24,8 @@ from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.steering import steer
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import DriverStarted, Requested, decode_event
-from mqtune.journal import Fleet, RedisJournal, connect, newest_entries
+from mqtune.journal import Fleet, RedisJournal, connect
+from mqtune.services.ownership.audit import newest_entries
 
 HOST = socket.gethostname()
 #: How long a worker that says nothing is in the fleet.

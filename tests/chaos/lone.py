@@ -12,7 +12,7 @@ import redis
 from faulty_proxy import FaultyProxy
 from restartable import KeptServer, durable
 
-from mqtune.journal import account, password_hash, rules_of
+from mqtune.services.ownership.acl import account, password_hash, rules_of
 
 #: The account of those who may only look at experiments and make requests.
 OPERATOR: Final = "mqtune-operator"

@@ -23,19 +23,17 @@ from mqtune.core.events import START, ExperimentCreated, busy_as
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.priorities import lists_of
 from mqtune.core.resources import QUEUE_VERSION
+from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.core.usage import DeviceUse, LiveUse
 from mqtune.core.version import __version__
 from mqtune.journal import Claim, DriverState, Fleet, RedisJournal, connect
+from mqtune.services.exporter import fleet
+from mqtune.services.exporter.fleet import METRICS, FleetReader
 from mqtune.services.shares.demands import Demands
 from mqtune.services.shares.divider import Demand
 from mqtune.services.shares.quotas import Quotas
 from mqtune.services.usage.board import UsageBoard
-
-pytest.importorskip("prometheus_client")
-from mqtune.cli import fleet_figures
-from mqtune.cli.fleet_figures import METRICS, FleetReader
-from mqtune.core.timing import Timing
 
 QUEUE: Final = f"mqtune-{QUEUE_VERSION}.gpu1.cpu4"
 TEAM: Final = "team-a-*"
@@ -194,5 +192,5 @@ def test_a_server_that_does_not_answer_is_a_figure_and_is_looked_at_again(
         server.stop()
         assert looked(read) == {"redis_up": 0}
 
-    told = [record.getMessage() for record in caplog.records if record.name == fleet_figures.__name__]
+    told = [record.getMessage() for record in caplog.records if record.name == fleet.__name__]
     assert len([text for text in told if "does not answer" in text]) == 2, "once for each time that it is away"

@@ -14,7 +14,6 @@ from mqtune.cli.code import find_files
 from mqtune.cli.describe import described_trial
 from mqtune.cli.fleet import (
     Run,
-    Share,
     described_worker,
     impairment_text,
     open_fleet,
@@ -49,6 +48,7 @@ from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.plots import KINDS, Plots
 from mqtune.results.progress import updated_at
 from mqtune.results.results import Results
+from mqtune.services.shares.overview import Share
 from mqtune.trainable.bundle import is_digest
 
 #: The most changed trials that a page hears of at once.

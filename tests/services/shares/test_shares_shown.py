@@ -8,11 +8,12 @@ import pytest
 from fleets import worker
 
 import mqtune
-from mqtune.cli import Share, shares_of, unmet_versions, users_of_quota, way_to_more
+from mqtune.cli import unmet_versions, users_of_quota, way_to_more
 from mqtune.core.events import busy_as
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.version import minor
 from mqtune.services.shares.divider import Cap, Demand, Table
+from mqtune.services.shares.overview import Share, shares_of
 
 
 def wants(token: str, wanted: int, running: int, **more: Any) -> Demand:

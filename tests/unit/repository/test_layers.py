@@ -50,14 +50,14 @@ ALONE: Final = {
     "rich": {"results/", "cli/"},
     "matplotlib": {"results/plots/by_matplotlib.py"},
     "plotly": {"results/plots/by_plotly.py"},
+    "prometheus_client": {"services/exporter/prometheus.py"},
     "starlette": {"cli/ui/"},
     "uvicorn": {"cli/ui/"},
 }
 ALONE.update(
     (name, {"integrations/"})
     for name in (
-        "ax", "optuna", "syne_tune", "keras", "lightgbm", "lightning", "prometheus_client", "opentelemetry",
-        "transformers", "xgboost"
+        "ax", "optuna", "syne_tune", "keras", "lightgbm", "lightning", "opentelemetry", "transformers", "xgboost"
     )
 )  # fmt: skip
 #: What never enters a trial's process: it would cost each spare its start, and memory.

@@ -1,23 +1,30 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
+from pathlib import Path
+from typing import Final
 
 import pytest
 
+import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import AUDIT, DEMANDS, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel, drain_key, quota_key
-from mqtune.journal import ROLES, Role, account, password_hash, rules_of
-from mqtune.journal.script import script_in
+from mqtune.journal import script_in
+from mqtune.services.ownership.acl import ROLES, Role, account, password_hash, rules_of
+
+#: The package.
+PACKAGE: Final = Path(mqtune.__file__).parent
 
 
 def scripts() -> dict[str, str]:
     """The text of each script, with what it uses of the functions that it shares with others."""
     found = {}
-    for package in ("mqtune.journal", "mqtune.services.shares"):
-        names = {path.name.removesuffix(".lua") for path in (resources.files(package) / "lua").iterdir()} - {"prelude"}
-        found |= {name: script_in(package, name).text for name in names}
-    return dict(sorted(found.items()))
+    for path in sorted(PACKAGE.rglob("lua/*.lua")):
+        package = ".".join(("mqtune", *path.relative_to(PACKAGE).parts[:-2]))
+        if path.stem != "prelude":
+            assert path.stem not in found
+            found[path.stem] = script_in(package, path.stem).text
+    return found
 
 
 def commands_of(text: str) -> set[str]:

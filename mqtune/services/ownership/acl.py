@@ -1,4 +1,4 @@
-"""Permissions of each role on a shared Redis, as rules of its access control lists (ACL).
+"""Permissions of each role on a shared Redis, as rules for its access control (ACL).
 
 A rule is a *selector*: some commands, on some keys and channels. A command is allowed when one rule allows all of it,
 so that, say, a worker may listen on the channel of Celery's remote control and not speak on it. Selectors, and patterns
@@ -41,15 +41,15 @@ from mqtune.core.trial import AttemptEnd
 Role = Literal["driver", "worker", "operator", "monitor"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
-#: What every client does, whatever it is for.
+#: Commands of every client.
 _CONNECTION: Final = (
     "auth hello ping echo quit select client|setname info time multi exec discard unwatch unsubscribe punsubscribe role"
 )
 _USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
-#: Celery's keys and channels, as kombu names them on Redis: who listens to an exchange; the lists into which answers to
-#: remote commands go.
+#: Celery's keys and channels, as kombu names them on Redis: the listeners of an exchange, and the lists for answers to
+#: remote commands.
 _BINDINGS: Final = ("_kombu.binding.", "_kombu.binding_permanent.")
 _DEADLINES: Final = "_kombu.binding_deadlines"
 _REMOTE: Final = f"{CONTROL_EXCHANGE}.pidbox"
@@ -58,7 +58,10 @@ _REPLIES: Final = f"*.reply.{_REMOTE}*"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Commands that are allowed on keys (prefixed by ``%R~`` or ``%W~`` if only read or written) and channels."""
+    """Commands that are allowed on some keys and channels.
+
+    The prefixes ``%R~`` and ``%W~`` of a key allow to read or to write it only.
+    """
 
     commands: str
     keys: tuple[str, ...] = ()
@@ -71,24 +74,23 @@ class Rule:
         )
 
 
-#: Who listens to what, as everybody who listens keeps it, and clears away what nobody has kept.
+#: The tables of listeners. Each listener renews its entry and removes expired ones.
 _BOOKKEEPING: Final = Rule(
     "sadd srem smembers exists del zadd zrem zrangebyscore evalsha eval script|load script|exists",
     (*(f"{table}*" for table in _BINDINGS), _DEADLINES),
 )
-#: Messages that were handed out and not acknowledged, which whoever takes messages looks through; mqtune's never are
-#: there.
+#: Messages without acknowledgement. Each consumer scans them; mqtune's messages are never among them.
 _HANDED_OUT: Final = Rule("hset hget hdel zadd zrem zrange watch set get del evalsha", (*UNACKED.values(),))
 
-#: Quotas, and the lists of what runs under each: everybody may count these, and may not read whose they are.
+#: Quotas, and the lists of attempts under each. Everybody may count these, and nobody may read their owners.
 _READS_QUOTAS: Final = (f"%R~{QUOTAS}", f"%R~{quota_key('*')}")
 
 
-#: By this alone an operator's account is told from any other.
+#: Only an operator's account has this rule: it is how one is recognized.
 _OPERATOR: Final = Rule("hexists", (f"%R~{QUOTAS}",))
 
 
-#: Everybody who can end or change the work of others notes it.
+#: Accounts that can end or change other people's work write to the audit stream.
 _AUDITED: Final = Rule("xadd", (f"%W~{AUDIT}",))
 
 
@@ -100,20 +102,20 @@ def _drains(db: int) -> list[Rule]:
 def rules_of(
     role: Role, *, experiments: str = EVERY, db: int = 0, remote_control: bool = False, all_keys: bool = False
 ) -> list[Rule]:
-    """Return the rules of an account of this role, which beyond them may only connect.
+    """Return the rules of an account of a role; it may connect, and nothing else.
 
     Args:
         role: the account's role.
-        experiments: the names of the experiments that it is for, ``*`` standing for any letters.
-        db: the number of the database, which is part of the names of Celery's channels.
+        experiments: the names of its experiments, with ``*`` for any characters.
+        db: the number of the database. It is part of the names of Celery's channels.
         remote_control: whether a monitor may send Celery's remote commands, as Flower does; they can end trials and
             workers.
-        all_keys: whether a driver may see the names of all keys, also of other programs', as ``mqtune delete --unused``
-            does.
+        all_keys: whether a driver may see the names of all keys, other programs' included. ``mqtune delete --unused``
+            needs it.
 
     Raises:
-        ConfigurationError: *experiments* is not a pattern of names, or the role sends no remote commands, or sees no
-            names of keys.
+        ConfigurationError: *experiments* is not a pattern of names, or the role can't have remote commands or the names
+            of keys.
     """
     check_experiments(experiments)
     if remote_control and role != "monitor":
@@ -128,15 +130,14 @@ def rules_of(
     match role:
         case "driver":
             looks = [Rule("scan"), Rule("memory|usage", (f"%R~{ALL_EXPERIMENTS}",))] if all_keys else []
-            # With another server's id a team could have that one's checkpoints taken for this one's.
+            # A team could set another server's id, and have that server's checkpoints taken for its own.
             names = [Rule("set", (IDENTITY,))] if experiments == EVERY else []
             audits = [_AUDITED, *_audits(experiments)]
             return [*_driver(kept, _queues(experiments), db), *names, *looks, *audits]
         case "worker":
             return _worker(kept, _queues(experiments), _quotas(experiments), db)
         case "operator":
-            # A team's own operator sets no quotas, drains no worker, which may be others' too, and wakes none to send
-            # output.
+            # A team's operator sets no quotas, drains no workers and asks none for output: others use them too.
             sets = [Rule("hset hdel", (QUOTAS,)), *_drains(db), *_output(kept)] if experiments == EVERY else []
             looks = _monitor(kept, _queues(experiments), db, remote_control=False)
             return [*_requests(kept), *_halts(kept), *looks, _OPERATOR, _AUDITED, *sets, *_audits(experiments)]
@@ -148,7 +149,7 @@ def rules_of(
 
 
 def _audits(experiments: str) -> list[Rule]:
-    """Return the rules for reading the audit stream, which has the names of all teams' experiments."""
+    """Return the rules for reading the audit stream; it names the experiments of all teams."""
     return [Rule("xrevrange", (f"%R~{AUDIT}",))] if experiments == EVERY else []
 
 
@@ -175,28 +176,28 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
             "xrevrange xtrim exists del rename expire pexpire persist",
             everything,
         ),
-        # One blocking read hears of both.
+        # One blocking read covers both.
         Rule("xread", (f"%R~{kept.journal}", f"%R~{FLEET}")),
         Rule("zadd zrem", (EXPERIMENTS,)),
-        # Scripts that are submitted, and run for those who did.
+        # Submitted scripts.
         Rule("zadd zrem zscore zrangebyscore", (SUBMISSIONS,)),
         Rule("publish", channels=(kept.metrics, control_channel("*", db))),
         *_output(kept),
-        # The fleet, and who of it is to be emptied.
+        # The fleet, and orders to drain workers.
         Rule(
             "zrange zrangebyscore mget get xrevrange", tuple(f"%R~{key}" for key in (FLEET, WORKERS, worker_key("*")))
         ),
         Rule("get mget set del", (drain_key("*"),)),
         Rule("get", (f"%R~{IDENTITY}",)),
-        # What each experiment wants of the fleet, and may have, under a token in place of its name.
+        # Demands and shares of each experiment, under a token in place of its name.
         Rule("evalsha eval", (DEMANDS, QUOTAS, SHARES)),
         Rule("hset hdel hgetall", (DEMANDS,)),
         Rule("hget hmget hset hdel del pexpire", (SHARES,)),
         Rule("hgetall zcount", _READS_QUOTAS),
-        # Celery's messages, on their way out; and whether they still wait.
+        # Celery's messages: to send them, and to see whether they still wait.
         Rule("lpush lrange llen lrem", queues),
         Rule("sadd smembers", tuple(f"{table}{queue}" for table in _BINDINGS for queue in queues)),
-        # What a worker that fell silent can't say itself.
+        # The end of an attempt on a lost worker.
         Rule("publish", channels=(f"/{db}.{EVENT_EXCHANGE}/task.{AttemptEnd.LOST.value}",)),
         *_looks(kept),
     ]
@@ -210,24 +211,24 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
             "evalsha eval",
             (kept.meta, kept.journal, kept.leases, kept.staged, kept.checkpoints, kept.requests, trials, QUOTAS),
         ),
-        # How many attempts may run, and which do.
+        # Quotas, and the attempts under them.
         Rule("hgetall zcount", _READS_QUOTAS),
         Rule("zadd zrem zcount zremrangebyscore expire", quotas),
         Rule("hget hmget hset", (kept.meta,)),
         Rule("hget hmget hset expire", (trials,)),
         Rule("hget hsetnx", (kept.checkpoints,)),
         Rule("hget hstrlen", (f"%R~{kept.code}",)),
-        # Whether it was here that a submitted script has run, whose output somebody asks for.
+        # The worker of a submitted script, for questions about its output.
         Rule("hmget", (f"%R~{kept.submission}",)),
         Rule("zadd zrem zcard", (kept.leases, kept.staged)),
-        # Which gang was staged first.
+        # The order of staged gangs.
         Rule("zrange", (f"%R~{kept.staged}",)),
         # Questions for output of trials, and the answers.
         Rule("lpop", (kept.asked("*"),)),
         Rule("rpush pexpire", (kept.log("*"),)),
-        # What its attempts use of its machine.
+        # Samples of usage.
         Rule("set", (f"%W~{kept.usage('*')}",)),
-        # Its own place in the fleet. It only listens to what drivers say.
+        # Its own entry in the fleet. It only listens to drivers.
         Rule("zadd zrem zrange zrangebyscore zremrangebyscore", (WORKERS,)),
         Rule("get mget set del", (worker_key("*"),)),
         Rule("get set del pttl", (name_key("*"),)),
@@ -235,8 +236,8 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         Rule("xadd", (FLEET,)),
         Rule("get del", (drain_key("*"),)),
         Rule("subscribe", channels=(control_channel("*", db),)),
-        # Celery's messages, taken, and put back by a worker that ends in this moment; its events; remote commands,
-        # heard and answered.
+        # Celery's messages: to take them, and to requeue them at the worker's end. Its events. Remote commands and
+        # answers to them.
         Rule("brpop llen lpush rpush", queues),
         _BOOKKEEPING,
         _HANDED_OUT,
@@ -252,10 +253,9 @@ def _monitor(kept: ExperimentKeys, queues: tuple[str, ...], db: int, *, remote_c
     rules = [
         *_looks(kept),
         Rule("zrange zrangebyscore mget get xrange xrevrange", fleet),
-        # What experiments want of the fleet, under tokens in place of their names.
+        # Demands of experiments, under tokens in place of their names.
         Rule("hgetall zcount", (f"%R~{DEMANDS}", *_READS_QUOTAS)),
-        # How many attempts run, and how many wait and for how long; how many messages wait in queues, without reading
-        # one.
+        # Numbers of running and waiting attempts, and waiting times. Numbers of messages in queues, not their content.
         Rule("zcard zrange", (f"%R~{kept.leases}", f"%R~{kept.staged}")),
         Rule("llen", tuple(f"%R~{queue}" for queue in queues)),
     ]
@@ -274,13 +274,14 @@ def _monitor(kept: ExperimentKeys, queues: tuple[str, ...], db: int, *, remote_c
 
 
 def _queues(experiments: str) -> tuple[str, ...]:
-    """Return the queues of workers for these experiments; workers for some experiments alone have queues of their own.
+    """Return the queues of workers for these experiments.
 
-    What waits in a queue can be read by who may publish there, with its config.
+    Workers for some experiments only have queues of their own.
+    An account that may publish in a queue can read the waiting messages and their configs.
     """
     if experiments == EVERY:
         return (QUEUES,)
-    # A list for each of kombu's priorities, whose number follows two bytes.
+    # There is a list for each of kombu's priorities: its number follows two bytes.
     name = f"{QUEUES}@{experiments}"
     return name, f"{name}??[369]"
 
@@ -288,8 +289,8 @@ def _queues(experiments: str) -> tuple[str, ...]:
 def _quotas(experiments: str) -> tuple[str, ...]:
     """Return the keys of the quotas under which attempts of these experiments count.
 
-    These are the pattern's own quota and those of some of its experiments, and, of those that hold for others too, each
-    that is a beginning of the pattern and a star.
+    These are the pattern's own quota and narrower ones. Of the wider quotas these are the patterns that consist of a
+    prefix of this one and a star.
     """
     beginning = experiments.partition("*")[0]
     wider = [beginning[:length] for length in range(len(beginning) + 1)]
@@ -297,7 +298,7 @@ def _quotas(experiments: str) -> tuple[str, ...]:
 
 
 def _requests(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for requests to the driver; a worker requests that the trial of a revoked task is stopped."""
+    """Return the rules for requests to the driver; a worker has some for a revoked task."""
     return [
         Rule("evalsha eval", (kept.meta, kept.journal, kept.requests)),
         Rule("hget hset hdel hexists", (kept.meta, kept.requests)),
@@ -307,7 +308,7 @@ def _requests(kept: ExperimentKeys) -> list[Rule]:
 
 
 def _output(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for asking workers for the output of trials, and for taking the answers."""
+    """Return the rules for asking workers for output, and for taking the answers."""
     return [
         Rule("rpush pexpire", (kept.asked("*"),)),
         Rule("lpop", (kept.log("*"),)),
@@ -316,7 +317,7 @@ def _output(kept: ExperimentKeys) -> list[Rule]:
 
 
 def _halts(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for having a submission end."""
+    """Return the rules for ending a submission."""
     return [
         Rule("evalsha eval", (kept.submission, SUBMISSIONS)),
         Rule("hget hset", (kept.submission,)),
@@ -337,20 +338,20 @@ def _looks(kept: ExperimentKeys) -> list[Rule]:
 
 
 def password_hash(password: str) -> str:
-    """Return a password's hash as ACL rules have it."""
+    """Return a password's hash, in the form of ACL rules."""
     return hashlib.sha256(password.encode()).hexdigest()
 
 
 def account(user: str, hashed: str, rules: list[Rule], *, aclfile: bool = False) -> str:
-    """Return the line that creates an account, or gives one these rules.
+    """Return the line that creates an account or changes its rules.
 
-    A command for redis-cli, or a line of an ACL file. By the command an account keeps the passwords that it has, and
-    gets this one besides, so that programs can change from one to the next.
+    The line is a command for redis-cli, or a line of an ACL file. The command adds a password and keeps the
+    earlier ones, so that programs can change from one to the next.
 
     Args:
         user: its name.
         hashed: its password's SHA-256 in hex.
-        rules: what it may do.
+        rules: its rules.
         aclfile: whether the line is for an ACL file.
 
     Raises:

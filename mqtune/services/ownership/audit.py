@@ -1,4 +1,4 @@
-"""The audit stream of a broker: changes of its fleet and its accounts, and uses of force, with names and times."""
+"""The audit stream of a broker: changes of its fleet and accounts, and uses of force."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ import redis
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import AUDIT, QUOTAS
 from mqtune.core.owner import NOBODY, Owner, this_owner
-from mqtune.core.submission import this_submission
-from mqtune.journal.base import entry_time
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of
-from mqtune.journal.redis import retrying
+from mqtune.journal import CONNECT_TIMEOUT_S, account_of, entry_time, person, retrying
 
 if TYPE_CHECKING:
     from redis.typing import EncodableT, FieldT
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
 AuditAction = Literal[
     "drain", "disable", "enable", "quota", "cap", "drop-quota", "aging", "delete", "archive", "submit", "halt", "force"
 ]
-#: How many entries are kept, in about 200 bytes each: years of a fleet on which people act some ten times a day.
+#: The most entries that are kept. With 200 bytes each and ten actions a day, they last for years.
 MOST: Final = 20_000
 logger = logging.getLogger(__name__)
 
@@ -32,7 +29,7 @@ class AuditEntry(NamedTuple):
 
     Attributes:
         at: its time by the server's clock, in seconds since the epoch.
-        by: the person, as that person's process has said it.
+        by: the person, as stated by that person's process.
         action: an ``AuditAction``, or "acl" by the output of ``mqtune acl``.
         target: a worker, a device, a pattern, an experiment or an account.
         detail: more about it, in words.
@@ -45,16 +42,10 @@ class AuditEntry(NamedTuple):
     detail: str
 
 
-def person(client: redis.Redis) -> Owner:
-    """Return this process's owner on a server; a submitted script belongs to its submitter."""
-    me, submitted = this_owner(account_of(client)), this_submission()
-    return me if submitted is None or submitted.owner == NOBODY else submitted.owner
-
-
 def note(client: redis.Redis, action: AuditAction, target: str, detail: str = "") -> None:
     """Append an entry to the audit stream, before its action is carried out.
 
-    A full server takes no entry. The action goes ahead with a warning, as it may be what frees memory.
+    A full server takes no entry. The action goes ahead with a warning, as it may free memory.
 
     Raises:
         AccessDenied: an earlier version has made the account.
@@ -87,7 +78,7 @@ def newest_entries(client: redis.Redis, count: int) -> list[AuditEntry]:
     """Return the newest entries of the audit stream, the oldest of them first.
 
     Raises:
-        AccessDenied: the account is for some experiments alone.
+        AccessDenied: the account is not for all experiments.
         BrokerUnavailable: the server is away.
     """
     found = retrying(lambda: client.xrevrange(AUDIT, count=count), patience_s=CONNECT_TIMEOUT_S)
@@ -97,20 +88,20 @@ def newest_entries(client: redis.Redis, count: int) -> list[AuditEntry]:
 
 
 def check_owner(client: redis.Redis, what: str, owner: Owner, *, doing: str, force: bool) -> None:
-    """Refuse to act on another's property, without *force* or an operator's account.
+    """Refuse to act on another's property without *force* or an operator's account.
 
-    Force is noted in the audit stream. This keeps from accidents, as a process says itself whose it is. To forbid is
-    the accounts' matter.
+    Force is noted in the audit stream. This prevents accidents only: a process states its own owner. Accounts have the
+    permissions.
 
     Args:
         client: a checked connection.
         what: the property, in words.
         owner: its owner.
         doing: the action, in words.
-        force: whether another's is acted on.
+        force: whether to act on another's property.
 
     Raises:
-        ConfigurationError: it is another's.
+        ConfigurationError: it is another's property.
         AccessDenied: force is used, and the account may not write to the audit stream.
     """
     if owner == NOBODY or owner.is_same(person(client)):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
 
-from mqtune.extend import ConfigurationError, install_command
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.version import install_command
+from mqtune.services.exporter.figures import Figure, ReadFigures, WorkerFigures
 
 try:
     from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
@@ -17,16 +18,13 @@ except ImportError as error:  # pragma: no cover - the tests have it
         f"prometheus_client can't be imported ({error}); {install_command('prometheus')}"
     ) from error
 
-if TYPE_CHECKING:
-    from mqtune.extend import ReadFigures, WorkerFigures
-
 logger = logging.getLogger(__name__)
 
 
 def serve_worker(port: int, address: str, read: ReadFigures) -> None:
-    """Serve a worker's figures until its process ends: slots, attempts, heartbeat, devices, Redis, and its process.
+    """Serve a worker's figures, and those of its process, until the process ends.
 
-    They are read when Prometheus asks. A worker without devices starts no process for them.
+    They are read when Prometheus asks.
 
     Raises:
         ConfigurationError: the port is taken or not allowed.
@@ -40,17 +38,8 @@ def serve_worker(port: int, address: str, read: ReadFigures) -> None:
     logger.info("figures for Prometheus at http://%s:%d/metrics", address, port)
 
 
-class Figure(NamedTuple):
-    """A metric and its values of one moment, by the values of its labels; a counter, whose name ends in ``_total``, only grows."""
-
-    name: str
-    text: str
-    labels: tuple[str, ...]
-    values: Mapping[tuple[str, ...], float]
-
-
 class FigureCollector(Collector):
-    """Collects what *read* returns at the moment at which it is asked for."""
+    """Collects the figures that *read* returns, when Prometheus asks."""
 
     def __init__(self, read: Callable[[], Iterable[Figure]]) -> None:
         self._read = read
@@ -65,9 +54,12 @@ class FigureCollector(Collector):
 
 
 def serve_figures(port: int, address: str, read: Callable[[], Iterable[Figure]]) -> int:
-    """Serve the figures that *read* returns until the process ends; return the port, of which 0 leaves the choice to the system.
+    """Serve figures until the process ends, and return the port.
 
-    *read* is called when Prometheus asks, by several threads if several ask.
+    Args:
+        port: the port to serve at; 0 for any free one.
+        address: the address of the port.
+        read: returns the figures. It is called when Prometheus asks, by several threads if several ask.
 
     Raises:
         ConfigurationError: the port is taken or not allowed.

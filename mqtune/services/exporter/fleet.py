@@ -1,4 +1,4 @@
-"""The figures of a whole fleet, for Prometheus: what waits, who has which slots, which drivers live, how attempts end on each device."""
+"""The figures of a whole fleet: queues, slots, drivers, shares and ends of attempts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from mqtune.cli.fleet import busy_slots, shares_of
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import busy_as
 from mqtune.core.keys import is_name
@@ -19,14 +18,21 @@ from mqtune.core.priorities import MESSAGE_ORDER, MESSAGE_PRIORITIES, lists_of
 from mqtune.core.resources import queues_of
 from mqtune.core.timing import Timing
 from mqtune.core.trial import ENDS
-from mqtune.integrations.prometheus import Figure
-from mqtune.journal.base import entry_time
-from mqtune.journal.connection import open_client, redact
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.redis import experiments_on, room_of
-from mqtune.journal.states import State, States, ask_each
-from mqtune.journal.tail import Tail
+from mqtune.journal import (
+    Fleet,
+    State,
+    States,
+    Tail,
+    ask_each,
+    entry_time,
+    experiments_on,
+    open_client,
+    redact,
+    room_of,
+)
+from mqtune.services.exporter.figures import Figure
 from mqtune.services.shares.demands import Demands
+from mqtune.services.shares.overview import busy_slots, shares_of
 from mqtune.services.shares.quotas import Quotas
 
 if TYPE_CHECKING:
@@ -36,9 +42,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: For how long journals are read at a time, for the same reason; the rest comes with the next time.
+#: For how long journals are read at a time. The rest is read the next time.
 _READ_S: Final = 3.0
-#: For how long the ends of attempts on a worker are counted that is gone: longer than what alerts look back over.
+#: For how long ended attempts of a worker count after it has gone. Alerts cover a shorter time.
 _KEPT_S: Final = 3_600.0
 
 _OWNED: Final = ("experiment", "owner", "account")
@@ -86,13 +92,14 @@ _Value = tuple[str, float, tuple[str, ...]]
 
 
 class FleetReader:
-    """Reads the figures of a broker's fleet, each time that it is called; any thread may call it.
+    """Reads the figures of a broker's fleet with each call; any thread may call it.
 
-    Of each journal it reads what has come since the last time. Experiments that have ended are left out, and so is what this account may
-    not read: a warning says so once. A server that is away is a figure.
+    It reads the new entries of each journal. Ended experiments are left out. Figures that the account may not read are
+    left out, with one warning. A server that is away is a figure.
 
     Args:
-        url: the broker's; a monitor's account will do.
+        url: the broker's; a monitor's account is enough.
+        timing: the times of its connection.
 
     Raises:
         ConfigurationError: the URL can't be read.
@@ -155,7 +162,7 @@ class FleetReader:
         yield from self._of_workers(workers, now)
 
     def _known(self, ask: Callable[[], T]) -> T | None:
-        """Return an answer; None, and say so once, where this account may not know it, or it can't be read."""
+        """Return an answer, or None with one warning if the account may not read it."""
         try:
             return ask()
         except BrokerUnavailable:
@@ -205,10 +212,10 @@ class FleetReader:
     # Experiments.
 
     def _look(self, states: dict[str, State]) -> dict[str, tuple[str, ...]]:
-        """Read what is new in journals, and return the labels of the experiments that have begun and not ended."""
+        """Read new entries of journals, and return the labels of the experiments under way."""
         self._tails = {name: tail for name, tail in self._tails.items() if name in states}
         deadline = time.monotonic() + _READ_S
-        # Those that had no time last time come first.
+        # Journals without a turn the last time come first.
         for name in sorted(states, key=lambda name: name in self._tails):
             if time.monotonic() >= deadline:
                 break

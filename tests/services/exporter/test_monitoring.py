@@ -12,11 +12,11 @@ import yaml
 from jsonschema import Draft202012Validator
 from pages import ROOT
 
-from mqtune.worker import WorkerFigures
+from mqtune.services.exporter.figures import WorkerFigures
+from mqtune.services.exporter.fleet import FleetReader
 
 pytest.importorskip("prometheus_client")
-from mqtune.cli import FleetReader
-from mqtune.integrations import FigureCollector, figures_of_worker
+from mqtune.services.exporter.prometheus import FigureCollector, figures_of_worker
 
 FOLDER: Final = ROOT / "deploy" / "monitoring"
 ALERTS: Final[dict[str, Any]] = yaml.safe_load((FOLDER / "alerts.yml").read_text())

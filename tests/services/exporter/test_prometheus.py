@@ -8,7 +8,7 @@ import pytest
 
 from mqtune.core.errors import ConfigurationError
 
-prometheus = pytest.importorskip("mqtune.integrations.prometheus")
+prometheus = pytest.importorskip("mqtune.services.exporter.prometheus")
 
 
 def test_a_port_in_use_is_named() -> None:

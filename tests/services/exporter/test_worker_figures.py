@@ -1,0 +1,77 @@
+"""The figures of a worker: none before it starts, then its state, its ended attempts and its services' figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import redis
+from impaired import nothing_impaired
+
+from mqtune.core.resources import Resources
+from mqtune.core.timing import Timing
+from mqtune.core.trial import AttemptEnd
+from mqtune.services.exporter.figures import ReadFigures
+from mqtune.services.exporter.worker import Observer, for_worker
+from mqtune.worker import RunResult, SlotPlan, WorkerSettings
+from mqtune.worker.ports import AttemptHere, WorkerHost, WorkerState
+
+
+def host(client: redis.Redis, *, is_heard: bool = True) -> WorkerHost:
+    return WorkerHost(
+        name="gpu@node",
+        plan=SlotPlan(offer=Resources(gpus=1), devices=(("0",), ("1",))),
+        client=cast("Any", client),
+        clock=cast("Any", None),
+        timing=Timing(),
+        impairments=nothing_impaired(),
+        attempts=tuple,
+        logs=lambda: cast("Any", None),
+        state=lambda: WorkerState(slots=2, usable=1, busy=1, heartbeat_at=5.0, is_heard=is_heard),
+        figures=lambda: {"gpu_memory": {"0": 7.0}},
+    )
+
+
+def attempt(device: str) -> AttemptHere:
+    return cast("AttemptHere", SimpleNamespace(devices=(device,)))
+
+
+def test_a_worker_with_an_observer_has_figures_from_its_start(redis_client: redis.Redis) -> None:
+    served: list[ReadFigures] = []
+    observer = Observer(served.append)
+    (service,) = for_worker(host(redis_client), WorkerSettings(broker="", code_root=Path(), observe=observer))
+    observer()
+    (read,) = served
+
+    assert read() is None
+    service.start()
+    service.ended(attempt("0"), RunResult(AttemptEnd.FAILED, ""))
+    service.ended(attempt("1"), RunResult(None, "not run"))
+
+    found = read()
+    assert found is not None
+    assert (found.worker, found.slots, found.usable, found.busy, found.heartbeat_at) == ("gpu@node", 2, 1, 1, 5.0)
+    assert found.gpu_memory == {"0": 7.0}
+    assert found.redis is not None
+    assert {key: count for key, count in found.ended.items() if count} == {("0", "failed"): 1}
+    assert {devices for devices, _ in found.ended} == {"0", "1"}
+
+
+def test_nobody_waits_for_a_server_that_has_not_answered_recently(redis_client: redis.Redis) -> None:
+    served: list[ReadFigures] = []
+    observer = Observer(served.append)
+    (service,) = for_worker(
+        host(redis_client, is_heard=False), WorkerSettings(broker="", code_root=Path(), observe=observer)
+    )
+    observer()
+    service.start()
+
+    found = served[0]()
+
+    assert found is not None
+    assert found.redis is None
+
+
+def test_a_worker_without_an_observer_counts_nothing(redis_client: redis.Redis) -> None:
+    assert for_worker(host(redis_client), WorkerSettings(broker="", code_root=Path())) == ()
