@@ -96,8 +96,11 @@ if TYPE_CHECKING:
     from mqtune.journal.sentinel import Sentinels as Sentinels
     from mqtune.journal.submissions import (
         MOST_SHORT as MOST_SHORT,
+        OUTPUT_BYTES as OUTPUT_BYTES,
+        RunEnd as RunEnd,
         Submissions as Submissions,
         SubmissionState as SubmissionState,
+        Taken as Taken,
     )
 
 #: The names that other folders and tests may use, by the module that defines them.
@@ -158,6 +161,6 @@ _NAMES = {
     "restore": ("Restorer", "bring_back"),
     "room": ("Room",),
     "sentinel": ("Sentinels",),
-    "submissions": ("MOST_SHORT", "SubmissionState", "Submissions"),
+    "submissions": ("MOST_SHORT", "OUTPUT_BYTES", "RunEnd", "SubmissionState", "Submissions", "Taken"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

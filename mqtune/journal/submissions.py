@@ -123,17 +123,16 @@ class Submissions:
     Args:
         client: a checked connection; to submit, and to run what was, takes a driver's account.
         patience_s: how long a call goes on trying while the server is away.
-        closing: once set, calls stop trying.
     """
 
-    def __init__(self, client: redis.Redis, *, patience_s: float, closing: threading.Event | None = None) -> None:
+    def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
         # redis-py's types allow for what other settings would return.
         self._client: Any = client
         self._patience_s = patience_s
         #: The times by which workers keep submissions.
         self.timing = timing_of(client)
         self._hold_ms = _ms(self.timing.lock_s)
-        self._closing = closing
+        self._closing = threading.Event()
         #: When the server was back after an outage, by the monotonic clock.
         self.back_at = -math.inf
 
@@ -152,6 +151,10 @@ class Submissions:
     def _run(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
         with naming(keys[0]):
             return self._retrying(lambda: script(name)(self._client, keys, args))
+
+    def close(self) -> None:
+        """Have calls that wait for a server that is away end, with BrokerUnavailable."""
+        self._closing.set()
 
     # Who submits.
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         in_gb as in_gb,
         plan_slots as plan_slots,
         usable_cpus as usable_cpus,
+        without_devices as without_devices,
     )
-    from mqtune.worker.drivers import DriverSlots as DriverSlots
     from mqtune.worker.experiments import (
         REMEMBERED as REMEMBERED,
         ExperimentHere as ExperimentHere,
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         MemoryKills as MemoryKills,
         end_leftovers as end_leftovers,
         find_counter as find_counter,
+        reaper as reaper,
     )
     from mqtune.worker.retries import (
         ANOTHER_DEVICE_S as ANOTHER_DEVICE_S,
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
     )
     from mqtune.worker.runtime import IMPORTER_IDLE_S as IMPORTER_IDLE_S, WorkerRuntime as WorkerRuntime
     from mqtune.worker.scratch import Scratch as Scratch
-    from mqtune.worker.script_process import AGAIN_CODE as AGAIN_CODE, start_message as start_message
     from mqtune.worker.seats import (
         ADVERTISE as ADVERTISE,
         SEAT_S as SEAT_S,
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
         Slots as Slots,
         ZygoteFinder as ZygoteFinder,
     )
-    from mqtune.worker.threads import guarded as guarded
+    from mqtune.worker.threads import Step as Step, guarded as guarded
     from mqtune.worker.uplink import READ_BYTES as READ_BYTES, Stream as Stream, Uplink as Uplink
     from mqtune.worker.zygotes import (
         Gone as Gone,
@@ -116,8 +116,8 @@ _NAMES = {
         "in_gb",
         "plan_slots",
         "usable_cpus",
+        "without_devices",
     ),
-    "drivers": ("DriverSlots",),
     "experiments": ("ExperimentHere", "REMEMBERED"),
     "figures": ("WorkerFigures",),
     "flower": ("Rows",),
@@ -128,11 +128,10 @@ _NAMES = {
     "logs": ("LogLimits", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device", "exceeded"),
     "privileges": ("become", "home_of", "without_secrets"),
-    "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter"),
+    "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter", "reaper"),
     "retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),
     "runtime": ("IMPORTER_IDLE_S", "WorkerRuntime"),
     "scratch": ("Scratch",),
-    "script_process": ("AGAIN_CODE", "start_message"),
     "seats": ("ADVERTISE", "Address", "SEAT_S"),
     "settings": (
         "GRACE_S",
@@ -147,7 +146,7 @@ _NAMES = {
     ),
     "shutdown": ("shutdown_s",),
     "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "Slot", "Slots", "ZygoteFinder"),
-    "threads": ("guarded",),
+    "threads": ("Step", "guarded"),
     "uplink": ("READ_BYTES", "Stream", "Uplink"),
     "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent"),
 }

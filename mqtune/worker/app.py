@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -39,7 +38,7 @@ from kombu.transport import TRANSPORT_ALIASES, redis as redis_transport
 from kombu.utils.functional import maybe_list
 from kombu.utils.objects import cached_property
 
-from mqtune.core.errors import AccessDenied, MqtuneError, TrialFailed, WorkerStartError
+from mqtune.core.errors import MqtuneError, TrialFailed
 from mqtune.core.json_lines import logged_as
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.resources import queue_name, queues_of
@@ -50,20 +49,15 @@ from mqtune.journal.base import new_token
 from mqtune.journal.connection import OneClient, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
-from mqtune.journal.submissions import Submissions
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.devices import SlotPlan
-from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
-from mqtune.worker.impairments import Impairments
 from mqtune.worker.log_format import format_handlers
-from mqtune.worker.logs import Logs
-from mqtune.worker.ports import MakeServices
+from mqtune.worker.ports import CheckStart, MakeServices
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
 from mqtune.worker.runtime import WorkerRuntime, take_process
-from mqtune.worker.scratch import Scratch
 from mqtune.worker.settings import (
     WorkerSettings,
     celery_settings,
@@ -349,12 +343,11 @@ class TrialApp(Celery):
 
     events_cls = f"{__name__}:{TrialEvents.__name__}"
     settings: WorkerSettings
-    #: Makes the worker's services.
+    #: Makes the worker's services, and checks what the operator has given for them.
     services: MakeServices
+    check: CheckStart
     plan: SlotPlan
     client: RedisClient
-    #: With a driver's account; the same connection where the worker's may drive, and None without driver slots.
-    driver_client: RedisClient | None
     #: Proves that the worker holds its name.
     token: str
     #: Whether somebody may be listening to events.
@@ -389,33 +382,13 @@ class TrialApp(Celery):
         timing = self.settings.timing
         self.client = connect(self.settings.broker, timing=timing, role="worker")
         self.client.limit_to(MOST_COMMANDS)
-        self.driver_client = self._driver_client()
+        self.check(self.client)
         fleet = Fleet(self.client, patience_s=timing.connect_timeout_s)
         take_name(fleet, name, timing.lease_s)
         self.token = fleet.token
         # The key where kombu keeps the queues of event listeners.
         listeners = f"_kombu.binding.{self.conf.event_exchange}"
         self.is_watched = bool(retrying(lambda: self.client.exists(listeners), patience_s=timing.connect_timeout_s))
-
-    def _driver_client(self) -> RedisClient | None:
-        """Return a connection by which submitted scripts are taken.
-
-        Raises:
-            WorkerStartError: its account is no driver's.
-        """
-        if not self.settings.drivers:
-            return None
-        url = self.settings.driver_broker
-        client = connect(url, timing=self.settings.timing, role="driver") if url else self.client
-        try:
-            Submissions(client, patience_s=self.settings.timing.connect_timeout_s).due()
-        except AccessDenied as error:
-            raise WorkerStartError(
-                f"--drivers {self.settings.drivers}: scripts drive experiments, and "
-                f"{'--driver-broker' if url else '--broker'} has no driver's account; give one by --driver-broker, or "
-                f"MQTUNE_DRIVER_BROKER: {error}"
-            ) from None
-        return client
 
     def _figures(self) -> WorkerFigures | None:
         return self.runtime.figures() if hasattr(self, "runtime") else None
@@ -452,7 +425,6 @@ class RuntimeStep(bootsteps.StartStopStep):
             code_key=settings.code_key if settings.accept_code else "",
             token=app.token,
             timing=settings.timing,
-            driver_slots=None if app.driver_client is None else partial(_driver_slots, app, worker.hostname),
             services=app.services,
         )
         runtime.start(also=ConsumerWatch(worker, runtime, timing=settings.timing).steps)
@@ -485,32 +457,13 @@ class BrokerStep(bootsteps.StartStopStep):
         return {"broker": {name: value for name, value in known.items() if name not in _BROKER_SECRETS}}
 
 
-def _driver_slots(
-    app: TrialApp, name: str, logs: Logs, scratch: Scratch, impairments: Impairments, closing: threading.Event
-) -> DriverSlots:
-    settings = app.settings
-    assert app.driver_client is not None  # noqa: S101 - there are slots
-    return DriverSlots(
-        Submissions(app.driver_client, patience_s=float("inf"), closing=closing),
-        slots=settings.drivers,
-        worker=name,
-        experiments=settings.experiments,
-        broker=settings.driver_broker or settings.broker,
-        key=settings.code_key,
-        logs=logs,
-        scratch=scratch,
-        impairments=impairments,
-        timing=settings.timing,
-    )
-
-
-def create_app(settings: WorkerSettings, services: MakeServices) -> TrialApp:
+def create_app(settings: WorkerSettings, services: MakeServices, check: CheckStart) -> TrialApp:
     """Return the Celery app of a worker with these services; ``celery -A`` takes it, and so does Flower.
 
     It connects to nothing, and looks for no device, before a worker starts.
     """
     app = TrialApp("mqtune", set_as_current=False)
-    app.settings, app.services = settings, services
+    app.settings, app.services, app.check = settings, services, check
     app.conf.update(celery_settings(settings))
     app.steps["worker"].add(RuntimeStep)
     app.steps["consumer"].add(BrokerStep)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
 
 from mqtune.core.clock import Clock
+from mqtune.core.events import WorkerInfo
 from mqtune.core.timing import Timing
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.connection import RedisClient
@@ -19,6 +20,7 @@ from mqtune.worker.devices import SlotPlan
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
+from mqtune.worker.scratch import Scratch
 from mqtune.worker.threads import Step
 
 logger = logging.getLogger(__name__)
@@ -108,6 +110,7 @@ class WorkerHost:
         impairments: what keeps the worker or its devices from their work; services add to it.
         attempts: returns the attempts whose tasks are here, claimed or not.
         logs: returns the output files of its attempts.
+        scratch: returns the temporary folders of its attempts.
     """
 
     name: str
@@ -118,6 +121,7 @@ class WorkerHost:
     impairments: Impairments
     attempts: Callable[[], Iterable[AttemptHere]]
     logs: Callable[[], Logs]
+    scratch: Callable[[], Scratch]
 
 
 class WorkerService:
@@ -162,6 +166,13 @@ class WorkerService:
         """Return fields of ``WorkerFigures``, by device, for whoever watches the worker. It may take seconds."""
         return {}
 
+    def describe(self) -> Mapping[str, Any]:
+        """Return fields of ``WorkerInfo``, the worker's description in the fleet. Leases wait for it: it must be quick.
+
+        It is called before the worker joins, and with each heartbeat.
+        """
+        return {}
+
     def drain(self) -> None:
         """Hear, perhaps several times, that the worker starts nothing more. It must return immediately."""
 
@@ -171,6 +182,9 @@ class WorkerService:
 
 #: Makes services for a worker.
 MakeServices = Callable[[WorkerHost], Sequence[WorkerService]]
+#: Checks what the operator has given to a worker, on its connection, before the worker takes its name in the fleet.
+#: An error of mqtune's ends the start with one line.
+CheckStart = Callable[[RedisClient], object]
 
 
 def no_services(_: WorkerHost) -> Sequence[WorkerService]:
@@ -231,6 +245,16 @@ class WorkerHooks:
         found: dict[str, Mapping[str, float]] = {}
         self._each(lambda service: found.update(service.figures()))
         return found
+
+    def describe(self, info: WorkerInfo) -> WorkerInfo:
+        """Return the worker's description with the fields that the services add."""
+
+        def add(service: WorkerService) -> None:
+            nonlocal info
+            info = replace(info, **service.describe())
+
+        self._each(add)
+        return info
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Tell how an attempt has ended."""

@@ -41,7 +41,6 @@ from mqtune.journal.room import Room
 from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
-from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.experiments import Experiments
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.impairments import Impairments
@@ -111,8 +110,6 @@ class WorkerRuntime:
         show: called with each heartbeat, from one thread, for each attempt that is here.
         code_key: what code that drivers bring must be signed with; empty to take none.
         token: proves that the worker holds its name, if it holds that already.
-        driver_slots: makes the slots for submitted scripts, of what keeps their output, of what has their folders, of
-            the worker's impairments, and of what is set once the worker closes; None for a worker without.
         services: makes the worker's services.
     """
 
@@ -133,7 +130,6 @@ class WorkerRuntime:
         seat_s: float = SEAT_S,
         timing: Timing = Timing(),
         own_clock: Clock = time,
-        driver_slots: Callable[[Logs, Scratch, Impairments, threading.Event], DriverSlots] | None = None,
         services: MakeServices = no_services,
     ) -> None:
         self.name = name
@@ -166,6 +162,7 @@ class WorkerRuntime:
                     impairments=self._impairments,
                     attempts=lambda: tuple(self.here),
                     logs=lambda: self.services.logs,
+                    scratch=lambda: self.services.scratch,
                 )
             )
         )
@@ -193,11 +190,6 @@ class WorkerRuntime:
             memory_kills=MemoryKills(find_counter()),
             wake_consumer=wake_consumer,
             hooks=self._hooks,
-        )
-        self._drivers = (
-            None
-            if driver_slots is None
-            else driver_slots(self.services.logs, self.services.scratch, self._impairments, self.closing)
         )
         self._show = show
         #: The reason for the shutdown, and when the heartbeat has seen it; empty until it begins.
@@ -333,13 +325,11 @@ class WorkerRuntime:
         self._also = also
         self._rounds.start()
         self._revoker.start()
-        if self._drivers is not None:
-            self._drivers.start()
         logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self._code_root)
 
     def _info(self) -> WorkerInfo:
         offer = self.plan.offer
-        return WorkerInfo(
+        own = WorkerInfo(
             name=self.name,
             host=self.services.host,
             pid=os.getpid(),
@@ -360,9 +350,8 @@ class WorkerRuntime:
             account=self._owner.account,
             user=self._owner.user,
             free_gpu_memory_gb=round(self._slots.most_room / BYTES_PER_GB, 1),
-            drivers=0 if self._drivers is None or self.draining else self._drivers.offered,
-            driving=0 if self._drivers is None else self._drivers.busy,
         )
+        return self._hooks.describe(own)
 
     def run(self, run: AttemptRun) -> RunResult:
         """Run an attempt in the next free slot; returns when nothing of it is left.
@@ -509,8 +498,6 @@ class WorkerRuntime:
         for run in tuple(self.here):
             run.requeue(self._reason)
         self._slots.wake()
-        if self._drivers is not None:
-            self._drivers.give_back()
         # No trial will start that would need a device.
         self._impairments.close()
         if self._memory is not None:
@@ -528,8 +515,6 @@ class WorkerRuntime:
         if not self._wait_until_idle(grace_s):
             self._slots.end()
             self._wait_until_idle(KILL_GRACE_S)
-        if self._drivers is not None:
-            self._drivers.close()
         self._revoked.put(None)
         if self._revoker.is_alive():
             self._revoker.join(_REVOKES_S)
