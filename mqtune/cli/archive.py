@@ -27,7 +27,7 @@ def archive_there(place: Place, *, yes: bool, force: bool) -> None:
     if not place.broker:
         raise ConfigurationError("give the broker that has it: --broker URL or $MQTUNE_BROKER")
     _check_that_it_may_end(place, place.broker, yes=yes, force=force)
-    from mqtune.driver.archiving import archive  # noqa: PLC0415 - only this needs redis
+    from mqtune.services.upkeep.archiving import archive  # noqa: PLC0415 - only this needs redis
 
     folder = place.folder if place.folder is not None else mqtune_home() / place.name
     note(place.broker, "archive", place.name, f"into {folder}")
@@ -49,7 +49,7 @@ def copy_there(place: Place, folder: Path) -> None:
     """
     if place.folder is not None and is_in_folder_alone(place.folder):
         raise ConfigurationError(f"all of experiment {place.name!r} is in {place.folder}: copy that folder")
-    from mqtune.driver.archiving import copy_out  # noqa: PLC0415 - as above
+    from mqtune.services.upkeep.archiving import copy_out  # noqa: PLC0415 - as above
 
     try:
         if folder.exists() and any(folder.iterdir()):

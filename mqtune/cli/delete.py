@@ -164,9 +164,9 @@ def _check_folder(place: Place) -> None:
 
 def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool, force: bool) -> bool:
     """Delete what a server and a store have, and return whether that was wanted."""
-    from mqtune.driver import deletion  # noqa: PLC0415 - only this needs redis
-    from mqtune.driver.tenancy import tenant_on  # noqa: PLC0415 - as above
-    from mqtune.journal.connection import redact  # noqa: PLC0415
+    from mqtune.driver.tenancy import tenant_on  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
+    from mqtune.services.upkeep import deletion  # noqa: PLC0415
 
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(server_of(place))
@@ -207,8 +207,8 @@ def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool, force: bool) -
 def _delete_archived(place: Place, *, dry_run: bool, yes: bool) -> bool:
     """Delete the checkpoints of an experiment that is in a folder alone, and return whether that was wanted."""
     from mqtune.checkpoints import open_store  # noqa: PLC0415 - only this needs a store
-    from mqtune.driver.tenancy import is_archives  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.chapters import checkpoints_in  # noqa: PLC0415 - as above
+    from mqtune.journal.chapters import checkpoints_in  # noqa: PLC0415 - only this needs redis
+    from mqtune.services.upkeep.marks import is_archives  # noqa: PLC0415 - as above
 
     assert place.folder is not None  # noqa: S101 - that is where it is
     created = created_event(first_events(JournalFile(place.folder / JOURNAL_FILE)), place.folder)

@@ -129,8 +129,8 @@ def _without_driver(handle: ExperimentHandle, url: str, folder: Path | None, out
 
 def _complete_copy(name: str, url: str, folder: Path) -> None:
     """Have the copy on this machine hold what has come since its driver ended, as the next driver would."""
-    from mqtune.driver.archiving import complete_copy  # noqa: PLC0415 - only this needs redis
-    from mqtune.driver.deletion import undriven  # noqa: PLC0415
+    from mqtune.services.upkeep.archiving import complete_copy  # noqa: PLC0415 - only this needs redis
+    from mqtune.services.upkeep.deletion import undriven  # noqa: PLC0415
 
     try:
         with undriven(name, url) as journal:

@@ -15,7 +15,7 @@ from mqtune.core.machine import mqtune_home
 from mqtune.results.experiments import saved_experiments
 
 if TYPE_CHECKING:
-    from mqtune.driver.garbage import Garbage
+    from mqtune.services.upkeep.garbage import Garbage
 
 _KIB: Final = 1 << 10
 _DAY_S: Final = 86_400.0
@@ -53,7 +53,7 @@ def delete_unused(
     with contextlib.ExitStack() as stack:
         found, unseen = left_here(), []
         if broker:
-            from mqtune.driver.garbage import garbage_on  # noqa: PLC0415 - only this needs redis
+            from mqtune.services.upkeep.garbage import garbage_on  # noqa: PLC0415 - only this needs redis
 
             there = stack.enter_context(garbage_on(broker, places, unused_s=unused_days * _DAY_S))
             found, unseen = [*found, *there.found], there.unseen
@@ -71,7 +71,7 @@ def delete_unused(
 def left_here() -> list[Garbage]:
     """Return what killed processes have left in mqtune's home."""
     from mqtune.backends.local.server import left_by_server  # noqa: PLC0415 - slow to import
-    from mqtune.driver.garbage import Garbage  # noqa: PLC0415 - as above
+    from mqtune.services.upkeep.garbage import Garbage  # noqa: PLC0415 - as above
     from mqtune.worker.scratch import Scratch  # noqa: PLC0415 - as above
 
     def clear(folder: Path) -> bool:

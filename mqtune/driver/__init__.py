@@ -25,9 +25,8 @@ if TYPE_CHECKING:
         CheckpointGC as CheckpointGC,
         Deletes as Deletes,
     )
-    from mqtune.driver.connect import BrokerDeployment as BrokerDeployment
+    from mqtune.driver.connect import BrokerDeployment as BrokerDeployment, unless_away as unless_away
     from mqtune.driver.definition import DefinitionWriter as DefinitionWriter
-    from mqtune.driver.garbage import garbage_on as garbage_on
     from mqtune.driver.interrupts import Interrupts as Interrupts
     from mqtune.driver.local_slots import check_gangs as check_gangs, slot_settings as slot_settings
     from mqtune.driver.loop import Driver as Driver
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
         Sharing as Sharing,
         Standing as Standing,
     )
-    from mqtune.driver.tenancy import claim as claim, give_to_archive as give_to_archive
+    from mqtune.driver.tenancy import claim as claim, is_shared as is_shared, tenant_on as tenant_on
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
@@ -66,9 +65,8 @@ _NAMES = {
     "bundling": ("BundleFolder", "Project", "bring", "packed"),
     "by_config": ("ResourcesByConfig",),
     "checkpoints": ("CheckpointGC", "Deletes", "LOOK_APART_S"),
-    "connect": ("BrokerDeployment",),
+    "connect": ("BrokerDeployment", "unless_away"),
     "definition": ("DefinitionWriter",),
-    "garbage": ("garbage_on",),
     "interrupts": ("Interrupts",),
     "local_slots": ("check_gangs", "slot_settings"),
     "loop": ("Driver",),
@@ -91,6 +89,6 @@ _NAMES = {
         "Settings",
     ),
     "sharing": ("Held", "STARVED_S", "ShareKeeper", "SharedFleet", "Sharing", "Standing"),
-    "tenancy": ("claim", "give_to_archive"),
+    "tenancy": ("claim", "is_shared", "tenant_on"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -49,25 +49,7 @@ def _is_earlier(tenant: Tenant, mine: Tenant) -> bool:
     return tenant[:2] == mine[:2] and not tenant.place
 
 
-def release(store: CheckpointStore, mine: Tenant) -> None:
-    """Remove the marks of an experiment on one server from a store."""
-    for tenant in filter(mine.is_same, store.tenants()):
-        store.release(tenant)
-
-
 def is_shared(store: CheckpointStore, mine: Tenant) -> bool:
     """Whether a store may have checkpoints of an experiment on another server, too."""
     archived = Tenant(ARCHIVE, mine.experiment)
     return not all(tenant == archived or mine.is_same(tenant) for tenant in store.tenants())
-
-
-def is_archives(store: CheckpointStore, experiment: str) -> bool:
-    """Whether a store has the checkpoints of an experiment that is in a folder alone, and no others."""
-    return store.tenants() == [Tenant(ARCHIVE, experiment)]
-
-
-def give_to_archive(store: CheckpointStore, mine: Tenant) -> None:
-    """Note that an experiment has its checkpoints in a store, and no server has it any more."""
-    if any(map(mine.is_same, store.tenants())):
-        store.claim(Tenant(ARCHIVE, mine.experiment))
-        release(store, mine)

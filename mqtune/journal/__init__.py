@@ -46,11 +46,14 @@ if TYPE_CHECKING:
     )
     from mqtune.journal.chapters import (
         chapter_bytes as chapter_bytes,
+        checkpoints_in as checkpoints_in,
         cut_chapters as cut_chapters,
         keep_chapter as keep_chapter,
     )
     from mqtune.journal.clock import ServerClock as ServerClock
+    from mqtune.journal.code import CodeExchange as CodeExchange
     from mqtune.journal.connection import (
+        CONNECT_TIMEOUT_S as CONNECT_TIMEOUT_S,
         RedisClient as RedisClient,
         celery_tls as celery_tls,
         celery_url as celery_url,
@@ -88,12 +91,19 @@ if TYPE_CHECKING:
         RETRY_MAX_S as RETRY_MAX_S,
         RedisJournal as RedisJournal,
         experiments_on as experiments_on,
+        number as number,
         renew_all as renew_all,
         retrying as retrying,
     )
-    from mqtune.journal.restore import Restorer as Restorer, bring_back as bring_back
+    from mqtune.journal.restore import (
+        Restorer as Restorer,
+        bring_back as bring_back,
+        entries_there as entries_there,
+    )
     from mqtune.journal.room import Room as Room
+    from mqtune.journal.script import script_in as script_in
     from mqtune.journal.sentinel import Sentinels as Sentinels
+    from mqtune.journal.stream import naming as naming
     from mqtune.journal.submissions import (
         MOST_SHORT as MOST_SHORT,
         OUTPUT_BYTES as OUTPUT_BYTES,
@@ -136,9 +146,11 @@ _NAMES = {
         "entry_time",
         "revocation",
     ),
-    "chapters": ("chapter_bytes", "cut_chapters", "keep_chapter"),
+    "chapters": ("chapter_bytes", "checkpoints_in", "cut_chapters", "keep_chapter"),
     "clock": ("ServerClock",),
+    "code": ("CodeExchange",),
     "connection": (
+        "CONNECT_TIMEOUT_S",
         "RedisClient",
         "celery_tls",
         "celery_url",
@@ -157,10 +169,12 @@ _NAMES = {
     "memory": ("MemoryJournal",),
     "memory_server": ("MemoryServer", "TrialState"),
     "quotas": ("Quota", "Quotas"),
-    "redis": ("RETRY_MAX_S", "RedisJournal", "experiments_on", "renew_all", "retrying"),
-    "restore": ("Restorer", "bring_back"),
+    "redis": ("RETRY_MAX_S", "RedisJournal", "experiments_on", "number", "renew_all", "retrying"),
+    "restore": ("Restorer", "bring_back", "entries_there"),
     "room": ("Room",),
+    "script": ("script_in",),
     "sentinel": ("Sentinels",),
+    "stream": ("naming",),
     "submissions": ("MOST_SHORT", "OUTPUT_BYTES", "RunEnd", "SubmissionState", "Submissions", "Taken"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

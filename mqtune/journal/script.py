@@ -12,6 +12,7 @@ from typing import Any, Final
 import redis
 
 _PRELUDE: Final = "prelude"
+_JOURNAL: Final = "mqtune.journal"
 
 
 class Script:
@@ -24,26 +25,32 @@ class Script:
         self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, client: redis.Redis, keys: list[str], args: Sequence[object]) -> Any:
-        """Run the script; send its text to a server that doesn't know it, such as one that was restarted."""
+        """Run the script; send its text to a server that doesn't know it, for example after a restart."""
         try:
-            # What ``evalsha`` does, without its two calls in between; redis-py has no types for it.
+            # This is ``evalsha`` without its two calls in between; redis-py has no types for it.
             return client.execute_command("EVALSHA", self._sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
         except redis.exceptions.NoScriptError:
             return client.execute_command("EVAL", self.text, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
 
 
-def _text(name: str) -> str:
-    return (resources.files("mqtune.journal") / "lua" / f"{name}.lua").read_text(encoding="utf-8")
+def _text(package: str, name: str) -> str:
+    return (resources.files(package) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
 
 
 @cache
 def script(name: str) -> Script:
-    """Return the script in ``lua/<name>.lua``, behind what it uses of the prelude.
+    """Return the journal's script of a name; see ``script_in``."""
+    return script_in(_JOURNAL, name)
+
+
+@cache
+def script_in(package: str, name: str) -> Script:
+    """Return the script ``lua/<name>.lua`` of a package, behind the parts of the prelude that it uses.
 
     A script makes its functions anew in each run.
     """
-    text = _text(name)
-    for part in reversed(_text(_PRELUDE).split("\n\n")):
+    text = _text(package, name)
+    for part in reversed(_text(_JOURNAL, _PRELUDE).split("\n\n")):
         defined = re.findall(r"^local (?:function )?(\w+)", part, re.MULTILINE)
         if any(re.search(rf"^(?!--).*\b{each}\b", text, re.MULTILINE) for each in defined):
             text = f"{part}\n\n{text}"

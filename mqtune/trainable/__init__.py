@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         Bundle as Bundle,
         CodeKeys as CodeKeys,
         File as File,
+        is_digest as is_digest,
         is_signed as is_signed,
         signature as signature,
         unpack as unpack,
@@ -68,7 +69,17 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "bundle": ("ACCEPTS_TAG", "Bundle", "CodeKeys", "File", "KEY_VARIABLE", "is_signed", "signature", "unpack"),
+    "bundle": (
+        "ACCEPTS_TAG",
+        "Bundle",
+        "CodeKeys",
+        "File",
+        "KEY_VARIABLE",
+        "is_digest",
+        "is_signed",
+        "signature",
+        "unpack",
+    ),
     "cells": ("cell_of",),
     "class_": ("Trainable", "export_model"),
     "experiment_code": ("fingerprints", "read_code", "resolve"),

@@ -18,9 +18,9 @@ import mqtune
 from mqtune.checkpoints import open_store
 from mqtune.checkpoints.store import Tenant
 from mqtune.core.errors import ConfigurationError
-from mqtune.driver import deletion
 from mqtune.journal import connect
 from mqtune.results.results import Results
+from mqtune.services.upkeep import deletion
 
 Tune = Callable[..., mqtune.Tuner]
 

@@ -1,21 +1,29 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
+from pathlib import Path
+from typing import Final
 
 import pytest
 
+import mqtune
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import AUDIT, DEMANDS, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel, drain_key, quota_key
-from mqtune.journal import ROLES, Role, account, password_hash, rules_of
-from mqtune.journal.script import script
+from mqtune.journal import ROLES, Role, account, password_hash, rules_of, script_in
+
+#: The package.
+PACKAGE: Final = Path(mqtune.__file__).parent
 
 
 def scripts() -> dict[str, str]:
     """The text of each script, with what it uses of the functions that it shares with others."""
-    folder = resources.files("mqtune.journal") / "lua"
-    names = {path.name.removesuffix(".lua") for path in folder.iterdir()} - {"prelude"}
-    return {name: script(name).text for name in sorted(names)}
+    found = {}
+    for path in sorted(PACKAGE.rglob("lua/*.lua")):
+        package = ".".join(("mqtune", *path.relative_to(PACKAGE).parts[:-2]))
+        if path.stem != "prelude":
+            assert path.stem not in found
+            found[path.stem] = script_in(package, path.stem).text
+    return found
 
 
 def commands_of(text: str) -> set[str]:

@@ -26,7 +26,7 @@ IMPORTED: Final = {
     ),
     "driver": "|ports",
     "integrations": "",
-    "journal": "|script",
+    "journal": "",
     "results": "",
     "results.plots": "by_plotly",
     "schedulers": "",

@@ -1,4 +1,4 @@
-"""Deletes an experiment from its server, with its checkpoints; nobody drives it meanwhile."""
+"""Delete an experiment from its server, with its checkpoints, while no driver has it."""
 
 from __future__ import annotations
 
@@ -21,33 +21,37 @@ from mqtune.core.events import (
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.resources import BY_CONFIG, Resources, queue_name
 from mqtune.core.trial import TrialId
-from mqtune.driver.connect import unless_away
-from mqtune.driver.tenancy import is_shared, release
-from mqtune.journal.chapters import checkpoints_in
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.lock import take_lock
-from mqtune.journal.redis import RedisJournal, experiments_on
-from mqtune.journal.restore import entries_there
-from mqtune.journal.submissions import Submissions
+from mqtune.driver import is_shared, unless_away
+from mqtune.journal import (
+    CONNECT_TIMEOUT_S,
+    Fleet,
+    RedisJournal,
+    Submissions,
+    checkpoints_in,
+    connect,
+    entries_there,
+    experiments_on,
+    take_lock,
+)
+from mqtune.services.upkeep.marks import release
 
 
 def is_on(name: str, url: str) -> bool:
-    """Whether a server has an experiment, or what a deletion that was cut off has left of it."""
+    """Whether a server has an experiment, or the remains of an interrupted deletion."""
     with contextlib.closing(connect(url, role="reader")) as client:
         return name in experiments_on(client, patience_s=CONNECT_TIMEOUT_S)
 
 
 def messages_of(name: str, url: str) -> list[tuple[str, bytes]]:
-    """Return the messages about an experiment's attempts that wait for workers, each with its queue.
+    """Return the waiting messages about an experiment's attempts, each with its queue.
 
     Raises:
-        AccessDenied: the account may not look.
+        AccessDenied: the account may not read queues.
     """
     with contextlib.closing(connect(url, role="driver")) as client:
         journal = RedisJournal(client, name, patience_s=CONNECT_TIMEOUT_S)
         kept = journal.definition()
-        # Where no worker offers it, an attempt waits in the queue of what it asks for.
+        # Without a matching worker, an attempt waits in the queue of its own resources.
         described = {} if kept is None else decode_definition(name, kept).get("resources", {})
         asked = _asked_by_config(journal) if BY_CONFIG in described else {Resources.decode(described)}
         fleet = Fleet(client, patience_s=CONNECT_TIMEOUT_S)
@@ -60,37 +64,37 @@ def _asked_by_config(journal: RedisJournal) -> set[Resources]:
 
 
 def remove_messages(messages: list[tuple[str, bytes]], url: str) -> None:
-    """Remove messages from their queues; those of other experiments stay, in their order.
+    """Remove messages from their queues; other experiments' messages stay, in their order.
 
     Raises:
-        AccessDenied: the account may not, as one that an earlier version has made.
+        AccessDenied: the account may not write queues. An earlier version may have made it.
     """
     with contextlib.closing(connect(url, role="driver")) as client:
         Fleet(client, patience_s=CONNECT_TIMEOUT_S).remove(messages)
 
 
 class Remains(NamedTuple):
-    """What a server and a store have of an experiment.
+    """The remains of an experiment on its server and in its store.
 
-    Nothing is deleted from a store that an experiment on another server may have too.
+    Checkpoints in a shared store are not deleted: an experiment on another server may have them too.
     """
 
     trials: list[TrialId]
     store: str
     checkpoints: int
     is_shared: bool
-    #: How many attempts run.
+    #: The number of running attempts.
     running: int
     owner: Owner
 
 
 @contextlib.contextmanager
 def undriven(name: str, url: str) -> Iterator[RedisJournal]:
-    """Yield the journal of an experiment that nobody can drive before this ends.
+    """Lock an experiment against drivers and yield its journal.
 
     Raises:
-        NameTaken: a living driver has it, or a script of its name was submitted and has not ended.
-        AccessDenied: the account is no driver's.
+        NameTaken: a live driver has it, or a submitted script of its name has not ended.
+        AccessDenied: the account is not a driver's.
     """
     with contextlib.closing(connect(url, role="driver")) as client:
         submitted = Submissions(client, patience_s=CONNECT_TIMEOUT_S).state(name)
@@ -107,7 +111,11 @@ def undriven(name: str, url: str) -> Iterator[RedisJournal]:
 
 
 def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
-    """Return what there is of an experiment, which is *tenant* to its store.
+    """Return the remains of an experiment.
+
+    Args:
+        journal: its journal.
+        tenant: its mark in its store.
 
     Raises:
         StoreUnavailable: its store can't be reached from here.
@@ -117,7 +125,7 @@ def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
     trials: dict[TrialId, None] = {}
     running: set[tuple[TrialId, int]] = set()
     created = NOBODY
-    # An entry that is not an event keeps nothing from being deleted.
+    # An unreadable entry does not prevent a deletion.
     for event in readable_events(entries_there(journal)):
         match event:
             case ExperimentCreated():
@@ -136,15 +144,15 @@ def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
 
 
 def delete_remains(journal: RedisJournal, found: Remains, tenant: Tenant) -> None:
-    """Delete an experiment's checkpoints and then its keys; after a failure it may be called again.
+    """Delete an experiment's checkpoints, then its keys; after a failure it may be called again.
 
-    A worker that still runs a trial of it ends that.
+    Workers end its running trials.
     """
     store = open_store(found.store) if found.store else None
     if store is not None and not found.is_shared:
         for checkpoint in store.ids():
             store.delete(checkpoint)
-    # From here on nothing says where its store is; its name and the lock stay until that is gone, too.
+    # This removes the store's address. The name and the lock stay until the store is removed.
     journal.erase(found.trials)
     if store is not None:
         release(store, tenant) if found.is_shared else store.remove()

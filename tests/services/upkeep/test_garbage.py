@@ -15,8 +15,7 @@ from click.testing import CliRunner
 from waiting import ended_process
 
 from mqtune.backends import EmbeddedServer, ServerBinary
-from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
-from mqtune.checkpoints.store import Tenant
+from mqtune.checkpoints import CheckpointStore, Tenant, experiment_url, open_store
 from mqtune.cli import group
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import AccessDenied
@@ -24,8 +23,10 @@ from mqtune.core.keys import EXPERIMENTS, TASK_NAME, ExperimentKeys
 from mqtune.core.machine import process_mark, started_at
 from mqtune.core.timing import Timing
 from mqtune.core.trial import checkpoint_id
-from mqtune.driver import claim, garbage_on, give_to_archive
+from mqtune.driver import claim
 from mqtune.journal import RedisJournal, connect
+from mqtune.services.upkeep.garbage import garbage_on
+from mqtune.services.upkeep.marks import give_to_archive
 
 QUEUE = "mqtune-0-2-cpu1"
 
@@ -129,7 +130,7 @@ def test_an_account_deletes_what_it_may_and_is_told_what_it_can_not_see(
         done = run("--yes", "--broker", driver)
 
     assert "not looked at: keys, and messages in queues without a worker: this account may not look at them; " in done
-    assert "one of mqtune acl driver --gc may" in done
+    assert "one of mqtune acl driver --all-keys may" in done
     assert "cut" not in names_and_keys(redis_client)
     assert ExperimentKeys("gone").trial("0001") in names_and_keys(redis_client)
 

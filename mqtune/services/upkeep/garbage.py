@@ -1,4 +1,4 @@
-"""Finds what a server has of experiments that it has no more, and deletes it; what may still be somebody's is kept."""
+"""Find and delete what a server and stores still have of deleted experiments."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from mqtune.checkpoints import CheckpointStore, stores_below
 from mqtune.checkpoints.store import UNKNOWN, without_secrets
 from mqtune.core.errors import AccessDenied, NameTaken, StoreUnavailable
 from mqtune.core.keys import ExperimentKeys, is_name
-from mqtune.driver.deletion import undriven
-from mqtune.driver.tenancy import tenant_on
-from mqtune.journal.chapters import checkpoints_in
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect
-from mqtune.journal.fleet import Fleet
-from mqtune.journal.strays import Strays
+from mqtune.driver import tenant_on
+from mqtune.journal import CONNECT_TIMEOUT_S, Fleet, checkpoints_in, connect
 from mqtune.results.experiments import saved_experiments
+from mqtune.services.upkeep.deletion import undriven
+from mqtune.services.upkeep.orphans import Orphans
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """Something that belongs to nothing.
+    """Something that belongs to no experiment.
 
-    It says what it is, of which experiment or in which folder, how large, if known, and how it goes. *delete* returns
-    whether it was deleted: it looks again, and keeps what somebody has begun to use. It may be called again.
+    Attributes:
+        kind: its kind.
+        experiment: the name of the experiment that it belonged to; empty if unknown.
+        count: how many keys, messages, checkpoints or files it has.
+        bytes: its size; None if unknown.
+        delete: checks again that nobody uses it, deletes it, and returns whether it did. It may be called again.
+        folder: its folder; empty if it is on the server.
     """
 
     kind: str
@@ -39,7 +42,7 @@ class Garbage:
 
 
 class Search(NamedTuple):
-    """What was found on a server, and what could not be looked at, with the reason."""
+    """The garbage found on a server, and what could not be inspected, with the reason."""
 
     found: list[Garbage]
     unseen: list[str]
@@ -47,41 +50,41 @@ class Search(NamedTuple):
 
 @contextlib.contextmanager
 def garbage_on(url: str, places: Sequence[str] = (), *, unused_s: float = 0.0) -> Iterator[Search]:
-    """Yield what a server, and stores of checkpoints, have that belongs to nothing; it can be deleted before this ends.
+    """Yield the garbage on a server and in stores of checkpoints; it can be deleted inside.
 
     Args:
         url: the server's.
-        places: where experiments have their stores, as ``Checkpoints(store=…)`` names it.
-        unused_s: for how long a store must not have changed.
+        places: where experiments have their stores, as in ``Checkpoints(store=…)``.
+        unused_s: for how long nothing may have been added to a store, in seconds.
 
     Raises:
         BrokerUnavailable: the server is away.
-        ConfigurationError: one of *places* is no place for a store.
+        ConfigurationError: one of *places* can't have stores.
     """
     with contextlib.closing(connect(url, role="driver")) as client:
-        strays, fleet = Strays(client, patience_s=CONNECT_TIMEOUT_S), Fleet(client, patience_s=CONNECT_TIMEOUT_S)
+        orphans, fleet = Orphans(client, patience_s=CONNECT_TIMEOUT_S), Fleet(client, patience_s=CONNECT_TIMEOUT_S)
         found: list[Garbage] = []
         unseen: list[str] = []
         looks: list[tuple[str, Callable[[], list[Garbage]]]] = [
-            ("names of experiments", lambda: _names(strays, url)),
-            ("messages", lambda: _messages(strays, fleet)),
-            ("keys, and messages in queues without a worker", lambda: _keys(strays)),
-            *((without_secrets(each), partial(_checkpoints, each, strays, url, unused_s)) for each in places),
+            ("names of experiments", lambda: _names(orphans, url)),
+            ("messages", lambda: _messages(orphans, fleet)),
+            ("keys, and messages in queues without a worker", lambda: _keys(orphans)),
+            *((without_secrets(each), partial(_checkpoints, each, orphans, url, unused_s)) for each in places),
         ]
         for what, look in looks:
             try:
                 found += look()
             except AccessDenied:
-                unseen.append(f"{what}: this account may not look at them; one of mqtune acl driver --gc may")
+                unseen.append(f"{what}: this account may not look at them; one of mqtune acl driver --all-keys may")
             except StoreUnavailable as error:
                 unseen.append(f"{what}: {error}")
         yield Search(found, unseen)
 
 
-def _names(strays: Strays, url: str) -> list[Garbage]:
+def _names(orphans: Orphans, url: str) -> list[Garbage]:
     return [
-        Garbage("experiment", name, 1, _size(strays, _kept_of(name)), partial(_forget, name, url, lambda: None))
-        for name in strays.emptied()
+        Garbage("experiment", name, 1, _size(orphans, _kept_of(name)), partial(_forget, name, url, lambda: None))
+        for name in orphans.emptied()
     ]
 
 
@@ -90,15 +93,15 @@ def _kept_of(name: str) -> list[str]:
     return [keys.driver, keys.meta, keys.journal]
 
 
-def _size(strays: Strays, keys: list[str]) -> int | None:
+def _size(orphans: Orphans, keys: list[str]) -> int | None:
     with contextlib.suppress(AccessDenied):
-        return strays.size(keys)
+        return orphans.size(keys)
     return None
 
 
 def _forget(name: str, url: str, delete: Callable[[], None]) -> bool:
     with contextlib.suppress(NameTaken), undriven(name, url) as journal:
-        # A driver may have begun, and ended, since it was found.
+        # A driver may have begun and ended in between.
         if journal.definition() is None and journal.first() is None:
             delete()
             journal.forget([])
@@ -106,46 +109,46 @@ def _forget(name: str, url: str, delete: Callable[[], None]) -> bool:
     return False
 
 
-def _messages(strays: Strays, fleet: Fleet) -> list[Garbage]:
+def _messages(orphans: Orphans, fleet: Fleet) -> list[Garbage]:
     by_name: dict[str, list[tuple[str, bytes]]] = defaultdict(list)
-    # Before the names of experiments: a driver's is there before its first message.
+    # Messages are read before the names of experiments: a driver writes its name before its first message.
     for name, queue, message in fleet.messages({info.queue for info in fleet.workers()}):
         if is_name(name):
             by_name[name].append((queue, message))
 
     def remove(name: str, messages: list[tuple[str, bytes]]) -> bool:
-        return bool(strays.unknown([name])) and fleet.remove(messages) > 0
+        return bool(orphans.unknown([name])) and fleet.remove(messages) > 0
 
     return [
         Garbage("messages", name, len(these), sum(len(data) for _, data in these), partial(remove, name, these))
-        for name in strays.unknown(by_name)
+        for name in orphans.unknown(by_name)
         for these in [by_name[name]]
     ]
 
 
-def _keys(strays: Strays) -> list[Garbage]:
+def _keys(orphans: Orphans) -> list[Garbage]:
     def remove(name: str, keys: list[str]) -> bool:
-        return strays.remove(name, keys) > 0
+        return orphans.remove(name, keys) > 0
 
     return [
-        Garbage("keys", name, len(keys), _size(strays, keys), partial(remove, name, keys))
-        for name, keys in strays.keys().items()
+        Garbage("keys", name, len(keys), _size(orphans, keys), partial(remove, name, keys))
+        for name, keys in orphans.keys().items()
     ]
 
 
-def _checkpoints(place: str, strays: Strays, url: str, unused_s: float) -> list[Garbage]:
-    """Return the stores of experiments that this server had and has no more, and that nobody else has."""
+def _checkpoints(place: str, orphans: Orphans, url: str, unused_s: float) -> list[Garbage]:
+    """Return the stores of experiments that were deleted from this server and that no other server has."""
     mine = tenant_on(url, "")
-    # What this machine has a journal of can go on.
+    # An experiment with a journal on this machine can be continued.
     here = {folder.name for folder in saved_experiments()}
 
     def left_by(store: CheckpointStore) -> str:
-        """Return the experiment whose checkpoints nobody needs any more, or nothing."""
+        """Return the deleted experiment that owned a store, or an empty name if the store may be in use."""
         tenants = store.tenants()
         names = {tenant.experiment for tenant in tenants}
         are_mine = all(mine._replace(experiment=tenant.experiment).is_same(tenant) for tenant in tenants)
         is_ours = mine.broker != UNKNOWN and bool(names) and are_mine and here.isdisjoint(names)
-        return names.pop() if is_ours and strays.unknown(names) and store.idle_s() >= unused_s else ""
+        return names.pop() if is_ours and orphans.unknown(names) and store.idle_s() >= unused_s else ""
 
     def remove(name: str, store: CheckpointStore) -> bool:
         return left_by(store) == name and _forget(name, url, store.remove)

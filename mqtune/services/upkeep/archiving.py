@@ -1,4 +1,4 @@
-"""Moves an experiment from its server into a folder, from which its next driver brings it back; or copies it there."""
+"""Move an experiment from its server into a folder, or copy it there; its next driver restores it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from mqtune.checkpoints import open_store
 from mqtune.checkpoints.files import sync
 from mqtune.core.errors import MqtuneError
 from mqtune.core.machine import ARCHIVED, DICTS, replace_file
-from mqtune.driver.bundling import BundleFolder
-from mqtune.driver.deletion import messages_of, remains_of, remove_messages, undriven
-from mqtune.driver.tenancy import give_to_archive, tenant_on
-from mqtune.journal.code import CodeExchange
-from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile, JournalReader
-from mqtune.journal.redis import RedisJournal
+from mqtune.driver import BundleFolder, tenant_on
+from mqtune.journal import (
+    CONNECT_TIMEOUT_S,
+    JOURNAL_FILE,
+    CodeExchange,
+    JournalFile,
+    JournalReader,
+    RedisJournal,
+    connect,
+)
 from mqtune.results.results import Results
-from mqtune.trainable.bundle import is_digest
+from mqtune.services.upkeep.deletion import messages_of, remains_of, remove_messages, undriven
+from mqtune.services.upkeep.marks import give_to_archive
+from mqtune.trainable import is_digest
 
 
 def complete_copy(journal: RedisJournal, folder: Path) -> Results:
-    """Have a folder hold all of a journal, as its next driver would, and return the results.
+    """Copy the rest of a journal into a folder, as its next driver would, and return the results.
 
     Raises:
         MqtuneError: it can't be written.
@@ -37,20 +42,20 @@ def complete_copy(journal: RedisJournal, folder: Path) -> Results:
 
 
 def archive(name: str, url: str, folder: Path) -> Results:
-    """Write what a server has of an experiment into its folder, and delete it there.
+    """Write an experiment into its folder, and delete it on its server.
 
-    After a failure it may be called again. Checkpoints that are folders stay in their store, and what trials have
-    printed stays on its machines.
+    After a failure it may be called again. Checkpoints that are folders stay in their store. Output of trials stays on
+    the workers' machines.
 
     Raises:
-        NameTaken: a living driver has it.
-        AccessDenied: the account is no driver's.
+        NameTaken: a live driver has it.
+        AccessDenied: the account is not a driver's.
         ChapterUnavailable: its oldest events are in chapters that can't be read from here; nothing was deleted.
         MqtuneError: the folder can't be written; nothing was deleted.
     """
     with undriven(name, url) as journal:
         results = _write(journal, url, folder)
-        # What is only on its way to the disk would be lost with the machine.
+        # Data that is not on the disk yet would be lost with the machine.
         sync(str(folder / JOURNAL_FILE))
         remove_messages(messages_of(name, url), url)
         tenant = tenant_on(url, name)
@@ -63,11 +68,11 @@ def archive(name: str, url: str, folder: Path) -> Results:
 
 
 def copy_out(name: str, url: str, folder: Path) -> Results:
-    """Write what a server has of an experiment into a folder, as ``archive`` does; the server keeps it.
+    """Write an experiment into a folder, as ``archive`` does; the server keeps it.
 
     Raises:
-        NameTaken: a living driver has it.
-        AccessDenied: the account is no driver's.
+        NameTaken: a live driver has it.
+        AccessDenied: the account is not a driver's.
         MqtuneError: the folder can't be written.
     """
     with undriven(name, url) as journal:
@@ -91,7 +96,7 @@ def _write_dicts(journal: RedisJournal, folder: Path) -> None:
 
 
 def _write_code(results: Results, url: str) -> None:
-    """Write the bundles that a driver on another machine has brought."""
+    """Write the code bundles that a driver on another machine has uploaded."""
     attempts = [attempt for each in results for attempt in each.attempts]
     digests = {results.definition.get("bundle"), *(attempt.environment.get("bundle") for attempt in attempts)}
     kept = BundleFolder(results.folder)

@@ -1,4 +1,4 @@
-"""What a server has of experiments that it has no more: keys, and Celery's messages."""
+"""Find keys on a server whose experiment is not there any more."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ import redis
 
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.keys import ALL_EXPERIMENTS, EXPERIMENTS, ExperimentKeys, experiment_of, is_name
-from mqtune.journal.redis import experiments_on, number, retrying
-from mqtune.journal.script import script
-from mqtune.journal.stream import naming
+from mqtune.journal import experiments_on, naming, number, retrying, script_in
 
 #: How many keys the server looks at in a call.
 _SCAN_COUNT: Final = 1_000
 T = TypeVar("T")
 
 
-class Strays:
-    """The keys of experiments that the server does not list, and that have no journal, definition or driver.
+class Orphans:
+    """Finds and removes keys of experiments that are not listed and have no journal, definition or driver.
 
-    One without its place among the experiments that has any of those is kept: a server that evicts keys may have lost
-    that alone.
+    An unlisted experiment with one of these is kept: a server that evicts keys may have lost only its place in the
+    list.
 
     Args:
         client: a checked connection.
-        patience_s: how long a call goes on trying while the server is away.
+        patience_s: for how long a call is retried while the server is away.
     """
 
     def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
@@ -40,7 +38,7 @@ class Strays:
     def keys(self) -> dict[str, list[str]]:
         """Return these keys by the name of their experiment.
 
-        Left out are those that expire, and all of an experiment whose entries a driver puts back now.
+        Keys that expire are left out, and so are all keys of an experiment whose entries a driver is restoring.
 
         Raises:
             AccessDenied: the account may not see the names of keys, as a driver's.
@@ -53,7 +51,7 @@ class Strays:
         return {name: stay for name in self.unknown(found) if (stay := _staying(name, found[name]))}
 
     def unknown(self, names: Iterable[str]) -> list[str]:
-        """Return those of these names that no experiment has."""
+        """Return the names that belong to no experiment."""
         there = set(experiments_on(self._client, patience_s=self._patience_s))
         return sorted(name for name in set(names) - there if not self._has_any(ExperimentKeys(name)))
 
@@ -63,9 +61,8 @@ class Strays:
     def emptied(self) -> list[str]:
         """Return the experiments of which only the name is left.
 
-        A deletion was cut off, or a driver died as it began.
-
-        Their drivers' locks have run out. One whose lock can't be seen may be driven, and is left out.
+        A deletion was interrupted, or a driver died as it began. Their drivers' locks have expired. An experiment with
+        an unreadable lock may have a driver, and is left out.
         """
         seconds, microseconds = self._retrying(self._client.time)
         now_ms = seconds * 1000 + microseconds // 1000
@@ -83,11 +80,11 @@ class Strays:
             with naming(keys.journal):
                 return not self._retrying(lambda: self._client.xrange(keys.journal, count=1))
         except MessageVersionError:
-            # Something else has written to it; it is listed with that.
+            # Another program has written to its journal: it is not empty.
             return False
 
     def size(self, keys: Sequence[str]) -> int:
-        """Return how many bytes of memory keys take.
+        """Return the memory that keys take, in bytes.
 
         Raises:
             AccessDenied: the account may not ask.
@@ -95,14 +92,15 @@ class Strays:
         return self._retrying(lambda: sum(self._client.memory_usage(key) or 0 for key in keys))
 
     def remove(self, experiment: str, keys: Sequence[str]) -> int:
-        """Delete keys of an experiment, and return how many: none when there is such an experiment by now.
+        """Delete keys of an experiment and return their number; delete none if the experiment exists by now.
 
         Raises:
             AccessDenied: the account may not.
         """
         kept = ExperimentKeys(experiment)
         all_ = [kept.driver, kept.meta, kept.journal, EXPERIMENTS, *keys]
-        return int(self._retrying(lambda: script("clear")(self._client, all_, [experiment])))
+        clear = script_in("mqtune.services.upkeep", "clear")
+        return int(self._retrying(lambda: clear(self._client, all_, [experiment])))
 
 
 def _staying(experiment: str, keys: list[str]) -> list[str]:
