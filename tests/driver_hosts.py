@@ -10,7 +10,8 @@ from typing import Any, Final
 from mqtune.core.owner import NOBODY
 from mqtune.core.submission import Submission
 from mqtune.core.timing import Timing
-from mqtune.journal import RedisClient, Submissions
+from mqtune.journal import RedisClient
+from mqtune.services.submissions.board import Submissions
 from mqtune.services.submissions.driver_slots import DriverSlots
 from mqtune.trainable import Bundle, File
 from mqtune.worker import Impairments

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from mqtune.core.experiment import Experiment
     from mqtune.journal.base import Unclaimed
     from mqtune.journal.quotas import Quota
-    from mqtune.journal.submissions import SubmissionState
+    from mqtune.services.submissions.board import SubmissionState
 
 #: The cause where no slot offers what a trial asks for.
 _NO_WORKER: Final = "no worker"

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         connect as connect,
         open_client as open_client,
         redact as redact,
+        timing_of as timing_of,
     )
     from mqtune.journal.copy import (
         JOURNAL_FILE as JOURNAL_FILE,
@@ -104,14 +105,6 @@ if TYPE_CHECKING:
     from mqtune.journal.script import script_in as script_in
     from mqtune.journal.sentinel import Sentinels as Sentinels
     from mqtune.journal.stream import naming as naming
-    from mqtune.journal.submissions import (
-        MOST_SHORT as MOST_SHORT,
-        OUTPUT_BYTES as OUTPUT_BYTES,
-        RunEnd as RunEnd,
-        Submissions as Submissions,
-        SubmissionState as SubmissionState,
-        Taken as Taken,
-    )
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
@@ -157,6 +150,7 @@ _NAMES = {
         "connect",
         "open_client",
         "redact",
+        "timing_of",
     ),
     "copy": ("JOURNAL_FILE", "JournalFile", "JournalReader", "entries_of", "lacks_entries"),
     "demands": ("Demands",),
@@ -175,6 +169,5 @@ _NAMES = {
     "script": ("script_in",),
     "sentinel": ("Sentinels",),
     "stream": ("naming",),
-    "submissions": ("MOST_SHORT", "OUTPUT_BYTES", "RunEnd", "SubmissionState", "Submissions", "Taken"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

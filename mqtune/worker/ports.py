@@ -167,9 +167,9 @@ class WorkerService:
         return {}
 
     def describe(self) -> Mapping[str, Any]:
-        """Return fields of ``WorkerInfo``, the worker's description in the fleet. Leases wait for it: it must be quick.
+        """Return fields of ``WorkerInfo``, the worker's description in the fleet.
 
-        It is called before the worker joins, and with each heartbeat.
+        It is called before the worker joins, and with each heartbeat. Leases wait for it, so it must be quick.
         """
         return {}
 

@@ -22,7 +22,8 @@ from mqtune.core.resources import serves
 from mqtune.core.submission import DRIVER, SubmittedRun
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
-from mqtune.journal import OUTPUT_BYTES, Claim, RunEnd, Submissions, Taken
+from mqtune.journal import Claim
+from mqtune.services.submissions.board import OUTPUT_BYTES, RunEnd, Submissions, Taken
 from mqtune.services.submissions.script_process import AGAIN_CODE, COMMAND, start_message
 from mqtune.trainable import KEY_VARIABLE, UNBUFFERED, Bundle, CodeKeys, signal_group, unpack
 from mqtune.worker import (
@@ -73,7 +74,9 @@ class _Run:
 
 
 class DriverSlots(WorkerService):
-    """Takes waiting submissions, runs their scripts, and records their ends, in a thread of its own.
+    """Takes waiting submissions, runs their scripts, and records how they end.
+
+    It has a thread of its own.
 
     A script has a process group and a working directory of its own. It ends with this worker, with all processes that
     it has started. Another worker with a driver slot then runs it again.
@@ -131,12 +134,15 @@ class DriverSlots(WorkerService):
 
     @property
     def busy(self) -> int:
-        """How many scripts run."""
+        """The number of scripts that run."""
         return len(self._runs)
 
     @property
     def offered(self) -> int:
-        """How many slots take scripts: none while the broker refuses the login, or once the worker ends."""
+        """The number of slots that take scripts.
+
+        It is 0 while the broker refuses the login, and once the worker drains.
+        """
         return 0 if self._leaving.is_set() or self._refused is not None else self.slots
 
     def describe(self) -> Mapping[str, Any]:
@@ -148,11 +154,17 @@ class DriverSlots(WorkerService):
         self._thread.start()
 
     def drain(self) -> None:
-        """Take no more submissions, and end all scripts. Their trials continue, and other workers run the scripts."""
+        """Take no more submissions, and end all scripts.
+
+        Their trials continue, and other workers run the scripts again. It returns immediately.
+        """
         self._leaving.set()
 
     def close(self) -> None:
-        """End all scripts, and wait some seconds until the server knows. It finds out by itself what it misses."""
+        """End all scripts, and wait some seconds until the server knows.
+
+        Without an answer, it finds out by itself.
+        """
         self.drain()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)

@@ -1,4 +1,4 @@
-"""The process of a submitted script: it runs the script as Python would, and ends with its worker.
+"""The process of a submitted script. It runs it as Python would, and ends with its worker.
 
 The script and its secrets come through standard input. So the broker's password and the key for code are in no initial
 environment, which other processes of the same user can read.

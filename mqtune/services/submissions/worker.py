@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 
 from mqtune.core.errors import AccessDenied, WorkerStartError
-from mqtune.journal import RedisClient, Submissions, connect, open_client
+from mqtune.journal import RedisClient, connect, open_client
+from mqtune.services.submissions.board import Submissions
 from mqtune.services.submissions.driver_slots import DriverSlots
 from mqtune.worker import WorkerSettings
 from mqtune.worker.ports import WorkerHost, WorkerService

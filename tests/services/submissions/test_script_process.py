@@ -1,4 +1,4 @@
-"""A submitted script runs as Python would run it, keeps its secrets, and ends with its worker."""
+"""A submitted script runs as Python would run it, and keeps its secrets."""
 
 from __future__ import annotations
 
