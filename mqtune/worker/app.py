@@ -54,7 +54,7 @@ from mqtune.worker.devices import SlotPlan
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 from mqtune.worker.log_format import format_handlers
-from mqtune.worker.ports import CheckStart, MakeServices
+from mqtune.worker.ports import CheckStart, MakeServices, WorkerService
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
 from mqtune.worker.runtime import WorkerRuntime, take_process
@@ -411,6 +411,7 @@ class RuntimeStep(bootsteps.StartStopStep):
         if settings.owner_fd is not None:
             end_with_owner(settings.owner_fd)
         rows = app.rows = Rows(lambda: getattr(worker.consumer, "event_dispatcher", None))
+        watch = ConsumerWatch(worker, timing=settings.timing)
         runtime = worker.pool.runtime = app.runtime = WorkerRuntime(
             app.client,
             name=worker.hostname,
@@ -425,9 +426,9 @@ class RuntimeStep(bootsteps.StartStopStep):
             code_key=settings.code_key if settings.accept_code else "",
             token=app.token,
             timing=settings.timing,
-            services=app.services,
+            services=lambda host: (*app.services(host), watch),
         )
-        runtime.start(also=ConsumerWatch(worker, runtime, timing=settings.timing).steps)
+        runtime.start()
 
     def stop(self, worker: Any) -> None:
         if worker.pool.runtime is not None:
@@ -619,35 +620,35 @@ def _unless_malformed(read: Callable[[], Any]) -> Any:
         raise Empty from None
 
 
-class ConsumerWatch:
-    """Looks in each round of a worker whether it takes the trials that wait.
+class ConsumerWatch(WorkerService):
+    """Checks in each round that the worker takes waiting trials.
 
-    After ``rounds`` rounds in a row without a new one, the worker reconnects; after as many more its process restarts.
+    After ``rounds`` rounds in a row without a new trial, the worker reconnects. After as many more, its process
+    restarts.
 
     Args:
-        worker: Celery's own, with mqtune's pool.
-        runtime: the worker behind it.
+        worker: Celery's own, with mqtune's pool and app.
         restart: replaces the process; only tests give another one.
+        timing: the worker's intervals.
     """
 
-    def __init__(
-        self,
-        worker: Any,
-        runtime: WorkerRuntime,
-        restart: Callable[[], object] | None = None,
-        timing: Timing = Timing(),
-    ) -> None:
+    def __init__(self, worker: Any, restart: Callable[[], object] | None = None, timing: Timing = Timing()) -> None:
         self._timing = timing
         #: How many rounds make a stuck consumer. Rounds count, not seconds: no time has passed for a frozen worker.
         self.rounds = round(timing.stuck_s / timing.round_s)
         self._worker = worker
-        self._runtime = runtime
         self._restart_process = restart or _restart_process
         self._taken = worker.pool.taken
         self._in_a_row = 0
 
-    def steps(self) -> Sequence[Step]:
-        """Return its steps in a round."""
+    @property
+    def _runtime(self) -> WorkerRuntime:
+        # It is made after its services.
+        runtime: WorkerRuntime = self._worker.app.runtime
+        return runtime
+
+    def tick(self) -> Sequence[Step]:
+        """Return the check, and the closing of unused connections."""
         return self.look, self._close_unused
 
     def _close_unused(self) -> None:
@@ -657,7 +658,7 @@ class ConsumerWatch:
         self._worker.consumer.hub.call_soon(_close_unused, self._timing.unused_s)
 
     def look(self) -> None:
-        """Look once."""
+        """Check once."""
         pool = self._worker.pool
         is_stuck = self._should_take() and self._runtime.waiting() > 0 and pool.taken == self._taken
         self._taken = pool.taken

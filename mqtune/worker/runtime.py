@@ -214,8 +214,6 @@ class WorkerRuntime:
         self._revoked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._revoker = guarded("mqtune-revoker", self._revokes)
         self._heart = guarded("mqtune-heartbeat", self._beats)
-        #: Steps of others in each round.
-        self._also: Callable[[], Iterable[Step]] = tuple
         # Of its own: no report, no end of an attempt and no lease waits for a device's driver, or for a frozen
         # importer.
         self._rounds = guarded("mqtune-rounds", self._looks)
@@ -299,12 +297,11 @@ class WorkerRuntime:
         """Have a fork of the driver be the importer of its program."""
         self._slots.importers.offered = importer
 
-    def start(self, ahead: Ahead | None = None, *, also: Callable[[], Iterable[Step]] = tuple) -> None:
+    def start(self, ahead: Ahead | None = None) -> None:
         """Start the threads and join the fleet.
 
         Args:
-            ahead: whose attempts are known to come; an importer for them is started before.
-            also: returns further steps of each round.
+            ahead: an experiment whose attempts will come; an importer for them is started before.
         """
         if left := end_leftovers(LEFTOVERS_S):
             logger.warning("killed %d processes that a killed worker has left here: %s", len(left), left)
@@ -322,7 +319,6 @@ class WorkerRuntime:
         self._note_heartbeat()
         self._heart.start()
         self._control.start()
-        self._also = also
         self._rounds.start()
         self._revoker.start()
         logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self._code_root)
@@ -577,7 +573,6 @@ class WorkerRuntime:
             yield partial(self._slots.trim, IMPORTER_IDLE_S)
             yield partial(reaper.clear, 0)
             yield from self._hooks.tick()
-            yield from self._also()
 
     def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:
         journal.hold([run.held for run in runs], self._timing.lease_s)
