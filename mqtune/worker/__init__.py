@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         TrialTransport as TrialTransport,
         create_app as create_app,
     )
-    from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerServices as WorkerServices, revoke as revoke
+    from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerServices as WorkerServices
     from mqtune.worker.bundles import Bundles as Bundles
     from mqtune.worker.control_pipe import ControlPipe as ControlPipe
     from mqtune.worker.devices import (
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         ANOTHER_WORKER_S as ANOTHER_WORKER_S,
         Retries as Retries,
     )
+    from mqtune.worker.revokes import Revokes as Revokes, revoke as revoke
     from mqtune.worker.runtime import IMPORTER_IDLE_S as IMPORTER_IDLE_S, WorkerRuntime as WorkerRuntime
     from mqtune.worker.scratch import Scratch as Scratch
     from mqtune.worker.seats import (
@@ -103,7 +104,7 @@ if TYPE_CHECKING:
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
     "app": ("ConsumerWatch", "TrialApp", "TrialTransport", "create_app"),
-    "attempt": ("AttemptRun", "WorkerServices", "revoke"),
+    "attempt": ("AttemptRun", "WorkerServices"),
     "bundles": ("Bundles",),
     "control_pipe": ("ControlPipe",),
     "devices": (
@@ -130,6 +131,7 @@ _NAMES = {
     "privileges": ("become", "home_of", "without_secrets"),
     "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter", "reaper"),
     "retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),
+    "revokes": ("Revokes", "revoke"),
     "runtime": ("IMPORTER_IDLE_S", "WorkerRuntime"),
     "scratch": ("Scratch",),
     "seats": ("ADVERTISE", "Address", "SEAT_S"),

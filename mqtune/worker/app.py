@@ -54,9 +54,10 @@ from mqtune.worker.devices import SlotPlan
 from mqtune.worker.figures import WorkerFigures
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 from mqtune.worker.log_format import format_handlers
-from mqtune.worker.ports import CheckStart, MakeServices, WorkerService
+from mqtune.worker.ports import CheckStart, MakeServices, WorkerHost, WorkerService
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
+from mqtune.worker.revokes import Revokes
 from mqtune.worker.runtime import WorkerRuntime, take_process
 from mqtune.worker.settings import (
     WorkerSettings,
@@ -279,7 +280,7 @@ class TrialWorker(Worker):
 
         Celery's workers forget revokes when they end, and workers that join later never hear of them.
         """
-        self.app.runtime.revoke(maybe_list(task_id) or [])
+        self.app.revokes.add(maybe_list(task_id) or [])
         return control.revoke(panel, task_id, **asked)
 
     def _terminate(self, panel: Any, signal: Any, task_id: Any, **asked: Any) -> Any:
@@ -354,6 +355,7 @@ class TrialApp(Celery):
     is_watched: bool
     trials: TrialPool
     runtime: WorkerRuntime
+    revokes: Revokes
     rows: Rows
 
     @cached_property
@@ -412,6 +414,11 @@ class RuntimeStep(bootsteps.StartStopStep):
             end_with_owner(settings.owner_fd)
         rows = app.rows = Rows(lambda: getattr(worker.consumer, "event_dispatcher", None))
         watch = ConsumerWatch(worker, timing=settings.timing)
+
+        def services(host: WorkerHost) -> tuple[WorkerService, ...]:
+            app.revokes = Revokes(host)
+            return *app.services(host), watch, app.revokes
+
         runtime = worker.pool.runtime = app.runtime = WorkerRuntime(
             app.client,
             name=worker.hostname,
@@ -426,7 +433,7 @@ class RuntimeStep(bootsteps.StartStopStep):
             code_key=settings.code_key if settings.accept_code else "",
             token=app.token,
             timing=settings.timing,
-            services=lambda host: (*app.services(host), watch),
+            services=services,
         )
         runtime.start()
 
@@ -489,7 +496,7 @@ def create_app(settings: WorkerSettings, services: MakeServices, check: CheckSta
         if not terminated:
             app.rows.revoked(request.id, request.shadow, request.kwargsrepr)
             # This worker may know of the revoke from its state file (--statedb), and be the only one.
-            app.runtime.revoke([request.id])
+            app.revokes.add([request.id])
 
     return app
 

@@ -109,6 +109,7 @@ class WorkerHost:
         timing: its intervals and time-outs.
         impairments: what keeps the worker or its devices from their work; services add to it.
         attempts: returns the attempts whose tasks are here, claimed or not.
+        journal: returns the journal of an experiment.
         logs: returns the output files of its attempts.
         scratch: returns the temporary folders of its attempts.
     """
@@ -120,6 +121,7 @@ class WorkerHost:
     timing: Timing
     impairments: Impairments
     attempts: Callable[[], Iterable[AttemptHere]]
+    journal: Callable[[str], Journal]
     logs: Callable[[], Logs]
     scratch: Callable[[], Scratch]
 

@@ -7,7 +7,6 @@ import itertools
 import logging
 import math
 import os
-import queue
 import reprlib
 import socket
 import sys
@@ -27,7 +26,7 @@ from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.keys import is_name
 from mqtune.core.owner import this_owner
 from mqtune.core.resources import BYTES_PER_GB, EVERY, queue_name
-from mqtune.core.seats import is_seat, seat_in
+from mqtune.core.seats import is_seat
 from mqtune.core.timing import Timing
 from mqtune.core.trial import ENDS, TrialId
 from mqtune.core.version import __version__
@@ -38,7 +37,7 @@ from mqtune.journal.connection import RedisClient, account_of
 from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.redis import RedisJournal, renew_all, room_of
 from mqtune.journal.room import Room
-from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
+from mqtune.worker.attempt import AttemptRun, WorkerServices
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
 from mqtune.worker.experiments import Experiments
@@ -65,8 +64,6 @@ IMPORTER_IDLE_S: Final = 120.0
 UNUSED_IMPORTERS_SHARE: Final = 1 / 8
 #: How long killed processes of earlier workers may take to disappear, before this worker joins anyway.
 LEFTOVERS_S: Final = 5.0
-#: How long revokes that are under way may take when the worker shuts down.
-_REVOKES_S: Final = 1.0
 #: How long a shutdown waits for a heartbeat to end; without a server it ends as soon as the worker is closing.
 _HEARTBEAT_END_S: Final = 2.0
 #: How long a thread computes while others wait for the interpreter: Python's default of 5 ms would be most of the time
@@ -151,6 +148,7 @@ class WorkerRuntime:
             if any(plan.devices)
             else None
         )
+        self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
         self._hooks = WorkerHooks(
             services(
                 WorkerHost(
@@ -161,6 +159,7 @@ class WorkerRuntime:
                     timing=timing,
                     impairments=self._impairments,
                     attempts=lambda: tuple(self.here),
+                    journal=self._experiments_here.journal,
                     logs=lambda: self.services.logs,
                     scratch=lambda: self.services.scratch,
                 )
@@ -170,7 +169,6 @@ class WorkerRuntime:
         self._slots = Slots(
             plan, log_root, self._impairments, self._memory, self._hooks.guards, most_bytes=most_bytes, timing=timing
         )
-        self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
         scratch = Scratch(log_root)
         self._bundles = Bundles(scratch.bundles, code_key, self._code_of, self._slots.code_roots)
         zygote_logs = [self._slots.importers.log, *(slot.log for slot in self._slots.all)]
@@ -210,9 +208,6 @@ class WorkerRuntime:
         self._heartbeat_at, self._heard_at = 0.0, -math.inf
         self._joined_at = clock.time()
         self._owner = this_owner(account_of(client))
-        #: The ids of tasks that were revoked; None ends the thread that carries revokes out.
-        self._revoked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._revoker = guarded("mqtune-revoker", self._revokes)
         self._heart = guarded("mqtune-heartbeat", self._beats)
         # Of its own: no report, no end of an attempt and no lease waits for a device's driver, or for a frozen
         # importer.
@@ -320,7 +315,6 @@ class WorkerRuntime:
         self._heart.start()
         self._control.start()
         self._rounds.start()
-        self._revoker.start()
         logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self._code_root)
 
     def _info(self) -> WorkerInfo:
@@ -459,24 +453,6 @@ class WorkerRuntime:
         """The number of experiments that it remembers."""
         return len(self._experiments_here)
 
-    def revoke(self, task_ids: Iterable[object]) -> None:
-        """Request that the trials of these revoked tasks are stopped. Returns immediately."""
-        for task_id in task_ids:
-            self._revoked.put(str(task_id))
-
-    def _revokes(self) -> Iterator[Step]:
-        while (task_id := self._revoked.get()) is not None:
-            yield partial(self._carry_out_revoke, task_id)
-
-    def _carry_out_revoke(self, task_id: str) -> None:
-        experiment, trial, attempt = ["", "", *task_id.rsplit("/", 2)][-3:]
-        try:
-            if not (is_name(experiment) and is_seat(trial) and attempt.isdecimal()):
-                raise ConfigurationError("mqtune has no task with this id")
-            revoke(self.services, self._experiments_here.journal(experiment), seat_in(trial)[0], int(attempt))
-        except MqtuneError as error:
-            logger.warning("task %.200s was revoked, which this worker can't journal: %s", task_id, error)
-
     def waiting(self) -> int:
         """Return how many tasks wait in this worker's queue; 0 while Redis is away, as nobody can take them then."""
         if self._is_heard:
@@ -511,9 +487,6 @@ class WorkerRuntime:
         if not self._wait_until_idle(grace_s):
             self._slots.end()
             self._wait_until_idle(KILL_GRACE_S)
-        self._revoked.put(None)
-        if self._revoker.is_alive():
-            self._revoker.join(_REVOKES_S)
         self.closing.set()
         self._look.set()
         if self._heart.is_alive():
