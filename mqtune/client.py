@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self, TypeVar, cast
 
 from mqtune.core.checks import given_of
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, ConfigurationError, JournalGone, RequestRefused
@@ -46,9 +46,11 @@ from mqtune.journal.owner import person
 from mqtune.journal.redis import RedisJournal, number, retrying
 from mqtune.journal.states import readable_on
 from mqtune.journal.stream import naming
-from mqtune.journal.submissions import Submissions, SubmissionState
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
+
+if TYPE_CHECKING:
+    from mqtune.services.submissions.board import SubmissionState
 
 T = TypeVar("T")
 
@@ -267,6 +269,9 @@ class _Broker:
 
     def submission(self, name: str) -> SubmissionState | None:
         """Return the script that was submitted under a name; None if nothing was, or the account may not read it."""
+        # A program without submissions does without the service, too.
+        from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
+
         with contextlib.suppress(AccessDenied):
             return Submissions(self.redis, patience_s=CONNECT_TIMEOUT_S).state(name)
         return None

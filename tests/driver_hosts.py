@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -11,9 +10,11 @@ from typing import Any, Final
 from mqtune.core.owner import NOBODY
 from mqtune.core.submission import Submission
 from mqtune.core.timing import Timing
-from mqtune.journal import RedisClient, Submissions
+from mqtune.journal import RedisClient
+from mqtune.services.submissions.board import Submissions
+from mqtune.services.submissions.driver_slots import DriverSlots
 from mqtune.trainable import Bundle, File
-from mqtune.worker import DriverSlots, Impairments
+from mqtune.worker import Impairments
 
 KEY: Final = "the key of the code"
 
@@ -33,8 +34,7 @@ class DriverHost:
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.impairments = Impairments(lambda: None, worker=name)
-        self._closing = threading.Event()
-        self.there = Submissions(client, patience_s=math.inf, closing=self._closing)
+        self.there = Submissions(client, patience_s=math.inf)
         scratch: Any = SimpleNamespace(folder=lambda run, _: folder / run, remove=lambda _: None)
         logs: Any = SimpleNamespace(
             files=lambda *_: (folder / "log", folder / "log"), begin=lambda _: None, end=lambda *_: ""
@@ -46,8 +46,8 @@ class DriverHost:
             experiments="*",
             broker=url,
             key=KEY,
-            logs=logs,
-            scratch=scratch,
+            logs=lambda: logs,
+            scratch=lambda: scratch,
             impairments=self.impairments,
             timing=timing,
         )
@@ -61,4 +61,3 @@ class DriverHost:
     def close(self) -> None:
         """Give back what it runs."""
         self.slots.close()
-        self._closing.set()

@@ -36,7 +36,7 @@ from mqtune.results.results import SUMMARY_FILE, Results
 
 if TYPE_CHECKING:
     from mqtune.client import ExperimentState
-    from mqtune.journal.submissions import SubmissionState
+    from mqtune.services.submissions.board import SubmissionState
 
 #: Plain values, as ``Results.summary`` has them.
 _Summary = dict[str, Any]

@@ -396,7 +396,7 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
     from mqtune.journal.owner import person  # noqa: PLC0415
-    from mqtune.journal.submissions import Submissions  # noqa: PLC0415
+    from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
     submitted = submission_of(place)
     if submitted is None or submitted.has_ended or not place.broker:

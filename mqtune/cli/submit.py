@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from mqtune.cli.place import Place
     from mqtune.core.events import WorkerInfo
-    from mqtune.journal.submissions import SubmissionState
+    from mqtune.services.submissions.board import SubmissionState
 
 #: The most workers without a login whose names are shown.
 _SHOWN: Final = 4
@@ -110,8 +110,8 @@ def _submit(name: str, script: Path, arguments: tuple[str, ...], folder: Path, b
     from mqtune.journal.clock import ServerClock  # noqa: PLC0415
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
-    from mqtune.journal.submissions import Submissions  # noqa: PLC0415
     from mqtune.services.ownership.audit import note  # noqa: PLC0415
+    from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
     from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, check_key  # noqa: PLC0415
 
     folder, script = (Path(os.path.abspath(each)) for each in (folder, script))
@@ -189,7 +189,7 @@ def submission_of(place: Place) -> SubmissionState | None:
 def state_on(name: str, url: str) -> SubmissionState | None:
     """Return the state of the submission of this name on a server; None where there is none, or this account may not know it."""
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-    from mqtune.journal.submissions import Submissions  # noqa: PLC0415
+    from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
     with contextlib.suppress(AccessDenied), contextlib.closing(connect(url, role="reader")) as client:
         return Submissions(client, patience_s=CONNECT_TIMEOUT_S).state(name)

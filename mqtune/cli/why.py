@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
     from mqtune.core.experiment import Experiment
     from mqtune.journal.base import Unclaimed
-    from mqtune.journal.submissions import SubmissionState
     from mqtune.services.shares.quotas import Quota
+    from mqtune.services.submissions.board import SubmissionState
 
 #: The cause where no slot offers what a trial asks for.
 _NO_WORKER: Final = "no worker"

@@ -99,11 +99,6 @@ if TYPE_CHECKING:
     from mqtune.journal.sentinel import Sentinels as Sentinels
     from mqtune.journal.states import State as State, States as States, ask_each as ask_each
     from mqtune.journal.stream import naming as naming
-    from mqtune.journal.submissions import (
-        MOST_SHORT as MOST_SHORT,
-        Submissions as Submissions,
-        SubmissionState as SubmissionState,
-    )
     from mqtune.journal.tail import Tail as Tail
 
 #: The names that other folders and tests may use, by the module that defines them.
@@ -168,7 +163,6 @@ _NAMES = {
     "sentinel": ("Sentinels",),
     "states": ("State", "States", "ask_each"),
     "stream": ("naming",),
-    "submissions": ("MOST_SHORT", "SubmissionState", "Submissions"),
     "tail": ("Tail",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -22,7 +22,7 @@ from mqtune.journal.base import Entry
 from mqtune.journal.copy import JOURNAL_FILE, is_written
 
 if TYPE_CHECKING:
-    from mqtune.journal.submissions import SubmissionState
+    from mqtune.services.submissions.board import SubmissionState
 
 #: How many names an error suggests: as many as are read.
 _SUGGESTIONS: Final = 5

@@ -20,7 +20,7 @@ from mqtune.results.labelling import is_in_folder_alone
 from mqtune.results.results import Results
 
 if TYPE_CHECKING:
-    from mqtune.journal.submissions import SubmissionState
+    from mqtune.services.submissions.board import SubmissionState
 
 #: Asks a worker for a part of an attempt's output.
 Ask = Callable[[str, TrialId, int, LogStream, int], LogChunk]
@@ -243,7 +243,7 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
         BrokerUnavailable: no server answers.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
-    from mqtune.journal.submissions import Submissions  # noqa: PLC0415
+    from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
     with contextlib.closing(connect(broker, role="driver")) as client:
         submissions, exchange = Submissions(client, patience_s=CONNECT_TIMEOUT_S), LogExchange(client, name)

@@ -6,12 +6,14 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from mqtune.journal import RedisClient
 from mqtune.services.exporter import worker as exporter
 from mqtune.services.health import worker as health
 from mqtune.services.logs import worker as logs
+from mqtune.services.submissions import worker as submissions
 from mqtune.services.usage import worker as usage
 from mqtune.worker import WorkerSettings
-from mqtune.worker.ports import MakeServices, WorkerHost, WorkerService
+from mqtune.worker.ports import CheckStart, MakeServices, WorkerHost, WorkerService
 
 if TYPE_CHECKING:
     from mqtune.worker import TrialApp
@@ -21,7 +23,10 @@ SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerServ
     usage.for_worker,
     logs.for_worker,
     exporter.for_worker,
+    submissions.for_worker,
 )
+#: The services' checks of an operator's settings, before the worker takes its name.
+CHECKS: Final[tuple[Callable[[RedisClient, WorkerSettings], None], ...]] = (submissions.check_for_worker,)
 
 
 def worker_services(settings: WorkerSettings) -> MakeServices:
@@ -29,9 +34,14 @@ def worker_services(settings: WorkerSettings) -> MakeServices:
     return lambda host: tuple(chain.from_iterable(make(host, settings) for make in SERVICES))
 
 
+def worker_checks(settings: WorkerSettings) -> CheckStart:
+    """Return the checks of a worker with these settings."""
+    return lambda client: [check(client, settings) for check in CHECKS]
+
+
 def worker_app(settings: WorkerSettings) -> TrialApp:
     """Return the Celery app of a worker with all services; ``celery -A`` takes it, and so does Flower."""
     # Celery's import takes half a second, and the worker of a run on one machine does without.
     from mqtune.worker import create_app  # noqa: PLC0415
 
-    return create_app(settings, worker_services(settings))
+    return create_app(settings, worker_services(settings), worker_checks(settings))

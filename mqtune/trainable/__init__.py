@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         CodeKeys as CodeKeys,
         File as File,
         is_digest as is_digest,
+        is_path as is_path,
         is_signed as is_signed,
         signature as signature,
         unpack as unpack,
@@ -32,7 +33,11 @@ if TYPE_CHECKING:
     )
     from mqtune.trainable.process.channel import Channel as Channel
     from mqtune.trainable.process.children import NOTE as NOTE
-    from mqtune.trainable.process.descendants import children_of as children_of, signal_group as signal_group
+    from mqtune.trainable.process.descendants import (
+        children_of as children_of,
+        die_with_parent as die_with_parent,
+        signal_group as signal_group,
+    )
     from mqtune.trainable.process.environment import describe_environment as describe_environment
     from mqtune.trainable.process.importer import command as command
     from mqtune.trainable.process.late_imports import Looks as Looks
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
         SAVE as SAVE,
         STOP as STOP,
         STOP_SIGNAL as STOP_SIGNAL,
+        UNBUFFERED as UNBUFFERED,
         Ending as Ending,
         StartMessage as StartMessage,
     )
@@ -71,6 +77,7 @@ _NAMES = {
         "File",
         "KEY_VARIABLE",
         "is_digest",
+        "is_path",
         "is_signed",
         "signature",
         "unpack",
@@ -81,7 +88,7 @@ _NAMES = {
     "frozen_code": ("FrozenCode", "fingerprint", "loaded_files"),
     "process.channel": ("Channel",),
     "process.children": ("NOTE",),
-    "process.descendants": ("children_of", "signal_group"),
+    "process.descendants": ("children_of", "die_with_parent", "signal_group"),
     "process.environment": ("describe_environment",),
     "process.importer": ("command",),
     "process.late_imports": ("Looks",),
@@ -103,6 +110,7 @@ _NAMES = {
         "STOP",
         "STOP_SIGNAL",
         "StartMessage",
+        "UNBUFFERED",
     ),
     "process.session": ("Session",),
     "process.working_folder": ("discard", "make", "settle"),

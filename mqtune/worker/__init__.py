@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         TrialTransport as TrialTransport,
         create_app as create_app,
     )
-    from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerServices as WorkerServices, revoke as revoke
+    from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerServices as WorkerServices
     from mqtune.worker.bundles import Bundles as Bundles
     from mqtune.worker.control_pipe import ControlPipe as ControlPipe
     from mqtune.worker.devices import (
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         in_gb as in_gb,
         plan_slots as plan_slots,
         usable_cpus as usable_cpus,
+        without_devices as without_devices,
     )
-    from mqtune.worker.drivers import DriverSlots as DriverSlots
     from mqtune.worker.experiments import (
         REMEMBERED as REMEMBERED,
         ExperimentHere as ExperimentHere,
@@ -56,15 +56,16 @@ if TYPE_CHECKING:
         MemoryKills as MemoryKills,
         end_leftovers as end_leftovers,
         find_counter as find_counter,
+        reaper as reaper,
     )
     from mqtune.worker.retries import (
         ANOTHER_DEVICE_S as ANOTHER_DEVICE_S,
         ANOTHER_WORKER_S as ANOTHER_WORKER_S,
         Retries as Retries,
     )
+    from mqtune.worker.revokes import Revokes as Revokes, revoke as revoke
     from mqtune.worker.runtime import IMPORTER_IDLE_S as IMPORTER_IDLE_S, WorkerRuntime as WorkerRuntime
     from mqtune.worker.scratch import Scratch as Scratch
-    from mqtune.worker.script_process import AGAIN_CODE as AGAIN_CODE, start_message as start_message
     from mqtune.worker.seats import (
         ADVERTISE as ADVERTISE,
         SEAT_S as SEAT_S,
@@ -90,7 +91,7 @@ if TYPE_CHECKING:
         Slots as Slots,
         ZygoteFinder as ZygoteFinder,
     )
-    from mqtune.worker.threads import guarded as guarded
+    from mqtune.worker.threads import Step as Step, guarded as guarded
     from mqtune.worker.uplink import READ_BYTES as READ_BYTES, Stream as Stream, Uplink as Uplink
     from mqtune.worker.zygotes import (
         Gone as Gone,
@@ -102,7 +103,7 @@ if TYPE_CHECKING:
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
     "app": ("ConsumerWatch", "TrialApp", "TrialTransport", "create_app"),
-    "attempt": ("AttemptRun", "WorkerServices", "revoke"),
+    "attempt": ("AttemptRun", "WorkerServices"),
     "bundles": ("Bundles",),
     "control_pipe": ("ControlPipe",),
     "devices": (
@@ -115,8 +116,8 @@ _NAMES = {
         "in_gb",
         "plan_slots",
         "usable_cpus",
+        "without_devices",
     ),
-    "drivers": ("DriverSlots",),
     "experiments": ("ExperimentHere", "REMEMBERED"),
     "flower": ("Rows",),
     "gpu_probe": ("Gpu",),
@@ -126,11 +127,11 @@ _NAMES = {
     "logs": ("LogLimits", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device", "exceeded"),
     "privileges": ("become", "home_of", "without_secrets"),
-    "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter"),
+    "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter", "reaper"),
     "retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),
+    "revokes": ("Revokes", "revoke"),
     "runtime": ("IMPORTER_IDLE_S", "WorkerRuntime"),
     "scratch": ("Scratch",),
-    "script_process": ("AGAIN_CODE", "start_message"),
     "seats": ("ADVERTISE", "Address", "SEAT_S"),
     "settings": (
         "GRACE_S",
@@ -145,7 +146,7 @@ _NAMES = {
     ),
     "shutdown": ("shutdown_s",),
     "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "Slot", "Slots", "ZygoteFinder"),
-    "threads": ("guarded",),
+    "threads": ("Step", "guarded"),
     "uplink": ("READ_BYTES", "Stream", "Uplink"),
     "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent"),
 }

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -39,7 +38,7 @@ from kombu.transport import TRANSPORT_ALIASES, redis as redis_transport
 from kombu.utils.functional import maybe_list
 from kombu.utils.objects import cached_property
 
-from mqtune.core.errors import AccessDenied, MqtuneError, TrialFailed, WorkerStartError
+from mqtune.core.errors import MqtuneError, TrialFailed
 from mqtune.core.json_lines import logged_as
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.priorities import MESSAGE_ORDER
@@ -50,19 +49,15 @@ from mqtune.journal.base import new_token
 from mqtune.journal.connection import OneClient, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
-from mqtune.journal.submissions import Submissions
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.devices import SlotPlan
-from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.flower import Rows, Text, failure, latest_report
-from mqtune.worker.impairments import Impairments
 from mqtune.worker.log_format import format_handlers
-from mqtune.worker.logs import Logs
-from mqtune.worker.ports import MakeServices
+from mqtune.worker.ports import CheckStart, MakeServices, WorkerHost, WorkerService
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
+from mqtune.worker.revokes import Revokes
 from mqtune.worker.runtime import WorkerRuntime, take_process
-from mqtune.worker.scratch import Scratch
 from mqtune.worker.settings import (
     WorkerSettings,
     celery_settings,
@@ -284,7 +279,7 @@ class TrialWorker(Worker):
 
         Celery's workers forget revokes when they end, and workers that join later never hear of them.
         """
-        self.app.runtime.revoke(maybe_list(task_id) or [])
+        self.app.revokes.add(maybe_list(task_id) or [])
         return control.revoke(panel, task_id, **asked)
 
     def _terminate(self, panel: Any, signal: Any, task_id: Any, **asked: Any) -> Any:
@@ -348,18 +343,18 @@ class TrialApp(Celery):
 
     events_cls = f"{__name__}:{TrialEvents.__name__}"
     settings: WorkerSettings
-    #: Makes the worker's services.
+    #: Makes the worker's services, and checks what the operator has given for them.
     services: MakeServices
+    check: CheckStart
     plan: SlotPlan
     client: RedisClient
-    #: With a driver's account; the same connection where the worker's may drive, and None without driver slots.
-    driver_client: RedisClient | None
     #: Proves that the worker holds its name.
     token: str
     #: Whether somebody may be listening to events.
     is_watched: bool
     trials: TrialPool
     runtime: WorkerRuntime
+    revokes: Revokes
     rows: Rows
 
     @cached_property
@@ -388,33 +383,13 @@ class TrialApp(Celery):
         timing = self.settings.timing
         self.client = connect(self.settings.broker, timing=timing, role="worker")
         self.client.limit_to(MOST_COMMANDS)
-        self.driver_client = self._driver_client()
+        self.check(self.client)
         fleet = Fleet(self.client, patience_s=timing.connect_timeout_s)
         take_name(fleet, name, timing.lease_s)
         self.token = fleet.token
         # The key where kombu keeps the queues of event listeners.
         listeners = f"_kombu.binding.{self.conf.event_exchange}"
         self.is_watched = bool(retrying(lambda: self.client.exists(listeners), patience_s=timing.connect_timeout_s))
-
-    def _driver_client(self) -> RedisClient | None:
-        """Return a connection by which submitted scripts are taken.
-
-        Raises:
-            WorkerStartError: its account is no driver's.
-        """
-        if not self.settings.drivers:
-            return None
-        url = self.settings.driver_broker
-        client = connect(url, timing=self.settings.timing, role="driver") if url else self.client
-        try:
-            Submissions(client, patience_s=self.settings.timing.connect_timeout_s).due()
-        except AccessDenied as error:
-            raise WorkerStartError(
-                f"--drivers {self.settings.drivers}: scripts drive experiments, and "
-                f"{'--driver-broker' if url else '--broker'} has no driver's account; give one by --driver-broker, or "
-                f"MQTUNE_DRIVER_BROKER: {error}"
-            ) from None
-        return client
 
     def requeue_all(self) -> None:
         """End all attempts so that their trials run again elsewhere, and start nothing more."""
@@ -434,6 +409,12 @@ class RuntimeStep(bootsteps.StartStopStep):
         if settings.owner_fd is not None:
             end_with_owner(settings.owner_fd)
         rows = app.rows = Rows(lambda: getattr(worker.consumer, "event_dispatcher", None))
+        watch = ConsumerWatch(worker, timing=settings.timing)
+
+        def services(host: WorkerHost) -> tuple[WorkerService, ...]:
+            app.revokes = Revokes(host)
+            return *app.services(host), watch, app.revokes
+
         runtime = worker.pool.runtime = app.runtime = WorkerRuntime(
             app.client,
             name=worker.hostname,
@@ -448,10 +429,9 @@ class RuntimeStep(bootsteps.StartStopStep):
             code_key=settings.code_key if settings.accept_code else "",
             token=app.token,
             timing=settings.timing,
-            driver_slots=None if app.driver_client is None else partial(_driver_slots, app, worker.hostname),
-            services=app.services,
+            services=services,
         )
-        runtime.start(also=ConsumerWatch(worker, runtime, timing=settings.timing).steps)
+        runtime.start()
 
     def stop(self, worker: Any) -> None:
         if worker.pool.runtime is not None:
@@ -481,32 +461,13 @@ class BrokerStep(bootsteps.StartStopStep):
         return {"broker": {name: value for name, value in known.items() if name not in _BROKER_SECRETS}}
 
 
-def _driver_slots(
-    app: TrialApp, name: str, logs: Logs, scratch: Scratch, impairments: Impairments, closing: threading.Event
-) -> DriverSlots:
-    settings = app.settings
-    assert app.driver_client is not None  # noqa: S101 - there are slots
-    return DriverSlots(
-        Submissions(app.driver_client, patience_s=float("inf"), closing=closing),
-        slots=settings.drivers,
-        worker=name,
-        experiments=settings.experiments,
-        broker=settings.driver_broker or settings.broker,
-        key=settings.code_key,
-        logs=logs,
-        scratch=scratch,
-        impairments=impairments,
-        timing=settings.timing,
-    )
-
-
-def create_app(settings: WorkerSettings, services: MakeServices) -> TrialApp:
+def create_app(settings: WorkerSettings, services: MakeServices, check: CheckStart) -> TrialApp:
     """Return the Celery app of a worker with these services; ``celery -A`` takes it, and so does Flower.
 
     It connects to nothing, and looks for no device, before a worker starts.
     """
     app = TrialApp("mqtune", set_as_current=False)
-    app.settings, app.services = settings, services
+    app.settings, app.services, app.check = settings, services, check
     app.conf.update(celery_settings(settings))
     app.steps["worker"].add(RuntimeStep)
     app.steps["consumer"].add(BrokerStep)
@@ -531,7 +492,7 @@ def create_app(settings: WorkerSettings, services: MakeServices) -> TrialApp:
         if not terminated:
             app.rows.revoked(request.id, request.shadow, request.kwargsrepr)
             # This worker may know of the revoke from its state file (--statedb), and be the only one.
-            app.runtime.revoke([request.id])
+            app.revokes.add([request.id])
 
     return app
 
@@ -662,35 +623,35 @@ def _unless_malformed(read: Callable[[], Any]) -> Any:
         raise Empty from None
 
 
-class ConsumerWatch:
-    """Looks in each round of a worker whether it takes the trials that wait.
+class ConsumerWatch(WorkerService):
+    """Checks in each round that the worker takes waiting trials.
 
-    After ``rounds`` rounds in a row without a new one, the worker reconnects; after as many more its process restarts.
+    After ``rounds`` rounds in a row without a new trial, the worker reconnects. After as many more, its process
+    restarts.
 
     Args:
-        worker: Celery's own, with mqtune's pool.
-        runtime: the worker behind it.
+        worker: Celery's own, with mqtune's pool and app.
         restart: replaces the process; only tests give another one.
+        timing: the worker's intervals.
     """
 
-    def __init__(
-        self,
-        worker: Any,
-        runtime: WorkerRuntime,
-        restart: Callable[[], object] | None = None,
-        timing: Timing = Timing(),
-    ) -> None:
+    def __init__(self, worker: Any, restart: Callable[[], object] | None = None, timing: Timing = Timing()) -> None:
         self._timing = timing
         #: How many rounds make a stuck consumer. Rounds count, not seconds: no time has passed for a frozen worker.
         self.rounds = round(timing.stuck_s / timing.round_s)
         self._worker = worker
-        self._runtime = runtime
         self._restart_process = restart or _restart_process
         self._taken = worker.pool.taken
         self._in_a_row = 0
 
-    def steps(self) -> Sequence[Step]:
-        """Return its steps in a round."""
+    @property
+    def _runtime(self) -> WorkerRuntime:
+        # It is made after its services.
+        runtime: WorkerRuntime = self._worker.app.runtime
+        return runtime
+
+    def tick(self) -> Sequence[Step]:
+        """Return the check, and the closing of unused connections."""
         return self.look, self._close_unused
 
     def _close_unused(self) -> None:
@@ -700,7 +661,7 @@ class ConsumerWatch:
         self._worker.consumer.hub.call_soon(_close_unused, self._timing.unused_s)
 
     def look(self) -> None:
-        """Look once."""
+        """Check once."""
         pool = self._worker.pool
         is_stuck = self._should_take() and self._runtime.waiting() > 0 and pool.taken == self._taken
         self._taken = pool.taken

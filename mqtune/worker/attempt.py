@@ -17,10 +17,10 @@ from typing import Final
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
-from mqtune.core.events import AttemptEnded, AttemptStarted, Requested
+from mqtune.core.events import AttemptEnded, AttemptStarted
 from mqtune.core.timing import Timing
-from mqtune.core.trial import INTENTS, UNDRIVEN, WORKER_ERROR, Action, AttemptEnd, Intent, TrialId, is_in_memory
-from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Journal, Unclaimed, revocation
+from mqtune.core.trial import INTENTS, UNDRIVEN, WORKER_ERROR, AttemptEnd, Intent, is_in_memory
+from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Unclaimed
 from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
 from mqtune.worker.control_pipe import ControlPipe, parse_count
@@ -723,24 +723,3 @@ class AttemptRun:
             stderr_tail=self._worker.logs.end(stderr, ending.tail_bytes),
             usage=self._worker.hooks.measured(self),
         )
-
-
-def revoke(services: WorkerServices, journal: Journal, trial: TrialId, attempt: int) -> None:
-    """Stop a trial because its task was revoked; doing it again, on any worker, changes nothing.
-
-    The request is in the journal once. The driver, or the next one, carries it out. Until then no worker can begin the
-    attempt.
-
-    Raises:
-        JournalGone: there is no such experiment.
-    """
-    journal.request(
-        Requested(
-            id=revocation(trial, attempt),
-            action=Action.STOP.value,
-            trial=trial,
-            arguments={"reason": REVOKED},
-            by=f"an operator through Celery, told by worker {services.name}",
-            at=services.clock.time(),
-        )
-    )

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
 
 from mqtune.core.clock import Clock
+from mqtune.core.events import WorkerInfo
 from mqtune.core.timing import Timing
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.connection import RedisClient
@@ -19,6 +20,7 @@ from mqtune.worker.devices import SlotPlan
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
+from mqtune.worker.scratch import Scratch
 from mqtune.worker.threads import Step
 
 logger = logging.getLogger(__name__)
@@ -126,9 +128,11 @@ class WorkerHost:
         timing: its intervals and time-outs.
         impairments: the impairments of the worker and its devices; services add theirs.
         attempts: returns the attempts whose tasks are here, claimed or not.
+        journal: returns the journal of an experiment.
         logs: returns the output files of its attempts.
         state: returns the worker's state; after its start alone.
         figures: returns the figures of all its services, by their names and devices. It may take seconds.
+        scratch: returns the temporary folders of its attempts.
     """
 
     name: str
@@ -138,9 +142,11 @@ class WorkerHost:
     timing: Timing
     impairments: Impairments
     attempts: Callable[[], Iterable[AttemptHere]]
+    journal: Callable[[str], Journal]
     logs: Callable[[], Logs]
     state: Callable[[], WorkerState]
     figures: Callable[[], Mapping[str, Mapping[str, float]]]
+    scratch: Callable[[], Scratch]
 
 
 class WorkerService:
@@ -186,6 +192,13 @@ class WorkerService:
         """Return figures of the worker by name and device, when somebody asks for them. It may take seconds."""
         return {}
 
+    def describe(self) -> Mapping[str, Any]:
+        """Return fields of ``WorkerInfo``, the worker's description in the fleet.
+
+        It is called before the worker joins, and with each heartbeat. Leases wait for it, so it must be quick.
+        """
+        return {}
+
     def drain(self) -> None:
         """Prepare for the end: the worker starts nothing more. It may be called again, and must return immediately."""
 
@@ -195,6 +208,9 @@ class WorkerService:
 
 #: Makes services for a worker.
 MakeServices = Callable[[WorkerHost], Sequence[WorkerService]]
+#: Checks what the operator has given to a worker, on its connection, before the worker takes its name in the fleet.
+#: An error of mqtune's ends the start with one line.
+CheckStart = Callable[[RedisClient], object]
 
 
 def no_services(_: WorkerHost) -> Sequence[WorkerService]:
@@ -255,6 +271,16 @@ class WorkerHooks:
         found: dict[str, Mapping[str, float]] = {}
         self._each(lambda service: found.update(service.figures()))
         return found
+
+    def describe(self, info: WorkerInfo) -> WorkerInfo:
+        """Return the worker's description with the fields that the services add."""
+
+        def add(service: WorkerService) -> None:
+            nonlocal info
+            info = replace(info, **service.describe())
+
+        self._each(add)
+        return info
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Tell how an attempt has ended."""

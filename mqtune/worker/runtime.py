@@ -6,7 +6,6 @@ import contextlib
 import logging
 import math
 import os
-import queue
 import reprlib
 import socket
 import sys
@@ -26,7 +25,7 @@ from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.keys import is_name
 from mqtune.core.owner import this_owner
 from mqtune.core.resources import BYTES_PER_GB, EVERY, queue_name
-from mqtune.core.seats import is_seat, seat_in
+from mqtune.core.seats import is_seat
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
@@ -36,10 +35,9 @@ from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient, account_of
 from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.redis import RedisJournal, renew_all
-from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
+from mqtune.worker.attempt import AttemptRun, WorkerServices
 from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
-from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.experiments import Experiments
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.importers import OfferedImporter
@@ -63,8 +61,6 @@ IMPORTER_IDLE_S: Final = 120.0
 UNUSED_IMPORTERS_SHARE: Final = 1 / 8
 #: How long killed processes of earlier workers may take to disappear, before this worker joins anyway.
 LEFTOVERS_S: Final = 5.0
-#: How long revokes that are under way may take when the worker shuts down.
-_REVOKES_S: Final = 1.0
 #: How long a shutdown waits for a heartbeat to end; without a server it ends as soon as the worker is closing.
 _HEARTBEAT_END_S: Final = 2.0
 #: How long a thread computes while others wait for the interpreter: Python's default of 5 ms would be most of the time
@@ -108,8 +104,6 @@ class WorkerRuntime:
         show: called with each heartbeat, from one thread, for each attempt that is here.
         code_key: what code that drivers bring must be signed with; empty to take none.
         token: proves that the worker holds its name, if it holds that already.
-        driver_slots: makes the slots for submitted scripts, of what keeps their output, of what has their folders, of
-            the worker's impairments, and of what is set once the worker closes; None for a worker without.
         services: makes the worker's services.
     """
 
@@ -130,7 +124,6 @@ class WorkerRuntime:
         seat_s: float = SEAT_S,
         timing: Timing = Timing(),
         own_clock: Clock = time,
-        driver_slots: Callable[[Logs, Scratch, Impairments, threading.Event], DriverSlots] | None = None,
         services: MakeServices = no_services,
     ) -> None:
         self.name = name
@@ -152,6 +145,7 @@ class WorkerRuntime:
             if any(plan.devices)
             else None
         )
+        self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
         self._hooks = WorkerHooks(
             services(
                 WorkerHost(
@@ -162,9 +156,11 @@ class WorkerRuntime:
                     timing=timing,
                     impairments=self._impairments,
                     attempts=lambda: tuple(self.here),
+                    journal=self._experiments_here.journal,
                     logs=lambda: self.services.logs,
                     state=self._state,
                     figures=self._figures,
+                    scratch=lambda: self.services.scratch,
                 )
             )
         )
@@ -172,7 +168,6 @@ class WorkerRuntime:
         self._slots = Slots(
             plan, log_root, self._impairments, self._memory, self._hooks.guards, most_bytes=most_bytes, timing=timing
         )
-        self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
         scratch = Scratch(log_root)
         self._bundles = Bundles(scratch.bundles, code_key, self._code_of, self._slots.code_roots)
         zygote_logs = [self._slots.importers.log, *(slot.log for slot in self._slots.all)]
@@ -193,11 +188,6 @@ class WorkerRuntime:
             wake_consumer=wake_consumer,
             hooks=self._hooks,
         )
-        self._drivers = (
-            None
-            if driver_slots is None
-            else driver_slots(self.services.logs, self.services.scratch, self._impairments, self.closing)
-        )
         self._show = show
         #: The reason for the shutdown, and when the heartbeat has seen it; empty until it begins.
         self._reason, self._left_at = "", 0.0
@@ -212,12 +202,7 @@ class WorkerRuntime:
         self._heartbeat_at, self._heard_at = 0.0, -math.inf
         self._joined_at = clock.time()
         self._owner = this_owner(account_of(client))
-        #: The ids of tasks that were revoked; None ends the thread that carries revokes out.
-        self._revoked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._revoker = guarded("mqtune-revoker", self._revokes)
         self._heart = guarded("mqtune-heartbeat", self._beats)
-        #: Steps of others in each round.
-        self._also: Callable[[], Iterable[Step]] = tuple
         # Of its own: no report, no end of an attempt and no lease waits for a device's driver, or for a frozen
         # importer.
         self._rounds = guarded("mqtune-rounds", self._looks)
@@ -292,12 +277,11 @@ class WorkerRuntime:
         """Have a fork of the driver be the importer of its program."""
         self._slots.importers.offered = importer
 
-    def start(self, ahead: Ahead | None = None, *, also: Callable[[], Iterable[Step]] = tuple) -> None:
+    def start(self, ahead: Ahead | None = None) -> None:
         """Start the threads and join the fleet.
 
         Args:
-            ahead: whose attempts are known to come; an importer for them is started before.
-            also: returns further steps of each round.
+            ahead: an experiment whose attempts will come; an importer for them is started before.
         """
         if left := end_leftovers(LEFTOVERS_S):
             logger.warning("killed %d processes that a killed worker has left here: %s", len(left), left)
@@ -315,16 +299,12 @@ class WorkerRuntime:
         self._note_heartbeat()
         self._heart.start()
         self._control.start()
-        self._also = also
         self._rounds.start()
-        self._revoker.start()
-        if self._drivers is not None:
-            self._drivers.start()
         logger.info("%d slots of %s, code root %s", len(self._slots.all), self.plan.offer, self._code_root)
 
     def _info(self) -> WorkerInfo:
         offer = self.plan.offer
-        return WorkerInfo(
+        own = WorkerInfo(
             name=self.name,
             host=self.services.host,
             pid=os.getpid(),
@@ -345,9 +325,8 @@ class WorkerRuntime:
             account=self._owner.account,
             user=self._owner.user,
             free_gpu_memory_gb=round(self._slots.most_room / BYTES_PER_GB, 1),
-            drivers=0 if self._drivers is None or self.draining else self._drivers.offered,
-            driving=0 if self._drivers is None else self._drivers.busy,
         )
+        return self._hooks.describe(own)
 
     def run(self, run: AttemptRun) -> RunResult:
         """Run an attempt in the next free slot; returns when nothing of it is left.
@@ -457,24 +436,6 @@ class WorkerRuntime:
         """The number of experiments that it remembers."""
         return len(self._experiments_here)
 
-    def revoke(self, task_ids: Iterable[object]) -> None:
-        """Request that the trials of these revoked tasks are stopped. Returns immediately."""
-        for task_id in task_ids:
-            self._revoked.put(str(task_id))
-
-    def _revokes(self) -> Iterator[Step]:
-        while (task_id := self._revoked.get()) is not None:
-            yield partial(self._carry_out_revoke, task_id)
-
-    def _carry_out_revoke(self, task_id: str) -> None:
-        experiment, trial, attempt = ["", "", *task_id.rsplit("/", 2)][-3:]
-        try:
-            if not (is_name(experiment) and is_seat(trial) and attempt.isdecimal()):
-                raise ConfigurationError("mqtune has no task with this id")
-            revoke(self.services, self._experiments_here.journal(experiment), seat_in(trial)[0], int(attempt))
-        except MqtuneError as error:
-            logger.warning("task %.200s was revoked, which this worker can't journal: %s", task_id, error)
-
     def waiting(self) -> int:
         """Return how many tasks wait in this worker's queue; 0 while Redis is away, as nobody can take them then."""
         if self._is_heard:
@@ -492,8 +453,6 @@ class WorkerRuntime:
         for run in tuple(self.here):
             run.requeue(self._reason)
         self._slots.wake()
-        if self._drivers is not None:
-            self._drivers.give_back()
         # No trial will start that would need a device.
         self._impairments.close()
         if self._memory is not None:
@@ -511,11 +470,6 @@ class WorkerRuntime:
         if not self._wait_until_idle(grace_s):
             self._slots.end()
             self._wait_until_idle(KILL_GRACE_S)
-        if self._drivers is not None:
-            self._drivers.close()
-        self._revoked.put(None)
-        if self._revoker.is_alive():
-            self._revoker.join(_REVOKES_S)
         self.closing.set()
         self._look.set()
         if self._heart.is_alive():
@@ -575,7 +529,6 @@ class WorkerRuntime:
             yield partial(self._slots.trim, IMPORTER_IDLE_S)
             yield partial(reaper.clear, 0)
             yield from self._hooks.tick()
-            yield from self._also()
 
     def _hold(self, journal: Journal, runs: list[AttemptRun]) -> None:
         journal.hold([run.held for run in runs], self._timing.lease_s)

@@ -25,9 +25,10 @@ from mqtune.client import Client
 from mqtune.core.errors import AccessDenied, ConfigurationError, InsufficientResources, MqtuneError, NameTaken
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialStatus
-from mqtune.journal import MOST_SHORT, Submissions, SubmissionState, connect
+from mqtune.journal import connect
 from mqtune.results.logs import follow_driver
 from mqtune.results.results import Results
+from mqtune.services.submissions.board import MOST_SHORT, Submissions, SubmissionState
 
 KEY = "the key of this test's workers"
 DRIVES = ("--gpus", "0", "--slots", "0", "--drivers", "1")

@@ -17,7 +17,7 @@ from waiting import eventually, family_of, lives
 
 from mqtune.core.owner import this_owner
 from mqtune.core.submission import Submission
-from mqtune.journal import Submissions
+from mqtune.services.submissions.board import Submissions
 from mqtune.trainable import Bundle, File
 
 HERE: Final = Path(__file__).parent

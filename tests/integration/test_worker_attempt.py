@@ -138,7 +138,7 @@ def machine(tmp_path: Path, timing: Timing) -> Iterator[Machine]:
 def test_a_revoke_that_reaches_several_workers_is_one_request_and_what_waits_does_not_begin(machine: Machine) -> None:
     machine.stage()
     for _ in range(3):
-        revoke(machine.services, MemoryJournal(machine.server, "e"), TrialId("0001"), 1)
+        revoke(machine.services.name, machine.services.clock, MemoryJournal(machine.server, "e"), TrialId("0001"), 1)
 
     (request,) = (event for event in machine.events() if isinstance(event, Requested))
     assert (request.action, request.trial) == ("stop", "0001")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from fleets import worker
 from impaired import nothing_impaired, reasons
 
 from mqtune.core.resources import Resources
@@ -22,6 +23,7 @@ class Told(WorkerService):
 
     def __init__(self, name: str, calls: list[str], broken: str = "") -> None:
         self.name, self.calls, self.broken = name, calls, broken
+        self.field = {"first": "cpus", "second": "pid"}[name]
 
     def note(self, hook: str) -> None:
         self.calls.append(f"{self.name} {hook}")
@@ -54,6 +56,11 @@ class Told(WorkerService):
         self.note("figures")
         return {self.name: {"0": 2.0}}
 
+    def describe(self) -> dict[str, int]:
+        self.note("describe")
+        # A field that the description lacks is an error of the service, too.
+        return {"absent" if self.broken == "absent" else self.field: 3}
+
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         self.note("ended")
 
@@ -65,13 +72,15 @@ class Told(WorkerService):
 
 
 @pytest.mark.parametrize(
-    "broken", ["", "hinted", "started", "renewed", "measured", "ended", "figures", "drain", "close"]
+    "broken",
+    ["", "hinted", "started", "renewed", "measured", "ended", "figures", "describe", "absent", "drain", "close"],
 )
 def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
     broken: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[str] = []
     hooks = WorkerHooks([Told("first", calls, broken), WorkerService(), Told("second", calls)])
+    plain = worker(pid=1, cpus=1)
 
     hooks.start()
     for step in (*hooks.heartbeat(), *hooks.tick()):
@@ -82,13 +91,27 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
     measured = hooks.measured(ATTEMPT)
     hooks.ended(ATTEMPT, RunResult(None, ""))
     figures = hooks.figures()
+    described = hooks.describe(plain)
     hooks.drain()
     hooks.close()
 
-    order = ("start", "heartbeat", "tick", "hinted", "started", "renewed", "measured", "ended", "figures", "drain")
+    order = [
+        "start",
+        "heartbeat",
+        "tick",
+        "hinted",
+        "started",
+        "renewed",
+        "measured",
+        "ended",
+        "figures",
+        "describe",
+        "drain",
+    ]
     forward = [f"{name} {hook}" for hook in order for name in ("first", "second")]
     assert measured == {name: 1.0 for name in ("first", "second") if (broken, name) != ("measured", "first")}
     assert figures == {name: {"0": 2.0} for name in ("first", "second") if (broken, name) != ("figures", "first")}
+    assert described == worker(pid=3, cpus=1 if broken in ("describe", "absent") else 3)
     assert calls == [*forward, "second close", "first close"]
     assert [each.getMessage() for each in caplog.records] == (
         ["service Told of this worker failed; the worker goes on"] if broken else []

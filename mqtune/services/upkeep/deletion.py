@@ -26,13 +26,13 @@ from mqtune.journal import (
     CONNECT_TIMEOUT_S,
     Fleet,
     RedisJournal,
-    Submissions,
     checkpoints_in,
     connect,
     entries_there,
     experiments_on,
     take_lock,
 )
+from mqtune.services.submissions.board import Submissions
 from mqtune.services.upkeep.marks import release
 
 

@@ -29,13 +29,14 @@ class Consumer:
         self.done: list[str] = []
         self.pool = SimpleNamespace(taken=7, tasks={1: "e/0001/1"}, num_processes=2)
         self.queues: dict[str, object] = {"gpus": object()}
-        self.app = SimpleNamespace(amqp=SimpleNamespace(queues=SimpleNamespace(consume_from=self.queues)))
         self.consumer = SimpleNamespace(hub=SimpleNamespace(call_soon=lambda _: self.done.append("reconnected")))
         self.runtime = Mock(queue="gpus", waiting=self.waiting)
         self.runtime.services.grace_s, self.runtime.services.timing = 10.0, Timing()
         self.runtime.requeue_all = lambda _: self.done.append("requeued")
         self.runtime.close = lambda **_: self.done.append("closed")
-        self.watch = ConsumerWatch(self, self.runtime, lambda: self.done.append("restarted"))
+        queues = SimpleNamespace(consume_from=self.queues)
+        self.app = SimpleNamespace(amqp=SimpleNamespace(queues=queues), runtime=self.runtime)
+        self.watch = ConsumerWatch(self, lambda: self.done.append("restarted"))
 
     def waiting(self) -> int:
         self.looked += 1

@@ -1,4 +1,4 @@
-"""Submissions on a real server: one worker at a time runs a script, until it has ended, and nobody else can have another one run."""
+"""Submissions on a real server: one worker at a time runs a script, until it has ended."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from mqtune.core.keys import ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.submission import Submission
 from mqtune.core.timing import Timing
-from mqtune.journal import MOST_SHORT, RedisClient, RedisJournal, Submissions, connect, experiments_on
+from mqtune.journal import RedisClient, RedisJournal, connect, experiments_on
+from mqtune.services.submissions.board import MOST_SHORT, Submissions
 from mqtune.trainable import Bundle, File
 
 KEY = "the key of this test's workers"
@@ -105,7 +106,7 @@ def test_a_submission_whose_worker_is_gone_runs_on_another_and_the_first_one_is_
     submit(there)
     _, lost = take(briefly)
     eventually(lambda: there.due() == ["sweep"])
-    # One that is kept late is still its worker's if nobody has taken it.
+    # A late renewal counts if no other worker has taken the submission.
     assert (briefly.keep("sweep", lost), there.due()) == ("", [])
     eventually(lambda: there.due() == ["sweep"])
     taken, token = take(there, "w2")
@@ -124,7 +125,7 @@ def test_runs_that_are_lost_soon_after_their_begin_end_a_submission_and_those_th
         there.leave("sweep", take(there)[1], "again", code=None, reason="drained", output="")
     for _ in range(MOST_SHORT - 1):
         there.leave("sweep", take(there)[1], "lost", code=-9, reason="killed", output="")
-    # One that has run long enough is no sign of a bad script.
+    # A long run is no sign of a bad script.
     client.timing = Timing(short_run_s=0.0)
     there.leave("sweep", take(Submissions(client, patience_s=5))[1], "lost", code=-9, reason="killed", output="the end")
     for _ in range(MOST_SHORT - 1):
@@ -167,7 +168,7 @@ def test_who_may_write_to_the_server_and_has_no_key_has_nothing_else_run(there: 
         client.hset(key, mapping={"state": "waiting", **signed})
     with pytest.raises(CodeRefused, match="not signed"):
         take(there)[0].submission(KEY[::-1])
-    # What was signed for one name is not another's.
+    # A signature is for one name alone.
     client.hset(ExperimentKeys("other").submission, mapping=signed)
     with pytest.raises(CodeRefused, match="it is 'sweep' in its description"):
         take(there, name="other")[0].submission(KEY)
@@ -196,7 +197,7 @@ def test_workers_that_may_not_run_one_leave_it_to_others_and_are_known_until_it_
     last, _ = refused()
     assert last == workers[-len(last) :] != workers, "the last ones are kept, and no more"
     assert there.due() == ["sweep"]
-    # One that was submitted since is another one.
+    # A newer submission of the name is another one.
     there.refuse(replace(signed, signature="00"), "w4", "late")
     assert refused() == (last, "another key")
 

@@ -1,11 +1,11 @@
--- Submit a script, which a worker with a driver slot is to run; or put back, for the worker that runs it, what the server has lost.
+-- Submit a script for workers with driver slots; or restore a submission that the server has lost, for the worker that runs it.
 --
 -- KEYS  1 submission  2 its code  3 submissions  4 experiments  5 meta
--- ARGV  1 name  2 mark of this call  3 description  4 signature  5 digest of its bundle  6 bundle  7 number of the run that goes
---       on, or 0  8 the worker of that  9 its token  10 milliseconds for which it has that
+-- ARGV  1 name  2 mark of this call  3 description  4 signature  5 digest of its bundle  6 bundle  7 number of the restored
+--       run, or 0  8 its worker  9 its token  10 milliseconds until its hold expires
 --
--- Returns {'', ''}; or {'waits', ''} or {'runs', worker} when a submission of this name has not ended, or {'driven', ''} when somebody
--- drives the experiment of this name, and then does nothing. One that has ended is replaced, and runs are numbered on.
+-- Returns {'', ''}. Does nothing and returns {'waits', ''} or {'runs', worker} when a submission of this name has not ended, and
+-- {'driven', ''} when the experiment of this name has a driver. An ended submission is replaced, and runs are numbered on.
 -- Repeating a call does no harm.
 
 local have = redis.call('HMGET', KEYS[1], 'mark', 'state', 'worker', 'run')

@@ -1,4 +1,4 @@
-"""A submitted script runs as Python would run it, keeps its secrets, and ends with its worker."""
+"""A submitted script runs as Python would run it, and keeps its secrets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mqtune.worker import AGAIN_CODE, start_message
+from mqtune.services.submissions.script_process import AGAIN_CODE, start_message
 
-COMMAND = [sys.executable, "-P", "-m", "mqtune.worker.script_process"]
+COMMAND = [sys.executable, "-P", "-m", "mqtune.services.submissions.script_process"]
 
 
 def run(script: Path, source: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -1,10 +1,9 @@
--- Put a submission that has not ended back among those that workers look for, if its place there is missing, or in the
--- future.
+-- Restore the place of a submission that has not ended, if it is missing or in the future.
 --
 -- KEYS  1 submission  2 submissions
--- ARGV  1 name  2 milliseconds for which a worker that runs it has it
+-- ARGV  1 name  2 milliseconds for which a worker takes it
 --
--- Returns 1 if it was put back, else 0. Repeating a call does no harm.
+-- Returns 1 if the place was restored, else 0. Repeating a call does no harm.
 
 also_when_full('ZREM', KEYS[2])
 local state = redis.call('HGET', KEYS[1], 'state')

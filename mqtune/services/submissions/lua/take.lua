@@ -1,11 +1,11 @@
--- A worker takes a submission that waits, or that its worker has not kept.
+-- A worker takes a submission that waits, or that its worker has not renewed in time.
 --
 -- KEYS  1 submission  2 submissions  3 meta
 -- ARGV  1 name  2 worker  3 token, unique to this call  4 milliseconds for which it is taken
---       5 milliseconds within which a run that is lost was short  6 how many short ones in a row end it
+--       5 milliseconds below which a lost run was short  6 how many short runs in a row end it
 --
--- Returns {number of the run, that of the last run before it was submitted, description, signature}; or {0, why not, '', ''} with why
--- not one of unknown (there is none), ended, taken (its worker keeps it), driven (somebody drives the experiment of its name: a person, or
+-- Returns {number of the run, number of the last run before it was submitted, description, signature}; or {0, why not, '', ''}. Why not
+-- is unknown (it does not exist), ended, taken (its worker renews it), or driven (the experiment of its name has a driver: a person, or
 -- its last run, whose worker alone was cut off).
 -- At most one worker has it at a time; repeating a call with its token takes it again without a new number.
 

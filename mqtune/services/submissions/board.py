@@ -1,4 +1,4 @@
-"""Submissions on their server: who submits puts them there, and workers with driver slots take, keep and end them."""
+"""Submissions on their server: users add them, and workers take, renew and end them."""
 
 from __future__ import annotations
 
@@ -18,51 +18,49 @@ import redis
 from mqtune.core.errors import AccessDenied, CodeRefused, MessageVersionError, NameTaken
 from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS, ExperimentKeys, is_name
 from mqtune.core.submission import Submission
-from mqtune.journal.code import CodeExchange
-from mqtune.journal.connection import timing_of
-from mqtune.journal.redis import number, retrying
-from mqtune.journal.script import script
-from mqtune.journal.stream import naming
-from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, is_digest, is_path, is_signed, signature
+from mqtune.journal import CodeExchange, naming, number, retrying, script_in, timing_of
+from mqtune.trainable import KEY_VARIABLE, Bundle, is_digest, is_path, is_signed, signature
 
 T = TypeVar("T")
 
-#: Which experiments a worker heals the submissions of: those begun or submitted last.
+#: Has the scripts for the server.
+_PACKAGE: Final = "mqtune.services.submissions"
+
+#: So many experiments, the newest ones, are checked for submissions without a place.
 _NEWEST: Final = 1_000
-#: By how much the place of a submission may be in the future: what a read takes, in which the server's clock goes on.
+#: How far in the future the place of a submission may be: the server's clock advances during a read.
 _SKEW_S: Final = 1.0
-#: So many short runs in a row end a submission: it may be what ends its workers.
+#: So many short runs in a row end a submission: its script may be the reason why its workers end.
 MOST_SHORT: Final = 3
-#: How many workers are named that may not run a submission: as many as people read.
+#: How many of the workers that may not run a submission are named: as many as people read.
 MOST_REFUSED: Final = 20
-#: How much is kept of the output of a run that has ended.
+#: How many bytes of the output of an ended run are kept.
 OUTPUT_BYTES: Final = 4096
 
-#: How a run has ended: well; by an error; as a person wanted; given back; or lost.
+#: How a run has ended: well, by an error, by a person's stop, returned by its worker, or lost.
 RunEnd = Literal["done", "failed", "stopped", "again", "lost"]
-#: The outcome of a wish to end a submission; see the halt script.
+#: The outcome of a request to end a submission; see the halt script.
 Halted = Literal["unknown", "ended", "stopped", "told"]
-#: The answer to a worker that keeps one; see the attend script.
+#: The answer to a worker that renews a submission; see the attend script.
 Kept = Literal["", "stop", "over", "unknown"]
 
 
 class SubmissionState(NamedTuple):
-    """How a submission stands; times are in seconds since the epoch, by the server's clock.
+    """The state of a submission. Times are in seconds since the epoch, by the server's clock.
 
     Attributes:
-        submission: the script that was submitted; None where that can't be read.
+        submission: the submitted script; None if it can't be read.
         state: "waiting", "running" or "ended".
         run: the number of its newest run; 0 before the first.
-        worker: who has taken it last.
+        worker: the last worker that has taken it.
         began: when that was.
-        is_kept: whether a worker that has taken it has kept it of late.
+        is_kept: whether that worker has renewed it recently.
         how: "done", "failed" or "stopped" once it has ended.
-        code: the exit code of its last run that has ended; None where it has none.
+        code: the exit code of its last ended run, if there is one.
         reason: why it has ended.
         output: the end of the output of its last run.
-        refused_by: the workers that have found since its last run that they may not run it, the last ``MOST_REFUSED``
-            of them.
-        refusal: why the last of those may not.
+        refused_by: the last ``MOST_REFUSED`` workers that may not run it, since its last run.
+        refusal: why the last of these may not.
     """
 
     submission: Submission | None
@@ -86,7 +84,7 @@ class SubmissionState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A submission as it is on the server, unchecked: whoever may write there may have changed it."""
+    """A submission as it is on the server, unchecked: other accounts may have changed it."""
 
     name: str
     description: bytes
@@ -111,29 +109,30 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Taken(Signed):
-    """A submission that a worker has taken: the number of its run, and whether that is the first."""
+    """A taken submission: the number of its run, and whether it is the first run."""
 
     run: int
     is_first: bool
 
 
 class Submissions:
-    """The submissions of a broker. Any thread may call it. A refused login is an error at once (BrokerRefused).
+    """The submissions of a broker, for any thread.
+
+    A refused login is an immediate error (BrokerRefused).
 
     Args:
-        client: a checked connection; to submit, and to run what was, takes a driver's account.
-        patience_s: how long a call goes on trying while the server is away.
-        closing: once set, calls stop trying.
+        client: a checked connection. To submit and to run scripts, it needs a driver's account.
+        patience_s: how long a call is repeated while the server is away.
     """
 
-    def __init__(self, client: redis.Redis, *, patience_s: float, closing: threading.Event | None = None) -> None:
-        # redis-py's types allow for what other settings would return.
+    def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
+        # redis-py's types allow for the answers with other settings.
         self._client: Any = client
         self._patience_s = patience_s
-        #: The times by which workers keep submissions.
+        #: Has the times by which workers renew their submissions.
         self.timing = timing_of(client)
         self._hold_ms = _ms(self.timing.lock_s)
-        self._closing = closing
+        self._closing = threading.Event()
         #: When the server was back after an outage, by the monotonic clock.
         self.back_at = -math.inf
 
@@ -151,15 +150,19 @@ class Submissions:
 
     def _run(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
         with naming(keys[0]):
-            return self._retrying(lambda: script(name)(self._client, keys, args))
+            return self._retrying(lambda: script_in(_PACKAGE, name)(self._client, keys, args))
 
-    # Who submits.
+    def close(self) -> None:
+        """Have calls that wait for a server that is away end, with BrokerUnavailable."""
+        self._closing.set()
+
+    # For users that submit scripts.
 
     def submit(self, submission: Submission, bundle: Bundle, key: str) -> None:
         """Submit a script, signed with the key of the workers that may run it.
 
         Raises:
-            NameTaken: one of its name has not ended, or somebody drives the experiment of its name.
+            NameTaken: a submission of its name has not ended, or the experiment of its name has a driver.
             AccessDenied: the account may not submit, or not under this name.
             BrokerUnavailable: no server answers.
         """
@@ -178,13 +181,13 @@ class Submissions:
             why = {b"waits": f"a script that was submitted as {name!r} waits for a driver slot", b"runs": runs}
             raise NameTaken(why.get(refused, f"somebody drives experiment {name!r}"), holder=by)
 
-    # Who looks.
+    # For readers.
 
     def state(self, name: str) -> SubmissionState | None:
-        """Return how the submission of this name stands; None if there is none.
+        """Return the state of the submission of this name; None if it does not exist.
 
         Raises:
-            AccessDenied: the account may not know it.
+            AccessDenied: the account may not read it.
             BrokerUnavailable: no server answers.
         """
         key = ExperimentKeys(name).submission
@@ -239,7 +242,7 @@ class Submissions:
         )
 
     def halt(self, name: str, reason: str) -> Halted:
-        """Have a submission end; its worker learns of it within some seconds.
+        """Request the end of a submission. Its worker learns of that within some seconds.
 
         Raises:
             AccessDenied: the account may not.
@@ -249,19 +252,19 @@ class Submissions:
         return cast("Halted", found.decode())
 
     def heal(self, names: Sequence[str]) -> None:
-        """Put submissions that have not ended back among those that workers look for.
+        """Restore the places of submissions that have not ended.
 
-        The set of these is one for all teams: an account of one can remove the submission of another, or put it off.
-        Nothing is done about names that this account may not change.
+        All teams share one set of places, so an account of one team can remove or postpone another's submission. Names
+        that this account may not change are left alone.
         """
         for name in names:
             with contextlib.suppress(AccessDenied):
                 self._run("heal", [ExperimentKeys(name).submission, SUBMISSIONS], [name, self._hold_ms])
 
-    # Who runs them.
+    # For workers that run scripts.
 
     def due(self) -> list[str]:
-        """Return the names of submissions that wait, or that their worker has not kept, the oldest first.
+        """Return the names of submissions that are due, the oldest first.
 
         Raises:
             AccessDenied: the account is no driver's.
@@ -276,9 +279,9 @@ class Submissions:
         return [name for name in names if is_name(name)]
 
     def heal_some(self, count: int, serves: Callable[[str], bool]) -> None:
-        """Heal some of the newest experiments that *serves* accepts, chosen by chance.
+        """Restore the places of some of the newest submissions, chosen at random.
 
-        All workers together come to each of them.
+        *serves* chooses by names. All workers together reach each submission.
 
         Raises:
             BrokerUnavailable: no server answers.
@@ -297,7 +300,7 @@ class Submissions:
         self.heal([name for name, state in zip(some, states, strict=True) if state in (b"waiting", b"running")])
 
     def signed(self, name: str) -> Signed | None:
-        """Return the submission of a name, unchecked; None if there is none.
+        """Return the submission of a name, unchecked; None if it does not exist.
 
         Raises:
             AccessDenied: the account is no driver's of this name.
@@ -309,18 +312,18 @@ class Submissions:
         return None if description is None else Signed(name, description, _text(signed))
 
     def refuse(self, signed: Signed, worker: str, reason: str) -> bool:
-        """Say that a worker may not run a submission, and leaves it to others; return whether that is new."""
+        """Record that a worker may not run a submission; return whether that is new."""
         args = [worker, signed.signature, reason, MOST_REFUSED]
         return bool(self._run("refuse", [ExperimentKeys(signed.name).submission], args))
 
     def take(self, name: str, worker: str, token: str) -> Taken | None:
-        """Take a submission that is due for ``lock_s`` seconds.
+        """Take a submission that is due, for ``lock_s`` seconds.
 
-        Return None where somebody else has, it has ended, or its experiment is driven.
+        Return None if another worker has taken it, it has ended, or its experiment has a driver.
 
         Args:
             name: its name.
-            worker: who takes it.
+            worker: the worker that takes it.
             token: unique to this call.
         """
         keys = ExperimentKeys(name)
@@ -329,27 +332,29 @@ class Submissions:
         return Taken(name, description, _text(signed), run, run == before + 1) if run else None
 
     def bundle(self, name: str, digest: str) -> Bundle | None:
-        """Return the bundle of a submission, unchecked; None if it is not there."""
+        """Return the bundle of a submission, unchecked; None if the server lacks it."""
         exchange = CodeExchange(self._client, name, submitted=True, patience_s=self._patience_s, closing=self._closing)
         return exchange.bundle(digest)
 
     def keep(self, name: str, token: str) -> Kept:
-        """Keep a submission for ``lock_s`` more seconds, and return whether its run is to go on."""
+        """Renew a submission for ``lock_s`` seconds; return whether its run may continue."""
         answer = self._run("attend", [ExperimentKeys(name).submission, SUBMISSIONS], [name, token, self._hold_ms])
         return cast("Kept", answer.decode())
 
     def put_back(self, taken: Taken, bundle: Bundle, worker: str, token: str) -> None:
-        """Put a submission back that this worker runs, and the server has lost."""
+        """Restore a submission that this worker runs and the server has lost."""
         args = [taken.description, taken.signature, bundle.digest, bundle.data, taken.run, worker, token, self._hold_ms]
         self._put(taken.name, args)
 
     def leave(
         self, name: str, token: str, how: RunEnd, *, code: int | None, reason: str, output: str, process: str = ""
     ) -> None:
-        """Say how this worker's run of a submission has ended; nothing happens where it is not this worker's any more.
+        """Record how this worker's run of a submission has ended.
 
-        *process* describes the run's process, which is dead. Where it drove the experiment of the submission's name,
-        its lock is released.
+        Nothing happens if another worker has taken it.
+
+        *process* describes the run's process, which is dead. If it drove the experiment of the submission's name, its
+        lock is released.
         """
         keys = ExperimentKeys(name)
         args = [name, token, how, "" if code is None else code, reason, output, process]

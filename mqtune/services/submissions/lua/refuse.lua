@@ -1,9 +1,9 @@
--- A worker says that it may not run a submission, and leaves it to others.
+-- A worker records that it may not run a submission; others may.
 --
 -- KEYS  1 submission
--- ARGV  1 worker  2 signature of what it has seen  3 why not  4 how many workers are remembered: the last ones
+-- ARGV  1 worker  2 signature of the submission that it has read  3 why not  4 how many workers are remembered: the last ones
 --
--- Returns 1; 0 when nothing waits there with that signature, or it is known, and then does nothing. Repeating a call does no harm.
+-- Returns 1; or 0, and does nothing, when no submission with that signature waits, or this is known. Repeating a call does no harm.
 
 also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[1], 'state', 'signature', 'refused')

@@ -1,10 +1,10 @@
--- A worker keeps a submission that it runs.
+-- A worker renews a submission that it runs.
 --
 -- KEYS  1 submission  2 submissions
--- ARGV  1 name  2 token  3 milliseconds for which it has it from now on
+-- ARGV  1 name  2 token  3 milliseconds until the hold expires
 --
--- Returns '' or, when a person wants it to end, 'stop'; 'over' when it has ended, or is another worker's; 'unknown' when the server does
--- not have it. Repeating a call does no harm.
+-- Returns ''; 'stop' after a person's stop; 'over' when it has ended, or another worker has taken it; 'unknown' when the server
+-- lacks it. Repeating a call does no harm.
 
 also_when_full('ZREM', KEYS[2])
 local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'stop')

@@ -1,4 +1,4 @@
-"""A worker's driver slots: in each runs a script that somebody has submitted, and drives its experiments."""
+"""A worker's driver slots: each runs a submitted script, which drives its experiments."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import subprocess
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from mqtune.core.errors import AccessDenied, BrokerRefused, CodeRefused, MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
@@ -21,40 +22,42 @@ from mqtune.core.resources import serves
 from mqtune.core.submission import DRIVER, SubmittedRun
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
-from mqtune.journal.base import Claim
-from mqtune.journal.submissions import OUTPUT_BYTES, RunEnd, Submissions, Taken
-from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, CodeKeys, unpack
-from mqtune.trainable.process.descendants import signal_group
-from mqtune.trainable.process.protocol import UNBUFFERED
-from mqtune.worker.devices import without_devices
-from mqtune.worker.impairments import Cause, Impairments
-from mqtune.worker.logs import Logs, open_log
-from mqtune.worker.privileges import without_secrets
-from mqtune.worker.processes import reaper
-from mqtune.worker.scratch import Scratch
-from mqtune.worker.script_process import AGAIN_CODE, COMMAND, start_message
-from mqtune.worker.threads import Step, guarded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from mqtune.journal import Claim
+from mqtune.services.submissions.board import OUTPUT_BYTES, RunEnd, Submissions, Taken
+from mqtune.services.submissions.script_process import AGAIN_CODE, COMMAND, start_message
+from mqtune.trainable import KEY_VARIABLE, UNBUFFERED, Bundle, CodeKeys, signal_group, unpack
+from mqtune.worker import (
+    Cause,
+    Impairments,
+    Logs,
+    Scratch,
+    Step,
+    guarded,
+    open_log,
+    reaper,
+    without_devices,
+    without_secrets,
+)
+from mqtune.worker.ports import WorkerService
 
 logger = logging.getLogger(__name__)
 
-#: How long a script may take to end once a person has it stopped: what its driver takes to requeue its trials, and some
-#: more.
+#: How long a script may take to end after a person's stop: its driver requeues its trials meanwhile.
 STOP_S: Final = 30.0
 #: How long giving back all scripts may take when the worker shuts down.
 _CLOSE_S: Final = 5.0
-#: Exit codes of a driver that SIGINT or SIGTERM has ended in an orderly way, as a machine does that shuts down.
+#: How long ending the scripts may take after that, without the server.
+_END_S: Final = 1.0
+#: Exit codes of a driver that SIGINT or SIGTERM has ended in an orderly way, as at the shutdown of a machine.
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
-#: How many experiments are checked, each ``lock_s``, for a submission that has lost its place: a millisecond of
-#: the server's.
+#: How many experiments are checked every ``lock_s`` for a submission without a place among the due ones. It costs the
+#: server a millisecond.
 _HEALED: Final = 100
 
 
 @dataclass(slots=True)
 class _Run:
-    """A script that runs here."""
+    """A running script."""
 
     taken: Taken
     token: str
@@ -66,26 +69,29 @@ class _Run:
     folder: Path
     log: Path
     kept_at: float
-    #: When it was told to end because a person has it stopped.
+    #: When it was told to end, after a person's stop.
     told_at: float | None = None
 
 
-class DriverSlots:
-    """Takes submissions that wait, runs their scripts, and says how these have ended, in a thread of its own.
+class DriverSlots(WorkerService):
+    """Takes waiting submissions, runs their scripts, and records how they end.
 
-    A script has a process group and a working directory of its own. It ends with this worker, as does whatever it has
-    started; another worker with a driver slot then runs it again.
+    It has a thread of its own.
+
+    A script has a process group and a working directory of its own. It ends with this worker, with all processes that
+    it has started. Another worker with a driver slot then runs it again.
 
     Args:
-        submissions: those of the broker, by a driver's account.
-        slots: how many scripts may run at once.
+        submissions: the broker's submissions, by a driver's account.
+        slots: how many scripts may run at the same time.
         worker: this worker's name.
         experiments: the patterns of the names that it serves.
-        broker: the URL by which scripts are to reach the broker.
+        broker: the broker's URL for the scripts.
         key: the key that submissions must be signed with, as ``CodeKeys`` reads it.
-        logs: keeps the output.
-        scratch: has the working directories.
+        logs: returns the files of the output.
+        scratch: returns the working directories.
         impairments: learns that the broker refuses the login of the driver's account.
+        timing: its intervals and time-outs.
     """
 
     def __init__(
@@ -97,15 +103,15 @@ class DriverSlots:
         experiments: str,
         broker: str,
         key: str,
-        logs: Logs,
-        scratch: Scratch,
+        logs: Callable[[], Logs],
+        scratch: Callable[[], Scratch],
         impairments: Impairments,
         timing: Timing = Timing(),
     ) -> None:
         self.slots = slots
         self._timing = timing
-        #: How long a submission is passed over that this worker may not run, or lacks free memory for: its sender waits
-        #: no longer than for a worker that is gone.
+        #: How long a submission is passed over if this worker may not run it, or lacks free memory for it. Its sender
+        #: waits no longer than for a worker that is gone.
         self._pass_over_s = timing.lock_s
         self._submissions = submissions
         self._worker = worker
@@ -115,43 +121,59 @@ class DriverSlots:
         self._logs = logs
         self._scratch = scratch
         self._impairments = impairments
-        #: That the broker refuses the login; None while it does not.
+        #: The impairment while the broker refuses the login.
         self._refused: Cause | None = None
         self._runs: list[_Run] = []
-        #: The names of those that this worker may not run, or lacks room for, and until when they are passed over.
+        #: Until when submissions are passed over, by their names.
         self._passed_over: dict[str, float] = {}
         self._heal_at = 0.0
-        #: Since when each submission is due, as far as this worker has seen.
+        #: When this worker has first seen each submission that is due.
         self._due_since: dict[str, float] = {}
         self._leaving = threading.Event()
         self._thread = guarded("mqtune-drivers", self._steps)
 
     @property
     def busy(self) -> int:
-        """How many scripts run."""
+        """The number of scripts that run."""
         return len(self._runs)
 
     @property
     def offered(self) -> int:
-        """How many slots take scripts: none while the broker refuses the login."""
-        return self.slots if self._refused is None else 0
+        """The number of slots that take scripts.
+
+        It is 0 while the broker refuses the login, and once the worker drains.
+        """
+        return 0 if self._leaving.is_set() or self._refused is not None else self.slots
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return how many scripts may run at the same time, and how many run."""
+        return {"drivers": self.offered, "driving": self.busy}
 
     def start(self) -> None:
         """Take submissions from now on."""
         self._thread.start()
 
-    def give_back(self) -> None:
-        """Take no more, end all scripts, whose trials go on, and have other workers run them; returns at once."""
+    def drain(self) -> None:
+        """Take no more submissions, and end all scripts.
+
+        Their trials continue, and other workers run the scripts again. It returns immediately.
+        """
         self._leaving.set()
 
     def close(self) -> None:
-        """Give all back, and wait for that some seconds; the server finds out by itself what it could not be told."""
-        self.give_back()
+        """End all scripts, and wait some seconds until the server knows.
+
+        Without an answer, it finds out by itself.
+        """
+        self.drain()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_S)
+        self._submissions.close()
+        if self._thread.is_alive():
+            self._thread.join(_END_S)
 
     def _steps(self) -> Iterator[Step]:
-        # Of an account that is refused each look is a failed login, which the server logs.
+        # The server logs a failed login for each request of a refused account.
         while not self._leaving.wait(
             self._timing.look_at_scripts_s if self._refused is None else self._timing.keep_lock_s
         ):
@@ -166,7 +188,7 @@ class DriverSlots:
     def _logged_in(self, step: Step) -> None:
         """Take a step that asks the broker.
 
-        Where that refuses the login, say so and leave the scripts to other workers in time.
+        If the broker refuses the login, this is an impairment, and other workers get the scripts in time.
         """
         try:
             step()
@@ -174,7 +196,7 @@ class DriverSlots:
             if self._refused is None:
                 self._refused = Cause(f"its driver account can't log in: {error}", "the broker takes the login")
                 self._impairments.put([WHOLE_WORKER], "account", self._refused)
-            # Another worker may have them by now.
+            # Another worker may run them by now.
             for run in [each for each in self._runs if time.monotonic() - each.kept_at >= self._timing.lock_s]:
                 logger.warning("submission %s could not be kept: its script ends here", run.taken.name)
                 self._clear(run)
@@ -211,13 +233,13 @@ class DriverSlots:
             signal_group(run.process.pid, signal.SIGTERM)
 
     def _ending(self, run: _Run, code: int) -> tuple[RunEnd, str]:
-        """Return how a run has ended that has ended by itself, and why."""
+        """Return how a run has ended by itself, and why."""
         if run.told_at is not None:
             return "stopped", ""
         if code == 0:
             return "done", ""
         if code < 0:
-            # By whom is not known: a machine without memory, or a person.
+            # A machine without memory, or a person.
             return "lost", f"it was ended by {signal_name(-code)}"
         if code in _SIGNALLED_CODES:
             return "lost", "it was told to end"
@@ -227,7 +249,7 @@ class DriverSlots:
 
     def _take(self) -> None:
         now = time.monotonic()
-        # After an outage nothing is taken for twice the time within which each worker keeps what it has.
+        # After an outage, every worker first has twice the time that it needs to renew its own submissions.
         if now - self._submissions.back_at < 2 * self._timing.keep_lock_s:
             return
         self._passed_over = {name: until for name, until in self._passed_over.items() if until > now}
@@ -248,19 +270,19 @@ class DriverSlots:
             try:
                 taken = self._submissions.take(name, self._worker, token) if self._may_run(name) else None
             except AccessDenied:
-                # Another account's drivers have it alone.
+                # It is for another account's drivers.
                 self._passed_over[name] = now + self._pass_over_s
                 continue
             if taken is not None:
                 self._begin(taken, token)
 
     def _may_run(self, name: str) -> bool:
-        """Return whether a submission is signed for this worker.
+        """Whether a submission is signed for this worker.
 
-        One that is not is left to others, which ``mqtune why`` tells.
+        If it isn't, other workers may run it, and ``mqtune why`` shows the reason.
         """
         if (signed := self._submissions.signed(name)) is None:
-            # To take it removes its name.
+            # Taking it removes its name.
             return True
         try:
             signed.submission(self._keys.of(name))
@@ -274,18 +296,17 @@ class DriverSlots:
     def _begin(self, taken: Taken, token: str) -> None:
         """Run a submission that this worker has taken.
 
-        One that can't be run has failed, unless another worker may run it.
+        If it can't run, it has failed. After an error of this machine, another worker may run it.
         """
-        folder = self._scratch.folder(taken.name, Claim(TrialId(DRIVER), taken.run, token))
+        folder = self._scratch().folder(taken.name, Claim(TrialId(DRIVER), taken.run, token))
         try:
             self._start(taken, token, folder)
         except (MqtuneError, OSError) as error:
             logger.warning("submission %s can't run here: %s", taken.name, error)
-            self._scratch.remove(folder)
+            self._scratch().remove(folder)
             how: RunEnd = "lost" if isinstance(error, OSError) else "failed"
             if how == "lost":
-                # Other workers first: this one may lack room for longer than a submission has runs that may be lost so
-                # soon.
+                # Other workers first: this one may lack space for longer than the submission has runs to lose.
                 self._passed_over[taken.name] = time.monotonic() + self._pass_over_s
             self._submissions.leave(taken.name, token, how, code=None, reason=f"it can't run: {error}", output="")
 
@@ -302,8 +323,9 @@ class DriverSlots:
         run = SubmittedRun(taken.name, taken.is_first, submission.owner)
         secrets = {"MQTUNE_BROKER": self._broker, KEY_VARIABLE: key}
         message = start_message(folder / submission.script, submission.arguments, secrets)
-        log, _ = self._logs.files(taken.name, Claim(TrialId(DRIVER), taken.run, token))
-        self._logs.begin(log)
+        logs = self._logs()
+        log, _ = logs.files(taken.name, Claim(TrialId(DRIVER), taken.run, token))
+        logs.begin(log)
         with open_log(log) as output:
             process = reaper.start(
                 COMMAND,
@@ -316,7 +338,7 @@ class DriverSlots:
         description = describe_process(process.pid)
         self._runs.append(_Run(taken, token, bundle, process, description, folder, log, time.monotonic()))
         assert process.stdin is not None  # noqa: S101 - it was asked for
-        # One that has ended already is found by the next look.
+        # It may have ended already; the next check finds that.
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(message)
         logger.info(
@@ -324,7 +346,7 @@ class DriverSlots:
         )
 
     def _end(self, run: _Run, how: RunEnd, reason: str, *, code: int | None = None) -> None:
-        """End all processes of a run, and say how it has ended."""
+        """End all processes of a run, and record how it has ended."""
         output = self._clear(run)
         logger.info("submission %s: run %d has ended: %s %s", run.taken.name, run.taken.run, how, reason)
         self._submissions.leave(
@@ -334,8 +356,8 @@ class DriverSlots:
     def _clear(self, run: _Run) -> str:
         """End all processes of a run, delete its folder, and return the end of its output."""
         signal_group(run.process.pid, signal.SIGKILL)
-        # With what has left its group.
+        # With processes that have left its group.
         reaper.kill(run.process, 0)
         self._runs.remove(run)
-        self._scratch.remove(run.folder)
-        return self._logs.end(run.log, OUTPUT_BYTES)
+        self._scratch().remove(run.folder)
+        return self._logs().end(run.log, OUTPUT_BYTES)

@@ -1,7 +1,7 @@
-"""The process of a submitted script: it runs the script as Python would, and ends with its worker.
+"""The process of a submitted script. It runs it as Python would, and ends with its worker.
 
-What it is to run comes through standard input, so that the broker's password and the key for code stand in no process's
-initial environment, which others of the same user can read.
+The script and its secrets come through standard input. So the broker's password and the key for code are in no initial
+environment, which other processes of the same user can read.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Final
 
 from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, NameTaken
 from mqtune.core.machine import INTERRUPTED_CODE
-from mqtune.trainable.process.descendants import die_with_parent
+from mqtune.trainable import die_with_parent
 
-#: The command of such a process; without the current folder among those of modules, as the worker's.
-COMMAND: Final = (sys.executable, "-P", "-m", "mqtune.worker.script_process")
-#: The exit code of a script that has given up waiting for the server, or met another driver that lives, such as its
-#: last run on a worker that was cut off: a later run may do better. sysexits.h calls it a temporary failure.
+#: The command of such a process. Modules are not imported from the current folder, as in the worker.
+COMMAND: Final = (sys.executable, "-P", "-m", "mqtune.services.submissions.script_process")
+#: The exit code of a script that found no server, or another living driver, such as its last run on a worker that was
+#: cut off. A later run may succeed. sysexits.h calls it a temporary failure.
 AGAIN_CODE: Final = os.EX_TEMPFAIL
 
 
 def start_message(script: Path, arguments: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """Return what such a process reads: its script, and what its environment has besides."""
+    """Return the input of such a process: its script, and additions to its environment."""
     return json.dumps([os.getpid(), str(script), arguments, environment]).encode()
 
 
@@ -43,10 +43,10 @@ def main() -> int:
     program = sys.modules["__main__"] = ModuleType("__main__")
     program.__file__, program.__loader__ = path, SourceFileLoader("__main__", path)
     try:
-        exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(program))  # noqa: S102 - that is what it is for
+        exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(program))  # noqa: S102 - its purpose
     except SystemExit:
         raise
-    except BaseException as error:  # noqa: BLE001 - whatever the script raises ends it
+    except BaseException as error:  # noqa: BLE001 - any error ends the script
         # Without the frame of this function.
         trace = error.__traceback__ and error.__traceback__.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)

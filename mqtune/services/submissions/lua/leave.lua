@@ -1,10 +1,10 @@
--- A worker says how its run of a submission has ended.
+-- A worker records how its run of a submission has ended.
 --
 -- KEYS  1 submission  2 submissions  3 driver and 4 meta of the experiment of its name
--- ARGV  1 name  2 token  3 how: done, failed or stopped; again, for another worker to run it; lost, for the same, counted as if the
---       worker itself had gone  4 exit code  5 reason  6 the end of its output  7 description of its process, which is dead
+-- ARGV  1 name  2 token  3 how: done, failed or stopped; again, for another worker to run it; lost, the same, but counted as the loss
+--       of a worker  4 exit code  5 reason  6 the end of its output  7 description of its process, which is dead
 --
--- Returns 1; 0 when it is not this worker's, or not any more, and then does nothing. Repeating a call does no harm.
+-- Returns 1; or 0, and does nothing, when it is not this worker's. Repeating a call does no harm.
 
 also_when_full('ZREM', KEYS[2])
 local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'stop')

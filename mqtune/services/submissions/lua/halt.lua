@@ -1,9 +1,10 @@
--- A person has a submission end: one that nobody runs has ended at once; the worker of any other hears of it when it keeps it.
+-- A person ends a submission. A waiting one ends immediately; the worker of a running one learns of it at its next renewal.
 --
 -- KEYS  1 submission  2 submissions
 -- ARGV  1 name  2 reason
 --
--- Returns unknown (there is none), ended (it had), stopped (it has now) or told. Repeating a call does no harm.
+-- Returns unknown (it does not exist), ended (it had), stopped (it has now) or told (its worker will end it). Repeating a call does no
+-- harm.
 
 also_when_full('ZREM', KEYS[2])
 local state = redis.call('HGET', KEYS[1], 'state')
