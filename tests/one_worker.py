@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from impaired import nothing_impaired
 from waiting import DEADLINE_S, eventually
@@ -23,7 +23,6 @@ from mqtune.journal import Assignment, Claim, Intended, MemoryJournal, MemorySer
 from mqtune.worker import (
     SEAT_S,
     AttemptRun,
-    Bundles,
     ExperimentHere,
     Logs,
     MemoryKills,
@@ -35,10 +34,6 @@ from mqtune.worker import (
     WorkerServices,
     ZygoteFinder,
 )
-
-
-def _no_code(experiment: str) -> NoReturn:
-    raise AssertionError(experiment)
 
 
 class Machine:
@@ -56,7 +51,6 @@ class Machine:
             SlotPlan(offer=Resources(cpus=1), devices=((),)), self.log_root, nothing_impaired(), timing=timing
         )
         (self.slot,), self.back_off = slots.all, slots.back_off
-        bundles = Bundles(folder / "bundles", "", _no_code, slots.code_roots)
         self.services = WorkerServices(
             name="w1@here",
             host="here",
@@ -69,7 +63,7 @@ class Machine:
             logs=Logs(self.log_root, (), nothing_impaired()),
             scratch=Scratch(self.log_root),
             slots=slots,
-            zygotes=ZygoteFinder("w1@here", self.code_root, self.log_root, bundles),
+            zygotes=ZygoteFinder("w1@here", self.code_root, self.log_root),
             memory_kills=MemoryKills(None),
             wake_consumer=lambda: None,
         )

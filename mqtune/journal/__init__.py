@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         keep_chapter as keep_chapter,
     )
     from mqtune.journal.clock import ServerClock as ServerClock
+    from mqtune.journal.code import CodeExchange as CodeExchange
     from mqtune.journal.connection import (
         RedisClient as RedisClient,
         celery_tls as celery_tls,
@@ -135,6 +136,7 @@ _NAMES = {
     ),
     "chapters": ("chapter_bytes", "cut_chapters", "keep_chapter"),
     "clock": ("ServerClock",),
+    "code": ("CodeExchange",),
     "connection": (
         "RedisClient",
         "celery_tls",

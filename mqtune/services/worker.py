@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from mqtune.services.code import worker as code
 from mqtune.services.health import worker as health
 from mqtune.services.logs import worker as logs
 from mqtune.services.usage import worker as usage
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from mqtune.worker import TrialApp
 
 SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerService]], ...]] = (
+    code.for_worker,
     health.for_worker,
     usage.for_worker,
     logs.for_worker,

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
         Bundle as Bundle,
         CodeKeys as CodeKeys,
         File as File,
+        is_digest as is_digest,
+        is_path as is_path,
         is_signed as is_signed,
         signature as signature,
         unpack as unpack,
@@ -63,7 +65,18 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "bundle": ("ACCEPTS_TAG", "Bundle", "CodeKeys", "File", "KEY_VARIABLE", "is_signed", "signature", "unpack"),
+    "bundle": (
+        "ACCEPTS_TAG",
+        "Bundle",
+        "CodeKeys",
+        "File",
+        "KEY_VARIABLE",
+        "is_digest",
+        "is_path",
+        "is_signed",
+        "signature",
+        "unpack",
+    ),
     "cells": ("cell_of",),
     "class_": ("Trainable", "export_model"),
     "experiment_code": ("fingerprints", "read_code", "resolve"),

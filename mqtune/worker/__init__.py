@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         create_app as create_app,
     )
     from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerServices as WorkerServices, revoke as revoke
-    from mqtune.worker.bundles import Bundles as Bundles
     from mqtune.worker.control_pipe import ControlPipe as ControlPipe
     from mqtune.worker.devices import (
         TOLERANCE_BYTES as TOLERANCE_BYTES,
@@ -104,7 +103,6 @@ if TYPE_CHECKING:
 _NAMES = {
     "app": ("ConsumerWatch", "TrialApp", "TrialTransport", "create_app"),
     "attempt": ("AttemptRun", "WorkerServices", "revoke"),
-    "bundles": ("Bundles",),
     "control_pipe": ("ControlPipe",),
     "devices": (
         "DeviceMemory",

@@ -449,7 +449,6 @@ class RuntimeStep(bootsteps.StartStopStep):
             seat_s=settings.seat_s,
             wake_consumer=worker.pool.wake.set,
             show=rows.running,
-            code_key=settings.code_key if settings.accept_code else "",
             token=app.token,
             timing=settings.timing,
             driver_slots=None if app.driver_client is None else partial(_driver_slots, app, worker.hostname),

@@ -7,8 +7,10 @@ in their order. docs/adr/0009-ports.md says which hook is called when, and what 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol
 
 from mqtune.core.clock import Clock
@@ -16,6 +18,7 @@ from mqtune.core.timing import Timing
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.connection import RedisClient
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
@@ -95,6 +98,21 @@ class AttemptHere(Protocol):
         """When nothing of it was left, likewise; infinite before that."""
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramPlace:
+    """Where the program of an experiment is on this worker.
+
+    Attributes:
+        code_root: the folder below which the trainable is.
+        cwd: the folder in which trials run; None for the worker's own.
+        environment: entries to add to each attempt's environment in the journal.
+    """
+
+    code_root: Path
+    cwd: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHost:
     """What a worker lends its services.
@@ -108,6 +126,9 @@ class WorkerHost:
         impairments: what keeps the worker or its devices from their work; services add to it.
         attempts: returns the attempts whose tasks are here, claimed or not.
         logs: returns the output files of its attempts.
+        code_roots: returns the code roots of all programs that it has imported.
+        folder: returns the path of its folder of a name, for a service's files; it goes with the worker.
+        closing: set once the worker closes: calls to the server stop trying.
     """
 
     name: str
@@ -118,6 +139,9 @@ class WorkerHost:
     impairments: Impairments
     attempts: Callable[[], Iterable[AttemptHere]]
     logs: Callable[[], Logs]
+    code_roots: Callable[[], set[Path]]
+    folder: Callable[[str], Path]
+    closing: threading.Event
 
 
 class WorkerService:
@@ -136,6 +160,15 @@ class WorkerService:
 
     def hinted(self, experiment: str, hint: str) -> None:
         """Hear of a hint on the control channel. It must return immediately, and do nothing about an unknown one."""
+
+    def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
+        """Return where the program of an experiment is on this worker; None if this service does not know.
+
+        It is called before each import and before each claim, in the attempt's thread, and may take seconds. The first
+        answer counts; without one, the program is below the worker's code root. An error is the reason why the attempt
+        is not started: without the right program, no other may run.
+        """
+        return None
 
     def admit(self, slot: SlotHere) -> bool:
         """Whether an attempt may start in a slot, in which nothing of the one before it is left.
@@ -211,6 +244,15 @@ class WorkerHooks:
     def hinted(self, experiment: str, hint: str) -> None:
         """Tell of a hint."""
         self._each(lambda service: service.hinted(experiment, hint))
+
+    def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
+        """Return where the program of an experiment is, as the first service says that knows; None if none does.
+
+        Raises:
+            Exception: a service refuses the experiment, or can't say.
+        """
+        places = (service.program(experiment) for service in self._services)
+        return next((place for place in places if place is not None), None)
 
     def started(self, run: AttemptHere) -> None:
         """Tell that an attempt has a process."""

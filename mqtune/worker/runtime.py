@@ -33,13 +33,11 @@ from mqtune.core.trial import ENDS, TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
-from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient, account_of
 from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.redis import RedisJournal, renew_all, room_of
 from mqtune.journal.room import Room
 from mqtune.worker.attempt import AttemptRun, WorkerServices, revoke
-from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
 from mqtune.worker.drivers import DriverSlots
 from mqtune.worker.experiments import Experiments
@@ -109,7 +107,6 @@ class WorkerRuntime:
         seat_s: for how long a seat of a gang is held for the others at least.
         wake_consumer: called from any thread when a slot becomes free or is about to.
         show: called with each heartbeat, from one thread, for each attempt that is here.
-        code_key: what code that drivers bring must be signed with; empty to take none.
         token: proves that the worker holds its name, if it holds that already.
         driver_slots: makes the slots for submitted scripts, of what keeps their output, of what has their folders, of
             the worker's impairments, and of what is set once the worker closes; None for a worker without.
@@ -128,7 +125,6 @@ class WorkerRuntime:
         wake_consumer: Callable[[], None],
         show: Callable[[AttemptRun], None],
         experiments: str = EVERY,
-        code_key: str = "",
         token: str = "",
         seat_s: float = SEAT_S,
         timing: Timing = Timing(),
@@ -155,6 +151,7 @@ class WorkerRuntime:
             if any(plan.devices)
             else None
         )
+        scratch = Scratch(log_root)
         self._hooks = WorkerHooks(
             services(
                 WorkerHost(
@@ -166,6 +163,9 @@ class WorkerRuntime:
                     impairments=self._impairments,
                     attempts=lambda: tuple(self.here),
                     logs=lambda: self.services.logs,
+                    code_roots=lambda: {importer.key.program.code_root for importer in self._slots.importers.all},
+                    folder=scratch.hidden,
+                    closing=self.closing,
                 )
             )
         )
@@ -174,8 +174,6 @@ class WorkerRuntime:
             plan, log_root, self._impairments, self._memory, self._hooks.guards, most_bytes=most_bytes, timing=timing
         )
         self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
-        scratch = Scratch(log_root)
-        self._bundles = Bundles(scratch.bundles, code_key, self._code_of, self._slots.code_roots)
         zygote_logs = [self._slots.importers.log, *(slot.log for slot in self._slots.all)]
         self.services = WorkerServices(
             name=name,
@@ -189,7 +187,7 @@ class WorkerRuntime:
             logs=Logs(log_root, zygote_logs, self._impairments, timing=timing),
             scratch=scratch,
             slots=self._slots,
-            zygotes=ZygoteFinder(name, code_root, log_root, self._bundles),
+            zygotes=ZygoteFinder(name, code_root, log_root, self._hooks),
             memory_kills=MemoryKills(find_counter()),
             wake_consumer=wake_consumer,
             hooks=self._hooks,
@@ -466,9 +464,6 @@ class WorkerRuntime:
         claim = Claim(TrialId(trial), attempt, token)
         return AttemptRun(self.services, self._experiments_here.of(experiment, digest), claim, gpu_memory_bytes)
 
-    def _code_of(self, experiment: str) -> CodeExchange:
-        return CodeExchange(self._client, experiment, closing=self.closing)
-
     @property
     def remembered(self) -> int:
         """The number of experiments that it remembers."""
@@ -546,7 +541,6 @@ class WorkerRuntime:
         self._hooks.close()
         self.services.uplink.close()
         self.services.logs.close()
-        self._bundles.close()
         self.services.scratch.close()
 
     def join(self) -> None:

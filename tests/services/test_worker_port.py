@@ -10,9 +10,11 @@ from typing import cast
 import pytest
 from impaired import nothing_impaired, reasons
 
+from mqtune.core.errors import CodeRefused
 from mqtune.core.resources import Resources
-from mqtune.worker import FAILED_STARTS, RunResult, SlotPlan, Slots
-from mqtune.worker.ports import AttemptHere, SlotHere, WorkerHooks, WorkerService
+from mqtune.journal import Journal
+from mqtune.worker import FAILED_STARTS, ExperimentHere, RunResult, SlotPlan, Slots, ZygoteFinder
+from mqtune.worker.ports import AttemptHere, ProgramPlace, SlotHere, WorkerHooks, WorkerService
 
 ATTEMPT = cast("AttemptHere", SimpleNamespace())
 
@@ -135,3 +137,56 @@ def test_each_guard_may_refuse_a_slot_and_one_that_fails_has_the_worker_back_off
     slots.close()
 
     assert "could not be started (Guard: no device driver)" in reasons(impairments)
+
+
+class Place(WorkerService):
+    def __init__(self, answer: ProgramPlace | Exception | None = None) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
+        self.asked.append(experiment.name)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def an_experiment() -> ExperimentHere:
+    definition = {"trainable": {"name": "train", "module": "mine"}}
+    return ExperimentHere(cast("Journal", SimpleNamespace(experiment="x")), definition)
+
+
+def problem_of(folder: Path, *services: WorkerService) -> tuple[str, str]:
+    """Return why an attempt of an experiment without any code can't start, on a worker with these services."""
+    slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), folder, nothing_impaired())
+    turn = slots.all[0].next_turn()
+    try:
+        return ZygoteFinder("w@h", folder / "own", folder, WorkerHooks(services)).find(
+            turn, an_experiment(), lambda: None
+        )[1]
+    finally:
+        turn.end()
+        slots.end()
+        slots.close()
+
+
+def test_the_first_service_that_knows_says_where_a_program_is(tmp_path: Path) -> None:
+    unsure, first, second = Place(), Place(ProgramPlace(tmp_path / "a")), Place(ProgramPlace(tmp_path / "b"))
+
+    assert WorkerHooks([unsure, first, second]).program(an_experiment()) == ProgramPlace(tmp_path / "a")
+
+    assert (unsure.asked, first.asked, second.asked) == (["x"], ["x"], [])
+    assert WorkerHooks([unsure]).program(an_experiment()) is None
+    assert f"below code root {tmp_path / 'a'}" in problem_of(tmp_path, first)[1]
+    assert f"below code root {tmp_path / 'own'}" in problem_of(tmp_path, unsure)[1]
+
+
+@pytest.mark.parametrize(("error", "is_logged"), [(CodeRefused("not this"), False), (RuntimeError("a bug"), True)])
+def test_without_an_answer_where_a_program_is_no_other_is_run(
+    error: Exception, is_logged: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind, text = problem_of(tmp_path, Place(error), Place(ProgramPlace(tmp_path)))
+
+    assert kind == type(error).__name__
+    assert str(error) in text
+    assert bool(caplog.records) is is_logged
