@@ -10,16 +10,19 @@ if TYPE_CHECKING:
     from mqtune.trainable.bundle import (
         ACCEPTS_TAG as ACCEPTS_TAG,
         KEY_VARIABLE as KEY_VARIABLE,
+        MOST_BYTES as MOST_BYTES,
+        MOST_FILES as MOST_FILES,
         Bundle as Bundle,
         CodeKeys as CodeKeys,
         File as File,
+        changed_in as changed_in,
         is_digest as is_digest,
         is_path as is_path,
         is_signed as is_signed,
         signature as signature,
         unpack as unpack,
     )
-    from mqtune.trainable.cells import cell_of as cell_of
+    from mqtune.trainable.cells import Cell as Cell, cell_of as cell_of
     from mqtune.trainable.class_ import Trainable as Trainable, export_model as export_model
     from mqtune.trainable.experiment_code import (
         fingerprints as fingerprints,
@@ -71,13 +74,16 @@ _NAMES = {
         "CodeKeys",
         "File",
         "KEY_VARIABLE",
+        "MOST_BYTES",
+        "MOST_FILES",
+        "changed_in",
         "is_digest",
         "is_path",
         "is_signed",
         "signature",
         "unpack",
     ),
-    "cells": ("cell_of",),
+    "cells": ("Cell", "cell_of"),
     "class_": ("Trainable", "export_model"),
     "experiment_code": ("fingerprints", "read_code", "resolve"),
     "frozen_code": ("FrozenCode", "fingerprint", "loaded_files"),
