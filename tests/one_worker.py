@@ -20,6 +20,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Intent, Report, TrialId
 from mqtune.journal import Assignment, Claim, Intended, MemoryJournal, MemoryServer
+from mqtune.services.late_imports.known import LateImports
 from mqtune.worker import (
     SEAT_S,
     AttemptRun,
@@ -48,7 +49,11 @@ class Machine:
         self.threads = ThreadPoolExecutor(8)
         self.runs: list[AttemptRun] = []
         slots = Slots(
-            SlotPlan(offer=Resources(cpus=1), devices=((),)), self.log_root, nothing_impaired(), timing=timing
+            SlotPlan(offer=Resources(cpus=1), devices=((),)),
+            self.log_root,
+            nothing_impaired(),
+            preloads=LateImports(self.log_root),
+            timing=timing,
         )
         (self.slot,), self.back_off = slots.all, slots.back_off
         self.services = WorkerServices(

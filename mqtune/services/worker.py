@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqtune.services.code import worker as code
 from mqtune.services.health import worker as health
+from mqtune.services.late_imports import worker as late_imports
 from mqtune.services.logs import worker as logs
 from mqtune.services.usage import worker as usage
 from mqtune.worker import WorkerSettings
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerService]], ...]] = (
     code.for_worker,
+    late_imports.for_worker,
     health.for_worker,
     usage.for_worker,
     logs.for_worker,

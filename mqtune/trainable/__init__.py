@@ -39,7 +39,13 @@ if TYPE_CHECKING:
     from mqtune.trainable.process.descendants import children_of as children_of, signal_group as signal_group
     from mqtune.trainable.process.environment import describe_environment as describe_environment
     from mqtune.trainable.process.importer import command as command
-    from mqtune.trainable.process.late_imports import Looks as Looks
+    from mqtune.trainable.process.late_imports import (
+        EVERY_PACKAGE as EVERY_PACKAGE,
+        USUAL as USUAL,
+        Batch as Batch,
+        Looks as Looks,
+        check_batches as check_batches,
+    )
     from mqtune.trainable.process.life import Executed as Executed
     from mqtune.trainable.process.program import Program as Program
     from mqtune.trainable.process.protocol import (
@@ -92,7 +98,7 @@ _NAMES = {
     "process.descendants": ("children_of", "signal_group"),
     "process.environment": ("describe_environment",),
     "process.importer": ("command",),
-    "process.late_imports": ("Looks",),
+    "process.late_imports": ("Batch", "EVERY_PACKAGE", "Looks", "USUAL", "check_batches"),
     "process.life": ("Executed",),
     "process.program": ("Program",),
     "process.protocol": (

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
         Importer as Importer,
         Importers as Importers,
         ImportKey as ImportKey,
+        Preloads as Preloads,
         SlotZygotes as SlotZygotes,
     )
-    from mqtune.worker.late_imports import LateImports as LateImports
     from mqtune.worker.logs import LogLimits as LogLimits, Logs as Logs, open_log as open_log
     from mqtune.worker.outcome import (
         AttemptOutcome as AttemptOutcome,
@@ -121,8 +121,7 @@ _NAMES = {
     "flower": ("Rows",),
     "gpu_probe": ("Gpu",),
     "impairments": ("Cause", "Impairments"),
-    "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
-    "late_imports": ("LateImports",),
+    "importers": ("ImportKey", "Importer", "Importers", "Preloads", "SlotZygotes"),
     "logs": ("LogLimits", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device", "exceeded"),
     "privileges": ("become", "home_of", "without_secrets"),

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from mqtune.core.clock import Clock
 from mqtune.core.timing import Timing
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.connection import RedisClient
+from mqtune.trainable.process.late_imports import EVERY_PACKAGE, Batch
+from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.impairments import Impairments
+from mqtune.worker.importers import NO_PRELOADS, Preloads
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.threads import Step
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class SlotHere(Protocol):
@@ -170,6 +175,14 @@ class WorkerService:
         """
         return None
 
+    def preloads(self) -> Preloads | None:
+        """Return what knows which modules are imported before trials need them; None if this service doesn't.
+
+        It is called once, before the worker has importers. The first answer counts. Without one, packages are left to
+        trials. An error in a method of the answer is logged, and nothing is imported early because of that call.
+        """
+        return None
+
     def admit(self, slot: SlotHere) -> bool:
         """Whether an attempt may start in a slot, in which nothing of the one before it is left.
 
@@ -209,6 +222,40 @@ MakeServices = Callable[[WorkerHost], Sequence[WorkerService]]
 def no_services(_: WorkerHost) -> Sequence[WorkerService]:
     """Return none: the kernel alone."""
     return ()
+
+
+class _SafePreloads:
+    """Preloads of a service, whose errors are logged and cost early imports alone."""
+
+    def __init__(self, preloads: Preloads) -> None:
+        self._preloads = preloads
+
+    def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
+        """Return the modules to import."""
+        return self._tried(lambda: self._preloads.of(spec, told), [])
+
+    def refused(self, spec: TrainableSpec) -> list[str]:
+        """Return the packages not to import."""
+        return self._tried(lambda: self._preloads.refused(spec), [EVERY_PACKAGE])
+
+    def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
+        """Tell what a trial has imported."""
+        self._tried(lambda: self._preloads.learn(spec, batches), None)
+
+    def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
+        """Tell what an importer has imported."""
+        self._tried(lambda: self._preloads.settle(spec, asked, loaded), None)
+
+    def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
+        """Tell what can't be imported early; return whether another try makes sense."""
+        return self._tried(lambda: self._preloads.refuse(spec, module, why), False)
+
+    def _tried(self, call: Callable[[], T], otherwise: T) -> T:
+        try:
+            return call()
+        except Exception:
+            logger.exception("the preloads %s of this worker failed; the worker goes on", type(self._preloads).__name__)
+            return otherwise
 
 
 class WorkerHooks:
@@ -253,6 +300,13 @@ class WorkerHooks:
         """
         places = (service.program(experiment) for service in self._services)
         return next((place for place in places if place is not None), None)
+
+    def preloads(self) -> Preloads:
+        """Return what knows the modules to import before trials need them, by the first service that has it."""
+        found: list[Preloads | None] = []
+        self._each(lambda service: found.append(service.preloads()))
+        known = next((each for each in found if each is not None), None)
+        return NO_PRELOADS if known is None else _SafePreloads(known)
 
     def started(self, run: AttemptHere) -> None:
         """Tell that an attempt has a process."""

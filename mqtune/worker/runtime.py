@@ -171,7 +171,14 @@ class WorkerRuntime:
         )
         most_bytes = memory_limit() * UNUSED_IMPORTERS_SHARE
         self._slots = Slots(
-            plan, log_root, self._impairments, self._memory, self._hooks.guards, most_bytes=most_bytes, timing=timing
+            plan,
+            log_root,
+            self._impairments,
+            self._memory,
+            self._hooks.guards,
+            preloads=self._hooks.preloads(),
+            most_bytes=most_bytes,
+            timing=timing,
         )
         self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
         zygote_logs = [self._slots.importers.log, *(slot.log for slot in self._slots.all)]

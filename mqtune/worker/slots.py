@@ -21,8 +21,7 @@ from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.worker.devices import DeviceMemory, SlotPlan, in_gb
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.impairments import Cause, Impairments
-from mqtune.worker.importers import Importer, Importers, ImportFailed, ImportKey, SlotZygotes
-from mqtune.worker.late_imports import LateImports
+from mqtune.worker.importers import NO_PRELOADS, Importer, Importers, ImportFailed, ImportKey, Preloads, SlotZygotes
 from mqtune.worker.ports import NO_HOOKS, ProgramPlace, SlotHere, WorkerHooks, WorkerService
 from mqtune.worker.retries import Retries
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
@@ -244,6 +243,7 @@ class Slots:
         impairments: has what keeps slots from attempts.
         memory: watches their devices; None without devices.
         guards: the services that may refuse a slot.
+        preloads: knows which modules importers import before trials need them.
         most_bytes: how much memory unused importers and zygotes may have.
     """
 
@@ -255,12 +255,12 @@ class Slots:
         memory: DeviceMemory | None = None,
         guards: Sequence[WorkerService] = (),
         *,
+        preloads: Preloads = NO_PRELOADS,
         most_bytes: float = math.inf,
         timing: Timing = Timing(),
     ) -> None:
-        self.late_imports = LateImports(log_root)
         log = log_root / ".zygotes" / "imports.log"
-        self.importers = Importers(log, self.late_imports, plan.varies, most_bytes=most_bytes, timing=timing)
+        self.importers = Importers(log, preloads, plan.varies, most_bytes=most_bytes, timing=timing)
         self.back_off = BackOff(impairments)
         self._guards = guards
         admits = self._admits if guards else None
@@ -494,7 +494,7 @@ def import_in(
 ) -> ZygoteHandle:
     """Return a zygote in the slot of a turn; *on_import* is called before it waits for an import.
 
-    What trials of the trainable have imported late until now is imported, as far as that is safe.
+    It has imported the modules of the services' preloads, as far as that is safe.
 
     Raises:
         ImportFailed: the trainable can't be imported.
@@ -507,7 +507,7 @@ def import_in(
         try:
             zygote = slot.zygotes.keeping(importer)
             if zygote is None:
-                importer.get_ready(slot.importers.late_imports, on_import)
+                importer.get_ready(slot.importers.preloads, on_import)
                 if not slot.serves(importer):
                     continue
                 zygote = slot.zygotes.of(importer, turn.wait)
@@ -517,9 +517,11 @@ def import_in(
             if importer.was_ended:
                 # The worker shuts down.
                 raise
-            if refused := importer.refused(error):
-                slot.importers.late_imports.refuse(key.spec, *refused)
-            elif again and isinstance(error, ZygoteDied) and importer.was_killed:
+            refused = importer.refused(error)
+            if refused is not None and slot.importers.preloads.refuse(key.spec, *refused):
+                # The next one does without it.
+                continue
+            if again and isinstance(error, ZygoteDied) and importer.was_killed:
                 # A kill from outside says nothing about the trainable; a second one may be for the memory that it
                 # needs.
                 again = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, Final, cast
 
 import pytest
 from impaired import nothing_impaired, reasons
@@ -13,10 +13,22 @@ from impaired import nothing_impaired, reasons
 from mqtune.core.errors import CodeRefused
 from mqtune.core.resources import Resources
 from mqtune.journal import Journal
-from mqtune.worker import FAILED_STARTS, ExperimentHere, RunResult, SlotPlan, Slots, ZygoteFinder
+from mqtune.trainable import EVERY_PACKAGE, TrainableSpec
+from mqtune.worker import (
+    FAILED_STARTS,
+    ExperimentHere,
+    Importers,
+    ImportKey,
+    RunResult,
+    SlotPlan,
+    Slots,
+    ZygoteDied,
+    ZygoteFinder,
+)
 from mqtune.worker.ports import AttemptHere, ProgramPlace, SlotHere, WorkerHooks, WorkerService
 
 ATTEMPT = cast("AttemptHere", SimpleNamespace())
+TRAIN: Final = TrainableSpec("train", module="mine")
 
 
 class Told(WorkerService):
@@ -190,3 +202,84 @@ def test_without_an_answer_where_a_program_is_no_other_is_run(
     assert kind == type(error).__name__
     assert str(error) in text
     assert bool(caplog.records) is is_logged
+
+
+class Known(WorkerService):
+    """Has preloads, or fails to say which."""
+
+    def __init__(self, known: Any) -> None:
+        self.known = known
+
+    def preloads(self) -> Any:
+        if isinstance(self.known, Exception):
+            raise self.known
+        return self.known
+
+
+def test_the_first_service_that_knows_preloads_has_importers_import_them(tmp_path: Path) -> None:
+    told: list[tuple[Any, ...]] = []
+    known = SimpleNamespace(
+        of=lambda *_: [({}, ["early"])],
+        refused=lambda _: ["unsafe"],
+        learn=lambda *given: told.append(given),
+        settle=lambda *given: told.append(given),
+        refuse=lambda *_: True,
+    )
+    services = [WorkerService(), Known(None), Known(RuntimeError("a bug")), Known(known), Known(SimpleNamespace())]
+
+    preloads = WorkerHooks(services).preloads()
+    preloads.learn(TRAIN, [({}, ["early"])])
+    preloads.settle(TRAIN, ["early"], [])
+
+    assert (preloads.of(TRAIN), preloads.refused(TRAIN)) == ([({}, ["early"])], ["unsafe"])
+    assert preloads.refuse(TRAIN, "unsafe", "a thread") is True
+    assert told == [(TRAIN, [({}, ["early"])]), (TRAIN, ["early"], [])]
+
+
+@pytest.mark.parametrize("services", [(), (Known(SimpleNamespace()),)], ids=["no service", "a broken one"])
+def test_without_preloads_packages_are_left_to_trials(services: tuple[WorkerService, ...]) -> None:
+    preloads = WorkerHooks(services).preloads()
+
+    preloads.learn(TRAIN, [])
+    preloads.settle(TRAIN, [], [])
+
+    assert (preloads.of(TRAIN), preloads.refused(TRAIN)) == ([], [EVERY_PACKAGE])
+    assert preloads.refuse(TRAIN, "unsafe", "a thread") is False
+
+
+class UnsafeImporter:
+    """An importer that always dies of a module that it was to import early."""
+
+    serves = is_current = staticmethod(lambda *_: True)
+    is_dead = was_ended = was_killed = False
+    users = size = 0
+
+    def __init__(self, key: ImportKey, *_: object) -> None:
+        self.key = key
+
+    def get_ready(self, *_: object) -> None:
+        raise ZygoteDied("a crash")
+
+    def refused(self, _: Exception) -> tuple[str, str]:
+        return "unsafe", "a crash"
+
+    def close(self) -> None:
+        self.is_dead = True
+
+
+@pytest.mark.parametrize("tries", [0, 2])
+def test_an_import_is_tried_again_only_while_the_preloads_do_without_a_module(tries: int, tmp_path: Path) -> None:
+    answers = [*[True] * tries, False]
+    known: Any = SimpleNamespace(of=lambda _: [], refused=lambda _: [], refuse=lambda *_: answers.pop(0))
+    make: Any = UnsafeImporter
+    slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), tmp_path, nothing_impaired())
+    slots.all[0].importers = Importers(tmp_path / "log", known, most_bytes=1e12, make=make)
+    turn = slots.all[0].next_turn()
+
+    found = ZygoteFinder("w@h", tmp_path, tmp_path, WorkerHooks(())).find(turn, an_experiment(), lambda: None)
+    turn.end()
+    slots.close()
+
+    assert found[0] is None
+    assert found[1][0] == "ImportDied"
+    assert answers == []
