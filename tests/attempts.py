@@ -17,6 +17,7 @@ from waiting import DEADLINE_S
 
 from mqtune.checkpoints import open_store
 from mqtune.core.codec import decode_value
+from mqtune.services.late_imports.known import LateImports
 from mqtune.trainable import (
     CLEARED,
     FRAME,
@@ -42,7 +43,7 @@ from mqtune.trainable import (
 )
 from mqtune.trainable.process import runner
 from mqtune.trainable.process.life import Life, Preparation
-from mqtune.worker import Gone, Importer, ImportKey, LateImports, ZygoteDied, ZygoteHandle
+from mqtune.worker import Gone, Importer, ImportKey, ZygoteDied, ZygoteHandle
 
 
 def program_of(spec: TrainableSpec, code_root: Path, **fields: Any) -> Program:

@@ -65,7 +65,7 @@ from mqtune.search.base import Searcher
 from mqtune.search.domains import uniform
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
-from mqtune.services.driver import driver_services
+from mqtune.services.driver import driver_services, project_maker
 
 NAME: Final = "x"
 #: Behind it are all entries.
@@ -219,7 +219,8 @@ def writer_of(trainable: Any = trainable, space: Any = SPACE, **options: Any) ->
         "name": NAME,
         "backend": SimpleNamespace(local_slots=None),
     }
-    return DefinitionWriter(Plan(settings_of(trainable=trainable, space=space, **{**usual, **options})))
+    settings = settings_of(trainable=trainable, space=space, **{**usual, **options})
+    return DefinitionWriter(Plan(settings, project_maker()))
 
 
 class Driven:

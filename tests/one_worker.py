@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from impaired import nothing_impaired
 from waiting import DEADLINE_S, eventually
@@ -20,10 +20,10 @@ from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Intent, Report, TrialId
 from mqtune.journal import Assignment, Claim, Intended, MemoryJournal, MemoryServer
+from mqtune.services.late_imports.known import LateImports
 from mqtune.worker import (
     SEAT_S,
     AttemptRun,
-    Bundles,
     ExperimentHere,
     Logs,
     MemoryKills,
@@ -35,10 +35,6 @@ from mqtune.worker import (
     WorkerServices,
     ZygoteFinder,
 )
-
-
-def _no_code(experiment: str) -> NoReturn:
-    raise AssertionError(experiment)
 
 
 class Machine:
@@ -53,10 +49,13 @@ class Machine:
         self.threads = ThreadPoolExecutor(8)
         self.runs: list[AttemptRun] = []
         slots = Slots(
-            SlotPlan(offer=Resources(cpus=1), devices=((),)), self.log_root, nothing_impaired(), timing=timing
+            SlotPlan(offer=Resources(cpus=1), devices=((),)),
+            self.log_root,
+            nothing_impaired(),
+            preloads=LateImports(self.log_root),
+            timing=timing,
         )
         (self.slot,), self.back_off = slots.all, slots.back_off
-        bundles = Bundles(folder / "bundles", "", _no_code, slots.code_roots)
         self.services = WorkerServices(
             name="w1@here",
             host="here",
@@ -69,7 +68,7 @@ class Machine:
             logs=Logs(self.log_root, (), nothing_impaired()),
             scratch=Scratch(self.log_root),
             slots=slots,
-            zygotes=ZygoteFinder("w1@here", self.code_root, self.log_root, bundles),
+            zygotes=ZygoteFinder("w1@here", self.code_root, self.log_root),
             memory_kills=MemoryKills(None),
             wake_consumer=lambda: None,
         )

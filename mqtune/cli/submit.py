@@ -106,10 +106,10 @@ def _run_here(name: str | None, script: Path, arguments: tuple[str, ...], broker
 
 
 def _submit(name: str, script: Path, arguments: tuple[str, ...], folder: Path, broker: str) -> Submission:
-    from mqtune.driver.bundling import packed  # noqa: PLC0415 - only this needs redis
-    from mqtune.journal.clock import ServerClock  # noqa: PLC0415
+    from mqtune.journal.clock import ServerClock  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
+    from mqtune.services.code.project import packed  # noqa: PLC0415
     from mqtune.services.ownership.audit import note  # noqa: PLC0415
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
     from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, check_key  # noqa: PLC0415

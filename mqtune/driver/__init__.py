@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from mqtune.driver.attach import attached as attached
     from mqtune.driver.bundling import (
         BundleFolder as BundleFolder,
-        Project as Project,
         bring as bring,
-        packed as packed,
     )
     from mqtune.driver.by_config import ResourcesByConfig as ResourcesByConfig
     from mqtune.driver.checkpoints import (
@@ -54,7 +52,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "actions": ("AnswerQuestion", "DriverAction", "Requeue"),
     "attach": ("attached",),
-    "bundling": ("BundleFolder", "Project", "bring", "packed"),
+    "bundling": ("BundleFolder", "bring"),
     "by_config": ("ResourcesByConfig",),
     "checkpoints": ("CheckpointGC", "Deletes", "LOOK_APART_S"),
     "connect": ("BrokerDeployment", "unless_away"),

@@ -14,8 +14,8 @@ from mqtune.core.keys import is_name
 from mqtune.core.objective import Objective
 from mqtune.core.resources import Resources
 from mqtune.core.submission import this_submission
-from mqtune.driver.bundling import Project
 from mqtune.driver.by_config import ResourcesByConfig
+from mqtune.driver.ports import MakeProject, Project
 from mqtune.driver.screening import Reading
 from mqtune.driver.settings import KnownTrainable, Limits, Settings
 from mqtune.journal.base import OnLoss
@@ -59,13 +59,14 @@ class Plan:
 
     Args:
         settings: the user's settings.
+        make_project: makes the project whose files are brought to workers; None where none can be.
 
     Raises:
         ConfigurationError: an argument is invalid, or some don't go together.
         TrainableNotFound: no worker could import the trainable.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, make_project: MakeProject | None = None) -> None:
         self.settings = settings
         known = settings.trainable
         if not isinstance(known, KnownTrainable):
@@ -81,8 +82,12 @@ class Plan:
         #: The folder that is brought to workers.
         self.project: Project | None = None
         if settings.process.bundle is not None or cell is not None:
+            if make_project is None:
+                raise ConfigurationError(
+                    f"trainable {self.spec.name!r} can't be brought to workers here: give one from a file of theirs"
+                )
             stores = [store for store in (settings.checkpoints.store,) if store is not None]
-            self.project = Project(settings.process.bundle, self.spec, self.code_root, stores, cell)
+            self.project = make_project(settings.process.bundle, self.spec, self.code_root, stores, cell)
         self.space = settings.space if isinstance(settings.space, Space) else Space(settings.space)
         if not isinstance(settings.space, Space):
             _warn_of_lists(settings.space)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
@@ -23,6 +23,9 @@ from mqtune.driver.actions import DriverAction
 from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.settings import Limits, RunOptions
 from mqtune.journal.restore import Restorer
+from mqtune.trainable.bundle import Bundle
+from mqtune.trainable.cells import Cell
+from mqtune.trainable.spec import TrainableSpec
 
 logger = logging.getLogger(__name__)
 
@@ -205,3 +208,65 @@ class DriverHooks:
 
 #: The hooks of a driver without services.
 NO_HOOKS: Final = DriverHooks(())
+
+
+class Project(Protocol):
+    """The files of a program that a driver brings to its workers, as the kernel sees them."""
+
+    @property
+    def needs_key(self) -> str:
+        """The setting of the user for which a key is needed, for people."""
+
+    @property
+    def has_all(self) -> bool:
+        """Whether all files of a folder are brought, so that trials can run in it."""
+
+    @property
+    def root(self) -> str:
+        """The path of the code root in the bundle."""
+
+    @property
+    def written(self) -> Mapping[Path, bytes]:
+        """The content of the files that are not on the disk, by their paths."""
+
+    @property
+    def script(self) -> Path | None:
+        """The script whose names the written module uses."""
+
+    def pack(self, sources: Mapping[str, bytes]) -> Bundle:
+        """Return the bundle of its files as they are now.
+
+        Args:
+            sources: the trainable's file and its imported files, by their paths from its folder.
+
+        Raises:
+            ConfigurationError: they can't be packed, or the trainable's file is not among them.
+        """
+
+    def changed_since(self, before: Bundle) -> list[str]:
+        """Return the names of the files that differ from an earlier bundle's. Files that no trial runs don't count."""
+
+
+class MakeProject(Protocol):
+    """Makes the project of a plan, before there is a driver."""
+
+    def __call__(
+        self,
+        folder: str | Path | None,
+        spec: TrainableSpec,
+        code_root: Path,
+        outside: Iterable[str | Path] = (),
+        cell: Cell | None = None,
+    ) -> Project:
+        """Return the project.
+
+        Args:
+            folder: the folder of the user; None where only the trainable and its imports are brought.
+            spec: the trainable.
+            code_root: the folder below which the trainable was found.
+            outside: folders whose files are no code, such as a checkpoint store.
+            cell: the trainable's written module; None where it has a file.
+
+        Raises:
+            ConfigurationError: the folder does not exist, or the trainable is not in it.
+        """

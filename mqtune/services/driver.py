@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
-from mqtune.driver.ports import DriverHost, DriverService
+from mqtune.driver.ports import DriverHost, DriverService, MakeProject
+from mqtune.services.code import driver as code
 from mqtune.services.retention import driver as retention
 from mqtune.services.shares import driver as shares
 
@@ -14,8 +15,15 @@ SERVICES: Final[tuple[Callable[[DriverHost], Sequence[DriverService]], ...]] = (
     shares.for_driver,
     retention.for_driver,
 )
+#: Makes the project whose files a driver brings to workers. The first one is used.
+PROJECTS: Final[tuple[MakeProject, ...]] = (code.for_plan,)
 
 
 def driver_services(host: DriverHost) -> Sequence[DriverService]:
     """Return the services of a driver."""
     return tuple(chain.from_iterable(make(host) for make in SERVICES))
+
+
+def project_maker() -> MakeProject | None:
+    """Return the maker of a plan's project. Return None if there is no service for that."""
+    return next(iter(PROJECTS), None)

@@ -7,8 +7,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from mqtune.journal import RedisClient
+from mqtune.services.code import worker as code
 from mqtune.services.exporter import worker as exporter
 from mqtune.services.health import worker as health
+from mqtune.services.late_imports import worker as late_imports
 from mqtune.services.logs import worker as logs
 from mqtune.services.submissions import worker as submissions
 from mqtune.services.usage import worker as usage
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from mqtune.worker import TrialApp
 
 SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerService]], ...]] = (
+    code.for_worker,
+    late_imports.for_worker,
     health.for_worker,
     usage.for_worker,
     logs.for_worker,

@@ -10,16 +10,19 @@ if TYPE_CHECKING:
     from mqtune.trainable.bundle import (
         ACCEPTS_TAG as ACCEPTS_TAG,
         KEY_VARIABLE as KEY_VARIABLE,
+        MOST_BYTES as MOST_BYTES,
+        MOST_FILES as MOST_FILES,
         Bundle as Bundle,
         CodeKeys as CodeKeys,
         File as File,
+        changed_in as changed_in,
         is_digest as is_digest,
         is_path as is_path,
         is_signed as is_signed,
         signature as signature,
         unpack as unpack,
     )
-    from mqtune.trainable.cells import cell_of as cell_of
+    from mqtune.trainable.cells import Cell as Cell, cell_of as cell_of
     from mqtune.trainable.class_ import Trainable as Trainable, export_model as export_model
     from mqtune.trainable.experiment_code import (
         fingerprints as fingerprints,
@@ -40,7 +43,13 @@ if TYPE_CHECKING:
     )
     from mqtune.trainable.process.environment import describe_environment as describe_environment
     from mqtune.trainable.process.importer import command as command
-    from mqtune.trainable.process.late_imports import Looks as Looks
+    from mqtune.trainable.process.late_imports import (
+        EVERY_PACKAGE as EVERY_PACKAGE,
+        USUAL as USUAL,
+        Batch as Batch,
+        Looks as Looks,
+        check_batches as check_batches,
+    )
     from mqtune.trainable.process.life import Executed as Executed
     from mqtune.trainable.process.program import Program as Program
     from mqtune.trainable.process.protocol import (
@@ -76,13 +85,16 @@ _NAMES = {
         "CodeKeys",
         "File",
         "KEY_VARIABLE",
+        "MOST_BYTES",
+        "MOST_FILES",
+        "changed_in",
         "is_digest",
         "is_path",
         "is_signed",
         "signature",
         "unpack",
     ),
-    "cells": ("cell_of",),
+    "cells": ("Cell", "cell_of"),
     "class_": ("Trainable", "export_model"),
     "experiment_code": ("fingerprints", "read_code", "resolve"),
     "frozen_code": ("FrozenCode", "fingerprint", "loaded_files"),
@@ -91,7 +103,7 @@ _NAMES = {
     "process.descendants": ("children_of", "die_with_parent", "signal_group"),
     "process.environment": ("describe_environment",),
     "process.importer": ("command",),
-    "process.late_imports": ("Looks",),
+    "process.late_imports": ("Batch", "EVERY_PACKAGE", "Looks", "USUAL", "check_batches"),
     "process.life": ("Executed",),
     "process.program": ("Program",),
     "process.protocol": (

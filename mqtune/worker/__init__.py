@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         create_app as create_app,
     )
     from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerServices as WorkerServices
-    from mqtune.worker.bundles import Bundles as Bundles
     from mqtune.worker.control_pipe import ControlPipe as ControlPipe
     from mqtune.worker.devices import (
         TOLERANCE_BYTES as TOLERANCE_BYTES,
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
         Importer as Importer,
         Importers as Importers,
         ImportKey as ImportKey,
+        Preloads as Preloads,
         SlotZygotes as SlotZygotes,
     )
-    from mqtune.worker.late_imports import LateImports as LateImports
     from mqtune.worker.logs import LogLimits as LogLimits, Logs as Logs, open_log as open_log
     from mqtune.worker.outcome import (
         AttemptOutcome as AttemptOutcome,
@@ -104,7 +103,6 @@ if TYPE_CHECKING:
 _NAMES = {
     "app": ("ConsumerWatch", "TrialApp", "TrialTransport", "create_app"),
     "attempt": ("AttemptRun", "WorkerServices"),
-    "bundles": ("Bundles",),
     "control_pipe": ("ControlPipe",),
     "devices": (
         "DeviceMemory",
@@ -122,8 +120,7 @@ _NAMES = {
     "flower": ("Rows",),
     "gpu_probe": ("Gpu",),
     "impairments": ("Cause", "Impairments"),
-    "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
-    "late_imports": ("LateImports",),
+    "importers": ("ImportKey", "Importer", "Importers", "Preloads", "SlotZygotes"),
     "logs": ("LogLimits", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device", "exceeded"),
     "privileges": ("become", "home_of", "without_secrets"),

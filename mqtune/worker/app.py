@@ -426,7 +426,6 @@ class RuntimeStep(bootsteps.StartStopStep):
             seat_s=settings.seat_s,
             wake_consumer=worker.pool.wake.set,
             show=rows.running,
-            code_key=settings.code_key if settings.accept_code else "",
             token=app.token,
             timing=settings.timing,
             services=services,

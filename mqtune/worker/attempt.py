@@ -274,7 +274,7 @@ class AttemptRun:
         if self.stream is not None and self.stream.end is not None and self._process is not None:
             # Before the next attempt prepares in the slot.
             imported = decode_value(self.stream.end).get("imported", [])
-            self._worker.slots.late_imports.learn(self._process[0].spec, imported)
+            self._worker.slots.importers.preloads.learn(self._process[0].spec, imported)
         self._mark_ending()
         self._offer_slot()
         self._hurry(self._worker.timing.stop_grace_s)

@@ -37,7 +37,6 @@ class ExperimentHere:
         definition: the definition.
         digest: its digest, by which tasks name it.
         mark: the same for attempts that may share a process: those of one experiment by one definition.
-        has_signed_code: whether its bundle was found to be signed with this worker's key.
     """
 
     def __init__(self, journal: Journal, definition: Mapping[str, Any], digest: str = "") -> None:
@@ -49,7 +48,6 @@ class ExperimentHere:
         self._resources: Resources | None = None
         with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
             self._resources = Resources.decode(definition.get("resources", {}))
-        self.has_signed_code = False
         self._has_store = False
         self._key: ImportKey | None = None
         self._key_is_for: tuple[Path, Path | None] | None = None

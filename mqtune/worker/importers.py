@@ -14,10 +14,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
@@ -33,7 +33,6 @@ from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import UNBUFFERED, Message
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.variables import check_variable
-from mqtune.worker.late_imports import LateImports
 from mqtune.worker.logs import open_log
 from mqtune.worker.privileges import without_secrets
 from mqtune.worker.processes import reaper
@@ -208,6 +207,53 @@ class OfferedImporter:
         return self.pid is not None and not key.program.spawns and key.program.code_root == self._code_root
 
 
+class Preloads(Protocol):
+    """Knows which modules importers import before trials need them. Any thread may use it."""
+
+    def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
+        """Return the modules to import after the trainable's, in order, without those that were *told* before."""
+
+    def refused(self, spec: TrainableSpec) -> list[str]:
+        """Return the packages that a trainable's importer must not import. ``EVERY_PACKAGE`` stands for all."""
+
+    def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
+        """Hear which modules a trial has imported after its fork."""
+
+    def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
+        """Hear which of the *asked* modules an importer had to import."""
+
+    def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
+        """Hear that no process can be forked behind a module; empty if any may be the cause.
+
+        Return whether the next importer does without it, so that it is worth another try.
+        """
+
+
+class NoPreloads:
+    """Leaves all imports of packages to trials."""
+
+    def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
+        """Return none."""
+        return []
+
+    def refused(self, spec: TrainableSpec) -> list[str]:
+        """Return all packages."""
+        return [EVERY_PACKAGE]
+
+    def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
+        """Do nothing."""
+
+    def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
+        """Do nothing."""
+
+    def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
+        """Return False: no module was imported early."""
+        return False
+
+
+NO_PRELOADS: Final = NoPreloads()
+
+
 class Importer:
     """An importer's process. Any thread may call it.
 
@@ -326,20 +372,20 @@ class Importer:
 
     def get_ready(
         self,
-        late_imports: LateImports,
+        preloads: Preloads,
         on_import: Callable[[], None] = lambda: None,
         timeout_s: float = IMPORT_TIMEOUT_S,
     ) -> None:
-        """Wait until the trainable is imported, and what trials have imported late until now.
+        """Wait until the trainable is imported, and all modules that are to be imported before trials need them.
 
         Args:
-            late_imports: knows the latter.
+            preloads: knows these modules.
             on_import: called before it waits.
             timeout_s: how long it waits at most.
 
         Raises:
             ImportFailed: it can't be imported, or not in time.
-            UnsafeImport: nothing can be forked behind a module that trials import late; the importer ends.
+            UnsafeImport: nothing can be forked behind such a module; the importer ends.
             ZygoteDied: the import has ended the process.
             ZygoteSilent: the process was stopped (SIGSTOP) at two checks in a row, and was killed.
         """
@@ -351,18 +397,18 @@ class Importer:
             spec = self.key.spec
             try:
                 if self.is_ready:
-                    news = late_imports.of(spec, self._told)
+                    news = preloads.of(spec, self._told)
                     if not news or self.key.program.spawns or spec.is_carried:
                         return
                     on_import()
                     self._asked = self._ask(news)
-                loaded = self._wait_for_import(late_imports, timeout_s)
+                loaded = self._wait_for_import(preloads, timeout_s)
             except (ImportFailed, ZygoteDied) as error:
                 self._failure = error
                 raise
             # To ask again for a module that it had, or can't import, changes nothing.
             self._told.update(self._asked, loaded)
-            late_imports.settle(spec, self._asked, loaded)
+            preloads.settle(spec, self._asked, loaded)
 
     def refused(self, error: Exception) -> tuple[str, str] | None:
         """Return the preloaded module that caused this import error, and the error's text.
@@ -377,7 +423,7 @@ class Importer:
         can_do_without = self.key.program.is_script and EVERY_PACKAGE not in self._refused
         return ("", str(error)) if self._asked or self._told or can_do_without else None
 
-    def _wait_for_import(self, late_imports: LateImports, timeout_s: float) -> Sequence[str]:
+    def _wait_for_import(self, preloads: Preloads, timeout_s: float) -> Sequence[str]:
         """Wait until it is ready; return which of the modules that it was asked for it had to import."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -390,7 +436,7 @@ class Importer:
                     raise UnsafeImport(message["module"], message["why"])
                 case "imported":
                     # Its next start knows them.
-                    late_imports.learn(self.key.spec, message["batches"])
+                    preloads.learn(self.key.spec, message["batches"])
                     self._asked += [name for _, names in message["batches"] for name in names]
                     self._files = [(path, mtime) for path, mtime in message["files"]]
                     self.environment = message["environment"]
@@ -525,7 +571,7 @@ class Importers:
 
     Args:
         log: the file for their output.
-        late_imports: knows what trials import late.
+        preloads: knows which modules are imported before trials need them.
         varies: the variables that are not the same in the environments of all slots.
         most_bytes: how much memory those that nobody uses may have together; the one used last is always kept.
         kept: how many programs' importers are kept.
@@ -535,7 +581,7 @@ class Importers:
     def __init__(
         self,
         log: Path,
-        late_imports: LateImports,
+        preloads: Preloads,
         varies: Collection[str] = (),
         *,
         most_bytes: float,
@@ -547,7 +593,7 @@ class Importers:
         self._clock = clock
         self._timing = timing
         self.log = log
-        self.late_imports = late_imports
+        self.preloads = preloads
         self._varies = varies
         #: A fork of the driver, for the first program that it suits.
         self.offered: OfferedImporter | None = None
@@ -575,7 +621,7 @@ class Importers:
             current = next((one for one in mine if one.serves(environment) and one.is_current()), None)
             is_new = current is None
             if current is None:
-                preloads, refused = self.late_imports.of(key.spec), self.late_imports.refused(key.spec)
+                preloads, refused = self.preloads.of(key.spec), self.preloads.refused(key.spec)
                 offered = self.offered if self.offered is not None and self.offered.suits(key) else None
                 if offered is not None:
                     self.offered = None

@@ -84,7 +84,6 @@ class LocalWorker:
             experiments=settings.experiments,
             wake_consumer=self._free.set,
             show=lambda _: None,
-            code_key=settings.code_key if settings.accept_code else "",
             token=token,
             timing=settings.timing,
             services=services,

@@ -7,23 +7,31 @@ docs/adr/0009-ports.md says when each hook is called, and how an error in it is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
 
 from mqtune.core.clock import Clock
 from mqtune.core.events import WorkerInfo
 from mqtune.core.timing import Timing
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.connection import RedisClient
+from mqtune.trainable.process.late_imports import EVERY_PACKAGE, Batch
+from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.devices import SlotPlan
+from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.impairments import Impairments
+from mqtune.worker.importers import NO_PRELOADS, Preloads
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.threads import Step
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class SlotHere(Protocol):
@@ -116,6 +124,21 @@ class WorkerState:
     is_heard: bool
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramPlace:
+    """Where the program of an experiment is on this worker.
+
+    Attributes:
+        code_root: the folder below which the trainable is.
+        cwd: the folder in which trials run; None for the worker's own.
+        environment: entries to add to each attempt's environment in the journal.
+    """
+
+    code_root: Path
+    cwd: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerHost:
     """The parts of a worker that its services use.
@@ -133,6 +156,9 @@ class WorkerHost:
         state: returns the worker's state; after its start alone.
         figures: returns the figures of all its services, by their names and devices. It may take seconds.
         scratch: returns the temporary folders of its attempts.
+        code_roots: returns the code roots of all programs that it has imported.
+        folder: returns the path of its folder of a name, for a service's files; it goes with the worker.
+        closing: set once the worker closes: calls to the server stop trying.
     """
 
     name: str
@@ -147,6 +173,9 @@ class WorkerHost:
     state: Callable[[], WorkerState]
     figures: Callable[[], Mapping[str, Mapping[str, float]]]
     scratch: Callable[[], Scratch]
+    code_roots: Callable[[], set[Path]]
+    folder: Callable[[str], Path]
+    closing: threading.Event
 
 
 class WorkerService:
@@ -165,6 +194,23 @@ class WorkerService:
 
     def hinted(self, experiment: str, hint: str) -> None:
         """Handle a hint of the control channel. It must return immediately, and ignore unknown hints."""
+
+    def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
+        """Return where the program of an experiment is on this worker; None if this service does not know.
+
+        It is called before each import and before each claim, in the attempt's thread, and may take seconds. The first
+        answer counts; without one, the program is below the worker's code root. An error is the reason why the attempt
+        is not started: without the right program, no other may run.
+        """
+        return None
+
+    def preloads(self) -> Preloads | None:
+        """Return what knows which modules are imported before trials need them; None if this service doesn't.
+
+        It is called once, before the worker has importers. The first answer counts. Without one, packages are left to
+        trials. An error in a method of the answer is logged, and nothing is imported early because of that call.
+        """
+        return None
 
     def admit(self, slot: SlotHere) -> bool:
         """Return whether an attempt may start in a slot.
@@ -218,6 +264,40 @@ def no_services(_: WorkerHost) -> Sequence[WorkerService]:
     return ()
 
 
+class _SafePreloads:
+    """Preloads of a service, whose errors are logged and cost early imports alone."""
+
+    def __init__(self, preloads: Preloads) -> None:
+        self._preloads = preloads
+
+    def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
+        """Return the modules to import."""
+        return self._tried(lambda: self._preloads.of(spec, told), [])
+
+    def refused(self, spec: TrainableSpec) -> list[str]:
+        """Return the packages not to import."""
+        return self._tried(lambda: self._preloads.refused(spec), [EVERY_PACKAGE])
+
+    def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
+        """Tell what a trial has imported."""
+        self._tried(lambda: self._preloads.learn(spec, batches), None)
+
+    def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
+        """Tell what an importer has imported."""
+        self._tried(lambda: self._preloads.settle(spec, asked, loaded), None)
+
+    def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
+        """Tell what can't be imported early; return whether another try makes sense."""
+        return self._tried(lambda: self._preloads.refuse(spec, module, why), False)
+
+    def _tried(self, call: Callable[[], T], otherwise: T) -> T:
+        try:
+            return call()
+        except Exception:
+            logger.exception("the preloads %s of this worker failed; the worker goes on", type(self._preloads).__name__)
+            return otherwise
+
+
 class WorkerHooks:
     """Calls the hooks of a worker's services, in their order.
 
@@ -251,6 +331,22 @@ class WorkerHooks:
     def hinted(self, experiment: str, hint: str) -> None:
         """Call ``hinted`` of each service."""
         self._each(lambda service: service.hinted(experiment, hint))
+
+    def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
+        """Return where the program of an experiment is, as the first service says that knows; None if none does.
+
+        Raises:
+            Exception: a service refuses the experiment, or can't say.
+        """
+        places = (service.program(experiment) for service in self._services)
+        return next((place for place in places if place is not None), None)
+
+    def preloads(self) -> Preloads:
+        """Return what knows the modules to import before trials need them, by the first service that has it."""
+        found: list[Preloads | None] = []
+        self._each(lambda service: found.append(service.preloads()))
+        known = next((each for each in found if each is not None), None)
+        return NO_PRELOADS if known is None else _SafePreloads(known)
 
     def started(self, run: AttemptHere) -> None:
         """Tell that an attempt has a process."""

@@ -31,12 +31,10 @@ from mqtune.core.trial import TrialId
 from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.clock import ServerClock
-from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient, account_of
 from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.redis import RedisJournal, renew_all
 from mqtune.worker.attempt import AttemptRun, WorkerServices
-from mqtune.worker.bundles import Bundles
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
 from mqtune.worker.experiments import Experiments
 from mqtune.worker.impairments import Impairments
@@ -102,7 +100,6 @@ class WorkerRuntime:
         seat_s: for how long a seat of a gang is held for the others at least.
         wake_consumer: called from any thread when a slot becomes free or is about to.
         show: called with each heartbeat, from one thread, for each attempt that is here.
-        code_key: what code that drivers bring must be signed with; empty to take none.
         token: proves that the worker holds its name, if it holds that already.
         services: makes the worker's services.
     """
@@ -119,7 +116,6 @@ class WorkerRuntime:
         wake_consumer: Callable[[], None],
         show: Callable[[AttemptRun], None],
         experiments: str = EVERY,
-        code_key: str = "",
         token: str = "",
         seat_s: float = SEAT_S,
         timing: Timing = Timing(),
@@ -146,6 +142,7 @@ class WorkerRuntime:
             else None
         )
         self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
+        scratch = Scratch(log_root)
         self._hooks = WorkerHooks(
             services(
                 WorkerHost(
@@ -160,16 +157,24 @@ class WorkerRuntime:
                     logs=lambda: self.services.logs,
                     state=self._state,
                     figures=self._figures,
-                    scratch=lambda: self.services.scratch,
+                    scratch=lambda: scratch,
+                    code_roots=lambda: {importer.key.program.code_root for importer in self._slots.importers.all},
+                    folder=scratch.hidden,
+                    closing=self.closing,
                 )
             )
         )
         most_bytes = memory_limit() * UNUSED_IMPORTERS_SHARE
         self._slots = Slots(
-            plan, log_root, self._impairments, self._memory, self._hooks.guards, most_bytes=most_bytes, timing=timing
+            plan,
+            log_root,
+            self._impairments,
+            self._memory,
+            self._hooks.guards,
+            preloads=self._hooks.preloads(),
+            most_bytes=most_bytes,
+            timing=timing,
         )
-        scratch = Scratch(log_root)
-        self._bundles = Bundles(scratch.bundles, code_key, self._code_of, self._slots.code_roots)
         zygote_logs = [self._slots.importers.log, *(slot.log for slot in self._slots.all)]
         self.services = WorkerServices(
             name=name,
@@ -183,7 +188,7 @@ class WorkerRuntime:
             logs=Logs(log_root, zygote_logs, self._impairments, timing=timing),
             scratch=scratch,
             slots=self._slots,
-            zygotes=ZygoteFinder(name, code_root, log_root, self._bundles),
+            zygotes=ZygoteFinder(name, code_root, log_root, self._hooks),
             memory_kills=MemoryKills(find_counter()),
             wake_consumer=wake_consumer,
             hooks=self._hooks,
@@ -428,9 +433,6 @@ class WorkerRuntime:
         claim = Claim(TrialId(trial), attempt, token)
         return AttemptRun(self.services, self._experiments_here.of(experiment, digest), claim, gpu_memory_bytes)
 
-    def _code_of(self, experiment: str) -> CodeExchange:
-        return CodeExchange(self._client, experiment, closing=self.closing)
-
     @property
     def remembered(self) -> int:
         """The number of experiments that it remembers."""
@@ -483,7 +485,6 @@ class WorkerRuntime:
         self._hooks.close()
         self.services.uplink.close()
         self.services.logs.close()
-        self._bundles.close()
         self.services.scratch.close()
 
     def join(self) -> None:

@@ -33,8 +33,6 @@ _LEFT_S: Final = 3600.0
 WORK_FOLDER: Final = ".work"
 #: Below an attempt's folder: its working directory, if that is never kept.
 _WORK: Final = "work"
-#: Below a worker's folder; no experiment has such a name.
-_BUNDLES: Final = ".bundles"
 
 
 def _mark() -> str:
@@ -132,10 +130,10 @@ class Scratch:
             return False
         return True
 
-    @property
-    def bundles(self) -> Path:
-        """The path of the folder for code that drivers bring."""
-        return self._mine / _BUNDLES
+    def hidden(self, name: str) -> Path:
+        """Return the path of this worker's folder for files of another kind than those of attempts."""
+        # No experiment's name begins with a dot.
+        return self._mine / f".{name}"
 
     def folder(self, experiment: str, claim: Claim) -> Path:
         """Return the path of an attempt's folder."""

@@ -18,13 +18,11 @@ from mqtune.core.errors import CodeDiffers, MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.core.timing import Timing
 from mqtune.trainable.process.protocol import KEPT_BYTES
-from mqtune.worker.bundles import Brought, Bundles
 from mqtune.worker.devices import DeviceMemory, SlotPlan, in_gb
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.impairments import Cause, Impairments
-from mqtune.worker.importers import Importer, Importers, ImportFailed, ImportKey, SlotZygotes
-from mqtune.worker.late_imports import LateImports
-from mqtune.worker.ports import SlotHere, WorkerService
+from mqtune.worker.importers import NO_PRELOADS, Importer, Importers, ImportFailed, ImportKey, Preloads, SlotZygotes
+from mqtune.worker.ports import NO_HOOKS, ProgramPlace, SlotHere, WorkerHooks, WorkerService
 from mqtune.worker.retries import Retries
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
 
@@ -245,6 +243,7 @@ class Slots:
         impairments: has what keeps slots from attempts.
         memory: watches their devices; None without devices.
         guards: the services that may refuse a slot.
+        preloads: knows which modules importers import before trials need them.
         most_bytes: how much memory unused importers and zygotes may have.
     """
 
@@ -256,12 +255,12 @@ class Slots:
         memory: DeviceMemory | None = None,
         guards: Sequence[WorkerService] = (),
         *,
+        preloads: Preloads = NO_PRELOADS,
         most_bytes: float = math.inf,
         timing: Timing = Timing(),
     ) -> None:
-        self.late_imports = LateImports(log_root)
         log = log_root / ".zygotes" / "imports.log"
-        self.importers = Importers(log, self.late_imports, plan.varies, most_bytes=most_bytes, timing=timing)
+        self.importers = Importers(log, preloads, plan.varies, most_bytes=most_bytes, timing=timing)
         self.back_off = BackOff(impairments)
         self._guards = guards
         admits = self._admits if guards else None
@@ -409,10 +408,6 @@ class Slots:
             self.usable = sum(not slot.is_quarantined for slot in self.all)
             self._changed.notify_all()
 
-    def code_roots(self) -> set[Path]:
-        """Return the code roots of all importers."""
-        return {importer.key.program.code_root for importer in self.importers.all}
-
     def trim(self, idle_s: float) -> None:
         """Close importers that no trial has used for *idle_s* seconds, and those that use too much memory."""
         self.importers.trim(idle_s)
@@ -436,16 +431,16 @@ class ZygoteFinder:
 
     Args:
         worker: the worker's name, for errors.
-        code_root: the folder below which trainables are that no driver brings.
+        code_root: the folder below which trainables are, unless a service says otherwise.
         log_root: the folder below which each experiment has its code.
-        bundles: has the trainables that drivers bring.
+        hooks: ask the worker's services where an experiment's program is.
     """
 
-    def __init__(self, worker: str, code_root: Path, log_root: Path, bundles: Bundles) -> None:
+    def __init__(self, worker: str, code_root: Path, log_root: Path, hooks: WorkerHooks = NO_HOOKS) -> None:
         self._worker = worker
         self._code_root = code_root
         self._log_root = log_root
-        self._bundles = bundles
+        self._hooks = hooks
 
     def find(
         self, turn: Turn, here: ExperimentHere, on_import: Callable[[], None]
@@ -459,11 +454,10 @@ class ZygoteFinder:
         try:
             here.check_store()
             spec = here.spec
-            brought = self._bundles.of(here)
-            where += f", trainable {spec} below code root {self._code_root if brought is None else brought.code_root}"
-            zygote = import_in(turn, self._key(here, brought), on_import)
-            if brought is not None:
-                zygote.environment["bundle"] = brought.top.name
+            place = self._place(here)
+            where += f", trainable {spec} below code root {place.code_root}"
+            zygote = import_in(turn, self._key(here, place), on_import)
+            zygote.environment.update(place.environment)
             if here.definition.get("code") == "strict" and (differing := zygote.environment.get("differs")):
                 raise CodeDiffers(f"{', '.join(differing)} there is not as it was when the experiment began")
         except ImportFailed as error:
@@ -486,12 +480,13 @@ class ZygoteFinder:
         Raises:
             MqtuneError, OSError: it can't be started; the attempts will say why.
         """
-        slot.importers.leave(slot.importer(self._key(here, self._bundles.of(here))))
+        slot.importers.leave(slot.importer(self._key(here, self._place(here))))
 
-    def _key(self, here: ExperimentHere, brought: Brought | None) -> ImportKey:
-        if brought is None:
-            return here.import_key(self._code_root, None, self._log_root)
-        return here.import_key(brought.code_root, brought.cwd, self._log_root)
+    def _place(self, here: ExperimentHere) -> ProgramPlace:
+        return self._hooks.program(here) or ProgramPlace(self._code_root)
+
+    def _key(self, here: ExperimentHere, place: ProgramPlace) -> ImportKey:
+        return here.import_key(place.code_root, place.cwd, self._log_root)
 
 
 def import_in(
@@ -499,7 +494,7 @@ def import_in(
 ) -> ZygoteHandle:
     """Return a zygote in the slot of a turn; *on_import* is called before it waits for an import.
 
-    What trials of the trainable have imported late until now is imported, as far as that is safe.
+    It has imported the modules of the services' preloads, as far as that is safe.
 
     Raises:
         ImportFailed: the trainable can't be imported.
@@ -512,7 +507,7 @@ def import_in(
         try:
             zygote = slot.zygotes.keeping(importer)
             if zygote is None:
-                importer.get_ready(slot.importers.late_imports, on_import)
+                importer.get_ready(slot.importers.preloads, on_import)
                 if not slot.serves(importer):
                     continue
                 zygote = slot.zygotes.of(importer, turn.wait)
@@ -522,9 +517,11 @@ def import_in(
             if importer.was_ended:
                 # The worker shuts down.
                 raise
-            if refused := importer.refused(error):
-                slot.importers.late_imports.refuse(key.spec, *refused)
-            elif again and isinstance(error, ZygoteDied) and importer.was_killed:
+            refused = importer.refused(error)
+            if refused is not None and slot.importers.preloads.refuse(key.spec, *refused):
+                # The next one does without it.
+                continue
+            if again and isinstance(error, ZygoteDied) and importer.was_killed:
                 # A kill from outside says nothing about the trainable; a second one may be for the memory that it
                 # needs.
                 again = False

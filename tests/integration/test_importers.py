@@ -16,8 +16,9 @@ from test_zygotes import Trials, frames
 from waiting import eventually, is_gone, lives
 
 from mqtune.core.timing import Timing
+from mqtune.services.late_imports.known import LateImports
 from mqtune.trainable import FRAME_REPORT
-from mqtune.worker import Importer, LateImports, ZygoteDied, ZygoteHandle, ZygoteSilent
+from mqtune.worker import Importer, ZygoteDied, ZygoteHandle, ZygoteSilent
 
 DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 

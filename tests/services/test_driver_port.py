@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import cast
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from bench import Clock
+from bench import SPACE, Clock, settings_of, trainable
 
+from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import Event
-from mqtune.driver import DriverAction
-from mqtune.driver.ports import PAUSE_S, DriverHooks, DriverService
+from mqtune.driver import DriverAction, Plan
+from mqtune.driver.ports import PAUSE_S, DriverHooks, DriverService, Project
 
 EVENT = cast("Event", object())
 
@@ -129,3 +132,29 @@ def test_a_reason_that_cannot_be_told_is_one() -> None:
             raise RuntimeError("no reason")
 
     assert DriverHooks([Broken()]).reason == "service Broken failed: no reason"
+
+
+def test_a_plan_asks_for_a_project_where_files_travel_and_is_refused_without_one(tmp_path: Path) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def project(*given: Any) -> Project:
+        asked.append(given)
+        return cast("Project", given)
+
+    backend = SimpleNamespace(local_slots=None)
+    usual: dict[str, Any] = {
+        "trainable": trainable,
+        "space": SPACE,
+        "metric": "loss",
+        "mode": "min",
+        "backend": backend,
+    }
+    assert Plan(settings_of(**usual), project).project is None
+    assert asked == []
+
+    travelling = settings_of(**usual, bundle=tmp_path)
+    plan = Plan(travelling, project)
+
+    assert (plan.project, asked[0][:3]) == (asked[0], (tmp_path, plan.spec, plan.code_root))
+    with pytest.raises(ConfigurationError, match="can't be brought to workers here"):
+        Plan(travelling)

@@ -5,17 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, Final, cast
 
 import pytest
 from fleets import worker
 from impaired import nothing_impaired, reasons
 
+from mqtune.core.errors import CodeRefused
 from mqtune.core.resources import Resources
-from mqtune.worker import FAILED_STARTS, RunResult, SlotPlan, Slots
-from mqtune.worker.ports import AttemptHere, SlotHere, WorkerHooks, WorkerService
+from mqtune.journal import Journal
+from mqtune.trainable import EVERY_PACKAGE, TrainableSpec
+from mqtune.worker import (
+    FAILED_STARTS,
+    ExperimentHere,
+    Importers,
+    ImportKey,
+    RunResult,
+    SlotPlan,
+    Slots,
+    ZygoteDied,
+    ZygoteFinder,
+)
+from mqtune.worker.ports import AttemptHere, ProgramPlace, SlotHere, WorkerHooks, WorkerService
 
 ATTEMPT = cast("AttemptHere", SimpleNamespace())
+TRAIN: Final = TrainableSpec("train", module="mine")
 
 
 class Told(WorkerService):
@@ -158,3 +172,137 @@ def test_each_guard_may_refuse_a_slot_and_one_that_fails_has_the_worker_back_off
     slots.close()
 
     assert "could not be started (Guard: no device driver)" in reasons(impairments)
+
+
+class Place(WorkerService):
+    def __init__(self, answer: ProgramPlace | Exception | None = None) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
+        self.asked.append(experiment.name)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def an_experiment() -> ExperimentHere:
+    definition = {"trainable": {"name": "train", "module": "mine"}}
+    return ExperimentHere(cast("Journal", SimpleNamespace(experiment="x")), definition)
+
+
+def problem_of(folder: Path, *services: WorkerService) -> tuple[str, str]:
+    """Return why an attempt of an experiment without any code can't start, on a worker with these services."""
+    slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), folder, nothing_impaired())
+    turn = slots.all[0].next_turn()
+    try:
+        return ZygoteFinder("w@h", folder / "own", folder, WorkerHooks(services)).find(
+            turn, an_experiment(), lambda: None
+        )[1]
+    finally:
+        turn.end()
+        slots.end()
+        slots.close()
+
+
+def test_the_first_service_that_knows_says_where_a_program_is(tmp_path: Path) -> None:
+    unsure, first, second = Place(), Place(ProgramPlace(tmp_path / "a")), Place(ProgramPlace(tmp_path / "b"))
+
+    assert WorkerHooks([unsure, first, second]).program(an_experiment()) == ProgramPlace(tmp_path / "a")
+
+    assert (unsure.asked, first.asked, second.asked) == (["x"], ["x"], [])
+    assert WorkerHooks([unsure]).program(an_experiment()) is None
+    assert f"below code root {tmp_path / 'a'}" in problem_of(tmp_path, first)[1]
+    assert f"below code root {tmp_path / 'own'}" in problem_of(tmp_path, unsure)[1]
+
+
+@pytest.mark.parametrize(("error", "is_logged"), [(CodeRefused("not this"), False), (RuntimeError("a bug"), True)])
+def test_without_an_answer_where_a_program_is_no_other_is_run(
+    error: Exception, is_logged: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind, text = problem_of(tmp_path, Place(error), Place(ProgramPlace(tmp_path)))
+
+    assert kind == type(error).__name__
+    assert str(error) in text
+    assert bool(caplog.records) is is_logged
+
+
+class Known(WorkerService):
+    """Has preloads, or fails to say which."""
+
+    def __init__(self, known: Any) -> None:
+        self.known = known
+
+    def preloads(self) -> Any:
+        if isinstance(self.known, Exception):
+            raise self.known
+        return self.known
+
+
+def test_the_first_service_that_knows_preloads_has_importers_import_them(tmp_path: Path) -> None:
+    told: list[tuple[Any, ...]] = []
+    known = SimpleNamespace(
+        of=lambda *_: [({}, ["early"])],
+        refused=lambda _: ["unsafe"],
+        learn=lambda *given: told.append(given),
+        settle=lambda *given: told.append(given),
+        refuse=lambda *_: True,
+    )
+    services = [WorkerService(), Known(None), Known(RuntimeError("a bug")), Known(known), Known(SimpleNamespace())]
+
+    preloads = WorkerHooks(services).preloads()
+    preloads.learn(TRAIN, [({}, ["early"])])
+    preloads.settle(TRAIN, ["early"], [])
+
+    assert (preloads.of(TRAIN), preloads.refused(TRAIN)) == ([({}, ["early"])], ["unsafe"])
+    assert preloads.refuse(TRAIN, "unsafe", "a thread") is True
+    assert told == [(TRAIN, [({}, ["early"])]), (TRAIN, ["early"], [])]
+
+
+@pytest.mark.parametrize("services", [(), (Known(SimpleNamespace()),)], ids=["no service", "a broken one"])
+def test_without_preloads_packages_are_left_to_trials(services: tuple[WorkerService, ...]) -> None:
+    preloads = WorkerHooks(services).preloads()
+
+    preloads.learn(TRAIN, [])
+    preloads.settle(TRAIN, [], [])
+
+    assert (preloads.of(TRAIN), preloads.refused(TRAIN)) == ([], [EVERY_PACKAGE])
+    assert preloads.refuse(TRAIN, "unsafe", "a thread") is False
+
+
+class UnsafeImporter:
+    """An importer that always dies of a module that it was to import early."""
+
+    serves = is_current = staticmethod(lambda *_: True)
+    is_dead = was_ended = was_killed = False
+    users = size = 0
+
+    def __init__(self, key: ImportKey, *_: object) -> None:
+        self.key = key
+
+    def get_ready(self, *_: object) -> None:
+        raise ZygoteDied("a crash")
+
+    def refused(self, _: Exception) -> tuple[str, str]:
+        return "unsafe", "a crash"
+
+    def close(self) -> None:
+        self.is_dead = True
+
+
+@pytest.mark.parametrize("tries", [0, 2])
+def test_an_import_is_tried_again_only_while_the_preloads_do_without_a_module(tries: int, tmp_path: Path) -> None:
+    answers = [*[True] * tries, False]
+    known: Any = SimpleNamespace(of=lambda _: [], refused=lambda _: [], refuse=lambda *_: answers.pop(0))
+    make: Any = UnsafeImporter
+    slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), tmp_path, nothing_impaired())
+    slots.all[0].importers = Importers(tmp_path / "log", known, most_bytes=1e12, make=make)
+    turn = slots.all[0].next_turn()
+
+    found = ZygoteFinder("w@h", tmp_path, tmp_path, WorkerHooks(())).find(turn, an_experiment(), lambda: None)
+    turn.end()
+    slots.close()
+
+    assert found[0] is None
+    assert found[1][0] == "ImportDied"
+    assert answers == []

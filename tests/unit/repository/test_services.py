@@ -94,7 +94,7 @@ def taken_out(service: str, folder: Path) -> Path:
     for side in ("driver", "worker"):
         path = folder / "mqtune" / "services" / f"{side}.py"
         text = re.sub(rf"^from mqtune\.services\.{service} import .*\n", "", path.read_text(), flags=re.MULTILINE)
-        path.write_text(re.sub(rf"\b{service}\.\w*for_{side},?", "", text))
+        path.write_text(re.sub(rf"\b{service}\.\w*for_(?:{side}|plan),?", "", text))
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What trials import late: what counts, what may be imported before a fork, and what a worker keeps of it."""
+"""What trials import late: what counts, and what may be imported before a fork."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from typing import Any
 
 import pytest
 
-from mqtune.trainable import Looks, TrainableSpec
-from mqtune.worker import LateImports
-
-TRAIN, OTHER = TrainableSpec("train", module="jobs"), TrainableSpec("other", module="jobs")
+from mqtune.trainable import Looks
 
 #: The code of a module, and the words of its refusal.
 UNSAFE = {
@@ -75,35 +72,6 @@ def test_an_import_that_leaves_something_no_fork_should_have_is_not_safe(tmp_pat
     assert loaded == ["sound"]
     assert unsafe[0] == "unsafe"
     assert UNSAFE[source] in unsafe[1]
-
-
-def test_what_a_zygote_had_to_import_is_kept_for_the_next_worker_and_the_rest_is_not(tmp_path: Path) -> None:
-    late = LateImports(tmp_path, usual=())
-    late.learn(TRAIN, [({}, ["a", "a.b"]), ({"X": "hash"}, ["c"])])
-    assert late.of(TRAIN) == [({}, ["a", "a.b"]), ({"X": "hash"}, ["c"])]
-    assert late.of(TRAIN, {"a"}) == [({}, ["a.b"]), ({"X": "hash"}, ["c"])]
-
-    late.settle(TRAIN, ["a", "a.b", "c"], ["a", "c"])
-    late.learn(TRAIN, [({}, ["a.b"])])
-
-    for each in (late, LateImports(tmp_path, usual=())):
-        assert each.of(TRAIN) == [({}, ["a"]), ({"X": "hash"}, ["c"])]
-        assert each.of(OTHER) == []
-
-
-def test_a_package_that_is_not_safe_is_not_tried_again_and_after_some_of_them_none_is(tmp_path: Path) -> None:
-    late = LateImports(tmp_path, usual=())
-    late.learn(TRAIN, [({}, ["good", "bad.deep", "bad.other"])])
-    late.refuse(TRAIN, "bad.deep", "it has started a thread")
-    late.settle(TRAIN, ["good"], ["good"])
-
-    again = LateImports(tmp_path, usual=())
-    again.learn(TRAIN, [({}, ["bad.third"])])
-    assert again.of(TRAIN) == [({}, ["good"])]
-
-    for name in ("worse", "worst", "last"):
-        again.refuse(TRAIN, name, "it has opened a file")
-    assert again.of(TRAIN) == []
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,18 @@ from __future__ import annotations
 import reprlib
 import shutil
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from mqtune.core.errors import CodeRefused
-from mqtune.journal.code import CodeExchange
-from mqtune.trainable.bundle import KEY_VARIABLE, Bundle, CodeKeys, is_digest, is_path, is_signed, unpack
-from mqtune.worker.experiments import ExperimentHere
+from mqtune.journal import CodeExchange
+from mqtune.trainable import KEY_VARIABLE, Bundle, CodeKeys, is_digest, is_path, is_signed, unpack
+from mqtune.worker import ExperimentHere
+from mqtune.worker.ports import ProgramPlace, WorkerService
 
-#: How many unpacked bundles stay, at the least: more experiments rarely share a worker at once.
+#: The least number of unpacked bundles that stay. More experiments rarely share a worker at the same time.
 KEPT: Final = 8
 
 
@@ -29,10 +31,10 @@ class Brought(NamedTuple):
     cwd: Path | None
 
 
-class Bundles:
+class Bundles(WorkerService):
     """Fetches bundles, checks who brought them, and unpacks each once in the life of a worker. Any thread may call it.
 
-    Nothing of an earlier worker's is used, so that whatever a crash or a full disk has left there does no harm.
+    It uses nothing that an earlier worker has unpacked: a crash or a full disk may have left part of a bundle.
 
     Args:
         folder: where they are unpacked; the worker's own.
@@ -56,12 +58,19 @@ class Bundles:
         self._exchange = exchange
         self._in_use = in_use
         self._kept = kept
-        #: The digests of those that are unpacked, in the order of their last use.
+        #: The digests of the unpacked bundles, in the order of their last use.
         self._there: dict[str, None] = {}
+        #: The experiments whose bundle was found to be signed with this worker's key.
+        self._signed = weakref.WeakSet[ExperimentHere]()
         self._lock = threading.Lock()
 
+    def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
+        """Return the place of an experiment's brought code. Return None if its code was not brought."""
+        found = self.of(experiment)
+        return None if found is None else ProgramPlace(found.code_root, found.cwd, {"bundle": found.top.name})
+
     def of(self, here: ExperimentHere) -> Brought | None:
-        """Return where the code of an experiment lies that brings its own; None for one that doesn't.
+        """Return the place of an experiment's brought code. Return None if its code was not brought.
 
         Raises:
             CodeRefused: this worker takes no code, or not this.
@@ -77,9 +86,9 @@ class Bundles:
             raise CodeRefused(f"its code is {reprlib.repr([digest, root])}, which no driver of mqtune says")
         with self._lock:
             top = self._folder / digest
-            if not here.has_signed_code:
+            if here not in self._signed:
                 self._check(self._exchange(here.name), digest, self._keys.of(here.name))
-                here.has_signed_code = True
+                self._signed.add(here)
             # The one used last stands last.
             self._there.pop(digest, None)
             self._there[digest] = None

@@ -1,4 +1,4 @@
-"""What trials import late, by trainable: what their zygotes import before the next trials, and what they must not."""
+"""The late imports of each trainable: the modules to import before its next trials, and the unsafe packages."""
 
 from __future__ import annotations
 
@@ -16,34 +16,32 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.core.codec import decode_value, encode_value
-from mqtune.trainable.process.late_imports import EVERY_PACKAGE, USUAL, Batch, check_batches
-from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable import EVERY_PACKAGE, USUAL, Batch, TrainableSpec, check_batches
 
 logger = logging.getLogger(__name__)
 
 #: The trainables that are remembered, those used last: more than one person works on.
 _REMEMBERED: Final = 200
-#: After so many packages that are not safe to import early, none is imported early for that trainable: each has cost an
-#: import.
+#: With more unsafe packages than this, nothing is imported early for a trainable: each has cost an import.
 _MOST_REFUSED: Final = 3
 
 
-#: The changes of a batch, as what can be compared and kept.
+#: The changes of a batch, in a form that can be compared and kept.
 Changes = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one trainable.
+    """The late imports of one trainable.
 
-    It has the modules to import, those of them that no zygote has tried yet, and packages not to import.
+    It has the modules to import, the untried ones among them, and the packages not to import.
     """
 
-    #: Each module with what the trial had changed before it was imported.
+    #: Each module with the trial's changes before its import.
     tried: dict[str, Changes] = field(default_factory=dict)
     untried: dict[str, Changes] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
-    #: Every module that was ever said to be imported late.
+    #: Every module that a trial has ever imported late.
     heard: set[str] = field(default_factory=set)
 
     @property
@@ -61,13 +59,13 @@ class _Known:
 class LateImports:
     """Knows what the trials of each trainable import late. Any thread may use it.
 
-    What zygotes have tried is kept in a file beside their logs, one for each Python and environment: a worker that
-    starts again, and the next experiment with the same trainable, begin with it. A file that can't be read or written
-    costs the first trials their imports.
+    The modules that zygotes have tried are in a file beside their logs, one for each Python and environment. A worker
+    that starts again, and the next experiment with the same trainable, begin with it. A file that can't be read or
+    written costs the first trials their imports.
 
     Args:
         log_root: the worker's log folder.
-        usual: what trials of a trainable that has not run yet are taken to import late.
+        usual: the presumed late imports of a trainable before its first trial.
     """
 
     def __init__(self, log_root: Path, usual: Sequence[str] = USUAL) -> None:
@@ -86,7 +84,7 @@ class LateImports:
             return self._of(spec).batches(told)
 
     def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
-        """Take in what a trial has imported late."""
+        """Add the late imports of a trial."""
         with self._lock:
             known = self._of(spec)
             for changes, names in batches:
@@ -108,12 +106,13 @@ class LateImports:
         if is_new:
             self._keep(spec)
 
-    def refuse(self, spec: TrainableSpec, module: str, why: str) -> None:
-        """Have the package of a module not imported early any more, or, without a module, no package."""
+    def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
+        """Stop early imports of a module's package. Without a module, stop those of all packages. Return True."""
         logger.info("trainable %s: %s", spec, why)
         with self._lock:
             self._of(spec).refused.add(_package(module) or EVERY_PACKAGE)
         self._keep(spec)
+        return True
 
     def refused(self, spec: TrainableSpec) -> list[str]:
         """Return the packages that a trainable's importer must not import; ``EVERY_PACKAGE`` stands for all."""
@@ -126,7 +125,7 @@ class LateImports:
             self._known = self._read()
         name = str(spec)
         known = self._known.pop(name, None) or _Known(untried=dict.fromkeys(self._usual, ()))
-        # Those used last come last.
+        # The most recent ones come last.
         self._known[name] = known
         return known
 

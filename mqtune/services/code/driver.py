@@ -1,0 +1,11 @@
+"""The driver's part of code: the project whose files it brings to workers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqtune.driver.ports import MakeProject
+from mqtune.services.code.project import Project
+
+#: Makes the project of a plan.
+for_plan: Final[MakeProject] = Project

@@ -1,0 +1,350 @@
+"""Packs a project's folder into a bundle: git's files, or those without a match in ``.mqtuneignore``; no secrets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.machine import mqtune_home
+from mqtune.trainable import MOST_BYTES, MOST_FILES, Bundle, Cell, File, TrainableSpec, changed_in, fingerprint
+
+logger = logging.getLogger(__name__)
+
+#: The file with the patterns of ignored files, one a line.
+IGNORE_FILE: Final = ".mqtuneignore"
+#: A file as large as this is hardly code, and each worker fetches it.
+BIG_BYTES: Final = 4 << 20
+#: How git marks a file that it doesn't track.
+_UNTRACKED: Final = "?"
+#: How long git may take to list a project's files: some seconds for a very large one on a network disk.
+_GIT_S: Final = 60.0
+#: Names of files with nothing but a key or a password, and the endings of such names.
+_KEYS: Final = (
+    "api_key",
+    "api-key",
+    "apikey",
+    "access_key",
+    "access_token",
+    "auth_token",
+    "api_token",
+    "password",
+    "secret",
+)
+_PLAIN: Final = ("", ".txt", ".json", ".y*ml", ".toml", ".ini", ".cfg")
+#: Patterns of files that are never packed: passwords and private keys, and files without code.
+_SECRETS: Final = (
+    *(f"*{key}{plural}{ending}" for key in _KEYS for plural in ("", "s") for ending in _PLAIN),
+    *("*.env", "*.env.*", ".envrc", ".flaskenv", "*.tfstate", "*.tfstate.*", "*.tfvars", "token", "token.txt"),
+    *(
+        "*service_account*.json",
+        "*service-account*.json",
+        "kaggle.json",
+        ".s3cfg",
+        ".boto",
+        ".passwd-s3fs",
+        "rclone.conf",
+    ),
+    *("*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.jks", "*.keytab", "*.kdbx", "*.ppk"),
+    *(
+        "id_rsa*",
+        "id_dsa*",
+        "id_ecdsa*",
+        "id_ed25519*",
+        ".netrc",
+        "_netrc",
+        ".pypirc",
+        ".npmrc",
+        ".htpasswd",
+        ".pgpass",
+    ),
+    *("credentials", "*credentials*.json", "*credentials*.y*ml", "client_secret*.json"),
+    *(".git-credentials", ".dockercfg", ".my.cnf", ".vault*", "kubeconfig", "*.kubeconfig", "*.ovpn"),
+)
+_SAMPLES: Final = ("*.example", "*.sample", "*.template", "*.pub")
+#: A notebook changes whenever it is saved, and no worker can import it.
+_NO_CODE: Final = ("*.ipynb", "*.pyc")
+#: Folders that are skipped where git doesn't say what is in a project, beside hidden ones.
+_SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
+#: A folder with so many files is probably a home folder, and to list it would take minutes.
+MOST_LISTED: Final = 20 * MOST_FILES
+#: How many names a line says.
+_SHOWN: Final = 5
+
+
+def packed(
+    folder: Path, below: Path, outside: Collection[Path] = (), *, most_listed: int = MOST_LISTED
+) -> dict[str, File]:
+    """Return the files of a folder, by their paths below another one that it is in, or that it is.
+
+    Which were left out, and which are big, is logged.
+
+    Args:
+        folder: the folder.
+        below: where their paths begin.
+        outside: folders in it that don't count, such as those of experiments.
+        most_listed: the number of files from which on a folder is refused.
+
+    Raises:
+        ConfigurationError: they are too many or too large, one can't be read, or a pattern is invalid.
+    """
+    patterns = _patterns(folder / IGNORE_FILE)
+    names = [name for name in _listed(folder, most_listed) if not _is_left_out(name, patterns)]
+    names = [name for name in names if not any(each in (folder / name).parents for each in outside)]
+    secrets = [name for name in names if _is_secret(name)]
+    linked = [name for name in names if not _is_inside(folder, folder / name)]
+    kept = sorted({*names} - {*secrets} - {*linked})
+    _say("look like secrets, and stay here", secrets)
+    _say("lead out of it, or to folders, and stay here", linked)
+    sizes = {name: (folder / name).stat().st_size for name in kept}
+    _check_sizes(folder, sizes)
+    _say("are big for code; each worker fetches them", [name for name in kept if sizes[name] >= BIG_BYTES])
+    prefix = folder.relative_to(below)
+    return {(prefix / name).as_posix(): _read(folder / name) for name in kept}
+
+
+def _say(what: str, names: list[str]) -> None:
+    if names:
+        logger.warning("of the files for workers %d %s: %s", len(names), what, _some(names))
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _check_sizes(folder: Path, sizes: Mapping[str, int]) -> None:
+    if len(sizes) <= MOST_FILES and sum(sizes.values()) <= MOST_BYTES:
+        return
+    largest = sorted(sizes, key=lambda name: -sizes[name])
+    shown = _some([f"{name} ({sizes[name] / 1e6:.1f} MB)" for name in largest])
+    raise ConfigurationError(
+        f"bundle={str(folder)!r} has {len(sizes):,} files of {sum(sizes.values()) / 1e6:.0f} MB, and {MOST_FILES:,} of "
+        f"{MOST_BYTES / 1e6:.0f} MB may travel: {shown}. Name what no trial needs in .gitignore or {IGNORE_FILE}; data "
+        f"belongs "
+        "where workers can read it"
+    )
+
+
+def _read(path: Path) -> File:
+    try:
+        return File(path.read_bytes(), os.access(path, os.X_OK))
+    except OSError as error:
+        raise ConfigurationError(f"{path} can't be read for the workers: {error}; name it in {IGNORE_FILE}") from None
+
+
+class Project:
+    """The folder whose files a driver brings to its workers.
+
+    Args:
+        folder: as the user gave it.
+        spec: the trainable.
+        code_root: the folder below which that was found.
+        outside: folders whose files are no code, such as a checkpoint store; also ``mqtune_home`` is one.
+        cell: the trainable's written module, if there is one; without a *folder* the modules that it imports go with
+            it.
+
+    Raises:
+        ConfigurationError: it is no folder, or the trainable is not in it.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | None,
+        spec: TrainableSpec,
+        code_root: Path,
+        outside: Iterable[str | Path] = (),
+        cell: Cell | None = None,
+    ) -> None:
+        #: The user's setting that needs the key for code.
+        self.needs_key = (
+            "Process(bundle=…)" if folder is not None else f"trainable {spec.name!r}, which travels as source,"
+        )
+        #: Whether all files of the folder go along, so that trials can run in it.
+        self.has_all = folder is not None
+        self.folder = Path(os.path.abspath(Path(folder or code_root).expanduser()))
+        self._spec = spec
+        self._first = spec.locate(code_root) if cell is None else code_root / cell.file
+        #: The file of a cell, which is not on the disk, and the script whose names it uses.
+        self.written = {} if cell is None else {self._first: cell.source}
+        self.script = code_root / cell.script if cell is not None and cell.script else None
+        #: Values that travel as files, by the files' paths from the code root.
+        self._values = {} if cell is None else cell.values
+        if self.folder not in self._first.parents:
+            what = (
+                "is not a folder"
+                if not self.folder.is_dir()
+                else f"has no {self._first}, where trainable {spec.name!r} is"
+            )
+            raise ConfigurationError(f"bundle={str(folder)!r} {what}; give the folder of your project")
+        self._below = code_root if code_root in self.folder.parents else self.folder
+        #: The code root's path in the bundle.
+        self.root = code_root.relative_to(self._below).as_posix()
+        places = [Path(os.path.abspath(each)) for each in (mqtune_home(), *outside)]
+        self._outside = [each for each in places if self.folder in each.parents]
+        self._files: dict[str, File] = {}
+
+    def pack(self, sources: Mapping[str, bytes]) -> Bundle:
+        """Return the bundle of its files as they are now.
+
+        Args:
+            sources: the trainable's file and its imported files, by their paths from its folder.
+
+        Raises:
+            ConfigurationError: they can't be packed, or the trainable's file is not among them.
+        """
+        names = [os.path.relpath(os.path.normpath(self._first.parent / name), self._below) for name in sources]
+        needed = {name: File(content) for name, content in zip(names, sources.values(), strict=True)}
+        if self.has_all:
+            self._files = packed(self.folder, self._below, self._outside)
+        else:
+            self._files = needed
+        if self.written:
+            # The first of them is the trainable's own.
+            self._files |= dict([next(iter(needed.items()))])
+            prefix = PurePath(self.root)
+            self._files |= {(prefix / name).as_posix(): File(content) for name, content in self._values.items()}
+        if self.written or not self.has_all:
+            _check_sizes(self.folder, {name: len(file.content) for name, file in self._files.items()})
+        missing = [name for name in names if name not in self._files]
+        if os.path.relpath(self._first, self._below) in missing:
+            raise ConfigurationError(
+                f"bundle={str(self.folder)!r} leaves out {self._first}, where trainable {self._spec.name!r} is: git or "
+                f"{IGNORE_FILE} ignores it"
+            )
+        _say("are imported and left out: workers need them of their own", missing)
+        return Bundle.of(self._files)
+
+    def changed_since(self, before: Bundle) -> list[str]:
+        """Return the names of the files that are not as in an earlier bundle.
+
+        Files that no trial runs don't count.
+        """
+        earlier = before.files()
+        both = [name for name in earlier.keys() & self._files.keys() if name.endswith(".py")]
+        same = [name for name in both if self._print(earlier[name]) == self._print(self._files[name])]
+        return changed_in(earlier, self._files, same)
+
+    def _print(self, file: File) -> str:
+        return fingerprint(file.content, is_run=self._spec.kind == "script")
+
+
+# Which files.
+
+
+def _listed(folder: Path, most_listed: int) -> list[str]:
+    """Return the paths of the files that git does not ignore. Without git, skip installed packages alone.
+
+    Hidden ones, and those in hidden folders, are among them only if git tracks them: tools keep what is a person's own
+    there.
+    """
+    names = _of_git(folder) or list(islice(_walked(folder), most_listed))
+    if len(names) >= most_listed:
+        raise ConfigurationError(
+            f"bundle={str(folder)!r} has {most_listed:,} files and more: give your project's folder"
+        )
+    # A name that isn't UTF-8 can't travel.
+    return [name for name in names if (folder / name).is_file() and name.isprintable()]
+
+
+def _of_git(folder: Path) -> list[str]:
+    """Return what git lists; empty without git, outside a work tree, and where all of it is ignored."""
+    # Not a program that the folder's configuration names.
+    command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "ls-files", "-z", "-t", "--cached", "--others"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        said = subprocess.run(
+            [*command, "--exclude-standard"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_GIT_S,
+            check=True,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return []
+    found: list[str] = []
+    for each in dict.fromkeys(os.fsdecode(each) for each in said.split(b"\0") if each):
+        mark, _, name = each.partition(" ")
+        if mark == _UNTRACKED and _is_private(name):
+            continue
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():
+            # A submodule, or another work tree within this one.
+            found += [f"{name.rstrip('/')}/{inner}" for inner in _of_git(path)]
+        else:
+            found.append(name)
+    return found
+
+
+def _walked(folder: Path) -> Iterator[str]:
+    for where, folders, files in os.walk(folder):
+        folders[:] = sorted(each for each in folders if _is_walked(Path(where, each)))
+        for name in files:
+            if _is_private(name):
+                continue
+            yield os.path.relpath(os.path.join(where, name), folder)
+
+
+def _is_walked(folder: Path) -> bool:
+    return not folder.name.startswith(".") and folder.name not in _SKIPPED and not (folder / "pyvenv.cfg").exists()
+
+
+def _is_private(name: str) -> bool:
+    """Whether a file is hidden, or in a hidden folder. Secrets don't count: the log names them."""
+    return any(part.startswith(".") for part in PurePath(name).parts) and not _is_secret(name)
+
+
+def _is_inside(folder: Path, path: Path) -> bool:
+    """Whether a file is below the folder. The target of a link has to be below it, too."""
+    return not path.is_symlink() or folder.resolve() in path.resolve().parents
+
+
+def _is_secret(name: str) -> bool:
+    last = PurePath(name).name.lower()
+    return _matches(last, _SECRETS) and not _matches(last, _SAMPLES)
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _patterns(path: Path) -> list[str]:
+    """Return the patterns of an ignore file; none without one."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} can't be read: {error}") from None
+    found = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if bad := next((line for line in found if line.startswith("!") or "**" in line), None):
+        raise ConfigurationError(f"{path} has {bad!r}: of .gitignore's patterns it knows neither ! nor **")
+    return found
+
+
+def _is_left_out(name: str, patterns: list[str]) -> bool:
+    """Whether a pattern names a file or a folder above it.
+
+    A pattern with a slash is compared with the path, and any other with the name.
+    """
+    path = PurePath(name)
+    above = [each for each in path.parents if each.name]
+    return _matches(path.name, _NO_CODE) or any(
+        _is_named(each, pattern)
+        for pattern in patterns
+        for each in (above if pattern.endswith("/") else [path, *above])
+    )
+
+
+def _is_named(path: PurePath, pattern: str) -> bool:
+    parts = pattern.strip("/").split("/")
+    if "/" not in pattern.rstrip("/"):
+        return fnmatchcase(path.name, parts[0])
+    return len(parts) == len(path.parts) and all(map(fnmatchcase, path.parts, parts))
