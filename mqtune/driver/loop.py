@@ -54,7 +54,7 @@ from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
 
-#: How often a driver that only looks on reads the journal.
+#: How often a driver that decides nothing more reads the journal.
 _LOOK_S: Final = 1.0
 _NO_CHECKPOINT: Final = CheckpointId("")
 
@@ -62,8 +62,8 @@ _NO_CHECKPOINT: Final = CheckpointId("")
 class Driver:
     """Drives one experiment; one thread calls it.
 
-    What was read waits in the ``Intake``, and each event of it takes the ``EventPath``. Who wants something done
-    returns it as an action: the listeners, the slot filler, the timers, and the loop itself for a scheduler's decision.
+    Entries that were read wait in the ``Intake``, and each event takes the ``EventPath``. All work comes as actions:
+    from the listeners, the slot filler, the timers and services, and from the loop itself for a scheduler's decision.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class Driver:
         if self.experiment.live:
             return False
         if self._draining:
-            # What is evaluated outside goes on without a driver.
+            # Trials outside continue without a driver.
             return self._hands_over or not self.experiment.outside
         if self._slots.has_more:
             return False
@@ -268,8 +268,7 @@ class Driver:
     def _replay(self) -> None:
         """Take the whole journal in, each event of an earlier driver at the place where it was written.
 
-        From then on events are new. Of an open experiment only up to where the last driver acted: what came after it is
-        new to who drives it.
+        From then on events are new. In an open experiment, all events behind the last driver's last action are new.
         """
         past = self._restorer.catch_up()
         self._intake.replay(self.reader.read(), past, keeps_new=self._limits.is_open)
@@ -283,7 +282,7 @@ class Driver:
             self.listen_to_reports(partial(self._callbacks.tell, "on_report"))
 
     def _say_begun(self) -> None:
-        """Journal, once, that this driver drives, and does not only look at what has ended."""
+        """Journal, once, that this driver drives; a look at an ended experiment writes nothing."""
         if self._beginning is not None:
             begin, self._beginning = self._beginning, None
             self._path.carry_out(begin)
@@ -297,17 +296,17 @@ class Driver:
 
         Raises:
             ExperimentFinished: there was nothing left to do before.
-            NothingResumes: all that is left are paused trials, and neither the scheduler nor a user resumes one.
+            NothingResumes: only paused trials are left, and neither the scheduler nor a user resumes one.
             UserCodeFailed: scheduler, searcher or rule raised an error. Nothing is decided any more: later steps only
-                take in what comes, until all attempts have ended.
+                apply events, until all attempts have ended.
         """
         self._go_on(block_s, hands_out=False)
 
     def next_report(self, block_s: float) -> Report | None:
         """Go on as ``step`` does, but only to the next report that counts, and return that.
 
-        It is None at the end of the round. Until the next call the loop stands at that report: what is done meanwhile
-        is journaled there.
+        It is None at the end of the round. Until the next call the loop stands at that report: actions are journaled
+        there.
 
         Raises:
             as ``step``.
@@ -332,7 +331,7 @@ class Driver:
             self._begin_round(block_s, hands_out=hands_out)
         else:
             report, verdict = in_hand
-            # Who has it in hand has the first word.
+            # The caller may have decided on the report meanwhile.
             is_decided = self.experiment.trials[report.trial].decision is not None
             self._act_on(report, None if is_decided else verdict, at_once=hands_out)
         if (next_ := self._take_in(hands_out=hands_out)) is None:
@@ -340,7 +339,7 @@ class Driver:
         return next_
 
     def _begin_round(self, block_s: float, *, hands_out: bool) -> None:
-        """Start what there is room for, and wait for news, unless some of what was read is not taken in."""
+        """Fill the slots, and wait for news, unless the intake still has entries."""
         if self.is_finished and not self._draining and self.failure is None:
             raise ExperimentFinished(f"experiment {self.experiment.name!r} is finished; there is nothing left to step")
         self._say_begun()
@@ -357,7 +356,7 @@ class Driver:
                 self._intake.put(chain(entries, self._more()))
 
     def _take_in(self, *, hands_out: bool = False) -> Report | None:
-        """Take in what was read, and carry out each verdict before the next report.
+        """Apply the entries of the intake, and carry out each verdict before the next report.
 
         Return the first report that is handed out.
         """
@@ -399,7 +398,7 @@ class Driver:
             self._path.take_checkpoint(report, at_once=at_once)
 
     def _end_round(self) -> None:
-        """Carry out what is due, or has come of what the round has taken in."""
+        """Carry out the work that is due, or that follows from the events of the round."""
         if not self._pace.is_steady:
             # Not where they stand: of a driver that was away, a trial may have reported, or ended, behind a request.
             self.requests.carry_out()
@@ -415,7 +414,7 @@ class Driver:
             self._callbacks.tell("on_step", self.waiting_for)
 
     def _look_on(self, block_s: float) -> None:
-        """Take in what comes without telling anybody, and without coming further.
+        """Apply new events without a decision, and without moving the cursor.
 
         The next driver decides on all of it.
         """
@@ -443,9 +442,9 @@ class Driver:
     def _news(self, block_s: float) -> list[Entry] | None:
         """Wait for new entries, keep them in the copy, and return those that the driver has not applied.
 
-        It returns None if none came.
+        Return None if no entries came.
 
-        After an outage put the journal back, give all orders again, and look anew.
+        After an outage, restore the journal, give all orders again, and check all attempts again.
         """
         reader = self.reader
         entries: list[Entry] = self._interrupts.wait(
@@ -488,7 +487,7 @@ class Driver:
     def steer(
         self, action: str, trial: str, arguments: dict[str, object], brought: CheckpointId = _NO_CHECKPOINT
     ) -> None:
-        """Do at once what a request with these arguments asks for.
+        """Carry out a request with these arguments immediately.
 
         Actions without an event of their own (``add`` when a slot is free, ``set``, ``end``) become requests in the
         journal, carried out in the next step. A checkpoint that was *brought* was copied into the store, to start from.
@@ -535,14 +534,14 @@ class Driver:
         self._restorer.look()
         self._restorer.finish()
         if lost := self._restorer.lost_dicts:
-            # The journal says so, where it was put back in the end, and that is not taken in any more.
+            # An entry says so where the journal was restored at the end; nobody applies that entry any more.
             self.experiment.apply(CheckpointsDropped(checkpoints=[*lost], at=self._clock.time()))
         self._path.tell_restored()
 
     def label(self, trial: Trial | None, labels: Labels) -> None:
         """Give a trial, or without one the experiment, these labels.
 
-        The copy has that at once if nothing else can come.
+        The copy has it immediately if the experiment has finished.
         """
         self.carry_out(Label(trial, labels))
         if self.is_finished:
@@ -577,7 +576,7 @@ class Driver:
     def _end_if_over(self) -> None:
         """Stop everything once a rule ends the experiment, or a failure or a request does."""
         if (ending := self.requests.ending) is not None:
-            # Each time: what it let run on may have been paused since, and a later request may want all to stop now.
+            # Each time: a trial that was spared may have paused since, and a later request may stop all now.
             self.stop_all(ending.reason, by="user", spare_running=not ending.now)
         if self._draining:
             return
@@ -618,7 +617,7 @@ class Driver:
         return self.backend
 
     def close(self) -> None:
-        """Close the copy and release the lock, so that another driver may go on at once."""
+        """Close the copy and release the lock, so that another driver may take it immediately."""
         self.reader.close()
         self._hooks.close()
         self._checkpoints.close()

@@ -35,12 +35,12 @@ _VIRTUAL_S: Final = 3600.0
 #: How many times as long as a look at the fleet the pause after it is at least: while a thousand workers come, each
 #: look takes some 20 ms, and a driver has other work.
 _FLEET_PAUSE: Final = 10
-#: How many staged attempts are looked at for people, who see a few.
+#: The number of staged attempts that are looked at for a reason, which names a few.
 _HELD_COUNT: Final = 100
 #: How many trials each look takes of that, if there aren't very many: all of 8,000 took 60 ms, in which no report was
 #: decided.
 _LOOK_TRIALS: Final = 250
-#: For how long a deleted lease is put back: a living worker renews it long before.
+#: The time of a lease that is restored after its deletion: a living worker renews it long before.
 _LEASE_S: Final = 15.0
 _LOST: Final = (
     "Redis no longer has what it had of this attempt: its key was deleted, or evicted for memory; a server for mqtune "
@@ -66,7 +66,7 @@ class DriverTimers:
         self._reader = reader
         #: Attempts that are not under way any more on the server, each with the newest entry when that was seen.
         self._gone: dict[_Key, str] = {}
-        #: What is left of this check, and when the next one begins.
+        #: The rest of this check, and the time of the next one.
         self._unchecked: deque[Sequence[Trial]] = deque()
         self._check_from = clock.monotonic() + timing.look_at_attempts_s
         self._restorer = restorer
@@ -133,7 +133,7 @@ class DriverTimers:
         self._next = min(timer.due for timer in self._timers)
 
     def keep_lock_if_due(self) -> None:
-        """Keep the lock if it is time, and do nothing else: for what takes long before the loop runs."""
+        """Keep the lock if it is time, and do nothing else: for long work outside of a round."""
         self._timers[0].run_if_due(self._clock.monotonic())
 
     @property
@@ -153,7 +153,7 @@ class DriverTimers:
     def _stay(self) -> None:
         """Keep the lock, complete the copy if that could not be written, and have the fleet looked at.
 
-        A worker that joins or leaves says so, and one that has died does not.
+        Workers announce that they join or leave, but not that they die.
         """
         self._keep_lock()
         self._reader.complete()
@@ -205,16 +205,16 @@ class DriverTimers:
     def _losses(self, seats: Sequence[TrialId], guard: Guard, error_type: str = "") -> Iterator[Lose]:
         for name in seats:
             trial = self._experiment.trials.get(_trial_of(name))
-            # Whoever may write there can list anything.
+            # Other accounts may write there, too, and list anything.
             if trial is not None and trial.attempt.end is None:
                 worker = (trial.attempt.further_seat(seat_in(name)[1]) or trial.attempt).worker or "?"
                 error = f"worker {worker} has not renewed its lease: it is gone, frozen or cut off"
                 yield Lose(trial=trial, error=error, read=self._reader.last, guard=guard, error_type=error_type)
 
     def _look_at_keys(self) -> Iterator[Lose]:
-        """Find attempts that Redis no longer has: nobody else would ever hear of them again.
+        """Find attempts that Redis no longer has: nothing else would find them.
 
-        Of many trials it takes a part at a time. Once it has come past all, those that nobody has are published again.
+        It checks a part of many trials at a time. After all of them, lost messages are published again.
         """
         now = self._clock.monotonic()
         if not self._unchecked and now >= self._check_from:
@@ -227,7 +227,7 @@ class DriverTimers:
             self._check(self._unchecked.popleft())
             if not self._unchecked:
                 self.publish_lost()
-        # One that has ended by itself has an entry that says so, which may not be read yet.
+        # An attempt that has ended by itself has an entry about it, which may not be read yet.
         for id_, number in [key for key, newest in self._gone.items() if self._has_read(newest)]:
             del self._gone[id_, number]
             trial = self._experiment.trials[id_]
@@ -273,8 +273,7 @@ class DriverTimers:
         queued = self._backend.queued() if unclaimed else None
         if queued is None:
             return
-        # With one seat of a gang all are published again: those that are queued stay there, and the others are claimed
-        # once.
+        # All seats of a gang are published again: queued ones stay where they are, and each is claimed once.
         trials = [(id_, self._experiment.trials.get(_trial_of(id_))) for id_ in unclaimed]
         found = {trial.id: trial for id_, trial in trials if trial and (id_, trial.attempt.number) not in queued}
         lost = list(found.values())

@@ -225,11 +225,11 @@ class WorkerRuntime:
 
     @property
     def capacity(self) -> int:
-        """How many tasks may be here at once: one for each usable slot, and one for each trial that is about to end."""
+        """The number of tasks that may be here: one for each usable slot, and for each trial that is about to end."""
         if self.draining or self._slots.back_off.allows == 0:
             return 0
         most = self._places + sum(run.is_ending for run in self.running)
-        # Another worker may have the memory for what comes next.
+        # Another worker may have the memory for the next attempts.
         return min(most, len(self.here)) if self._slots.waits_for_memory else most
 
     @property
@@ -334,7 +334,7 @@ class WorkerRuntime:
         return self._hooks.describe(own)
 
     def run(self, run: AttemptRun) -> RunResult:
-        """Run an attempt in the next free slot; returns when nothing of it is left.
+        """Run an attempt in the next free slot; return when all of its processes are gone.
 
         Its task goes back, ``PUT_BACK_S`` later, if its trial has failed here a moment ago and may run elsewhere, or if
         its slot's devices are quarantined.
@@ -416,7 +416,7 @@ class WorkerRuntime:
             experiment: its experiment.
             trial: its trial.
             attempt: its number.
-            token: what proves its claim.
+            token: the proof of its claim.
             digest: the digest of the experiment's definition.
             gpu_memory_bytes: how much of a GPU's memory it asks for, where trials share GPUs by that and ask by their
                 configs.
@@ -460,7 +460,7 @@ class WorkerRuntime:
         if self._memory is not None:
             self._memory.close()
         self._hooks.drain()
-        # Tells drivers at once.
+        # Drivers hear of it with this heartbeat.
         self._look.set()
 
     def close(self, *, grace_s: float) -> None:

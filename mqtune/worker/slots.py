@@ -28,7 +28,7 @@ from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
 
 logger = logging.getLogger(__name__)
 
-#: After so many failed starts in a row the worker backs off; a trial may have twice as many before it fails.
+#: The failed starts in a row after which the worker backs off; a trial fails after twice as many.
 FAILED_STARTS: Final = 3
 #: How long it takes nothing at first: the fault may be one experiment's, and others should not wait for it.
 BACK_OFF_S: Final = 5.0
@@ -36,7 +36,7 @@ BACK_OFF_S: Final = 5.0
 LONGEST_BACK_OFF_S: Final = 300.0
 
 
-#: What a worker does with each attempt.
+#: The steps of each attempt on a worker.
 Step = Literal["started", "ended"]
 
 
@@ -83,7 +83,7 @@ class BackOff:
         return None if (cause := self._cause) is None else int(self._impairments.is_due(cause))
 
 
-#: Type and text of what keeps an attempt from running.
+#: The type and the text of the error that keeps an attempt from running.
 Problem = tuple[str, str]
 NO_PROBLEM: Final = ("", "")
 
@@ -96,7 +96,7 @@ class Turn:
         self._before = before
         self.over = threading.Event()
         self._settles = False
-        #: What its trial's process shares its imports with.
+        #: The importer of its trial's process.
         self.importer: Importer | None = None
         self._zygote: ZygoteHandle | None = None
         #: Whether its zygote is not that of the turn before, and so does not know whether that one's trial has ended.
@@ -188,7 +188,7 @@ class Slot:
     ) -> None:
         self.index = index
         self.devices = plan.devices[index]
-        #: What is kept from trials if it is not sound.
+        #: The devices that are closed if it is not sound.
         self.places = self.devices or (WHOLE_WORKER,)
         #: Whether trials share its device by the memory that they ask for.
         self.shares_memory = plan.offer.is_shared_by_memory
@@ -240,7 +240,7 @@ class Slots:
     Args:
         plan: the slots.
         log_root: the folder for their zygotes' output.
-        impairments: has what keeps slots from attempts.
+        impairments: the impairments that close slots.
         memory: watches their devices; None without devices.
         guards: the services that may refuse a slot.
         preloads: knows which modules importers import before trials need them.
@@ -326,7 +326,7 @@ class Slots:
     def _take(self, memory_bytes: int, but: AbstractSet[str] | None = None) -> Slot | None:
         """Take a free slot with so much memory, and with devices other than these, if any are given.
 
-        Return None if there is none now.
+        Return None if no slot fits now.
         """
         needed = self._promise(memory_bytes)
         able = [
@@ -353,7 +353,7 @@ class Slots:
         return self._room[slot.devices[0]] if self._shares_memory else 0
 
     def leave(self, slot: Slot, memory_bytes: int) -> None:
-        """Take back what an attempt in a slot was promised of its GPU's memory, once nothing of it is left.
+        """Free the GPU memory that an attempt was promised, when its processes are gone.
 
         *memory_bytes* is as it was acquired.
         """
@@ -392,7 +392,7 @@ class Slots:
         return any(_has_others(slot, devices) for slot in self.all if not slot.is_quarantined)
 
     def acquire_other(self, devices: AbstractSet[str], memory_bytes: int = 0) -> Slot | None:
-        """Return a free slot that has none of these devices, and others instead; None if there is none now."""
+        """Return a free slot with other devices than these; None if no such slot is free now."""
         with self._changed:
             return self._take(memory_bytes, devices)
 
@@ -409,7 +409,7 @@ class Slots:
             self._changed.notify_all()
 
     def trim(self, idle_s: float) -> None:
-        """Close importers that no trial has used for *idle_s* seconds, and those that use too much memory."""
+        """Close importers that were idle for *idle_s* seconds, and importers that use too much memory."""
         self.importers.trim(idle_s)
 
     def end(self) -> None:
@@ -445,7 +445,7 @@ class ZygoteFinder:
     def find(
         self, turn: Turn, here: ExperimentHere, on_import: Callable[[], None]
     ) -> tuple[ZygoteHandle | None, Problem]:
-        """Return a zygote that has imported an experiment's trainable, or the reason why there is none. Never raises.
+        """Return a zygote with an experiment's trainable, or the reason why it could not be made. Never raises.
 
         It is called before the claim, because an import may take minutes, in which another worker may have a slot that
         is ready. *on_import* is called before it waits for an import.

@@ -2,17 +2,17 @@
 --
 -- KEYS  1 driver  2 meta  3 experiments
 -- ARGV  1 holder token  2 who that is, for people  3 milliseconds to hold it (0: release it)  4 name of the experiment
---       5 epoch that the caller has, 0 if it has none yet  6 description of a driver that is known to be dead, or ''
+--       5 the caller's epoch, 0 before its first lock  6 description of a driver that is known to be dead, or ''
 --       With a heartbeat, also:
 --       7 what workers do when nobody has driven the experiment for a while (continue, finish or stop)
 --       8 how long that is, in milliseconds  9 why nothing starts now, for people
 --       10 how many bytes the journal may have, 0 for any number  11 the newest entry that the driver has read, or ''
 --
--- Returns {epoch, '', 0, 0, bytes in the journal} when the holder has the lock, else {0, who has it, milliseconds until it runs out, and
+-- Returns {epoch, '', 0, 0, bytes in the journal} when the holder has the lock, else {0, its driver, milliseconds until it runs out, and
 -- for how many it has driven, 0}. A released lock counts as
 -- expired from then on.
 -- A new holder gets an epoch higher than any before; the same holder keeps its epoch, also after the lock ran out,
--- unless another took it in between. Releasing a lock that another holds is a no-op. Repeating a call does no harm.
+-- unless another driver has had it. Releasing a lock that another holds is a no-op. Repeating a call does no harm.
 -- An error STALEDRIVER when the caller has an epoch that is over: it must not take the lock from a later driver; an error
 -- JOURNALGONE when it is the server that has lost the caller's epoch.
 

@@ -4,9 +4,9 @@
 -- ARGV  1 epoch  2 last entry of the chapter before it, or ''  3 its first entry  4 its last entry  5 the bytes of its entries  6 its line
 --
 -- Returns the bytes of the entries that are left when the chapter is the last one; -1, and changes nothing, when another is than
--- the one before it, when there is none and the journal begins with another entry, when the journal lacks its last entry, as on a server
+-- the one before it, when no chapter exists and the journal begins with another entry, when the journal lacks its last entry, as on a server
 -- that was set back, or when that is the newest one; an error STALEDRIVER when a later driver exists. The first entry of all is kept beside
--- the journal. Repeating a call does no harm: what is left begins behind the last chapter, and who reads sees both in one step.
+-- the journal. Repeating a call does no harm: the journal begins behind the last chapter, and a reader sees both in one step.
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end

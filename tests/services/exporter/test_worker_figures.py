@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import redis
-from impaired import nothing_impaired
 
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
@@ -19,18 +18,15 @@ from mqtune.worker.ports import AttemptHere, WorkerHost, WorkerState
 
 
 def host(client: redis.Redis, *, is_heard: bool = True) -> WorkerHost:
-    return WorkerHost(
+    lent = SimpleNamespace(
         name="gpu@node",
         plan=SlotPlan(offer=Resources(gpus=1), devices=(("0",), ("1",))),
-        client=cast("Any", client),
-        clock=cast("Any", None),
+        client=client,
         timing=Timing(),
-        impairments=nothing_impaired(),
-        attempts=tuple,
-        logs=lambda: cast("Any", None),
         state=lambda: WorkerState(slots=2, usable=1, busy=1, heartbeat_at=5.0, is_heard=is_heard),
         figures=lambda: {"gpu_memory": {"0": 7.0}},
     )
+    return cast("WorkerHost", lent)
 
 
 def attempt(device: str) -> AttemptHere:
