@@ -14,3 +14,8 @@ def check_has(library: str, owner: object, member: str, module: str) -> None:
             "find another way there, or leave this version out in pyproject.toml"
         )
         found = getattr(found, name)
+
+
+def in_this_syne_tune(program: str) -> str:
+    """Return a program of the docs with the names of the Syne Tune that is here."""
+    return program.replace("time_attr=", "resource_attr=") if version("syne_tune").startswith("0.13") else program

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from pages import ROOT
+from partners import in_this_syne_tune
 from walkthrough import Block, Walkthrough, blocks_of, walkthrough
 
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
@@ -99,6 +100,8 @@ def test_the_programs_of_a_page_about_a_partner_run(partner: str, with_a_worker:
     for long, short in OF_PARTNERS[partner].items():
         assert text.count(long) == 1, long
         text = text.replace(long, short)
+    if partner == "syne_tune":
+        text = in_this_syne_tune(text)
 
     with_a_worker.take(Block("python", "train.py", SCRIPT))
     with_a_worker.take(Block("python", f"of_{partner}.py", text))

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final
 import pytest
 from click.testing import CliRunner
 from pages import ROOT
+from partners import in_this_syne_tune
 
 import mqtune
 from mqtune.cli import group
@@ -107,10 +108,11 @@ def test_the_examples_of_results_run(run: Run, tmp_path: Path):
 def test_an_example_of_search_runs_as_far_as_it_needs_no_worker(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for extra in ("ax", "syne_tune"):
+    for extra, module in {"ax": "ax", "syne_tune": "syne_tune.optimizer.baselines"}.items():
         if re.search(rf"integrations\.{extra}\w* ", example):
-            # It also passes over what they warn of on import.
-            pytest.importorskip(extra)
+            # Passes over the warnings of an import, which includes Syne Tune 0.13's: its strings have invalid escapes.
+            pytest.importorskip(module)
+            example = in_this_syne_tune(example) if extra == "syne_tune" else example
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
 

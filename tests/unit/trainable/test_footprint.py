@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from packaging.version import Version
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not list these resources")
 
@@ -32,7 +33,7 @@ os._exit(0)
 def printed(source: str, folder: Path) -> Any:
     """Return the value that a fresh interpreter prints."""
     command = [sys.executable, "-c", BEGIN + source + END]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=4 * HANGS_S)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=8 * HANGS_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -158,6 +159,10 @@ LIBRARIES: Final = {
         False,
     ),
 }  # fmt: skip
+#: The first versions that a fork survives. Earlier wheels of scikit-learn have a GNU OpenMP that can't end its threads.
+FORKED_SINCE: Final = {"sklearn": Version("1.8")}
+#: Libraries whose package has another name.
+PACKAGES: Final = {"sklearn": "scikit_learn"}
 #: Forks, uses the library in the child, and waits for its end.
 FORK: Final = f"""
 sys.stdout.flush()
@@ -176,13 +181,13 @@ print(json.dumps([found, "hangs" if ended == (0, 0) else ended[1]]))
 
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_library_that_was_used_can_be_used_behind_a_fork_or_its_use_is_a_trace(tmp_path: Path, name: str) -> None:
-    pytest.importorskip(name)
+    library = pytest.importorskip(name)
     imports, use, can_be_forked = LIBRARIES[name]
 
-    if can_be_forked:
+    if can_be_forked and (name not in FORKED_SINCE or Version(library.__version__) >= FORKED_SINCE[name]):
         source = f"USE = {use!r}\nbefore = footprint.take()\n{imports}\n{use}\n{LOOK}{FORK}"
         assert printed(source, tmp_path) == [[], 0]
     else:
         found = left_by(f"{imports}\n{use}", tmp_path)
         named = {what.strip("_") for kind, what in found if kind in ("native thread", "library")}
-        assert any(what.startswith(name) for what in named), found
+        assert any(what.startswith(PACKAGES.get(name, name)) for what in named), found
