@@ -17,8 +17,9 @@ from counting import Counts, counts
 import mqtune
 from mqtune.core.errors import ConfigurationError, MqtuneError, RunInterrupted
 from mqtune.core.trial import Decision, Report, Trial
-from mqtune.journal import chapters, demands
+from mqtune.journal import chapters
 from mqtune.schedulers.base import Scheduler
+from mqtune.services.shares import demands
 
 #: How it ends: with an experiment that is finished, one that is to go on, or an error that mqtune explains.
 FINISHED: Final = 0
