@@ -522,7 +522,9 @@ class Uplink:
             else:
                 assert isinstance(key.fileobj, Stream)  # noqa: S101 - nothing else is registered
                 ready[key.fileobj] = None
-        while self._doubtful:
+        # On a starved machine a write can take longer than a heartbeat. A stream that is in doubt again meanwhile waits for
+        # the next round; otherwise nothing else would ever be written.
+        for _ in range(len(self._doubtful)):
             self._repeat(stream := self._doubtful.popleft())
             self._hold_or_read(stream)
         #: How much was taken of each that leaves, unless a part of that is still to be carried.

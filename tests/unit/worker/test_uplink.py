@@ -303,6 +303,33 @@ def test_what_a_server_has_lost_last_is_written_again_and_what_it_has_is_not_dou
     assert one.answers == []
 
 
+def test_a_stream_in_doubt_again_after_each_write_is_carried_to_its_end(
+    book: Book, uplink: Uplink, sender: Callable[[str], Sender], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = sender("0001")
+    one.frames(a_report())
+    uplink.attach(one.stream)
+    eventually(lambda: book.told() == ["0001:1"])
+    write = book.report
+
+    def write_during_an_outage(segments: Sequence[Segment]) -> list[Answer]:
+        answers = write(segments)
+        book.outages += 1
+        if not one.stream.drained.is_set():
+            # As with the next heartbeat, which a write on a starved machine outlasts.
+            uplink.write_again(one.stream)
+        return answers
+
+    monkeypatch.setattr(book, "report", write_during_an_outage)
+    book.outages += 1
+    uplink.write_again(one.stream)
+    one.frames(a_report())
+    one.close()
+
+    assert one.stream.drained.wait(DEADLINE_S)
+    assert book.told() == ["0001:1", "0001:2"]
+
+
 @pytest.mark.parametrize("how", ["it has ended", "it is to end", "it is told to end"])
 def test_reports_of_an_attempt_that_ends_are_written_in_spite_of_a_full_journal(
     book: Book, uplink: Uplink, sender: Callable[[str], Sender], how: str
