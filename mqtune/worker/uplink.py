@@ -522,8 +522,8 @@ class Uplink:
             else:
                 assert isinstance(key.fileobj, Stream)  # noqa: S101 - nothing else is registered
                 ready[key.fileobj] = None
-        # On a starved machine a write can take longer than a heartbeat. A stream that is in doubt again meanwhile waits for
-        # the next round; otherwise nothing else would ever be written.
+        # On a starved machine a write can take longer than a heartbeat. A stream that is in doubt again meanwhile waits
+        # for the next round; otherwise nothing else would ever be written.
         for _ in range(len(self._doubtful)):
             self._repeat(stream := self._doubtful.popleft())
             self._hold_or_read(stream)
