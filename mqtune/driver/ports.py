@@ -129,8 +129,8 @@ class DriverHooks:
     def __init__(self, services: Sequence[DriverService], clock: Clock = time) -> None:
         self._services = services
         self._clock = clock
-        #: The end of the pause after a service's error, and the text of the error.
-        self._paused: dict[DriverService, tuple[float, str]] = {}
+        #: By service and hook, the end of the pause after an error, and the text of the error.
+        self._paused: dict[tuple[DriverService, str], tuple[float, str]] = {}
 
     def hear(self, event: Event) -> list[DriverAction]:
         """Pass an event to each service, and return their actions."""
@@ -139,23 +139,23 @@ class DriverHooks:
             try:
                 wanted.extend(service.hear(event))
             except Exception as error:  # noqa: BLE001 - as the class says
-                self._note(service, error)
+                self._note(service, "hear", error)
         return wanted
 
     def capacity(self) -> float:
         """Return how many attempts all services let be under way.
 
-        A service that has failed sets no limit for a while.
+        A service that can't say sets no limit for a while.
         """
         return min(map(self._capacity_of, self._services), default=math.inf)
 
     def _capacity_of(self, service: DriverService) -> float:
-        if self._clock.monotonic() < self._paused.get(service, (0.0, ""))[0]:
+        if self._clock.monotonic() < self._pause_of(service, "capacity"):
             return math.inf
         try:
             return service.capacity()
         except Exception as error:  # noqa: BLE001 - as the class says
-            self._note(service, error)
+            self._note(service, "capacity", error)
             return math.inf
 
     @property
@@ -169,23 +169,24 @@ class DriverHooks:
         for service in self._services:
             if now < self._due_of(service):
                 continue
-            self._paused.pop(service, None)
             try:
                 yield from service.tick()
             except Exception as error:  # noqa: BLE001 - as the class says
-                self._note(service, error)
+                self._note(service, "tick", error)
 
     @property
     def reason(self) -> str:
         """Why nothing starts because of a service, for people."""
-        reasons = map(self._reason_of, self._services)
-        return next(filter(None, (*reasons, *(text for _, text in self._paused.values()))), "")
+        reasons = [*map(self._reason_of, self._services)]
+        now = self._clock.monotonic()
+        errors = [text for until, text in self._paused.values() if now < until]
+        return next(filter(None, (*reasons, *errors)), "")
 
     def _reason_of(self, service: DriverService) -> str:
         try:
             return service.reason
         except Exception as error:  # noqa: BLE001 - as the class says
-            self._note(service, error)
+            self._note(service, "reason", error)
             return ""
 
     def close(self) -> None:
@@ -194,16 +195,20 @@ class DriverHooks:
             try:
                 service.close()
             except Exception as error:  # noqa: BLE001 - as the class says
-                self._note(service, error)
+                self._note(service, "close", error)
 
     def _due_of(self, service: DriverService) -> float:
-        return max(service.due, self._paused.get(service, (0.0, ""))[0])
+        return max(service.due, self._pause_of(service, "tick"))
 
-    def _note(self, service: DriverService, error: Exception) -> None:
+    def _pause_of(self, service: DriverService, hook: str) -> float:
+        """Return when the pause of a hook ends, or has ended."""
+        return self._paused.get((service, hook), (0.0, ""))[0]
+
+    def _note(self, service: DriverService, hook: str, error: Exception) -> None:
         name = type(service).__name__
         logger.error("service %s of this driver failed; the driver goes on", name, exc_info=error)
         text = f"service {name} failed: {error}"
-        self._paused[service] = self._clock.monotonic() + PAUSE_S, text
+        self._paused[service, hook] = self._clock.monotonic() + PAUSE_S, text
 
 
 #: The hooks of a driver without services.

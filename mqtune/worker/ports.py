@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -318,15 +318,19 @@ class WorkerHooks:
         for service in self._services:
             service.start()
 
-    def heartbeat(self) -> Iterator[Step]:
-        """Yield the steps of a heartbeat."""
-        for service in self._services:
-            yield from service.heartbeat()
+    def heartbeat(self) -> list[Step]:
+        """Return the steps of a heartbeat."""
+        return self._steps(lambda service: service.heartbeat())
 
-    def tick(self) -> Iterator[Step]:
-        """Yield the steps of a round."""
-        for service in self._services:
-            yield from service.tick()
+    def tick(self) -> list[Step]:
+        """Return the steps of a round."""
+        return self._steps(lambda service: service.tick())
+
+    def _steps(self, steps_of: Callable[[WorkerService], Iterable[Step]]) -> list[Step]:
+        steps: list[Step] = []
+        # An error that reached the caller would end its thread, and with that the worker.
+        self._each(lambda service: steps.extend(steps_of(service)))
+        return steps
 
     def hinted(self, experiment: str, hint: str) -> None:
         """Call ``hinted`` of each service."""

@@ -74,13 +74,12 @@ def test_a_service_that_fails_is_a_reason_costs_no_other_its_call_and_is_called_
     wanted = [*hooks.hear(EVENT), *hooks.tick()]
     hooks.close()
 
-    # Behind an error a service is left alone for a while.
-    of_first = ["first hear"] * (broken != "hear") + ["first tick"] * (broken == "close")
+    of_first = [f"first {hook}" for hook in ("hear", "tick") if hook != broken]
     assert sorted(wanted) == [*of_first, "second hear", "second tick"]
     assert hooks.reason == f"service Told failed: no {broken}"
     assert [each.getMessage() for each in caplog.records] == ["service Told of this driver failed; the driver goes on"]
     first.broken, first.due = "", 5.0
-    assert hooks.due == 5.0 + PAUSE_S
+    assert hooks.due == 5.0 + PAUSE_S * (broken == "tick")
     clock.now += PAUSE_S
     assert [*hooks.tick()] == ["first tick"]
     assert hooks.reason == ""
@@ -158,3 +157,33 @@ def test_a_plan_asks_for_a_project_where_files_travel_and_is_refused_without_one
     assert (plan.project, asked[0][:3]) == (asked[0], (tmp_path, plan.spec, plan.code_root))
     with pytest.raises(ConfigurationError, match="can't be brought to workers here"):
         Plan(travelling)
+
+
+def test_a_service_whose_tick_fails_keeps_its_limit() -> None:
+    class Held(DriverService):
+        due = 0.0
+
+        def tick(self) -> Iterator[DriverAction]:
+            raise RuntimeError("no server")
+
+        def capacity(self) -> float:
+            return 2
+
+    clock = Clock()
+    hooks = DriverHooks([Held()], clock)
+
+    assert [*hooks.tick()] == []
+    assert hooks.reason == "service Held failed: no server"
+    assert hooks.capacity() == 2
+
+
+def test_an_error_is_a_reason_for_a_while_also_where_no_tick_follows() -> None:
+    calls: list[str] = []
+    clock = Clock()
+    hooks = DriverHooks([Told("first", calls, "hear", due=math.inf)], clock)
+
+    hooks.hear(EVENT)
+    assert hooks.reason == "service Told failed: no hear"
+    clock.now += PAUSE_S
+
+    assert hooks.reason == ""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
+from unittest.mock import Mock
 
 import pytest
 from fleets import worker
@@ -306,3 +307,19 @@ def test_an_import_is_tried_again_only_while_the_preloads_do_without_a_module(tr
     assert found[0] is None
     assert found[1][0] == "ImportDied"
     assert answers == []
+
+
+@pytest.mark.parametrize("hook", ["heartbeat", "tick"])
+def test_a_service_that_can_not_return_its_steps_costs_no_other_its_own_and_the_thread_nothing(
+    hook: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[str] = []
+    broken, sound = Told("first", calls), Told("second", calls)
+
+    monkeypatch.setattr(broken, hook, Mock(side_effect=RuntimeError("no steps")))
+
+    for step in getattr(WorkerHooks([broken, sound]), hook)():
+        step()
+
+    assert calls == [f"second {hook}"]
+    assert [each.getMessage() for each in caplog.records] == ["service Told of this worker failed; the worker goes on"]
