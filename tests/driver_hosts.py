@@ -47,7 +47,7 @@ class DriverHost:
             broker=url,
             key=KEY,
             logs=lambda: logs,
-            scratch=lambda: scratch,
+            scratch=scratch,
             impairments=self.impairments,
             timing=timing,
         )

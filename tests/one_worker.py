@@ -32,7 +32,7 @@ from mqtune.worker import (
     SlotPlan,
     Slots,
     Uplink,
-    WorkerServices,
+    WorkerParts,
     ZygoteFinder,
 )
 
@@ -56,7 +56,7 @@ class Machine:
             timing=timing,
         )
         (self.slot,), self.back_off = slots.all, slots.back_off
-        self.services = WorkerServices(
+        self.parts = WorkerParts(
             name="w1@here",
             host="here",
             queue="mqtune.cpu1",
@@ -72,7 +72,7 @@ class Machine:
             memory_kills=MemoryKills(None),
             wake_consumer=lambda: None,
         )
-        self.services.uplink.start()
+        self.parts.uplink.start()
         self.begin(MemoryServer())
 
     def begin(
@@ -137,8 +137,8 @@ class Machine:
     def close(self) -> None:
         self.end_all()
         self.threads.shutdown()
-        self.services.slots.close()
-        self.services.uplink.close()
+        self.parts.slots.close()
+        self.parts.uplink.close()
 
 
 class Attempt:
@@ -146,8 +146,8 @@ class Attempt:
 
     def __init__(self, machine: Machine, claim: Claim, definition: dict[str, Any]) -> None:
         self.machine, self.claim = machine, claim
-        services = dataclasses.replace(machine.services, grace_s=machine.grace_s)
-        self.run = AttemptRun(services, ExperimentHere(machine.open_journal(machine.server, "e"), definition), claim)
+        parts = dataclasses.replace(machine.parts, grace_s=machine.grace_s)
+        self.run = AttemptRun(parts, ExperimentHere(machine.open_journal(machine.server, "e"), definition), claim)
         machine.runs.append(self.run)
         self.outcome: RunResult | None = None
         self._thread = machine.threads.submit(self._supervise)
@@ -200,7 +200,7 @@ class Attempt:
 
     def beat(self) -> None:
         """Renew the lease and act on the answer, as a worker's heartbeat does."""
-        (answer,) = self.run.journal.renew([self.claim], self.machine.services.timing.lease_s)
+        (answer,) = self.run.journal.renew([self.claim], self.machine.parts.timing.lease_s)
         self.run.on_answer(answer)
         self.run.write_again_if_in_doubt()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         TrialTransport as TrialTransport,
         create_app as create_app,
     )
-    from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerServices as WorkerServices
+    from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerParts as WorkerParts
     from mqtune.worker.control_pipe import ControlPipe as ControlPipe
     from mqtune.worker.devices import (
         TOLERANCE_BYTES as TOLERANCE_BYTES,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         Importer as Importer,
         Importers as Importers,
         ImportKey as ImportKey,
-        Preloads as Preloads,
         SlotZygotes as SlotZygotes,
     )
     from mqtune.worker.logs import LogLimits as LogLimits, Logs as Logs, open_log as open_log
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
         broken_device as broken_device,
         exceeded as exceeded,
     )
+    from mqtune.worker.preloads import Preloads as Preloads
     from mqtune.worker.privileges import become as become, home_of as home_of, without_secrets as without_secrets
     from mqtune.worker.processes import (
         MARK as MARK,
@@ -102,7 +102,7 @@ if TYPE_CHECKING:
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
     "app": ("ConsumerWatch", "TrialApp", "TrialTransport", "create_app"),
-    "attempt": ("AttemptRun", "WorkerServices"),
+    "attempt": ("AttemptRun", "WorkerParts"),
     "control_pipe": ("ControlPipe",),
     "devices": (
         "DeviceMemory",
@@ -120,9 +120,10 @@ _NAMES = {
     "flower": ("Rows",),
     "gpu_probe": ("Gpu",),
     "impairments": ("Cause", "Impairments"),
-    "importers": ("ImportKey", "Importer", "Importers", "Preloads", "SlotZygotes"),
+    "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
     "logs": ("LogLimits", "Logs", "open_log"),
     "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device", "exceeded"),
+    "preloads": ("Preloads",),
     "privileges": ("become", "home_of", "without_secrets"),
     "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter", "reaper"),
     "retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),

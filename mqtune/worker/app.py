@@ -683,7 +683,7 @@ class ConsumerWatch(WorkerService):
 
     def _restart(self) -> None:
         self._runtime.requeue_all("its worker took nothing any more and was restarted")
-        self._runtime.close(grace_s=stop_s(self._runtime.services.grace_s, self._runtime.services.timing))
+        self._runtime.close(grace_s=stop_s(self._runtime.parts.grace_s, self._runtime.parts.timing))
         if state.should_stop is None:
             self._restart_process()
 

@@ -67,7 +67,7 @@ def stop_s(grace_s: float, timing: Timing = Timing()) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerServices:
+class WorkerParts:
     """The parts of a worker that its attempts use.
 
     Attributes:
@@ -109,9 +109,9 @@ class AttemptRun:
     """Runs one attempt. One thread calls ``run``, and then ``close``; any thread may call the other methods."""
 
     def __init__(
-        self, services: WorkerServices, here: ExperimentHere, claim: Claim, gpu_memory_bytes: int | None = None
+        self, parts: WorkerParts, here: ExperimentHere, claim: Claim, gpu_memory_bytes: int | None = None
     ) -> None:
-        self._worker = services
+        self._worker = parts
         self._here = here
         #: How much of a GPU's memory it asks for, where trials share GPUs by that; 0 where that is not known.
         self.gpu_memory_bytes = here.gpu_memory_bytes if gpu_memory_bytes is None else gpu_memory_bytes
@@ -134,7 +134,7 @@ class AttemptRun:
         #: The trial's own working directory; None for the worker's.
         self._working_dir: Path | None = None
         if definition.get("working_dir") == "trial":
-            self._working_dir = services.scratch.working_dir(journal.experiment, claim, self._keep)
+            self._working_dir = parts.scratch.working_dir(journal.experiment, claim, self._keep)
         self.task_id = ""
         self.stream: Stream | None = None
         self._intent = Intent.RUN
@@ -168,7 +168,7 @@ class AttemptRun:
         #: Type and text of what this worker fails it for; None for nothing.
         self._fault: tuple[str, str] | None = None
         #: The files of its output, and those of them that ``prepare`` has made.
-        self._output = services.logs.files(journal.experiment, claim)
+        self._output = parts.logs.files(journal.experiment, claim)
         self._made: list[Path] | None = None
         self._lock = threading.Lock()
 

@@ -14,10 +14,10 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
@@ -34,6 +34,7 @@ from mqtune.trainable.process.protocol import UNBUFFERED, Message
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.trainable.variables import check_variable
 from mqtune.worker.logs import open_log
+from mqtune.worker.preloads import Preloads
 from mqtune.worker.privileges import without_secrets
 from mqtune.worker.processes import reaper
 from mqtune.worker.zygotes import (
@@ -205,53 +206,6 @@ class OfferedImporter:
     def suits(self, key: ImportKey) -> bool:
         """Whether it can be the importer of this program."""
         return self.pid is not None and not key.program.spawns and key.program.code_root == self._code_root
-
-
-class Preloads(Protocol):
-    """Knows which modules importers import before trials need them. Any thread may use it."""
-
-    def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
-        """Return the modules to import after the trainable's, in order, without those that were *told* before."""
-
-    def refused(self, spec: TrainableSpec) -> list[str]:
-        """Return the packages that a trainable's importer must not import. ``EVERY_PACKAGE`` stands for all."""
-
-    def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
-        """Hear which modules a trial has imported after its fork."""
-
-    def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
-        """Hear which of the *asked* modules an importer had to import."""
-
-    def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
-        """Hear that no process can be forked behind a module; empty if any may be the cause.
-
-        Return whether the next importer does without it, so that it is worth another try.
-        """
-
-
-class NoPreloads:
-    """Leaves all imports of packages to trials."""
-
-    def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
-        """Return none."""
-        return []
-
-    def refused(self, spec: TrainableSpec) -> list[str]:
-        """Return all packages."""
-        return [EVERY_PACKAGE]
-
-    def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
-        """Do nothing."""
-
-    def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
-        """Do nothing."""
-
-    def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
-        """Return False: no module was imported early."""
-        return False
-
-
-NO_PRELOADS: Final = NoPreloads()
 
 
 class Importer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -18,14 +18,12 @@ from mqtune.core.events import WorkerInfo
 from mqtune.core.timing import Timing
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.connection import RedisClient
-from mqtune.trainable.process.late_imports import EVERY_PACKAGE, Batch
-from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.impairments import Impairments
-from mqtune.worker.importers import NO_PRELOADS, Preloads
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
+from mqtune.worker.preloads import NO_PRELOADS, Preloads, SafePreloads
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.threads import Step
 
@@ -155,9 +153,8 @@ class WorkerHost:
         logs: returns the output files of its attempts.
         state: returns the worker's state; after its start alone.
         figures: returns the figures of all its services, by their names and devices. It may take seconds.
-        scratch: returns the temporary folders of its attempts.
+        scratch: the temporary folders of its attempts, and of services' files.
         code_roots: returns the code roots of all programs that it has imported.
-        folder: returns the path of its folder of a name, for a service's files; it goes with the worker.
         closing: set once the worker closes: calls to the server stop trying.
     """
 
@@ -172,9 +169,8 @@ class WorkerHost:
     logs: Callable[[], Logs]
     state: Callable[[], WorkerState]
     figures: Callable[[], Mapping[str, Mapping[str, float]]]
-    scratch: Callable[[], Scratch]
+    scratch: Scratch
     code_roots: Callable[[], set[Path]]
-    folder: Callable[[str], Path]
     closing: threading.Event
 
 
@@ -264,40 +260,6 @@ def no_services(_: WorkerHost) -> Sequence[WorkerService]:
     return ()
 
 
-class _SafePreloads:
-    """Preloads of a service, whose errors are logged and cost early imports alone."""
-
-    def __init__(self, preloads: Preloads) -> None:
-        self._preloads = preloads
-
-    def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
-        """Return the modules to import."""
-        return self._tried(lambda: self._preloads.of(spec, told), [])
-
-    def refused(self, spec: TrainableSpec) -> list[str]:
-        """Return the packages not to import."""
-        return self._tried(lambda: self._preloads.refused(spec), [EVERY_PACKAGE])
-
-    def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
-        """Tell what a trial has imported."""
-        self._tried(lambda: self._preloads.learn(spec, batches), None)
-
-    def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
-        """Tell what an importer has imported."""
-        self._tried(lambda: self._preloads.settle(spec, asked, loaded), None)
-
-    def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
-        """Tell what can't be imported early; return whether another try makes sense."""
-        return self._tried(lambda: self._preloads.refuse(spec, module, why), False)
-
-    def _tried(self, call: Callable[[], T], otherwise: T) -> T:
-        try:
-            return call()
-        except Exception:
-            logger.exception("the preloads %s of this worker failed; the worker goes on", type(self._preloads).__name__)
-            return otherwise
-
-
 class WorkerHooks:
     """Calls the hooks of a worker's services, in their order.
 
@@ -350,7 +312,7 @@ class WorkerHooks:
         found: list[Preloads | None] = []
         self._each(lambda service: found.append(service.preloads()))
         known = next((each for each in found if each is not None), None)
-        return NO_PRELOADS if known is None else _SafePreloads(known)
+        return NO_PRELOADS if known is None else SafePreloads(known)
 
     def started(self, run: AttemptHere) -> None:
         """Tell that an attempt has a process."""

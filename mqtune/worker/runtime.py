@@ -34,7 +34,7 @@ from mqtune.journal.clock import ServerClock
 from mqtune.journal.connection import RedisClient, account_of
 from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.redis import RedisJournal, renew_all
-from mqtune.worker.attempt import AttemptRun, WorkerServices
+from mqtune.worker.attempt import AttemptRun, WorkerParts
 from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
 from mqtune.worker.experiments import Experiments
 from mqtune.worker.impairments import Impairments
@@ -154,12 +154,11 @@ class WorkerRuntime:
                     impairments=self._impairments,
                     attempts=lambda: tuple(self.here),
                     journal=self._experiments_here.journal,
-                    logs=lambda: self.services.logs,
+                    logs=lambda: self.parts.logs,
                     state=self._state,
                     figures=self._figures,
-                    scratch=lambda: scratch,
+                    scratch=scratch,
                     code_roots=lambda: {importer.key.program.code_root for importer in self._slots.importers.all},
-                    folder=scratch.hidden,
                     closing=self.closing,
                 )
             )
@@ -176,7 +175,7 @@ class WorkerRuntime:
             timing=timing,
         )
         zygote_logs = [self._slots.importers.log, *(slot.log for slot in self._slots.all)]
-        self.services = WorkerServices(
+        self.parts = WorkerParts(
             name=name,
             host=socket.gethostname(),
             queue=self.queue,
@@ -243,7 +242,7 @@ class WorkerRuntime:
         """Return its impairments; once it shuts down, that one alone."""
         if not self._reason:
             return self._impairments.all
-        self._left_at = self._left_at or self.services.clock.time()
+        self._left_at = self._left_at or self.parts.clock.time()
         text = f"it is leaving: {self._reason}"
         return [Impairment(WHOLE_WORKER, "leaving", text, "it is started again", self._left_at)]
 
@@ -276,7 +275,7 @@ class WorkerRuntime:
         """
         self._slots.review()
         self._look.set()
-        self.services.wake_consumer()
+        self.parts.wake_consumer()
 
     def offer(self, importer: OfferedImporter) -> None:
         """Have a fork of the driver be the importer of its program."""
@@ -290,13 +289,13 @@ class WorkerRuntime:
         """
         if left := end_leftovers(LEFTOVERS_S):
             logger.warning("killed %d processes that a killed worker has left here: %s", len(left), left)
-        self.services.scratch.sweep()
+        self.parts.scratch.sweep()
         if ahead is not None:
             with contextlib.suppress(MqtuneError, OSError):
                 here = self._experiments_here.of(ahead.experiment, ahead.digest)
-                self.services.zygotes.import_ahead(self._slots.all[0], here)
-        self.services.uplink.start()
-        self.services.logs.start()
+                self.parts.zygotes.import_ahead(self._slots.all[0], here)
+        self.parts.uplink.start()
+        self.parts.logs.start()
         if self._memory is not None:
             self._memory.look({device for slot in self.plan.devices for device in slot})
         self._hooks.start()
@@ -311,7 +310,7 @@ class WorkerRuntime:
         offer = self.plan.offer
         own = WorkerInfo(
             name=self.name,
-            host=self.services.host,
+            host=self.parts.host,
             pid=os.getpid(),
             version=__version__,
             queue=self.queue,
@@ -325,7 +324,7 @@ class WorkerRuntime:
             tags=sorted(offer.tags),
             impairments=self._impaired(),
             experiments=self._experiments,
-            leaves_within_s=shutdown_s(self.services.grace_s, self._timing),
+            leaves_within_s=shutdown_s(self.parts.grace_s, self._timing),
             busy=dict(Counter(busy_as(run.journal.experiment) for run in self.running)),
             account=self._owner.account,
             user=self._owner.user,
@@ -366,7 +365,7 @@ class WorkerRuntime:
                 slot = self._slots.acquire(run.gpu_memory_bytes, unless=lambda: self._is_to_leave(run))
                 if self.plan.offer.is_shared_by_memory:
                     # It takes no task while one waits for memory.
-                    self.services.wake_consumer()
+                    self.parts.wake_consumer()
             if self.draining:
                 return RunResult(None, "not run: the worker is shutting down")
             if slot is None:
@@ -431,7 +430,7 @@ class WorkerRuntime:
             what = reprlib.repr([experiment, trial, attempt, digest, gpu_memory_bytes])
             raise ConfigurationError(f"{what} is malformed: no driver of mqtune sends that")
         claim = Claim(TrialId(trial), attempt, token)
-        return AttemptRun(self.services, self._experiments_here.of(experiment, digest), claim, gpu_memory_bytes)
+        return AttemptRun(self.parts, self._experiments_here.of(experiment, digest), claim, gpu_memory_bytes)
 
     @property
     def remembered(self) -> int:
@@ -483,9 +482,9 @@ class WorkerRuntime:
         self._slots.end()
         self._slots.close()
         self._hooks.close()
-        self.services.uplink.close()
-        self.services.logs.close()
-        self.services.scratch.close()
+        self.parts.uplink.close()
+        self.parts.logs.close()
+        self.parts.scratch.close()
 
     def join(self) -> None:
         """Wait until its threads have ended, after ``close``. The one for messages ends with the next message."""
@@ -512,8 +511,8 @@ class WorkerRuntime:
                 return
             yield self._keep_in_fleet
             yield self._look_elsewhere
-            yield self.services.memory_kills.look
-            yield self.services.scratch.keep
+            yield self.parts.memory_kills.look
+            yield self.parts.scratch.keep
             yield from self._hooks.heartbeat()
             for journal, runs in _by_journal(run for run in tuple(self.here) if not run.is_running).items():
                 yield partial(self._hold, journal, runs)

@@ -21,8 +21,9 @@ from mqtune.trainable.process.protocol import KEPT_BYTES
 from mqtune.worker.devices import DeviceMemory, SlotPlan, in_gb
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.impairments import Cause, Impairments
-from mqtune.worker.importers import NO_PRELOADS, Importer, Importers, ImportFailed, ImportKey, Preloads, SlotZygotes
+from mqtune.worker.importers import Importer, Importers, ImportFailed, ImportKey, SlotZygotes
 from mqtune.worker.ports import NO_HOOKS, ProgramPlace, SlotHere, WorkerHooks, WorkerService
+from mqtune.worker.preloads import NO_PRELOADS, Preloads
 from mqtune.worker.retries import Retries
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
 

@@ -138,7 +138,7 @@ def machine(tmp_path: Path, timing: Timing) -> Iterator[Machine]:
 def test_a_revoke_that_reaches_several_workers_is_one_request_and_what_waits_does_not_begin(machine: Machine) -> None:
     machine.stage()
     for _ in range(3):
-        revoke(machine.services.name, machine.services.clock, MemoryJournal(machine.server, "e"), TrialId("0001"), 1)
+        revoke(machine.parts.name, machine.parts.clock, MemoryJournal(machine.server, "e"), TrialId("0001"), 1)
 
     (request,) = (event for event in machine.events() if isinstance(event, Requested))
     assert (request.action, request.trial) == ("stop", "0001")
@@ -165,12 +165,12 @@ def test_while_it_waits_for_an_import_an_attempt_is_held_and_the_driver_knows_si
 @pytest.mark.parametrize("which", ["importer", "zygote"])
 def test_a_process_that_is_killed_while_no_trial_uses_it_is_no_zombie_for_long(machine: Machine, which: str) -> None:
     machine.start("steady").ended()
-    (zygote,), (importer,) = machine.slot.zygotes.all, machine.services.slots.importers.all
+    (zygote,), (importer,) = machine.slot.zygotes.all, machine.parts.slots.importers.all
     process = psutil.Process(zygote.pid if which == "zygote" else importer.pid)
 
     process.kill()
 
-    eventually(lambda: machine.services.slots.trim(IMPORTER_IDLE_S) or not process.is_running())
+    eventually(lambda: machine.parts.slots.trim(IMPORTER_IDLE_S) or not process.is_running())
     assert machine.start("steady", trial="0002").ended().end is AttemptEnd.COMPLETED
 
 
@@ -284,7 +284,7 @@ def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(machine: Machin
     handed_back = machine.start("deaf", trial="0002").has_reported(1)
     handed_back.run.requeue("its worker was shut down")
     assert handed_back.ended().end is AttemptEnd.HANDED_BACK
-    machine.services = replace(machine.services, timing=replace(timing, pause_grace_s=0.1))
+    machine.parts = replace(machine.parts, timing=replace(timing, pause_grace_s=0.1))
     assert machine.start("deaf", trial="0003").has_reported(1).intend(Intent.PAUSE).ended().end is AttemptEnd.PAUSED
 
 

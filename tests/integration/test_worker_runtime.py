@@ -103,8 +103,8 @@ def test_a_task_that_goes_back_to_its_queue_is_not_lost_to_its_driver_meanwhile(
     journal.stage(TRIAL, 1, Assignment({}), STAGED)
     assert [each.worker for each in journal.unclaimed()] == [""]
     # As if its device were quarantined.
-    runtime.services.slots.acquire(timeout_s=0)
-    runtime.services.slots.usable = 0
+    runtime.parts.slots.acquire(timeout_s=0)
+    runtime.parts.slots.usable = 0
 
     assert runtime.run(runtime.attempt("e", TRIAL, 1, "token", "digest")).goes_back
     assert all(each.worker for each in journal.unclaimed())

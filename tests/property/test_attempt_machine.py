@@ -262,7 +262,7 @@ class AttemptMachine(RuleBasedStateMachine):
         if why == "superseded":
             self.machine.stage(trial=trial)
         if why == "revoked":
-            revoke(self.machine.services.name, self.machine.services.clock, self.machine.driver, TrialId(trial), number)
+            revoke(self.machine.parts.name, self.machine.parts.clock, self.machine.driver, TrialId(trial), number)
         entries = len(self.machine.events())
 
         assert self.machine.attempt(number, "obeys", trial=trial).ended_unclaimed() == f"not run: {why}"

@@ -15,4 +15,4 @@ def for_worker(host: WorkerHost, settings: WorkerSettings) -> tuple[WorkerServic
         return CodeExchange(host.client, experiment, closing=host.closing)
 
     key = settings.code_key if settings.accept_code else ""
-    return (Bundles(host.folder("bundles"), key, exchange, host.code_roots),)
+    return (Bundles(host.scratch.hidden("bundles"), key, exchange, host.code_roots),)

@@ -89,7 +89,7 @@ class DriverSlots(WorkerService):
         broker: the broker's URL for the scripts.
         key: the key that submissions must be signed with, as ``CodeKeys`` reads it.
         logs: returns the files of the output.
-        scratch: returns the working directories.
+        scratch: the temporary folders.
         impairments: learns that the broker refuses the login of the driver's account.
         timing: its intervals and time-outs.
     """
@@ -104,7 +104,7 @@ class DriverSlots(WorkerService):
         broker: str,
         key: str,
         logs: Callable[[], Logs],
-        scratch: Callable[[], Scratch],
+        scratch: Scratch,
         impairments: Impairments,
         timing: Timing = Timing(),
     ) -> None:
@@ -298,12 +298,12 @@ class DriverSlots(WorkerService):
 
         If it can't run, it has failed. After an error of this machine, another worker may run it.
         """
-        folder = self._scratch().folder(taken.name, Claim(TrialId(DRIVER), taken.run, token))
+        folder = self._scratch.folder(taken.name, Claim(TrialId(DRIVER), taken.run, token))
         try:
             self._start(taken, token, folder)
         except (MqtuneError, OSError) as error:
             logger.warning("submission %s can't run here: %s", taken.name, error)
-            self._scratch().remove(folder)
+            self._scratch.remove(folder)
             how: RunEnd = "lost" if isinstance(error, OSError) else "failed"
             if how == "lost":
                 # Other workers first: this one may lack space for longer than the submission has runs to lose.
@@ -359,5 +359,5 @@ class DriverSlots(WorkerService):
         # With processes that have left its group.
         reaper.kill(run.process, 0)
         self._runs.remove(run)
-        self._scratch().remove(run.folder)
+        self._scratch.remove(run.folder)
         return self._logs().end(run.log, OUTPUT_BYTES)

@@ -31,7 +31,7 @@ class Consumer:
         self.queues: dict[str, object] = {"gpus": object()}
         self.consumer = SimpleNamespace(hub=SimpleNamespace(call_soon=lambda _: self.done.append("reconnected")))
         self.runtime = Mock(queue="gpus", waiting=self.waiting)
-        self.runtime.services.grace_s, self.runtime.services.timing = 10.0, Timing()
+        self.runtime.parts.grace_s, self.runtime.parts.timing = 10.0, Timing()
         self.runtime.requeue_all = lambda _: self.done.append("requeued")
         self.runtime.close = lambda **_: self.done.append("closed")
         queues = SimpleNamespace(consume_from=self.queues)
