@@ -32,7 +32,7 @@ IMPORTED: Final = {
     "schedulers": "",
     "schedulers.stopping": "",
     "search": "",
-    "services": "worker",
+    "services": "driver|worker",
     "testing": "schedulers|searchers|stores|waiting|worlds",
     "trainable": "|reporting|values",
     "trainable.process": "session",

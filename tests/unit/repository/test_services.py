@@ -15,6 +15,8 @@ import pytest
 from pages import ROOT
 from test_layers import imports_of
 
+from mqtune.services import driver, worker
+
 PACKAGE: Final = ROOT / "mqtune"
 SERVICES: Final = sorted(path.name for path in (PACKAGE / "services").iterdir() if (path / "__init__.py").is_file())
 #: What a service imports of these folders is their facade or their port.
@@ -68,6 +70,15 @@ def test_such_imports_are_found(tmp_path: Path) -> None:
         "services/health/worker.py:3 imports mqtune.worker.runtime",
         "services/health/worker.py:4 imports mqtune.services.logs.worker",
     ]
+
+
+def test_each_service_with_a_part_for_a_side_is_in_the_list_of_that_side() -> None:
+    for side, listed in {"worker": worker.SERVICES, "driver": driver.SERVICES}.items():
+        folders = {path.parent.name for path in (PACKAGE / "services").glob(f"*/{side}.py")}
+        # The driver's part of code is asked by a plan, before there is a driver.
+        planned = {make.__module__.split(".")[2] for make in driver.PROJECTS} if side == "driver" else set()
+
+        assert {make.__module__.split(".")[2] for make in listed} | planned == folders
 
 
 SCRIPT: Final = """
