@@ -21,7 +21,7 @@ from mqtune.core.events import TrialStaged
 from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, Attempt, AttemptEnd, Config, Trial, TrialId, TrialStatus
 from mqtune.driver import GATHER_S, Publisher, RoomWatch
-from mqtune.journal import MemoryJournal, MemoryServer, Room, TrialState
+from mqtune.journal import MemoryJournal, MemoryServer, OnLoss, Room, TrialState
 from mqtune.schedulers import Scheduler
 
 TIMING: Final = Timing()
@@ -85,6 +85,16 @@ def test_a_driver_keeps_its_lock_until_it_closes(tmp_path: Path) -> None:
     bench.clock.now += KEEP_LOCK_S
     with pytest.raises(DriverFenced):
         bench.step()
+
+
+def test_workers_know_what_to_do_without_a_driver_and_how_large_the_journal_may_be_before_a_trial_begins(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, on_driver_loss="stop", driver_loss_grace_s=7.0, journal_mb=2.0)
+
+    assert bench.of(TrialStaged) == []
+    state = bench.server.experiments[NAME]
+    assert (state.on_loss, state.most_bytes) == (OnLoss("stop", 7.0), 2_000_000)
 
 
 @pytest.mark.parametrize(
