@@ -1,11 +1,10 @@
 """The uplink: one thread reads the pipes of all trials of a worker and writes their reports to the journal.
 
-Batches adapt to the load: while a write is under way, reports collect in the pipes, and the next write takes all of
-them. So a lone report goes out at once, and a flood goes out in large entries. While Redis is unreachable the thread
-waits with its batch, the pipes fill, and ``report()`` blocks: memory is bounded, and nothing is lost. While an
-experiment's journal is full, or its reports come faster than a cap allows, its pipes are left unread, and no other's.
-While Redis has no memory left (``maxmemory``), each stream waits for itself, so that an attempt that is told to end
-does not wait: its unwritten reports are dropped, and it can end.
+Batches adapt to the load. During a write, reports collect in the pipes, and the next write takes all of them: a lone
+report is written immediately, a flood in large entries. While Redis is away, the thread waits with its batch, the pipes
+fill, and ``report()`` blocks: memory is bounded and nothing is lost. While the journal of an experiment is full, only
+its pipes are left unread. While Redis has no memory left (``maxmemory``), each stream waits alone. An attempt that must
+end does not wait: its unwritten reports are dropped.
 """
 
 from __future__ import annotations
@@ -38,41 +37,39 @@ from mqtune.worker.threads import Step, guarded
 
 logger = logging.getLogger(__name__)
 
-#: The most bytes read from a pipe at once: some thousand reports, and still small next to a Redis client's output
-#: buffer.
+#: The most bytes of one read: some thousand reports, and small beside a Redis client's output buffer.
 READ_BYTES: Final = 512 * 1024
-#: The most bytes of reports in one entry, about: appending more would block Redis for other clients, and a few hundred
-#: slots would come near the longest value that Redis accepts (512 MB).
+#: The usual limit of one entry. A longer one would block Redis for other clients, and the reports of some hundred slots
+#: would come near the longest value that Redis accepts (512 MB).
 ENTRY_BYTES: Final = 4 * 2**20
-#: The size of the first read, more than most pipes ever hold: for a buffer above 128 KiB the C library asks the kernel
-#: for memory, which takes ten times as long as the read.
+#: The size of the first read, more than most pipes hold. For a buffer above 128 KiB the C library asks the kernel for
+#: memory, which takes ten times as long as the read.
 _FIRST_READ_BYTES: Final = 64 * 1024
-#: The most checkpoints without a report that are journaled at once: some milliseconds in which Redis serves nobody
-#: else.
+#: The most checkpoints without a report in one call, in which Redis serves no other client: some milliseconds.
 _SAVED_COUNT: Final = 500
-#: How much a pipe holds while Redis is unreachable; Linux allows an ordinary user 1 MiB by default.
+#: The size of a pipe. Linux allows an ordinary user 1 MiB by default.
 PIPE_BYTES: Final = 1024 * 1024
-#: The most bytes of a frame of each kind; a longer one is malformed and is not waited for.
+#: The most bytes of a frame of each kind. A longer frame is malformed.
 _MOST_BYTES: Final = {
     FRAME_REPORT: MAX_REPORT_BYTES,
-    # The dict as it is kept, and its id.
+    # The packed dict and its id.
     FRAME_CHECKPOINT: MAX_DICT_BYTES + 200,
     FRAME_SAVED: 1_000,
-    # The error is cut long before that.
+    # The sender cuts the error far below this.
     FRAME_END: 2**20,
 }
-#: Later times, in seconds since the epoch, are malformed: dates end with the year 9999.
+#: The first invalid time, in seconds since the epoch: dates end with the year 9999.
 _END_OF_TIME: Final = 253_402_300_800.0
-#: The ends that a trainable may report; only its worker and its driver decide on the others.
+#: The ends that a trainable may report. Its worker and its driver decide on the others.
 _ENDS: Final = frozenset(
     end.value for end in (AttemptEnd.COMPLETED, AttemptEnd.STOPPED, AttemptEnd.PAUSED, AttemptEnd.FAILED)
 )
 _END_FIELDS: Final = ("end", "error_type", "error", "heard")
-#: The answer to a part that a full server has refused.
+#: The answer for a part that a full server refused.
 _REFUSED: Final = "refused"
 #: How often a thread that waits for a stream's end checks whether the uplink is closed.
 _CLOSING_POLL_S: Final = 1.0
-#: That an attempt is to wait, at the end of an answer.
+#: At the end of an answer: the attempt must wait.
 _WAIT: Final = re.compile(rf"(?:^| ){WAIT}$")
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
 
@@ -92,8 +89,8 @@ class Wake:
         return self._read
 
     def set(self) -> None:
-        """Wake the other thread, or make its next poll return at once; a no-op once it is closed."""
-        # Without the lock a byte could go to another file that got the descriptor's number after the close.
+        """Wake the other thread from its poll, or from its next one. Do nothing after ``close``."""
+        # Without the lock, the byte could go to another file that got this descriptor's number after the close.
         with self._closing, contextlib.suppress(BlockingIOError):
             if not self._closed:
                 os.write(self._write, b"!")
@@ -116,27 +113,31 @@ class StreamListener(Protocol):
 
     @property
     def is_ending(self) -> bool:
-        """Whether the attempt is to end, and so all that is left in its pipe is to be read."""
+        """Whether the attempt must end, so that the rest of its pipe is read without a wait."""
 
     @property
     def drops_unwritten(self) -> bool:
-        """Whether the trial is ended and not run again: a full server's lack of memory may then cost its reports."""
+        """Whether the trial has ended for good, so that its reports may be dropped on a full server."""
 
     def on_answer(self, answer: str) -> None:
-        """Handle the journal's answer to a batch: an intent, or that the attempt no longer counts."""
+        """Handle the journal's answer to a batch: an intent, or that the attempt was fenced."""
 
     def on_end_frame(self) -> None:
-        """Handle the end of the trainable; its process is about to end too."""
+        """Handle the message that the trainable has ended. Its process will end soon."""
 
     def on_noise(self, what: str) -> None:
-        """Handle malformed data; nothing more is read from the stream."""
+        """Handle malformed data, the last that is read from the stream."""
 
 
 class Cut(NamedTuple):
-    """A part of a stream, in the order in which it must be written.
+    """A part of a stream.
 
-    ``held`` are checkpoints in memory, which a report of the segment, or ``saved``, names: so whoever writes a part
-    again writes them again. ``saved`` are checkpoints that came without a report, right after the segment.
+    It is written in the order ``held``, ``segment``, ``saved``, and repeated as a whole.
+
+    Attributes:
+        segment: its reports.
+        held: checkpoints in memory that ``segment`` or ``saved`` name.
+        saved: checkpoints without a report, sent after the segment.
     """
 
     segment: Segment | None
@@ -145,10 +146,10 @@ class Cut(NamedTuple):
 
 
 class Stream:
-    """The data that one attempt sends, on its way from its pipe to the journal.
+    """The data of one attempt on its way from its pipe to the journal.
 
-    User code can write to the pipe, so everything is checked before it is journaled: each report can be decoded, and
-    names only checkpoints of the attempt. After the first malformed frame nothing more is read, and ``noise`` says why.
+    User code can write to the pipe. So each report is decoded before it is journaled, and may name only checkpoints of
+    the attempt. After the first malformed frame nothing more is read, and ``noise`` has the reason.
     """
 
     def __init__(self, journal: Journal, claim: Claim, listener: StreamListener) -> None:
@@ -160,34 +161,32 @@ class Stream:
         #: The number of bytes taken from the pipe.
         self.taken = 0
         self.last_report: bytes | None = None
-        #: What was written last, and the journal's outages before that.
+        #: The part that was written last, and the number of the journal's outages before that.
         self.last: Cut | None = None
         self.written_after = 0
-        #: When it is read on, by the monotonic clock: not before the journal has room, if infinite; 0 while nothing
-        #: holds it.
+        #: When reading goes on, by the monotonic clock: infinite until the journal has room, 0 while it is read.
         self.read_from = 0.0
-        #: Whether a full server has refused what was written last, and which of its reports the journal may lack.
+        #: Whether a full server refused the last part, and the reports of it that the journal may lack.
         self.is_refused = False
         self.unwritten: Segment | None = None
-        #: When the call began that a full server refused first; None while nothing waits for memory.
+        #: When the first refused call began; None while nothing waits for memory.
         self._refused_since: float | None = None
-        #: For how many seconds its data has waited for a server that was full, away or refused the login.
+        #: How many seconds its data has waited for a server that was full, away or refused the login.
         self.waited_s = 0.0
-        #: How many reports were dropped as the server was full when the attempt was told to end; later ones are dropped
-        #: too.
+        #: How many reports were dropped because the server was full when the attempt had to end. Later ones follow.
         self.dropped = 0
         self._is_dropping = False
-        #: The trainable's packed message about its end; None if it sent none.
+        #: The trainable's packed message about its end; None before that.
         self.end: bytes | None = None
         self.drained = threading.Event()
         #: Whether whole frames are left after the last part.
         self.has_more = False
-        #: What was malformed; empty while nothing was.
+        #: Why the last frame is malformed; empty if it isn't.
         self.noise = ""
-        #: The time of the last report; times never go back.
+        #: The time of the last report. Times never go back.
         self._timestamp = 0.0
         self._held: list[tuple[CheckpointId, bytes]] = []
-        #: The last checkpoint in memory, until the frame comes that names it.
+        #: The last checkpoint in memory, until the next frame names it.
         self._unnamed: tuple[CheckpointId, bytes] | None = None
         self._saved: list[CheckpointId] = []
         self._rest = b""
@@ -204,9 +203,9 @@ class Stream:
         return self._read
 
     def read(self) -> Cut | None:
-        """Read the pipe, or the rest of the last read.
+        """Return the next part, from the pipe or from the rest of the last read; None without a complete frame.
 
-        It is None when no frame is complete. At the pipe's end ``is_over`` becomes true.
+        At the pipe's end, ``is_over`` becomes true.
         """
         if self.has_more:
             data = self._rest
@@ -236,27 +235,27 @@ class Stream:
 
     @property
     def may_be_lost(self) -> bool:
-        """Whether there was an outage since something was written last: a server that was set back may have lost it."""
+        """Whether an outage followed the last write: a server that was set back may have lost the part."""
         return self.last is not None and self.written_after != self.journal.outages
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing more is read for now, as the journal wants it."""
+        """Whether reading waits until the journal wants more."""
         return self.read_from > 0
 
     def is_slowed(self, now: float) -> bool:
-        """Whether it is held until a time that is known and has not come."""
+        """Whether it is held until a known time."""
         return now < self.read_from < math.inf
 
     def hear(self, answer: Answer) -> Answer:
-        """Hold the stream as an answer of the journal says, and return the orders in it."""
+        """Hold the stream if an answer of the journal says so, and return the orders in the answer."""
         self._count_refusal()
         waits = not self.listener.is_ending and _WAIT.search(answer) is not None
         self.read_from = math.inf if waits else 0.0
         return _WAIT.sub("", answer)
 
     def begin_write(self, cut: Cut) -> bool:
-        """Note that a part is written now; return False where it is dropped instead."""
+        """Note that a part is written now. Return False if it is dropped instead."""
         self.last, self.written_after = cut, self.journal.outages
         self.unwritten, self.is_refused = cut.segment, False
         if self._is_dropping:
@@ -264,10 +263,9 @@ class Stream:
         return not self._is_dropping
 
     def refuse(self, since: float, retry_s: float) -> None:
-        """Hold the stream, as a full server has refused the part that was written last, or drop that part.
+        """Hold the stream, whose last part a full server refused, or drop that part.
 
-        *since* is when the refused call began, by the monotonic clock. After *retry_s* seconds the part is written
-        again.
+        The refused call began at *since* by the monotonic clock. The part is repeated after *retry_s* seconds.
         """
         if self._refused_since is None:
             self._refused_since = since
@@ -280,31 +278,29 @@ class Stream:
     def _drop_last(self) -> None:
         if self.unwritten is not None:
             self.dropped += self.unwritten.size
-            # The end says up to which report the journal has all.
+            # The end names the last report that the journal has.
             self.sequence = self.unwritten.first - 1
         self.last, self.unwritten, self.is_refused, self.read_from = None, None, False, 0.0
         self._count_refusal()
 
     def _count_refusal(self) -> None:
-        """Count the time since the first refusal as waited, as nothing waits for memory any more."""
+        """Add the time since the first refusal to the waited time, as nothing waits for memory now."""
         if self._refused_since is not None:
             self.waited_s += time.monotonic() - self._refused_since
             self._refused_since = None
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the journal is to be asked about it: it may have lost something, or may take more by now."""
+        """Whether to ask the journal: it may have lost a part, or may take more by now."""
         return self.may_be_lost or self.is_held
 
     @property
     def is_over(self) -> bool:
-        """Whether the pipe has ended and everything was taken."""
+        """Whether the pipe has ended and all of it was taken."""
         return self._ended and not self.has_more
 
     def _cut(self, data: bytes, reports: list[bytes]) -> None:
-        """Add the reports up to the next checkpoints without a report, or to the last complete frame.
-
-        Those checkpoints are added too.
+        """Add the reports and checkpoints of a part, which ends with checkpoints that have no report.
 
         Raises:
             ValueError, TypeError: the next frame is malformed.
@@ -354,7 +350,7 @@ class Stream:
         try:
             self._check(packed, len(reports))
         except (ValueError, TypeError, LookupError):
-            # Checking all at once takes half the time; only here it matters which is malformed.
+            # One check of all takes half the time of single ones, which are needed here to find the malformed one.
             reports = reports[: self._count_sound(reports)]
             if not reports:
                 return None
@@ -370,10 +366,10 @@ class Stream:
                 self._check(segment_bytes("", 0, 0, [report]), 1)
             except (ValueError, TypeError, LookupError) as error:
                 self._give_up(f"a report: {error}" if str(error) else "a report that can't be read")
-                # They came after it.
+                # They came after the malformed report.
                 self._saved = []
                 return number
-        # Each can be decoded alone but not all together: none of them can be trusted.
+        # Each can be decoded alone, but not all together. So none can be trusted.
         self._give_up("reports that can't be told apart")
         return 0
 
@@ -399,10 +395,10 @@ class Stream:
         self._timestamp = before
 
     def _own(self, checkpoint: object) -> CheckpointId:
-        """Return the id of one of this attempt's own checkpoints.
+        """Return the id of a checkpoint of this attempt.
 
         Raises:
-            ValueError: it is malformed, or another attempt's.
+            ValueError: it is malformed, or of another attempt.
         """
         if not is_checkpoint_of(checkpoint, *self.claim[:2], self.claim.mark):
             raise ValueError(f"the checkpoint {reprlib.repr(checkpoint)}, which is not its own")
@@ -415,7 +411,7 @@ class Stream:
         return CheckpointId(name), content
 
     def _give_up(self, why: str) -> None:
-        """Stop reading: frame boundaries can't be trusted any more."""
+        """Stop reading: no frame boundary can be trusted now."""
         self.noise = self.noise or why
         self._ended, self.has_more, self._rest = True, False, b""
 
@@ -425,12 +421,12 @@ class Stream:
 
 
 class Uplink:
-    """Reads the streams of all attempts and writes their data, one entry for each experiment at a time.
+    """Reads the streams of all attempts and writes their data, one entry at a time for each experiment.
 
     Args:
         clock: the time that all machines share.
-        timing: the times that it keeps.
-        entry_bytes: about how many bytes of reports go into one entry at most.
+        timing: its intervals.
+        entry_bytes: the usual limit of reports in one entry.
     """
 
     def __init__(self, clock: Clock, timing: Timing = Timing(), *, entry_bytes: int = ENTRY_BYTES) -> None:
@@ -440,18 +436,18 @@ class Uplink:
         self._selector = selectors.DefaultSelector()
         self._wake = Wake()
         self._selector.register(self._wake, selectors.EVENT_READ)
-        #: Streams that the selector doesn't know any more, as they are held.
+        #: Held streams, which the selector does not watch.
         self._held: set[Stream] = set()
-        #: Streams of which what was written last is to be written again, or that may be held no longer.
+        #: Streams whose last part must be repeated, or for which the journal may have room again.
         self._doubtful: deque[Stream] = deque()
-        #: Since when the server has been full, by the monotonic clock; None while it has room, as far as is known.
+        #: Since when the server has been full, by the monotonic clock; None while it has room.
         self._full_since: float | None = None
-        #: Streams that nothing more can come from.
+        #: Streams that can send nothing more.
         self._leaving: deque[Stream] = deque()
-        #: Streams of which something was read that is still to be carried.
+        #: Streams with data that was read and not yet written.
         self._unfinished: list[Stream] = []
         self._closing = False
-        # What a step that fails has read is not written, and a stream without it can't be read on.
+        # A step that fails loses its data, and the streams would lack it.
         self._thread = guarded("mqtune-uplink", self._steps, vital=True)
 
     def start(self) -> None:
@@ -460,18 +456,15 @@ class Uplink:
 
     def attach(self, stream: Stream) -> None:
         """Read this stream until its pipe ends or it is detached."""
-        # The kernel adds it to the poll of the thread, which need not wake for that.
+        # The operating system adds it to the running poll; no wake is needed.
         if not self._closing:
             self._selector.register(stream, selectors.EVENT_READ)
 
     def write_again(self, stream: Stream) -> None:
-        """Write the last data of a stream again if it may be lost.
+        """Write the last part of a stream again if it may be lost, and read on if the journal takes more.
 
-        The stream is read further if the journal takes more.
-
-        Where the journal has it, writing changes nothing.
-        A trial that waits after its report would otherwise wait for ever when a server that was set back has lost that,
-        and no driver has read it. It is done in the calling thread if nothing more comes from the stream, else soon.
+        A part that the journal has is ignored there. Without this, a trial that waits for an answer to its report would
+        wait for ever after the server was set back. It runs in the calling thread if the stream has ended, else soon.
         """
         if stream.drained.is_set():
             self._repeat(stream)
@@ -480,10 +473,9 @@ class Uplink:
             self._wake.set()
 
     def detach(self, stream: Stream) -> bool:
-        """Write the rest of the stream and close it; False if this uplink is closed before that is done.
+        """Write the rest of the stream and close it. Return False if this uplink is closed before.
 
-        The caller knows that the trial's process group is gone, so nothing more can come, even if a process that
-        left the group still holds the pipe open.
+        The trial's process group must be gone. A process that left the group may still hold the pipe open.
         """
         if not stream.drained.is_set():
             self._leaving.append(stream)
@@ -494,7 +486,7 @@ class Uplink:
         return True
 
     def close(self) -> None:
-        """End the thread; data that is still in a pipe is not written."""
+        """End the thread. Data in a pipe is not written."""
         self._closing = True
         self._wake.set()
         self._thread.join(timeout=5)
@@ -507,10 +499,7 @@ class Uplink:
             yield self._carry_ready
 
     def _carry_ready(self) -> None:
-        """Wait until something is to be done, and do it.
-
-        It takes one part of each stream, so that none waits for the flood of another.
-        """
+        """Wait for work and do it, one part of each stream, so that none waits for the flood of another."""
         now = time.monotonic()
         self._release_held(now)
         ready = dict.fromkeys(each for each in self._unfinished if not each.is_held)
@@ -522,12 +511,12 @@ class Uplink:
             else:
                 assert isinstance(key.fileobj, Stream)  # noqa: S101 - nothing else is registered
                 ready[key.fileobj] = None
-        # On a starved machine a write can take longer than a heartbeat. A stream that is in doubt again meanwhile waits
-        # for the next round; otherwise nothing else would ever be written.
+        # On a starved machine a write can take longer than a heartbeat, which puts its streams in doubt again. They
+        # wait for the next round; otherwise no other data would ever be written.
         for _ in range(len(self._doubtful)):
             self._repeat(stream := self._doubtful.popleft())
             self._hold_or_read(stream)
-        #: How much was taken of each that leaves, unless a part of that is still to be carried.
+        #: The bytes taken from each stream that leaves; -1 if a part of them is not carried yet.
         leaving: dict[Stream, int] = {}
         for _ in range(len(self._leaving)):
             stream = self._leaving.popleft()
@@ -552,7 +541,7 @@ class Uplink:
             self._full_since = None
 
     def _release_held(self, now: float) -> None:
-        """Read the held streams again whose time has come; first what a full server has refused of them is written."""
+        """Read the held streams again whose time has come, after a refused part was written."""
         is_full = False
         for stream in list(self._held):
             if not stream.is_refused:
@@ -565,7 +554,7 @@ class Uplink:
                 if stream.is_over and not is_full:
                     self._drop(stream)
             elif stream.read_from <= now:
-                # One refusal holds for all: a thousand of them would be load for nothing.
+                # One refusal holds for all streams: a thousand more calls would be useless load.
                 stream.read_from = now + self._full_retry_s
             self._hold_or_read(stream)
 
@@ -577,7 +566,7 @@ class Uplink:
             self._write(stream.journal, [(stream, stream.last)])
 
     def _hold_or_read(self, stream: Stream) -> None:
-        """Leave a stream unread from now on, or no longer, as its journal wants it."""
+        """Stop or resume reading a stream, as its journal wants."""
         if stream.is_held == (stream in self._held) or stream.drained.is_set():
             return
         if stream.is_held:
@@ -595,7 +584,7 @@ class Uplink:
     def _drop(self, stream: Stream) -> None:
         self._held.discard(stream)
         stream.read_from = 0.0
-        # Without a descriptor to spare it could not be attached.
+        # A process without free descriptors could not attach it.
         with contextlib.suppress(KeyError):
             self._selector.unregister(stream)
         stream.close()
@@ -630,18 +619,15 @@ class Uplink:
         batches.clear()
 
     def _count_outage(self, unwritten: set[Stream], away_s: float) -> None:
-        """Count an outage as waited by all streams whose data was read and is not written, or is in their pipes."""
+        """Add an outage to the waited time of all streams with unwritten data."""
         readable = {key.fileobj for key, _ in self._selector.select(0) if isinstance(key.fileobj, Stream)}
         for stream in unwritten | readable:
-            # The time of a refused one counts from its refused call on.
+            # A refused stream counts its own time, from its refused call on.
             if not stream.is_refused:
                 stream.waited_s += away_s
 
     def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
-        """Write a batch of reports and checkpoints.
-
-        Checkpoints come first, then all reports as one entry, then the checkpoints that came without a report.
-        """
+        """Write a batch: checkpoints in memory, then all reports as one entry, then checkpoints without a report."""
         batch = [(stream, cut) for stream, cut in batch if stream.begin_write(cut)]
         batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
         reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]
@@ -656,7 +642,7 @@ class Uplink:
                 self._announce(stream, cut.saved)
 
     def _hold(self, stream: Stream, checkpoint: CheckpointId, data: bytes) -> bool:
-        """Store a checkpoint in Redis; False if that failed, and nothing may name it then."""
+        """Store a checkpoint in Redis. Return False if that failed: then nothing may name it."""
         journal, claim = stream.journal, stream.claim
         (answer,) = self._tried([stream], lambda: [journal.put_checkpoint(claim, checkpoint, data)], closing=GAP)
         return answer not in (FENCED, GAP, _REFUSED)
@@ -672,8 +658,8 @@ class Uplink:
     def _tried(self, streams: list[Stream], write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
         """Write data of these streams, pass the answers on, and return them.
 
-        If the write fails the answer is GAP, which ends the attempts, *closing* when the worker is shutting down, or
-        _REFUSED by a full server.
+        The answer of a failed write is GAP, which ends the attempts. It is *closing* while the worker shuts down, and
+        _REFUSED if the server is full.
         """
         experiment, began = streams[0].journal.experiment, time.monotonic()
         try:
@@ -686,7 +672,7 @@ class Uplink:
                 stream.refuse(began, self._full_retry_s)
             return [_REFUSED] * len(streams)
         except BrokerUnavailable:
-            # Raised only when the worker is shutting down: until then the journal tries again.
+            # It comes only while the worker shuts down. Before that the journal retries.
             logger.warning(
                 "experiment %s: data of %d trials was not written: the worker is shutting down",
                 experiment,
@@ -698,7 +684,7 @@ class Uplink:
             logger.error("data of %d trials was not written, and their attempts end: %s", len(streams), error)  # noqa: TRY400 - it says all
             answers = [GAP] * len(streams)
         except Exception:
-            # One experiment's broken keys must not end the reports of all others.
+            # The broken keys of one experiment must not end the reports of others.
             text = "experiment %s: data of trials could not be written; their attempts end"
             logger.exception(text, experiment, extra={"experiment": experiment})
             answers = [GAP] * len(streams)
@@ -715,7 +701,7 @@ def _fields_of(stream: Stream) -> dict[str, object]:
 
 
 def _read(stream: Stream) -> Cut | None:
-    """Read a stream; malformed data ends its attempt, and no other."""
+    """Return the next part of a stream. Malformed data ends its attempt, and no other."""
     cut = stream.read()
     if stream.noise:
         trial, attempt, _ = stream.claim
@@ -731,7 +717,7 @@ def _read(stream: Stream) -> Cut | None:
 
 
 def _check_end(body: bytes) -> None:
-    """Raise an error unless *body* is a trainable's message about its end."""
+    """Raise an error unless *body* is a valid message about a trainable's end."""
     said = decode_value(body)
     texts = [said.get(name) for name in _END_FIELDS] if type(said) is dict else []
     if not texts or any(type(text) is not str for text in texts) or texts[0] not in _ENDS:
