@@ -67,6 +67,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "worker lost bytes": Fault(partial(server_faults.worker_cut_off, begin="drop"), may_lose=True),
     "worker slow": Fault(partial(server_faults.slow, of_drivers=False)),
     "redis killed": Fault(server_faults.redis_killed, weight=4, on="lone"),
+    "head node starved": Fault(server_faults.head_starved, weight=3, on="lone"),
     "redis frozen": Fault(server_faults.redis_frozen, on="lone"),
     "clients killed": Fault(server_faults.clients_killed),
     "login refused": Fault(server_faults.login_refused, on="lone"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ import redis
 from lone import KEEPER, PATIENCE_S, Server, connected
 from observed import SET_BACK_S, entries_on
 from replicated import Replicated
-from world import Experiment, Worker
+from world import Driver, Experiment, Worker
 
 from mqtune.core.keys import TASK_NAME
 
@@ -33,6 +34,12 @@ _LAGS_S: Final = SET_BACK_S - 0.3
 _LOOK_S: Final = 0.1
 #: What of the time by which a server is set back it may take to kill it.
 _MARGIN_S: Final = 0.4
+#: On a starved machine a process waits for so long, and then runs for a slice: about the share that it has at a load of
+#: fifteen for each core.
+_STOPPED_S: Final = 0.7
+_SLICE_S: Final = 0.05
+#: How long a restart of Redis takes.
+_RESTART_S: Final = 0.3
 
 
 def _network(run: Run, *, of_drivers: bool) -> tuple[Any, str]:
@@ -153,6 +160,45 @@ def _lose_data(run: Run, server: Server, lose: Callable[[], None]) -> None:
     server.start()
     run.isolated(workers, begin)
     run.forgot(begin)
+
+
+@on_lone
+def head_starved(run: Run, server: Server) -> str:
+    """Starve the head node: its drivers run for a fraction of the time, and its Redis is restarted meanwhile.
+
+    Workers are elsewhere, so nothing is lost: an attempt whose worker renews again isn't ended by a late driver.
+    """
+    if not run.world.living_drivers():
+        return ""
+    begin, for_s = time.monotonic(), run.lease_s + 3.0
+    starved: list[Driver] = []
+
+    def stop() -> None:
+        starved[:] = [driver for driver in run.world.living_drivers() if not driver.is_frozen]
+        for driver in starved:
+            driver.is_frozen = True
+            driver.process.send_signal(signal.SIGSTOP)
+        run.later(_STOPPED_S, go_on)
+
+    def go_on() -> None:
+        for driver in starved:
+            driver.is_frozen = False
+            if driver.lives:
+                driver.process.send_signal(signal.SIGCONT)
+        if time.monotonic() - begin < for_s:
+            run.later(_SLICE_S, stop)
+
+    stop()
+    run.later(for_s / 3, lambda: redis_restarted(run))
+    return f"for {for_s:.1f} s"
+
+
+def redis_restarted(run: Run) -> None:
+    """Restart a Redis that is up."""
+    server = run.world.server
+    if isinstance(server, Server) and server.is_up:
+        server.kill()
+        run.later(_RESTART_S, server.start)
 
 
 @on_lone
