@@ -82,8 +82,7 @@ _NAMES = {
 }
 __getattr__ = facade_of(__name__, _NAMES)
 
-#: The verbs by their purpose, each in a few words. Each is ``command`` in the module of its name, or one of
-#: ``COMMANDS`` in a module of ``_MODULES``.
+#: The verbs by purpose, with short help. ``_MODULES`` names the modules of verbs outside a module of their name.
 SECTIONS: Final = {
     "Look": {
         "list": "List experiments, or compare some.",
@@ -131,19 +130,18 @@ SECTIONS: Final = {
     },
 }
 COMMANDS: Final = tuple(sorted(verb for verbs in SECTIONS.values() for verb in verbs))
-#: The modules of verbs that share one, or whose name Python keeps for itself, or that means several things here.
 _MODULES: Final = {
     **dict.fromkeys(("stop", "pause", "resume", "save", "add", "set"), "steer"),
     **dict.fromkeys(("ask", "tell"), "outside"),
     "import": "importing",
     "usage": "usage_report",
 }
-#: The verbs that other tools have for the same, where the most similar verb does something else.
+#: Other tools' verbs, where the most similar verb means something else.
 _MEANT: Final = dict.fromkeys(("top", "watch"), "'fleet' or 'show --follow'")
 
 
 class _Commands(click.Group):
-    """Imports a command's module only when it is called: ``mqtune show`` must not wait for the imports of a worker."""
+    """Imports a command's module only when needed, as some imports are slow."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
@@ -167,7 +165,6 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        # As wide in each section.
         widest = max(map(len, COMMANDS))
         for section, verbs in SECTIONS.items():
             rows = [(verb.ljust(widest), words) for verb, words in verbs.items()]
@@ -189,7 +186,7 @@ def group() -> None:
 
 
 def main(timing: Timing = Timing()) -> None:
-    """Run the command; an MqtuneError is printed on one line, without a traceback."""
+    """Run the command. An MqtuneError is printed on one line, without a traceback."""
     open_standard_streams()
     replace_unencodable(sys.stdout)
     replace_unencodable(sys.stderr)

@@ -1,4 +1,4 @@
-"""``mqtune acl``: accounts on a Redis server that several teams share."""
+"""``mqtune acl``: accounts on a shared Redis server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import click
 from mqtune.core.errors import ConfigurationError
 from mqtune.services.ownership.acl import ROLES, Role, account, password_hash, rules_of
 
-#: The environment variable for the password, which no process list shows.
 _VARIABLE: Final = "MQTUNE_ACL_PASSWORD"
 
 
@@ -61,13 +60,13 @@ def command(
     db: int,
     aclfile: bool,
 ) -> None:
-    """Print the command that creates an account for a driver, worker, operator or monitor on Redis (7 or later) or Valkey.
+    """Print the command that creates an account on Redis (7 or later) or Valkey.
 
     \b
     mqtune acl worker | redis-cli
 
-    Only the hash of the password is printed; a new password is printed on standard error. An existing account gets the rules of this
-    version, and keeps its passwords beside this one. A second command notes the account in the audit stream, which `mqtune events`
+    Only the password's hash is printed; a new password goes to standard error. An existing account gets this version's
+    rules and keeps its passwords. A second command records the account in the audit stream, which `mqtune events`
     shows.
     """  # noqa: D301 - click wants the character itself
     user = user or f"mqtune-{role}"
@@ -91,12 +90,11 @@ def command(
     if not aclfile:
         from mqtune.services.ownership.audit import audit_line  # noqa: PLC0415 - it needs redis, which is slow to import
 
-        # The server notes it in the moment in which it makes the account.
+        # The server records it together with the account.
         click.echo(audit_line("acl", user, f"{role} for {experiments}"))
 
 
 def _password(*, from_stdin: bool) -> str:
-    """Return the given password, or an empty string."""
     if not from_stdin:
         return os.environ.get(_VARIABLE, "")
     password = sys.stdin.readline().rstrip("\r\n")

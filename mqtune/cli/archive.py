@@ -1,4 +1,4 @@
-"""Writes an experiment that nobody drives into a folder: in place of its broker, or as a copy."""
+"""Moves or copies undriven experiments into folders."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def archive_there(place: Place, *, yes: bool, force: bool) -> None:
     """Move an experiment from its broker into its folder on this machine.
 
     Raises:
-        ConfigurationError: it is in its folder already; or it has not finished, and *yes* is false; or it is another's, and *force* is.
-        NameTaken: a living driver has it.
+        ConfigurationError: it is already there, unfinished without *yes*, or another's without *force*.
+        NameTaken: it has a living driver.
         MqtuneError: the folder can't be written; nothing was deleted.
     """
     if place.folder is not None and (place.folder / SERVER_FOLDER).is_dir():
@@ -40,11 +40,11 @@ def archive_there(place: Place, *, yes: bool, force: bool) -> None:
 
 
 def copy_there(place: Place, folder: Path) -> None:
-    """Write an experiment into a new folder, as an archive has it; its server keeps it.
+    """Copy an experiment from its server into a new folder.
 
     Raises:
-        ConfigurationError: no server has it, but a folder alone; or the new folder has something in it.
-        NameTaken: a living driver has it.
+        ConfigurationError: it is only in a folder, or the new folder is not empty.
+        NameTaken: it has a living driver.
         MqtuneError: the folder can't be written.
     """
     if place.folder is not None and is_in_folder_alone(place.folder):

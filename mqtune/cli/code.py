@@ -1,4 +1,4 @@
-"""Gives the code back that a driver has brought to its workers."""
+"""Exports an experiment's code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mqtune.trainable.bundle import Bundle, File, is_digest, unpack
 
 
 def export_code(name: str, trial: str | None, broker: str | None, folder: Path | None, *, as_json: bool) -> None:
-    """Write the files that ran for an experiment, or for one of its trials, to a new folder; or list them.
+    """Write the code of an experiment or trial to a new folder, or list it.
 
     Raises:
-        ConfigurationError: its driver brought none, or they are neither here nor on the broker.
+        ConfigurationError: its driver brought none, or it is lost.
         AccessDenied: the account may not read code.
         MqtuneError: the folder can't be written.
     """
@@ -39,7 +39,7 @@ def export_code(name: str, trial: str | None, broker: str | None, folder: Path |
 
 
 def _digest_of(results: Results, trial: str | None) -> str:
-    """Return the digest of the bundle of a trial's last attempt, or of the attempt that started last."""
+    """Return the bundle's digest of the last started attempt."""
     trials = results.experiment.trials
     chosen = list(trials.values()) if trial is None else [trials[find_trial(results.experiment, trial)]]
     ran = sorted((attempt for each in chosen for attempt in each.attempts), key=_started)
@@ -55,12 +55,12 @@ def _started(attempt: Attempt) -> float:
 
 
 def find_files(place: Place, digest: str) -> dict[str, File]:
-    """Return the files of a bundle of an experiment by their paths.
+    """Return a bundle's files by path, from the experiment's folder or its broker.
 
     Raises:
-        ConfigurationError: it is neither in the experiment's folder nor on its broker.
+        ConfigurationError: neither has it.
         AccessDenied: the account may not read code.
-        CodeRefused: something is wrong with it.
+        CodeRefused: the bundle is invalid.
     """
     bundle = _found(place, digest)
     if bundle is None:
@@ -86,7 +86,6 @@ def _found(place: Place, digest: str) -> Bundle | None:
 def _write(files: dict[str, File], folder: Path) -> None:
     try:
         if folder.is_dir():
-            # Only an empty one can be.
             folder.rmdir()
         unpack(files, folder)
     except OSError as error:

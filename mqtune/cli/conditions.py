@@ -1,7 +1,7 @@
-"""The conditions of ``--where`` and of the page's filter: their grammar, and the trials that fulfil one.
+"""The conditions of ``--where`` and of the page's filter.
 
-A condition compares a name with a value (``lr<0.1``). ``and``, ``or``, ``not`` and parentheses combine several. A Pratt parser reads it;
-text that the grammar does not have is an error that points at its place.
+A condition compares a name with a value (``lr<0.1``). ``and``, ``or``, ``not`` and parentheses combine conditions. A
+Pratt parser reads them, and its errors point at the place.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _OPERATORS: Final[dict[str, Callable[..., bool]]] = {
     ">": operator.gt,
 }
 _ORDERS: Final = frozenset({"<", "<=", ">", ">="})
-#: A text in double quotes has JSON's escapes; in single quotes there are no escapes. Signs that a person may mean as an operator are in no word.
+#: Only double-quoted texts have escapes, JSON's. Words exclude operator characters.
 _TOKEN: Final = re.compile(
     r"""(?P<compare><=|>=|!=|==|=|<|>)|(?P<and>&&)|(?P<or>\|\|)|(?P<open>\()|(?P<close>\))"""
     r"""|(?P<quoted>"(?:[^"\\]|\\.)*"|'[^']*')|(?P<word>[\w.+\-/@:]+)""",
     re.DOTALL,
 )
 _KEYWORDS: Final = frozenset({"and", "or", "not"})
-#: How closely an operator between two conditions binds them. "not" binds its only one more closely.
+#: Binding powers of binary operators. "not" binds more closely.
 _POWERS: Final = {"or": 1, "and": 2}
 _NOT_POWER: Final = 3
-#: The deepest nesting of parentheses and "not": far above a person's need, and far below Python's own limit.
+#: Far below Python's own limit.
 _DEEPEST: Final = 50
 _JSON: Final = json.JSONDecoder()
 
@@ -53,10 +53,10 @@ class Comparison(NamedTuple):
     value: object
 
     def check(self, values: Sequence[object]) -> None:
-        """Check that values like these can be above or below the comparison's.
+        """Check that values like these can be ordered relative to the comparison's.
 
         Raises:
-            ConfigurationError: they are numbers, and the comparison's is a text.
+            ConfigurationError: they are numbers, but the comparison's is a text.
         """
         if self.operator in _ORDERS and isinstance(self.value, str) and values and all(map(is_number, values)):
             raise ConfigurationError(
@@ -65,10 +65,10 @@ class Comparison(NamedTuple):
             )
 
     def holds(self, left: object) -> bool:
-        """Whether the comparison holds for a trial with the value *left*."""
+        """Return whether the comparison holds for *left*."""
         right = self.value
         if is_number(left) != is_number(right) or isinstance(left, str) != isinstance(right, str):
-            # A choice of "8" is written as 8 too. Other values of different kinds have no order.
+            # A choice "8" may be written as 8. Other kinds have no common order.
             left, right = str(left), str(right)
             if self.operator in _ORDERS:
                 return False
@@ -79,13 +79,13 @@ class Comparison(NamedTuple):
 
 
 class TextSearch(NamedTuple):
-    """A search for a text in a trial's id, status, config, worker, labels and reason."""
+    """A search in a trial's id, status, config, worker, labels and reason."""
 
     text: str
 
 
 class Not(NamedTuple):
-    """The opposite of a condition."""
+    """A negated condition."""
 
     operand: Condition
 
@@ -97,7 +97,7 @@ class And(NamedTuple):
 
 
 class Or(NamedTuple):
-    """Alternative conditions: at least one must hold."""
+    """Conditions of which at least one must hold."""
 
     operands: tuple[Condition, ...]
 
@@ -106,17 +106,17 @@ Condition: TypeAlias = Comparison | TextSearch | Not | And | Or
 
 
 def condition_of(texts: Iterable[str]) -> Condition | None:
-    """Return the condition that texts such as ``lr<0.1 and width>=64`` state together, None without a text.
+    """Return the conjunction of texts such as ``lr<0.1 and width>=64``, or None.
 
     Raises:
-        click.UsageError: a text is not a condition; the message points at the place.
+        click.UsageError: a text is not a condition.
     """
     conditions = [_Parser(text, has_searches=False).parse() for text in texts]
     return _joined("and", conditions) if conditions else None
 
 
 def filter_of(text: str) -> Condition:
-    """Return the condition of the page's filter, which may also search for texts: ``adam and lr<0.1``.
+    """Return the condition of the page's filter, with text searches: ``adam and lr<0.1``.
 
     Raises:
         click.UsageError: as ``condition_of``.
@@ -124,12 +124,7 @@ def filter_of(text: str) -> Condition:
     return _Parser(text, has_searches=True).parse()
 
 
-# The grammar.
-
-
 class _Token(NamedTuple):
-    """A word, an operator or a parenthesis: its kind, its value, and its place in the text."""
-
     kind: str
     value: object
     begin: int
@@ -137,8 +132,6 @@ class _Token(NamedTuple):
 
 
 class _Parser:
-    """Reads one condition, each operator with its operands by binding power."""
-
     def __init__(self, text: str, *, has_searches: bool) -> None:
         self._text = text
         self._has_searches = has_searches
@@ -172,12 +165,12 @@ class _Parser:
             except (ValueError, RecursionError):
                 raise self._error("this is not a JSON list or object", place) from None
             return _Token("json", decoded, place, end)
-        found = _TOKEN.match(self._text, place)
-        if found is None and char in "\"'":
+        match = _TOKEN.match(self._text, place)
+        if match is None and char in "\"'":
             raise self._error("this quote is not closed", place)
-        if found is None:
+        if match is None:
             raise self._error(f"{char!r} has no meaning here; put it in quotes if it belongs to a text", place)
-        kind, text = str(found.lastgroup), found.group()
+        kind, text = str(match.lastgroup), match.group()
         if kind == "word" and text.lower() in _KEYWORDS:
             kind = text.lower()
         value: object = text
@@ -186,7 +179,7 @@ class _Parser:
                 value = json.loads(text, strict=False) if char == '"' else text[1:-1]
             except ValueError:
                 raise self._error("a backslash in double quotes is written twice", place) from None
-        return _Token(kind, value, place, found.end())
+        return _Token(kind, value, place, match.end())
 
     def _peek(self, ahead: int = 0) -> _Token:
         return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
@@ -197,7 +190,7 @@ class _Parser:
         return token
 
     def _expression(self, power: int) -> Condition:
-        """Read operands as long as the operators between them bind more closely than *power*."""
+        """Read operands while their operators bind more closely than *power*."""
         left = self._operand()
         while _POWERS.get(kind := self._peek().kind, 0) > power:
             self._take()
@@ -253,13 +246,13 @@ class _Parser:
         return self._error(f"{expected}, found {self._shown(token)}", token.begin)
 
     def _error(self, reason: str, place: int) -> click.UsageError:
-        # Each character keeps its place above the mark.
+        # Keeps each character above its mark.
         shown = "".join(char if char.isprintable() else " " for char in self._text)
         return click.UsageError(f"not a condition: {reason}\n  {shown}\n  {' ' * place}^")
 
 
 def _joined(word: str, conditions: Sequence[Condition]) -> Condition:
-    """Join conditions by "and" or "or"; those of the same word become one, so that long chains are not nested."""
+    """Join conditions by "and" or "or", flattening chains."""
     kind = And if word == "and" else Or
     operands: list[Condition] = []
     for condition in conditions:
@@ -267,16 +260,13 @@ def _joined(word: str, conditions: Sequence[Condition]) -> Condition:
     return operands[0] if len(operands) == 1 else kind(tuple(operands))
 
 
-# Trials.
-
-
 def selected(trials: Iterable[Trial], condition: Condition | None) -> list[Trial]:
-    """Return the trials that fulfil a condition, or all without one.
+    """Return the trials that meet a condition; all without one.
 
-    A trial without the named value fulfils neither a comparison nor its opposite.
+    A trial without the value meets neither a comparison nor its opposite.
 
     Raises:
-        ConfigurationError: no trial has a name of the condition, or numbers are compared with a text.
+        ConfigurationError: no trial has a name in it, or numbers are compared with a text.
     """
     every = list(trials)
     if condition is None:
@@ -285,7 +275,7 @@ def selected(trials: Iterable[Trial], condition: Condition | None) -> list[Trial
 
 
 def _verdicts(condition: Condition, trials: Sequence[Trial]) -> list[bool | None]:
-    """Return whether each trial fulfils the condition, None if the trial lacks the values to tell."""
+    """Return each trial's result; None if it lacks the values."""
     match condition:
         case Comparison(name):
             values = [value_in(trial, name) for trial in trials]

@@ -1,4 +1,4 @@
-"""``mqtune delete``: deletes an experiment that nobody drives, wherever it is, or the remains of what is gone."""
+"""``mqtune delete``: deletes undriven experiments and remains."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.experiments import created_event, first_events
 from mqtune.results.results import Results
 
-#: A journal's copy that is younger than this, and has no end, is still written.
+#: An unfinished copy of a journal that is younger is still being written.
 _QUIET_S: Final = 3 * Timing().lock_s
-#: Why checkpoints are kept in doubt.
 _MAY_BE_ANOTHERS: Final = (
     "an experiment of this name on another broker may have them too, such as one of which this broker is a copy. If it is "
     "this broker, under another address than its drivers gave, delete the files in .tenants there first"
@@ -91,15 +90,14 @@ def command(
     force: bool,
     as_json: bool,
 ) -> None:
-    """Delete an experiment: everything that Redis has of it, its checkpoints, and its folder on this machine.
+    """Delete an experiment: its data in Redis, its checkpoints, and its folder on this machine.
 
-    An experiment that a living driver has is refused: end it first. So is another's on a broker, without --force or an
-    operator's account. With --archive the experiment stays in its folder,
-    with its journal, checkpoints that are dicts, and code that its driver has brought, and everything that reads finds
-    it there; checkpoints that are folders stay in their store. `mqtune drive NAME --broker URL` puts it back on a
-    broker. With --ended, experiments that have not finished, are driven, are another's, or can't be archived stay, and so do
-    folders on this machine; a timer of your operating system's may run it with --yes. With --unused, things that may still be somebody's are kept; an account that `mqtune acl driver --all-keys`
-    makes sees everything.
+    An experiment with a living driver is refused: end it first. Another's on a broker needs --force or an operator's
+    account. With --archive it stays in its folder, readable by all commands, with its journal, dict checkpoints and
+    code. Folder checkpoints stay in their store. `mqtune drive NAME --broker URL` restores it to a broker. --ended
+    keeps experiments that are unfinished, driven, another's, or can't be archived, and folders on this machine; a timer
+    may run it with --yes. --unused keeps whatever may be in use; an account by `mqtune acl driver --all-keys` sees
+    everything.
     """
     if unused:
         if name is not None or here or archives or force or ended is not None:
@@ -140,7 +138,7 @@ def command(
 def _delete(place: Place, name: str, *, here: bool, dry_run: bool, yes: bool, force: bool) -> None:
     _check_folder(place)
     if yes and not dry_run and place.name != name and place.folder != Path(name):
-        # A script that runs twice would otherwise delete another experiment, whose name begins alike.
+        # A script that runs twice could otherwise delete another experiment.
         raise click.UsageError(f"{name!r} is short for {place.name!r}; with --yes give the whole name")
     if here:
         _delete_folder(place, dry_run=dry_run, yes=yes)
@@ -157,13 +155,13 @@ def _delete(place: Place, name: str, *, here: bool, dry_run: bool, yes: bool, fo
 
 
 def _check_folder(place: Place) -> None:
-    """Refuse a folder that is not mqtune's alone."""
+    """Refuse a folder outside mqtune's home."""
     if place.folder is not None and place.folder.resolve().parent != mqtune_home().resolve():
         raise ConfigurationError(f"{place.folder} is not in {mqtune_home()}: delete it by hand")
 
 
 def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool, force: bool) -> bool:
-    """Delete what a server and a store have, and return whether that was wanted."""
+    """Delete a server's and store's data. Return whether that was wanted."""
     from mqtune.driver.tenancy import tenant_on  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.connection import redact  # noqa: PLC0415 - as above
     from mqtune.services.upkeep import deletion  # noqa: PLC0415
@@ -171,10 +169,10 @@ def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool, force: bool) -
     with contextlib.ExitStack() as stack:
         url = stack.enter_context(server_of(place))
         if place.folder is not None and not deletion.is_on(place.name, url):
-            # Who takes its lock would make it known there.
+            # Locking it would create it there.
             return is_wanted([str(place.folder)], dry_run=dry_run, yes=yes)
         tenant = tenant_on(url, place.name)
-        # Another process may drive it while the question waits for an answer.
+        # Another process may drive it meanwhile.
         with deletion.undriven(place.name, url) as journal:
             found = deletion.remains_of(journal, tenant)
         run = f"; {found.running} of them run, without a driver, and end" if found.running else ""
@@ -182,7 +180,6 @@ def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool, force: bool) -
         if place.own_folder is None:
             check_owner(url, trials, found.owner, doing="delete", force=force)
         parts = [trials]
-        # Without the mark by which the store is known again.
         where = redact(found.store.partition("#")[0])
         if found.is_shared:
             if place.folder is None or str(place.folder) not in where:
@@ -198,14 +195,14 @@ def _delete_everywhere(place: Place, *, dry_run: bool, yes: bool, force: bool) -
         if place.own_folder is None:
             note(url, "delete", place.name, f"{len(found.trials)} trials, of {found.owner}")
         with deletion.undriven(place.name, url) as journal:
-            # Before what they are about, so that a failure leaves nothing that nobody knows of.
+            # Messages first, so that a failure leaves no orphans.
             deletion.remove_messages(deletion.messages_of(place.name, url), url)
             deletion.delete_remains(journal, deletion.remains_of(journal, tenant), tenant)
     return True
 
 
 def _delete_archived(place: Place, *, dry_run: bool, yes: bool) -> bool:
-    """Delete the checkpoints of an experiment that is in a folder alone, and return whether that was wanted."""
+    """Delete an archive's checkpoints. Return whether that was wanted."""
     from mqtune.checkpoints import open_store  # noqa: PLC0415 - only this needs a store
     from mqtune.journal.chapters import checkpoints_in  # noqa: PLC0415 - only this needs redis
     from mqtune.services.upkeep.marks import is_archives  # noqa: PLC0415 - as above
@@ -237,7 +234,7 @@ def _delete_folder(place: Place, *, dry_run: bool, yes: bool) -> None:
 
 
 def _is_written(folder: Path) -> bool:
-    """Whether a driver seems to write there."""
+    """Return whether a driver seems to write there."""
     age_s = time.time() - (folder / JOURNAL_FILE).stat().st_mtime
     return (folder / SERVER_FOLDER / "url").exists() or (age_s < _QUIET_S and not _has_ended(folder))
 

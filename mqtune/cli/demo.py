@@ -10,17 +10,16 @@ import click
 from mqtune.core.errors import MqtuneError
 from mqtune.core.version import install_command
 
-#: The modules that the demo imports, and the packages that have them.
 _NEEDS: Final = {"numpy": "numpy", "sklearn": "scikit-learn"}
 
 
 @click.command("demo")
 @click.option("--name", help="Name of the experiment; an interrupted demo of this name is continued.")
 def command(name: str | None) -> None:
-    """Tune a small neural network on handwritten digits, with a server and a worker on this machine.
+    """Tune a small neural network on handwritten digits, on this machine.
 
-    150 trials with ASHA take about ten seconds on two free cores, and a minute on a slow machine. The code is
-    mqtune/cli/digits.py, a script to start from.
+    150 trials with ASHA take about ten seconds on two free cores, and a minute on a slow machine. Start from its
+    script: mqtune/cli/digits.py.
     """
     missing = [package for module, package in _NEEDS.items() if find_spec(module) is None]
     if missing:

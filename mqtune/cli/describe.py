@@ -1,4 +1,4 @@
-"""What ``--json`` prints of experiments, trials and attempts; docs/cli.md has the schema."""
+"""The JSON of experiments, trials and attempts; docs/cli.md has the schema."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mqtune.core.usage import LiveUse
 
 
 def described_experiment(view: View) -> dict[str, object]:
-    """Return an experiment: its summary, its state in words and where it was read."""
+    """Return an experiment's summary, state in words, and place."""
     return {**view.results.summary(), "state": view.state, "place": view.place}
 
 
 def described_trial(trial: Trial, use: LiveUse | None = None) -> dict[str, object]:
-    """Return a trial with its attempts, the last of which uses what *use* says."""
+    """Return a trial. *use* is its last attempt's."""
     last = trial.attempts[-1] if trial.attempts else None
     return {
         "trial": trial.id,

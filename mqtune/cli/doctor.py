@@ -1,4 +1,4 @@
-"""``mqtune doctor``: looks for what would keep experiments from running, and says the way out of each."""
+"""``mqtune doctor``: finds problems, with solutions."""
 
 from __future__ import annotations
 
@@ -25,18 +25,17 @@ if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
     from mqtune.journal.connection import RedisClient
 
-#: Less free space than this, in bytes, is soon used up by checkpoints and logs.
+#: Checkpoints and logs soon use up less free space than this, in bytes.
 _SPACE_BYTES: Final = 1 << 30
-#: The most experiments that are named as those that fill a server.
 _SHOWN: Final = 4
-#: A round trip, in seconds, from which on trials in lockstep are slowed down.
+#: A longer round trip, in seconds, slows down lockstep.
 _FAR_S: Final = 0.1
-#: A difference of clocks, in seconds, that people who compare log files notice.
+#: Seconds of clock difference that are noticeable in log files.
 _SKEW_S: Final = 2.0
 
 
 class Finding(NamedTuple):
-    """What was checked, how it stands, and the way out where it is not well."""
+    """A check's result, with a solution."""
 
     check: str
     state: Literal["ok", "warning", "problem"]
@@ -56,9 +55,9 @@ _MARKS: Final = {"ok": "ok     ", "warning": "warning", "problem": "PROBLEM"}
 )
 @json_option
 def command(broker: str | None, trainable: str | None, *, as_json: bool) -> None:
-    """Check this machine, the broker, the workers and a trainable; each problem has its way out.
+    """Check this machine, the broker, the workers and a trainable, with solutions.
 
-    The exit code is 1 if there is a problem, and 0 if there are warnings alone.
+    The exit code is 1 for a problem, and 0 for warnings alone.
     """
     found = []
     for finding in _findings(broker, trainable):
@@ -90,17 +89,14 @@ def _findings(broker: str | None, trainable: str | None) -> Iterator[Finding]:
         yield _server()
 
 
-# This machine.
-
-
 def _home() -> Finding:
     home = mqtune_home()
-    there = next(folder for folder in (home, *home.parents) if folder.exists())
-    if not os.access(there, os.W_OK | os.X_OK):
+    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    if not os.access(existing, os.W_OK | os.X_OK):
         return Finding(
-            "folder", "problem", f"{there} can't be written", "set MQTUNE_HOME to a folder that you may write to"
+            "folder", "problem", f"{existing} can't be written", "set MQTUNE_HOME to a folder that you may write to"
         )
-    free = shutil.disk_usage(there).free
+    free = shutil.disk_usage(existing).free
     text = f"{home}, {free / (1 << 30):.1f} GiB free"
     if free < _SPACE_BYTES:
         return Finding("folder", "warning", text, "make room, or set MQTUNE_HOME to a folder on another disk")
@@ -132,10 +128,10 @@ def _gpus() -> Finding:
 
 
 def _mps_runs() -> bool:
-    """Whether a daemon of CUDA MPS runs on this machine; False where its system does not list processes (Linux does)."""
+    """Return whether CUDA MPS runs here, as far as /proc says."""
     for name in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
-            # The kernel keeps 15 characters of nvidia-cuda-mps-control.
+            # The kernel keeps 15 characters of a name.
             if name.read_bytes().startswith(b"nvidia-cuda-mps"):
                 return True
     return False
@@ -168,9 +164,6 @@ def _load_as_a_worker_does(named: str, code_root: Path) -> None:
     TrainableSpec(name, module, script).load(code_root)
 
 
-# The broker.
-
-
 def _broker(url: str) -> Iterator[Finding]:
     from mqtune.journal.connection import connect, redact, sentinels_say  # noqa: PLC0415 - as above
 
@@ -192,7 +185,7 @@ def _broker(url: str) -> Iterator[Finding]:
 
 
 def _sentinels(said: list[str]) -> Finding:
-    """Return whether all Sentinels name one master; each says which, or nothing."""
+    """Return whether all Sentinels agree on one master."""
     master = max(said, key=said.count)
     agree = said.count(master) if master else 0
     text = f"the master is {master or 'not known'}, {agree} of {len(said)} Sentinels agree"
@@ -222,19 +215,19 @@ def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
 
 
 def _worker_account(client: RedisClient) -> Finding | None:
-    """Return that this is a worker's account, which may not list experiments; None for any other."""
+    """Return a finding for a worker's account, which may not list experiments, or None."""
     from mqtune.core.keys import name_key  # noqa: PLC0415 - as above
     from mqtune.journal.redis import retrying  # noqa: PLC0415
 
     with contextlib.suppress(AccessDenied):
-        # Of all roles workers alone may ask this.
+        # Only workers may ask this.
         retrying(lambda: client.pttl(name_key("doctor")), patience_s=0)
         return Finding("account", "ok", "a worker's, which may not list experiments")
     return None
 
 
 def check_clock(ahead_s: float) -> Finding:
-    """Return whether the clocks of this machine and of the server agree well enough."""
+    """Return whether this machine's clock agrees with the server's."""
     text = f"this machine's is {abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'} the server's"
     if abs(ahead_s) > _SKEW_S:
         way_out = "mqtune goes by the server's time, so that nothing breaks; NTP makes log files comparable"
@@ -243,7 +236,7 @@ def check_clock(ahead_s: float) -> Finding:
 
 
 def _largest(client: RedisClient) -> str:
-    """Return which experiments take most of a server's memory, where this account may know."""
+    """Return the largest experiments, if the account may know."""
     from mqtune.journal.redis import experiments_on, retrying  # noqa: PLC0415 - as above
 
     with contextlib.suppress(AccessDenied):
@@ -255,7 +248,7 @@ def _largest(client: RedisClient) -> str:
 
 
 def check_memory(info: object, largest: Callable[[], str] = str) -> Iterator[Finding]:
-    """Yield the state of a server's memory, eviction and persistence; *largest* names what fills it."""
+    """Yield a server's memory, eviction and persistence."""
     from mqtune.journal.connection import eviction_policy  # noqa: PLC0415 - as above
 
     said = info if isinstance(info, dict) else {}
@@ -283,7 +276,7 @@ def _fleet(client: RedisClient) -> Iterator[Finding]:
     try:
         workers = Fleet(client, patience_s=0).workers()
     except AccessDenied:
-        # Said above, of all that it may not look at.
+        # Reported above.
         return
     if not workers:
         yield Finding(
@@ -301,7 +294,7 @@ def _fleet(client: RedisClient) -> Iterator[Finding]:
 
 
 def check_worker(info: WorkerInfo) -> Finding | None:
-    """Return the problem of a worker; None if it has none."""
+    """Return a worker's problem, or None."""
     if not meets(info.version):
         text = f"{info.name} has mqtune {info.version}, and takes no trial of drivers of {__version__}"
         return Finding("worker", "problem", text, UPGRADE)

@@ -1,4 +1,4 @@
-"""``mqtune drain``: drains workers, and waits until they have shut down."""
+"""``mqtune drain``: drains workers and waits for them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ if TYPE_CHECKING:
 def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool, force: bool, as_json: bool) -> None:
     """Drain workers: they requeue their trials and shut down. Returns when they have shut down.
 
-    WORKER:DEVICE, such as gpu@node7:2, drains one device: no further trial starts there, also when the worker begins anew, until
-    --undo. Trials that run there go on to their end.
+    WORKER:DEVICE, such as gpu@node7:2, drains one device: no trial starts there until --undo, even after a restart.
+    Running trials continue.
 
-    WORKER is a name such as gpu@node7, or gpu if only one worker has that name. Trials have the worker's --grace to save a
-    checkpoint, and continue on other workers. This does not count as a failure. Workers that somebody else has started
-    are drained with --force, or with an operator's account.
+    WORKER is a name such as gpu@node7, or gpu if unique. Trials have the worker's --grace to save a checkpoint, and
+    continue on other workers, without counting a failure. Others' workers need --force or an operator's account.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
@@ -84,10 +83,10 @@ def command(workers: tuple[str, ...], broker: str, everyone: bool, *, undo: bool
 def _drain_devices(
     fleet: Fleet, found: Sequence[tuple[WorkerInfo, str]], client: RedisClient, *, undo: bool, force: bool
 ) -> None:
-    """Have no further trial start on devices, or trials again.
+    """Stop or resume starting trials on devices.
 
     Raises:
-        ConfigurationError: a worker has no such device, or is another's; nothing was done.
+        ConfigurationError: a worker lacks the device, or is another's; nothing was done.
     """
     from mqtune.journal.owner import person  # noqa: PLC0415 - as above
     from mqtune.services.ownership.audit import check_owner, note  # noqa: PLC0415
@@ -111,10 +110,10 @@ def _drain_devices(
 
 
 def find_worker(name: str, connected: list[WorkerInfo]) -> WorkerInfo:
-    """Return the worker of this name, or of this name before the @.
+    """Return the worker of this name, with or without the part after the @.
 
     Raises:
-        ConfigurationError: there is none, or there are several.
+        ConfigurationError: it is missing or not unique.
     """
     found = [info for info in connected if info.name == name] or [
         info for info in connected if info.name.partition("@")[0] == name
@@ -134,13 +133,13 @@ def _tell_nothing(_: str) -> None:
 def wait_until_gone(
     fleet: Fleet, told: list[WorkerInfo], tell: Callable[[str], object] = say, timing: Timing = Timing()
 ) -> dict[str, float]:
-    """Wait until workers have shut down, and return by their names how long that took, in seconds.
+    """Wait until workers have shut down. Return the seconds that each took, by name.
 
     Args:
-        fleet: lists the connected workers.
-        told: the workers that drain.
+        fleet: the register.
+        told: the workers.
         tell: gets a sentence about each worker that has shut down.
-        timing: the pause between two looks, and how long the fleet may list a worker that has left.
+        timing: the polling interval, and the time limit after a worker's own.
 
     Raises:
         MqtuneError: one has not shut down in time.
@@ -161,6 +160,6 @@ def wait_until_gone(
                 "their machines: their trials are requeued when their leases expire"
             )
         if left:
-            # No message says that a worker has ended: its record is gone then.
+            # No message announces an exit.
             time.sleep(timing.drain_look_s)
     return took

@@ -1,4 +1,4 @@
-"""``mqtune drive``: becomes the driver of an experiment, without its script."""
+"""``mqtune drive``: becomes an experiment's driver, without its script."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from mqtune.results.experiments import state_of_folder, with_failures
     help="Log warnings as text, or as JSON: an object on each line, with experiment, trial and attempt.",
 )
 def command(name: str, broker: str | None, max_trials: int | None, log_format: LogFormat) -> None:
-    """Become the driver of experiment NAME, and go on where its last driver stopped.
+    """Become the driver of experiment NAME, and continue where its last driver stopped.
 
-    The last driver may have ended by Ctrl-C, a crash or a power failure. Trials on a broker's workers keep running
-    without a driver. An experiment with a scheduler, searcher or function of your own needs its script: run that again.
-    The exit code is 130 after Ctrl-C, and 1 if no trial has a result or every trial failed.
+    That may have ended by Ctrl-C, a crash or a power failure; trials on a broker's workers keep running. An experiment
+    with your own scheduler, searcher or function needs its script: run that again. The exit code is 130 after Ctrl-C,
+    and 1 if no trial has a result or every trial failed.
     """
     from mqtune.tuner import Tuner  # noqa: PLC0415 - celery's import takes half a second, and --help needs none of it
 

@@ -1,4 +1,4 @@
-"""Removes experiments from a broker that ended long ago, as an operator's timer does: nobody drives them who would."""
+"""Removes long finished experiments from a broker."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def delete_ended(
     yes: bool,
     force: bool,
 ) -> None:
-    """Remove the experiments from a broker that have finished before a time, one after the other.
+    """Remove the experiments from a broker that finished before a time.
 
-    What has not finished, is driven, is another's, or can't be read or archived stays, and so do folders on this machine.
+    Unfinished, driven, unreadable and other people's experiments are kept, and so are folders here.
 
     Args:
         broker: the server.
-        before: the time, in seconds since the epoch.
+        before: seconds since the epoch.
         delete: removes one from the server, with its checkpoints.
-        archives: whether each is written into its folder on this machine in place of that, and keeps its checkpoints.
+        archives: whether to archive each here instead.
         dry_run: whether nothing is removed.
-        yes: whether nobody is asked.
-        force: whether others' are removed, too.
+        yes: whether to skip the question.
+        force: whether to include others' experiments.
     """
     if not broker:
         raise click.UsageError("--ended is for the experiments of a broker: --broker URL or $MQTUNE_BROKER")
@@ -75,7 +75,7 @@ def delete_ended(
 
 
 def _ended(experiment: ExperimentHandle, before: float) -> ExperimentState | None:
-    """Return how an experiment stands, if it has finished before a time and nobody drives it; else None."""
+    """Return an experiment's state if it finished before a time, or None."""
     state = experiment.state()
     has_ended = state is not None and state.outcome == "finished" and not state.is_driven
     return state if state is not None and has_ended and time.time() - state.age_s <= before else None
@@ -95,7 +95,7 @@ def _remove(
     archives: bool,
     force: bool,
 ) -> bool:
-    """Remove an experiment, and return whether that is done."""
+    """Remove an experiment. Return False on an error."""
     place = Place(experiment.name, None, broker)
     try:
         if _ended(experiment, before) is None:

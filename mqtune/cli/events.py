@@ -1,4 +1,4 @@
-"""``mqtune events``: people's requests of an experiment, or their changes of a broker's fleet, with names and times."""
+"""``mqtune events``: people's requests and changes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ from mqtune.core.events import (
 from mqtune.core.text import printable
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 
-#: The number of newest entries that are shown without --limit: two or three screens.
 _SHOWN: Final = 100
 
 
 class ExperimentEvent(NamedTuple):
-    """An action of a person, or of a driver, on an experiment.
+    """An action of a person or driver on an experiment.
 
     Attributes:
-        at: its time by the server's clock, in seconds since the epoch.
-        by: the person or the driver; empty for the end, which the driver writes.
-        action: the action of a request, or "create", "drive" or "close".
+        at: seconds since the epoch, by the server's clock.
+        by: the person or driver; empty for the end.
+        action: the request's action, or "create", "drive" or "close".
         trial: the trial's id; empty for the experiment.
-        arguments: those of the request, without what is empty.
-        done: whether the driver has carried it out; None while it has not answered.
-        reason: the driver's answer, or the outcome of the experiment.
+        arguments: the request's non-empty arguments.
+        done: whether the driver has carried it out; None without an answer.
+        reason: the driver's answer, or the experiment's outcome.
     """
 
     at: float
@@ -58,11 +57,11 @@ class ExperimentEvent(NamedTuple):
 @broker_option("The Redis server that has the experiment, or whose audit stream is shown.")
 @json_option
 def command(name: str | None, limit: int, broker: str | None, *, as_json: bool) -> None:
-    """List people's requests of experiment NAME, or, without a NAME, their changes of the broker's fleet.
+    """List people's requests of experiment NAME, or their changes of the broker's fleet.
 
-    Of an experiment it lists the creator, the drivers, and each request with its answer. Without a NAME it lists the broker's audit stream:
-    drained workers, disabled devices, quotas, caps, submitted scripts, deleted and archived experiments, accounts, and each --force. That
-    takes an account for all experiments.
+    For an experiment it lists its creator, drivers, and requests with answers. Without NAME it lists the broker's audit
+    stream: drained workers, disabled devices, quotas, caps, submitted scripts, deleted and archived experiments,
+    accounts, and each --force. That needs an account for all experiments.
     """
     if name is not None:
         with (
@@ -92,15 +91,15 @@ def command(name: str | None, limit: int, broker: str | None, *, as_json: bool) 
 
 
 def experiment_events(events: Iterable[Event]) -> list[ExperimentEvent]:
-    """Return the actions on an experiment, in the order of its journal, each request with its answer."""
+    """Return an experiment's actions in order, with answers."""
     answers: dict[str, RequestAnswered] = {}
-    found: list[Event] = []
+    kept: list[Event] = []
     for event in events:
         if isinstance(event, RequestAnswered):
             answers[event.id] = event
         else:
-            found.append(event)
-    return list(_rows(found, answers))
+            kept.append(event)
+    return list(_rows(kept, answers))
 
 
 def _rows(events: Iterable[Event], answers: dict[str, RequestAnswered]) -> Iterator[ExperimentEvent]:

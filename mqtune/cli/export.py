@@ -1,4 +1,4 @@
-"""``mqtune export``: an experiment's trials, attempts or reports as files for other programs, or in their own places."""
+"""``mqtune export``: writes trials, attempts or reports to files or tools."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ class _Logger(Protocol):
     def write(self, results: Results) -> None: ...
 
 
-#: The formats that need no partner.
+#: Formats without a partner library.
 _FORMATS: Final = ("csv", "jsonl", "parquet", "mqtune")
-#: The formats that a terminal can show.
 _TEXTS: Final = frozenset({"csv", "jsonl"})
 _ROWS: Final = ("trials", "attempts", "reports")
-#: Formats by the endings of files' names, where these are not the format's name.
+#: Formats with other file endings.
 _ENDINGS: Final = {"pq": "parquet", "log": "optuna"}
 
 
@@ -74,12 +73,11 @@ def command(
     code: bool,
     as_json: bool,
 ) -> None:
-    """Write an experiment as CSV, JSON lines, Parquet, a journal of Optuna's, or a folder of Syne Tune's or mqtune's.
+    """Write an experiment as a file or folder, or into another tool.
 
     Parquet needs pandas and pyarrow. Optuna's journal is for its JournalFileBackend, has a study of the experiment's
-    name, and needs Optuna. A folder of mqtune's is a copy for `mqtune show FOLDER` and so on. With --to, the tool's
-    extra is needed, and rows that the tool has already are not written again. To read code from a broker takes the
-    account of a driver or a worker.
+    name, and needs Optuna. A folder of mqtune is a copy for `mqtune show FOLDER` and other commands. --to needs the
+    tool's extra, and skips rows that the tool has. Reading code from a broker needs a driver's or worker's account.
     """
     if code:
         if wanted is not None or tools or is_asked_for("rows"):
@@ -105,16 +103,15 @@ def command(
                 say(part, nl=False)
         else:
             _write(view.results, path, format_, rows)
-            # The other formats have all rows.
             what = rows if format_ in ("csv", "jsonl", "parquet") else "trials and their reports"
             say(f"{path}: the {what} of {view.results.name} as {format_}")
 
 
 def _format_of(path: Path | None) -> str:
-    """Return the format that the ending of a file's name stands for; CSV without an ending.
+    """Return the format of a file's ending; CSV without one.
 
     Raises:
-        click.UsageError: the ending is of another format.
+        click.UsageError: the ending is unknown.
     """
     ending = "" if path is None else path.suffix.removeprefix(".").lower()
     format_ = _ENDINGS.get(ending, ending or "csv")
@@ -140,7 +137,6 @@ def _log(name: str, broker: str | None, loggers: list[_Logger]) -> None:
             except MqtuneError:
                 raise
             except Exception as error:
-                # Each tool has errors of its own.
                 raise MqtuneError(f"{type(logger).__name__}: {error}") from error
             click.echo(f"{view.results.name}: {len(view.results)} trials are in {type(logger).__name__}")
 
@@ -180,7 +176,7 @@ def _write_parquet(results: Results, path: Path, rows: Rows) -> None:
 
 
 def _of_one_type(values: Iterable[object]) -> list[object]:
-    """Return a column of one type, for Parquet: lists, and values of mixed types, become JSON."""
+    """Return a column of one type, with lists and mixed values as JSON."""
     column = [None if value != value else value for value in values]  # noqa: PLR0124 - NaN is not itself
     types = {type(value) for value in column if value is not None}
     if len(types) <= 1 and not types & {list, dict}:

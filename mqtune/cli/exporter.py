@@ -1,4 +1,4 @@
-"""``mqtune exporter``: serves the figures of a whole fleet for Prometheus."""
+"""``mqtune exporter``: serves a fleet's metrics."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(message)s"
     "--address", default="127.0.0.1", show_default=True, help="Address that this port is at. It asks for no password."
 )
 def command(broker: str, port: int, address: str) -> None:
-    """Serve the figures of a whole fleet for Prometheus, until Ctrl-C or SIGTERM.
+    """Serve a fleet's metrics for Prometheus, until Ctrl-C or SIGTERM.
 
-    What waits, by experiment and queue; shares, quotas and who has the slots; drivers that are gone or behind; Redis' memory; and how
-    attempts end on each device. Figures are read when Prometheus asks. A monitor's account will do.
+    These are waiting trials by experiment and queue; shares, quotas and slots; missing or lagging drivers; Redis'
+    memory; and attempts' ends by device. They are read on each scrape. A monitor's account suffices.
     """
     from mqtune.journal.connection import connect, redact  # noqa: PLC0415 - needs redis, and the extra prometheus
     from mqtune.services.exporter.fleet import FleetReader  # noqa: PLC0415
@@ -45,7 +45,7 @@ def command(broker: str, port: int, address: str) -> None:
     except BrokerUnavailable as error:
         click.echo(f"mqtune: {printable(str(error))}; mqtune_redis_up is 0 until it does", err=True)
     logging.basicConfig(format=_FORMAT, level=logging.WARNING)
-    # It says at each look that the server is away.
+    # It logs each failed attempt.
     logging.getLogger("mqtune.journal.redis").setLevel(logging.ERROR)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())

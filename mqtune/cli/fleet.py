@@ -1,4 +1,4 @@
-"""``mqtune fleet``: the workers that there are to run trials, what waits for them, and what runs where."""
+"""``mqtune fleet``: workers, queues, and running trials."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from mqtune.journal.fleet import Fleet
     from mqtune.services.shares.quotas import Quota
 
-#: The most experiments that are named as those that use a quota.
 _SHOWN: Final = 4
 
 
@@ -61,7 +60,7 @@ def described_worker(info: WorkerInfo) -> dict[str, object]:
 
 
 def impairment_text(each: Impairment) -> str:
-    """Return in words what keeps a worker from its work, for how long it has, and who or what ends it."""
+    """Return an impairment's reason, duration and end."""
     now = time.time()
     retry = f"; an attempt is tried in {duration(each.retry_at - now)}" if each.retry_at > now else ""
     return f"{each.reason}; for {duration(max(0.0, now - each.since))}, until {each.ends}{retry}"
@@ -79,11 +78,11 @@ _SECTIONS: Final = ("workers", "queues", "runs")
 @owner_option
 @json_option
 def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool) -> None:
-    """Show the connected workers, their queues, the trials that run there, and the experiments that have no slot.
+    """Show the connected workers, their queues, running trials, and experiments without a slot.
 
-    A trial is shown with how much of its machine it uses. To count the messages that wait in a queue takes a driver's
-    or a monitor's account. With --owner the trials of that owner's experiments are shown, and the workers that it has started. Owners
-    of trials are shown where one of them is somebody else.
+    Trials are shown with their use of the machine. Counting a queue's messages needs a driver's or monitor's account.
+    With --owner, only that owner's trials and workers are shown. Owners of trials are shown if one of them is somebody
+    else.
     """
     asked, sections = sections, sections or _SECTIONS
     with open_fleet(broker) as fleet:
@@ -94,12 +93,12 @@ def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool
     if runs is not None:
         runs = [run for run in runs if is_of(run.owner, owner)]
     if as_json:
-        found = {
+        by_section = {
             "workers": [described_worker(info) for info in workers],
             "queues": [queue._asdict() for queue in queues],
             "runs": None if runs is None else [run.described() for run in runs],
         }
-        print_json({section: found[section] for section in _SECTIONS if section in sections})
+        print_json({section: by_section[section] for section in _SECTIONS if section in sections})
         return
     _print_count(connected)
     if not connected:
@@ -124,7 +123,7 @@ def command(broker: str, sections: tuple[str, ...], owner: str, *, as_json: bool
 
 
 def _runs(broker: str, *, is_needed: bool) -> list[Run] | None:
-    """Return what runs; None, and say so, where the account may not read it, unless it is needed."""
+    """Return running trials; None, with a note, if the account may not read them."""
     try:
         return with_use(broker, sorted(runs_on(broker)))
     except AccessDenied as error:
@@ -135,7 +134,7 @@ def _runs(broker: str, *, is_needed: bool) -> list[Run] | None:
 
 
 def _print_section(heads: Sequence[str], rows: Iterable[list[str]]) -> None:
-    """Print a table below an empty line, unless it has no row."""
+    """Print a table after an empty line, unless it is empty."""
     if found := list(rows):
         click.echo()
         print_table(heads, found)
@@ -153,9 +152,9 @@ def _print_count(workers: Sequence[WorkerInfo]) -> None:
 
 
 def unmet_versions(workers: Iterable[WorkerInfo], table: Table | None) -> Iterator[str]:
-    """Yield, for each minor version of workers that no driver has, how many slots it leaves idle.
+    """Yield the idle slots of each minor version of workers that no driver has.
 
-    Drivers say which queues suit them, and a queue's name has its version. Where no driver says so, this process's version counts.
+    Drivers' queues have their version in the name. Without any, this process's version counts.
     """
     of_drivers = {version_in(queue) for each in (table.demands if table is not None else ()) for queue in each.queues}
     of_drivers = of_drivers or {minor(__version__)}
@@ -171,7 +170,7 @@ def unmet_versions(workers: Iterable[WorkerInfo], table: Table | None) -> Iterat
 
 
 def _worker_cells(info: WorkerInfo) -> dict[str, str]:
-    """Return the cells of a worker's row, by their heads."""
+    """Return a worker's cells by column head."""
     up = duration(max(0.0, time.time() - info.joined_at))
     gpus = ",".join(info.gpu_names) + (f" ({info.free_gpu_memory_gb:g} GB free)" if info.shared_gpus else "")
     drivers = f"{info.driving} of {info.drivers}" if info.drivers else ""
@@ -179,11 +178,8 @@ def _worker_cells(info: WorkerInfo) -> dict[str, str]:
     return dict(zip(_WORKER_HEADS, map(printable, cells), strict=True))
 
 
-# Queues.
-
-
 class Queue(NamedTuple):
-    """A queue of workers: their slots, and the messages that wait; None where the account may not count them."""
+    """A queue's workers, slots and messages; None if the account may not count."""
 
     queue: str
     workers: int
@@ -197,7 +193,7 @@ def _queue_row(queue: Queue) -> list[str]:
 
 
 def queues_of(fleet: Fleet, workers: Iterable[WorkerInfo]) -> list[Queue]:
-    """Return the queues that these connected workers serve; those with driver slots alone serve none."""
+    """Return the queues of these workers. Workers with driver slots alone serve none."""
     groups: dict[str, list[WorkerInfo]] = {}
     for info in workers:
         if info.slots or not info.drivers:
@@ -215,20 +211,17 @@ def _waiting(fleet: Fleet, queue: str) -> int | None:
         return None
 
 
-# Who may have how much.
-
-
 class Shares(NamedTuple):
-    """The shares of a fleet, those who have most first, and its quotas; None where the account may not know the one or the other."""
+    """A fleet's shares, largest first, and quotas; each None if the account may not know it."""
 
     shares: list[Share] | None
     quotas: list[Quota] | None
 
 
 def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
-    """Return who has how much of the slots of a broker's workers, and what each may have.
+    """Return each experiment's share of a fleet's slots, and the quotas.
 
-    It is what drivers have said within the last seconds. Another driver's rounding may be a moment older or newer than this one.
+    They are some seconds old. Drivers may round a little differently at the same time.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
@@ -242,7 +235,7 @@ def shares_on(broker: str, workers: Iterable[WorkerInfo]) -> Shares:
 
 
 def demands_on(broker: str) -> Table | None:
-    """Return what experiments want of a broker's workers, as drivers have said within the last seconds; None where the account may not know."""
+    """Return experiments' demands, some seconds old; None if the account may not know them."""
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.shares.demands import Demands  # noqa: PLC0415
 
@@ -251,7 +244,7 @@ def demands_on(broker: str) -> Table | None:
 
 
 def experiments_of(broker: str) -> list[str]:
-    """Return the names of all experiments on a broker; none where the account may not know."""
+    """Return all experiments on a broker; [] if the account may not know them."""
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.journal.redis import experiments_on  # noqa: PLC0415
 
@@ -261,9 +254,9 @@ def experiments_of(broker: str) -> list[str]:
 
 
 def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -> str:
-    """Return what a person can do to give an experiment more slots, within its caps, or with a higher cap.
+    """Return how a person can give an experiment more slots, perhaps by raising a cap.
 
-    *table* is None where that may not be known.
+    *table* is None if the account may not know it.
     """
     token = busy_as(name)
     mine = next((each for each in table.demands if each.experiment == token), None) if table is not None else None
@@ -283,7 +276,7 @@ def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -
         wanted = [*others, replace(mine, priority=priority)]
         return entitlements(wanted, shared, table.quotas, aging_s=table.aging_s)[token]
 
-    # The least that helps; before those of the highest priority nothing may.
+    # The lowest helpful priority. At the highest, nothing may come first.
     helps = next((p for p in reversed(higher) if slots_with(p) > slots_with(mine.priority)), higher[-1])
     rank = PRIORITIES.index(helps)
     above = _above_caps(mine, table, lambda cap: PRIORITIES.index(cap.priority) > rank, f"--priority {helps}")
@@ -291,7 +284,7 @@ def way_to_more(name: str, table: Table | None, workers: Iterable[WorkerInfo]) -
 
 
 def _above_caps(mine: Demand, table: Table, forbids: Callable[[Cap], bool], wanted: str) -> str:
-    """Return how to raise the cap that forbids what an experiment would need; empty where none does."""
+    """Return how to raise a cap that forbids the wanted setting; empty without one."""
     for pattern in mine.quotas:
         if forbids(cap := table.caps.get(pattern, Cap())):
             return f"have more: ask {cap.by or 'an operator'} to raise the cap: mqtune quota '{pattern}' {wanted}"
@@ -299,7 +292,7 @@ def _above_caps(mine: Demand, table: Table, forbids: Callable[[Cap], bool], want
 
 
 def users_of_quota(pattern: str, table: Table | None, names: Iterable[str]) -> str:
-    """Return which experiments have the slots of a quota, and how many each; empty where that is not known."""
+    """Return the experiments that use a quota's slots, with counts; empty if unknown."""
     known = {busy_as(name): name for name in names}
     using = [each for each in table.demands if pattern in each.quotas and each.running] if table is not None else []
     using.sort(key=lambda each: -each.running)
@@ -308,16 +301,14 @@ def users_of_quota(pattern: str, table: Table | None, names: Iterable[str]) -> s
     return ", ".join(shown) + more
 
 
-# What runs where.
-
 _WAITING_HEADS: Final = ("experiment", "no slot for", "priority", "share", "wants")
 _RUN_HEADS: Final = ("worker", "devices", "experiment", "trial", "runs for", "reports", "best", "use", "owner")
 
 
 class Run(NamedTuple):
-    """An attempt that runs, or a further seat of it, and where; what it uses of its machine is None where that is not known.
+    """A running attempt or one of its further seats; *trial* is the seat's name.
 
-    ``trial`` is the seat's name.
+    *use* is None if unknown.
     """
 
     worker: str
@@ -332,7 +323,6 @@ class Run(NamedTuple):
     use: LiveUse | None = None
 
     def described(self) -> dict[str, object]:
-        """Return it as plain values."""
         return {**self._asdict(), "owner": self.owner._asdict(), "use": described_use(self.use)}
 
 
@@ -343,7 +333,7 @@ def _waiting_row(share: Share, names: Mapping[str, str]) -> list[str]:
 
 
 def runs_on(broker: str) -> Iterator[Run]:
-    """Yield what runs of all experiments on a broker that have not ended; say on stderr which can't be read."""
+    """Yield the running attempts on a broker. Unreadable experiments are reported on stderr."""
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
     with Client(broker) as there:
@@ -353,7 +343,7 @@ def runs_on(broker: str) -> Iterator[Run]:
             except (BrokerUnavailable, AccessDenied):
                 raise
             except MqtuneError as error:
-                # Others can write to a broker too, or have a later version: the other experiments are still shown.
+                # It may be of another program or version. Others are still shown.
                 click.echo(f"mqtune: {printable(each.name)} can't be read: {printable(str(error))}", err=True)
             else:
                 yield from found
@@ -368,13 +358,13 @@ def _runs_in(experiment: ExperimentHandle, broker: str) -> list[Run]:
 
 
 def with_use(url: str | None, runs: Sequence[Run]) -> list[Run]:
-    """Return what runs on a broker, with what it uses of its machines."""
+    """Return running attempts with their current use."""
     uses = uses_on(url, [(run.experiment, run.worker) for run in runs])
     return [run._replace(use=use_in(uses, run.experiment, run.worker, run.trial, run.attempt)) for run in runs]
 
 
 def runs_of(experiment: Experiment) -> Iterator[Run]:
-    """Yield the attempts of an experiment that run, each with its further seats."""
+    """Yield an experiment's running attempts, each with its further seats."""
     for trial in experiment.trials.values():
         if trial.attempts and is_running(trial.attempts[-1]):
             attempt = trial.attempts[-1]

@@ -1,4 +1,4 @@
-"""Follows an experiment from its journal: the live table, in any process on any machine."""
+"""Follows an experiment by its journal, from any machine."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from mqtune.results.experiments import duration
 from mqtune.results.followed import Fold, Followed, source_of
 from mqtune.results.results import json_text
 
-#: How long news is waited for where there is no table to draw.
 _WAIT_S: Final = 1.0
 
 
 def follow(place: Place, *, as_json: bool) -> None:
-    """Show the live table of an experiment until it has ended, or print each trial whose status changes as JSON.
+    """Show an experiment's live table until it has ended, or print changed trials as JSON.
 
-    Where there is no terminal, the table is a line every ten seconds.
+    Without a terminal, the table is a line every ten seconds.
 
     Raises:
         BrokerUnavailable: its server does not answer, or has ended with its driver.
         CopyIncomplete: the copy on this machine lacks entries.
-        ConfigurationError: it has not begun yet.
+        ConfigurationError: it has not begun.
     """
     source = source_of(place.name, place.folder, live_broker(place))
     with contextlib.closing(Followed(source, place.name, _Statuses)) as followed:
@@ -37,7 +36,7 @@ def follow(place: Place, *, as_json: bool) -> None:
 
 
 class _Statuses(Fold):
-    """An experiment, and which of its trials have changed their statuses."""
+    """An experiment, and its trials with changed statuses."""
 
     def __init__(self, created: ExperimentCreated) -> None:
         super().__init__(created)
@@ -55,13 +54,12 @@ class _Statuses(Fold):
         return None if trial is None else trial.status
 
     def changes(self) -> list[Trial]:
-        """Return the trials whose statuses have changed since the last call, each once."""
+        """Return trials whose status has changed since the last call."""
         changed, self._changed = self._changed, {}
         return [*changed.values()]
 
 
 def _print_changes(followed: Followed[_Statuses]) -> None:
-    """Print each trial whose status changes, until the experiment has ended."""
     is_new = True
     while is_new or not followed.has_ended:
         for trial in followed.fold.changes():
@@ -70,9 +68,8 @@ def _print_changes(followed: Followed[_Statuses]) -> None:
 
 
 def _show(followed: Followed[_Statuses]) -> None:
-    """Draw the table until the experiment has ended."""
     fold, heard_at = followed.fold, time.monotonic()
-    # What is over already is not drawn row by row.
+    # Ended trials are not drawn row by row.
     fold.changes()
     times = iter([fold.experiment.created_at])
     display = ProgressDisplay(console=output(), clock=lambda: next(times, None) or fold.ended_at or time.time())

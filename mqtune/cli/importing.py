@@ -1,4 +1,4 @@
-"""``mqtune import``: another tool's experiment as a saved one, whose trials have ended."""
+"""``mqtune import``: saves another tool's ended trials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from mqtune.results.foreign import Foreign
 
 _CSV: Final = "csv"
-#: Characters that names of experiments lack.
 _NOT_ALLOWED: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME_CHARS: Final = 100
 
@@ -40,10 +39,11 @@ _NAME_CHARS: Final = 100
 @click.option("--mode", type=click.Choice(("min", "max")), help="Whether less is better, or more.")
 @click.option("--study", default="", metavar="NAME", help="Which study of Optuna's, where there are several.")
 def command(source: str, name: str | None, tool: str | None, metric: str, mode: str | None, study: str) -> None:
-    """Save another tool's experiment as one of this machine: SOURCE is a folder of Ray Tune's or Syne Tune's, a storage of Optuna's, or a CSV file.
+    """Save another tool's experiment on this machine.
 
-    A storage is a URL such as sqlite:///study.db, or a file. A CSV file has a row for each trial, and needs --metric and --mode.
-    Trials that had not ended count as stopped early, or are left out. WarmStart("NAME") has a searcher learn from it.
+    SOURCE is a folder of Ray Tune or Syne Tune, an Optuna storage (a file, or a URL such as sqlite:///study.db), or a
+    CSV file. A CSV file has a row for each trial, and needs --metric and --mode. Unfinished trials count as stopped
+    early, or are left out. A searcher learns from it by WarmStart("NAME").
     """
     foreign = _read(source, tool or _tool_of(source), metric, mode or "", study)
     wanted = name or _NOT_ALLOWED.sub("-", foreign.name).strip("-._")[:_NAME_CHARS]
@@ -70,7 +70,7 @@ def _tool_of(source: str) -> str:
             if load_point(IMPORTERS, tool).recognizes(source):
                 return tool
         except ConfigurationError as error:
-            # Its library is not installed. Another tool may have written this.
+            # Another tool may have written this.
             missing = error
     if missing is not None and not path.is_dir() and ("://" in source or path.exists()):
         raise missing

@@ -18,15 +18,15 @@ import click
 from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.version import requirement, source
 
-#: The files of a project, and what each is made of; the others are written here.
+#: Files with a template.
 _FILES: Final = {
     "tune.py": "tune.py.txt",
     "mqtune-worker.service": "mqtune-worker.service",
     "compose.yml": "compose.yml",
 }
-#: Files that a folder with code may have, to which one's own lines are added by hand.
+#: Files that projects often have already, to be completed by hand.
 _SHARED: Final = frozenset({"requirements.txt", ".gitignore"})
-#: What no name of an experiment, or of a project of Compose's, has.
+#: Characters that are invalid in names of experiments and Compose projects.
 _NOT_ALLOWED: Final = re.compile(r"[^a-z0-9-]+")
 _NAME_CHARS: Final = 60
 
@@ -34,21 +34,21 @@ _NAME_CHARS: Final = 60
 @click.command("init")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=".")
 def command(folder: Path) -> None:
-    """Write a starter project into FOLDER: a script that runs as it is, a unit of systemd's for workers, and a compose file.
+    """Write a starter project into FOLDER: a script, a unit of systemd, and a compose file.
 
-    It replaces no file that is there.
+    The script runs as it is. Existing files are not replaced.
     """
     contents = _contents(folder.resolve())
-    there = [name for name in contents if (folder / name).exists()]
-    for name in _SHARED & {*there}:
-        there.remove(name)
+    existing = [name for name in contents if (folder / name).exists()]
+    for name in _SHARED & {*existing}:
+        existing.remove(name)
         click.echo(f"left as it is: {folder / name}, where this belongs: {' '.join(contents.pop(name).split())}")
-    if there:
-        raise ConfigurationError(f"{folder} has {', '.join(there)} already; give another folder: mqtune init FOLDER")
+    if existing:
+        raise ConfigurationError(f"{folder} has {', '.join(existing)} already; give another folder: mqtune init FOLDER")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in contents.items():
-            # Passwords are for their owner alone from the first moment.
+            # Passwords must be private from the beginning.
             (folder / name).touch(mode=0o600 if name == ".env" else 0o666)
             (folder / name).write_text(text, encoding="utf-8")
             click.echo(f"wrote {folder / name}")
@@ -58,39 +58,39 @@ def command(folder: Path) -> None:
 
 
 def _install(checkout: str) -> str:
-    """Return the line of a Dockerfile that installs requirements.txt, and makes mqtune available to pip."""
+    """Return a Dockerfile line that installs requirements.txt with mqtune."""
     pip = "pip install --no-cache-dir -r /requirements.txt"
     if checkout:
-        # pip builds a checkout in its place.
+        # pip builds a checkout in place.
         return f"RUN --mount=type=bind,from=mqtune,target={checkout},rw {pip}"
     install_git = "apt-get update && apt-get install -y --no-install-recommends git && "
     return f"RUN {install_git if source().url.startswith('git+') else ''}{pip}"
 
 
 def _contents(folder: Path) -> dict[str, str]:
-    """Return what to write, by the names of the files."""
+    """Return the files' contents by name."""
     checkout = source().path
     if Path(checkout).is_file():
         checkout = str(Path(checkout).parent)
     words = {
         "@NAME@": _NOT_ALLOWED.sub("-", folder.name.lower())[:_NAME_CHARS].strip("-") or "tuning",
-        # As systemd has a percent sign.
+        # systemd's escape.
         "@FOLDER@": str(folder).replace("%", "%%"),
         "@USER@": getpass.getuser(),
-        # A checkout is outside the image's folder; requirements.txt names it by its path.
+        # A checkout is outside the image's build context.
         "@CONTEXTS@": f"\n    additional_contexts:\n      mqtune: {json.dumps(checkout)}" if checkout else "",
         "@INSTALL@": _install(checkout),
         "@MQTUNE@": shutil.which("mqtune", path=str(Path(sys.executable).parent)) or "mqtune",
     }
-    found = {}
+    rendered = {}
     for name, template in _FILES.items():
         text = (files("mqtune.cli") / "starter" / template).read_text(encoding="utf-8")
         for mark, word in words.items():
             text = text.replace(mark, word)
-        found[name] = text
+        rendered[name] = text
     password = secrets.token_hex(16)
     return {
-        **found,
+        **rendered,
         "requirements.txt": f"{requirement()}\n",
         ".env": f"REDIS_PASSWORD={password}\nMQTUNE_BROKER=redis://:{password}@127.0.0.1:6379/0\n",
         ".gitignore": ".env\n__pycache__/\n",

@@ -1,4 +1,4 @@
-"""``mqtune label``: tags and notes of an experiment or of trials, in force without a driver too."""
+"""``mqtune label``: tags and notes."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def command(
 ) -> None:
     """Give an experiment, or some of its trials, tags and notes.
 
-    They are in force at once, with a driver and without one. `mqtune list --tag TAG` finds experiments by them, `mqtune
-    show NAME --tag TAG` trials.
+    They apply immediately, even without a driver. `mqtune list --tag TAG` finds experiments by them,
+    `mqtune show NAME --tag TAG` trials.
     """
     given, place = _labels(tags, untags, note, replace=replace), find_place(name, broker)
     tell(place.name, label_chosen(place, trials, given, timeout_s, force=force), as_json=as_json)
@@ -61,20 +61,19 @@ def command(
 def label_chosen(
     place: Place, trials: Sequence[str], given: Body, timeout_s: float, *, force: bool = False
 ) -> Iterator[Outcome]:
-    """Give trials, or without any the experiment, labels, and yield what became of each request.
+    """Label trials, or the experiment itself, and yield each request's outcome.
 
     Args:
-        place: where the experiment is.
-        trials: their ids, whole or in short.
-        given: the arguments of the request.
-        timeout_s: how long an answer is waited for.
-        force: whether they are given although the experiment is another's.
+        place: the experiment's place.
+        trials: ids, whole or shortened; empty for the experiment.
+        given: the request's arguments.
+        timeout_s: how long to wait for an answer.
+        force: whether to label another's experiment.
 
     Raises:
-        ConfigurationError: they can't be labels, there is no such trial, or the experiment is another's.
+        ConfigurationError: a label or trial is invalid, or the experiment is another's.
         MqtuneError: the account may not do it, or the broker is away.
     """
-    # A driver need not be asked to know that a tag is impossible.
     NO_LABELS.after(given)
     if place.folder is not None and is_in_folder_alone(place.folder):
         for trial in _chosen(Results.load(place.folder).experiment, trials):
@@ -87,10 +86,10 @@ def label_chosen(
 
 
 def _labels(tags: tuple[str, ...], untags: tuple[str, ...], note: str | None, *, replace: bool) -> Body:
-    """Return the arguments of the request.
+    """Return the request's arguments.
 
     Raises:
-        click.UsageError: there is nothing to do.
+        click.UsageError: they are invalid.
     """
     if replace and note is None:
         raise click.UsageError("--replace is for --note")
@@ -104,7 +103,7 @@ def _labels(tags: tuple[str, ...], untags: tuple[str, ...], note: str | None, *,
 
 
 def _chosen(experiment: Experiment, trials: Sequence[str]) -> list[TrialId]:
-    """Return the ids of the trials, each once; one empty id for the experiment itself."""
+    """Return distinct trial ids, or one empty id."""
     return list(dict.fromkeys(find_trial(experiment, trial) for trial in trials)) or [TrialId("")]
 
 
@@ -120,7 +119,7 @@ def _requested(
 
 
 def _without_driver(handle: ExperimentHandle, url: str, folder: Path | None, outcome: Outcome) -> Outcome:
-    """Return what has become of a request that no driver has answered: it is in force once the journal has it."""
+    """Return an unanswered request's outcome. A journalled one applies."""
     experiment = experiment_of(handle)
     if folder is not None:
         _complete_copy(handle.name, url, folder)
@@ -128,7 +127,7 @@ def _without_driver(handle: ExperimentHandle, url: str, folder: Path | None, out
 
 
 def _complete_copy(name: str, url: str, folder: Path) -> None:
-    """Have the copy on this machine hold what has come since its driver ended, as the next driver would."""
+    """Update this machine's copy of the journal."""
     from mqtune.services.upkeep.archiving import complete_copy  # noqa: PLC0415 - only this needs redis
     from mqtune.services.upkeep.deletion import undriven  # noqa: PLC0415
 

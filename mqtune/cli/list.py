@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from mqtune.client import ExperimentState
     from mqtune.services.submissions.board import SubmissionState
 
-#: Plain values, as ``Results.summary`` has them.
+#: Plain values as in ``Results.summary``.
 _Summary = dict[str, Any]
 _HEADS: Final = ("name", "owner", "started", "status", "trials", "failed", "best", "tags")
 _COMPARED: Final = ("name", "status", "trials", "ran", "best", "trial", "config")
-#: The columns that are shown where an experiment has something for them.
+#: Columns shown only if not empty.
 _SELDOM: Final = frozenset({"owner", "failed", "tags"})
-#: The most entries of a journal on a broker that are read to know its best value: some tenths of a second.
+#: The most entries to read for a best value, in some tenths of a second.
 ENTRIES: Final = 10_000
 _NEEDED: Final = {"created_at", "owner", "outcome", "metric", "trials", "best", "progress"}
 
@@ -73,10 +73,10 @@ def command(
     compare: bool,
     as_json: bool,
 ) -> None:
-    """List the experiments on this machine, those with the newest event first, and then those on a broker, each once.
+    """List the experiments on this machine, newest event first, then those on a broker.
 
-    On a broker the best value is shown where the journal is short enough to be read for that. With NAMEs, only these
-    are listed. Owners are shown where one of them is somebody else.
+    Each is listed once. A broker's best values are shown only for short journals. NAMEs list only these. Owners are
+    shown if one of them is somebody else.
     """
     if compare and not names:
         raise click.UsageError("--compare needs experiments: mqtune list NAME NAME --compare")
@@ -92,7 +92,7 @@ def command(
             # Labels are in the journal.
             there = _described_on(broker, math.inf if is_filtered else ENTRIES)
         except MqtuneError as error:
-            # What is on this machine is there all the same.
+            # This machine's are listed nevertheless.
             problem = error
     here, there = listed_once(here, there)
     if is_filtered:
@@ -149,9 +149,9 @@ def _comparison(view: View) -> list[str]:
 
 
 def listed_once(here: list[_Summary], there: list[_Summary]) -> tuple[list[_Summary], list[_Summary]]:
-    """Return the experiments that are on this machine alone, and those on a broker.
+    """Return the experiments only on this machine, and those on a broker.
 
-    The broker is believed; a copy on this machine has what the broker's journal is too long for.
+    The broker's data wins. A copy here supplies facts that are too far back in the broker's journal.
     """
     on_broker = {each["name"]: each for each in there}
     copies = {
@@ -164,7 +164,10 @@ def listed_once(here: list[_Summary], there: list[_Summary]) -> tuple[list[_Summ
 
 
 def _is_copy(here: _Summary, there: _Summary) -> bool:
-    """Whether what is on this machine is a copy of an experiment on a broker; of one that can't be read there only the name tells."""
+    """Return whether an experiment here is a copy of a broker's.
+
+    Only the name decides if the broker's is unreadable.
+    """
     if "error" in there:
         return "place" in here and not (Path(here["place"]) / SERVER_FOLDER).is_dir()
     return here.get("created_at") == there.get("created_at")
@@ -182,7 +185,7 @@ def _print(described: list[_Summary]) -> None:
 
 
 def described_here(folder: Path) -> dict[str, object]:
-    """Return what is known of an experiment on this machine; if it can't be read, why."""
+    """Return a summary of an experiment here, or the error on reading it."""
     try:
         summary = _summary(folder)
     except (MqtuneError, OSError) as error:
@@ -192,7 +195,7 @@ def described_here(folder: Path) -> dict[str, object]:
 
 
 def _described_on(url: str, most: float) -> list[_Summary]:
-    """Return the experiments on a broker, little of those whose journal has more than *most* entries."""
+    """Return a broker's experiments, briefly if a journal has more than *most* entries."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
     found: list[_Summary] = []
@@ -207,20 +210,19 @@ def _described_on(url: str, most: float) -> list[_Summary]:
             except (BrokerUnavailable, AccessDenied):
                 raise
             except MqtuneError as error:
-                # Others can write to a broker too, or have a later version; that must not hide the rest.
+                # It may be of another program or version.
                 found.append({"name": experiment.name, "place": there.place, "error": str(error)})
     return found
 
 
 def _described_submission(name: str, state: SubmissionState, place: str) -> _Summary:
-    """Return what is known of a script that was submitted, and has begun no experiment of its name."""
     owner, at = (NOBODY, state.began) if state.submission is None else (state.submission.owner, state.submission.at)
     plain = {"name": name, "outcome": "", "created_at": at, "owner": owner._asdict(), "metric": ""}
     return {**plain, "state": script_in_words(state), "place": place}
 
 
 def described_there(state: ExperimentState, url: str, place: str, most: float = ENTRIES) -> _Summary:
-    """Return what is known of an experiment on a broker, without reading a journal of more than *most* entries."""
+    """Return a summary of a broker's experiment, brief for long journals."""
     if state.entries <= most:
         with opened(Place(state.name, None, url)) as view:
             return described_experiment(view)
@@ -259,10 +261,10 @@ def _cells(summary: _Summary) -> list[str]:
 
 
 def _summary(folder: Path) -> _Summary:
-    """Return the summary that the driver saved, or a new one if events came after it."""
+    """Return the driver's saved summary, or a new one if events came later."""
     saved = folder / SUMMARY_FILE
     if saved.exists() and saved.stat().st_mtime_ns >= (folder / JOURNAL_FILE).stat().st_mtime_ns:
-        # A malformed file, or one of another version, is ignored.
+        # A malformed or foreign file is ignored.
         with contextlib.suppress(ValueError):
             summary = json.loads(saved.read_text(encoding="utf-8"))
             if isinstance(summary, dict) and summary.keys() >= _NEEDED:

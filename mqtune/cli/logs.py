@@ -1,4 +1,4 @@
-"""``mqtune logs``: prints a trial's output, while it runs and afterwards, wherever its worker is."""
+"""``mqtune logs``: prints a trial's output."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def command(
     broker: str | None,
     as_json: bool,
 ) -> None:
-    """Print the output of TRIAL of experiment NAME; with `driver` in place of TRIAL, of the script that was submitted as NAME.
+    """Print the output of TRIAL of experiment NAME, or of the script submitted as NAME.
 
-    A trial over several machines has an output for each of its seats: `7` is that of seat 0, and `7~1` that of seat 1.
-
-    It is read from a file on this machine, from a folder shared with the worker, or from the worker through the broker. In a
-    terminal, control characters are escaped; elsewhere the bytes are unchanged. With --json it is an object; with --follow one on each line.
+    TRIAL is `driver` for the script. Each seat of a trial over several machines has an output: `7` is seat 0's, and
+    `7~1` seat 1's. It is read from a file here, a folder shared with the worker, or the worker through the broker. In a
+    terminal, control characters are escaped; elsewhere bytes are unchanged. With --json it is an object, or with
+    --follow several, one a line.
     """
     from mqtune.results.logs import follow_driver, follow_log  # noqa: PLC0415 - --help needs none of it
 
@@ -81,7 +81,7 @@ def command(
             say(json_text({**head, "text": text}))
         return
     if not print_output(pieces) and offset <= 0:
-        # Without this, nobody could tell a silent trial from a broken command.
+        # Distinguishes a silent trial from a broken command.
         who, other = ("its script", "") if trial == DRIVER else (f"trial {trial}", _other_stream(stderr=stderr))
         click.echo(f"{who} has printed nothing{other}", err=True)
 
@@ -91,7 +91,7 @@ def _other_stream(*, stderr: bool) -> str:
 
 
 def print_output(pieces: Iterable[bytes]) -> bool:
-    """Print output as it comes, and return whether there was any. In a terminal, control characters are escaped."""
+    """Print output as it comes, and return whether there was any."""
     decode, is_terminal, is_any = _decoder().decode, sys.stdout.isatty(), False
     for data in pieces:
         is_any = is_any or bool(data)
@@ -104,11 +104,6 @@ def _decoder() -> codecs.IncrementalDecoder:
 
 
 def _known_broker(name: str, broker: str | None) -> str:
-    """Return the URL of the broker that has a submission.
-
-    Raises:
-        ConfigurationError: it was not given.
-    """
     if not broker:
         raise ConfigurationError(
             f"what was submitted as {name!r} is on a broker; give its URL: --broker URL or $MQTUNE_BROKER"

@@ -1,4 +1,4 @@
-"""Shows what attempts use of their machines: what their workers saw some seconds ago, and what the journal has of those that have ended."""
+"""Shows attempts' use of machines, live from workers or finally from the journal."""
 
 from __future__ import annotations
 
@@ -14,23 +14,19 @@ from mqtune.core.trial import Attempt, Trial
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.results.experiments import duration
 
-#: How long a server may take to answer: all else is known without it.
+#: Short, as the rest is known without it.
 _CONNECT_S: Final = 1.0
 _BYTES_PER_GB: Final = 1e9
 _BYTES_PER_MB: Final = 1e6
 _J_PER_WH: Final = 3_600.0
 _WH_PER_KWH: Final = 1_000.0
-#: The most trials that are named as those that leave a device idle.
 _SHOWN: Final = 10
-#: What the trials of experiments on a server use, by experiment and worker, and then by trial.
+#: Current use by experiment and worker, then by trial.
 Uses = dict[tuple[str, str], dict[str, LiveUse]]
 
 
-# What is used now.
-
-
 def uses_on(url: str | None, workers: Collection[tuple[str, str]]) -> Uses:
-    """Return what these workers' attempts use, each worker with the name of an experiment; nothing where no server says."""
+    """Return attempts' current use on these (experiment, worker) pairs; empty if unavailable."""
     if url is None or not workers:
         return {}
     from mqtune.journal.connection import connect  # noqa: PLC0415 - only this needs redis
@@ -45,18 +41,18 @@ def uses_on(url: str | None, workers: Collection[tuple[str, str]]) -> Uses:
 
 
 def use_in(uses: Uses, experiment: str, worker: str, trial: str, attempt: int) -> LiveUse | None:
-    """Return what an attempt uses; None where that is not known."""
+    """Return an attempt's current use, or None."""
     found = uses.get((experiment, worker), {}).get(trial)
     return found if found is not None and found.attempt == attempt else None
 
 
 def is_running(attempt: Attempt) -> bool:
-    """Whether an attempt runs, as far as the journal says."""
+    """Return whether an attempt runs, by the journal."""
     return attempt.started_at is not None and attempt.end is None
 
 
 def uses_of(place: Place, trials: Iterable[Trial]) -> dict[str, LiveUse]:
-    """Return what those of an experiment's trials use that run now, by their ids."""
+    """Return the current use of an experiment's running trials, by id."""
     running = [trial for trial in trials if trial.attempts and is_running(trial.attempts[-1])]
     url = live_broker(place) if running else None
     uses = uses_on(url, [(place.name, trial.attempt.worker) for trial in running])
@@ -66,11 +62,8 @@ def uses_of(place: Place, trials: Iterable[Trial]) -> dict[str, LiveUse]:
     return {id_: use for id_, use in found if use is not None}
 
 
-# As plain values.
-
-
 def described_use(use: LiveUse | None) -> dict[str, object] | None:
-    """Return what is used now, as ``--json`` prints it."""
+    """Return current use for ``--json``."""
     if use is None:
         return None
     devices = {name: device._asdict() for name, device in use.devices.items()}
@@ -78,21 +71,18 @@ def described_use(use: LiveUse | None) -> dict[str, object] | None:
 
 
 def usage_of(attempt: Attempt, use: LiveUse | None) -> Usage:
-    """Return an attempt's figures: those that it ended with, or those so far."""
+    """Return an attempt's figures, final or so far."""
     return dict(use.usage if use is not None and is_running(attempt) else attempt.usage)
 
 
-# As text.
-
-
 def use_text(use: LiveUse) -> str:
-    """Return what is used now in a line, a device at a time."""
+    """Return current use in a line."""
     devices = [f"device {printable(name)}: {_device_text(name, device)}" for name, device in use.devices.items()]
     return " · ".join(filter(None, [*devices, _processes_text(use)]))
 
 
 def short_use_text(use: LiveUse | None) -> str:
-    """Return what is used now in a few words; empty where that is not known."""
+    """Return current use in a few words, or an empty string."""
     if use is None:
         return ""
     devices = list(use.devices.values())
@@ -123,7 +113,7 @@ def _processes_text(use: LiveUse) -> str:
 
 
 def usage_text(usage: Mapping[str, float]) -> str:
-    """Return an attempt's figures in a line; empty if there are none."""
+    """Return an attempt's figures in a line, or an empty string."""
     return " · ".join(part for part in map(", ".join, (_gpu_parts(usage), _process_parts(usage), _span(usage))) if part)
 
 
@@ -164,7 +154,7 @@ def _energy(joules: float) -> str:
 
 
 def warning_of(attempt: Attempt, use: LiveUse | None) -> str:
-    """Return that an attempt takes more of its GPU's memory than it has asked for, or leaves its devices idle, or has done so."""
+    """Return a warning about exceeded GPU memory or idle devices, or an empty string."""
     figures = usage_of(attempt, use)
     if (asked := figures.get("gpu_memory_bytes_asked")) is not None:
         took = _size(figures.get("gpu_memory_bytes_peak", 0))
@@ -179,13 +169,13 @@ def warning_of(attempt: Attempt, use: LiveUse | None) -> str:
 
 
 def sharing_of(attempt: Attempt, use: LiveUse | None) -> str:
-    """Return that an attempt's figures are not its own alone; empty if they are."""
+    """Return a note that other attempts share the figures, or an empty string."""
     slots = usage_of(attempt, use).get("gpu_slots", 1)
     return f"{slots:.0f} slots share each device: its figures are those of all that runs there" if slots > 1 else ""
 
 
 def idle_warnings(uses: Mapping[str, LiveUse]) -> list[str]:
-    """Return a line for each trial that leaves its devices idle, the longest first; of many some, and how many more there are."""
+    """Return lines for trials with idle devices, longest first, up to a limit."""
     idle = sorted(((max(use.idle.values()), id_) for id_, use in uses.items() if use.idle), reverse=True)
     lines = [f"trial {id_} leaves its GPU idle for {duration(idle_s)}" for idle_s, id_ in idle[:_SHOWN]]
     return [*lines, f"… and {len(idle) - _SHOWN} more"] if len(idle) > _SHOWN else lines

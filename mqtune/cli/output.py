@@ -1,4 +1,4 @@
-"""Output of commands, and the options that several of them have."""
+"""Output of commands, and shared options."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from mqtune.results.results import json_text
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
-#: The width of a table that is not printed to a terminal.
 _FILE_WIDTH: Final = 240
 
 
 def one_of(names: Callable[[], Sequence[str]]) -> dict[str, Any]:
-    """Return the arguments of an option that takes one of some names. They are looked up when it is given."""
+    """Return the arguments of an option with a choice of names, looked up on use."""
 
     def check(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
         if value is not None and value not in (known := names()):
@@ -37,41 +36,41 @@ def one_of(names: Callable[[], Sequence[str]]) -> dict[str, Any]:
 
 
 def broker_option(help: str, *, required: bool = False) -> Callable[[_Command], _Command]:  # noqa: A002 - as in click
-    """Return the option --broker, which $MQTUNE_BROKER stands in for."""
+    """Return the option --broker, with $MQTUNE_BROKER as its default."""
     return click.option(
         "--broker", metavar="URL", envvar="MQTUNE_BROKER", show_envvar=True, required=required, help=help
     )
 
 
 def timing_of_command() -> Timing:
-    """Return the times by which the running command goes."""
+    """Return the command's timing."""
     context = click.get_current_context(silent=True)
     return (context and context.find_object(Timing)) or Timing()
 
 
 def json_option(command: Callable[..., object]) -> Callable[..., object]:
-    """Add the option --json, which arrives as *as_json*."""
+    """Add the option --json, passed as *as_json*."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def print_json(value: object) -> None:
-    """Print one JSON document; numbers that JSON has not are texts, such as "NaN"."""
+    """Print one JSON document. NaN and infinities become texts."""
     say(json_text(value, indent=2))
 
 
 def output() -> Console:
-    """Return a console on standard output that prints text as it is."""
+    """Return a console on standard output, without markup."""
     width = None if sys.stdout.isatty() else _FILE_WIDTH
     return Console(width=width, markup=False, highlight=False, emoji=False)
 
 
 def say(text: str, *, nl: bool = True) -> None:
-    """Print text of others: unchanged to a file or a pipe; on a terminal, with control characters made visible."""
-    # click would strip some of it on the way into a file.
+    """Print foreign text. A terminal gets control characters made visible."""
+    # Otherwise click would strip some of it in a file.
     click.echo(printable(text) if sys.stdout.isatty() else text, nl=nl, color=True)
 
 
-#: Columns of numbers, those that are cut where there is no room, and those that a narrow terminal has not.
+#: Columns of numbers, columns that are cut, and columns omitted on narrow terminals.
 _NUMBERS: Final = frozenset(
     {"trials", "attempts", "experiments", "failed", "busy", "slots", "workers", "waiting", "reports"}
     | {"GPU-hours", "slot-hours", "kWh", "waited"}
@@ -82,12 +81,12 @@ _NARROW: Final = 80
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
-    """Print a table of cells that are printable."""
+    """Print a table of printable cells."""
     console = output()
     shown = [head not in _WIDE or console.width >= _NARROW for head in heads]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for head in compress(heads, shown):
-        # rich shrinks a column that may wrap first; its cells are cut, not wrapped.
+        # rich shrinks columns that may wrap first. Their cells are cut instead.
         justify: Literal["left", "right"] = "right" if head in _NUMBERS else "left"
         table.add_column(head, header_style="bold", no_wrap=head not in _CUT, justify=justify)
     for row in rows:
@@ -96,14 +95,14 @@ def print_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def is_wanted(parts: list[str], *, dry_run: bool, yes: bool) -> bool:
-    """Print the remains to delete, and return whether they are to be deleted."""
+    """Print the remains to delete. Return whether to delete them."""
     for part in parts:
         say(f"{'would delete' if dry_run else 'delete'}  {part}")
     return not dry_run and is_confirmed("Really? Nothing brings it back", yes=yes)
 
 
 def is_confirmed(question: str, *, yes: bool) -> bool:
-    """Ask a yes-or-no question, unless *yes* answers it.
+    """Ask a yes-or-no question, unless *yes* is set.
 
     Raises:
         click.UsageError: there is no terminal to ask on.
@@ -112,5 +111,5 @@ def is_confirmed(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise click.UsageError("can't ask for confirmation without a terminal; give --yes")
-    # Standard output is the command's result.
+    # Standard output is for results.
     return click.confirm(question, err=True)

@@ -1,4 +1,4 @@
-"""The verbs for trials that a person evaluates outside, without a worker: to ask for a config, and to tell its result."""
+"""The verbs for trials evaluated outside, without a worker."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def _ask(
     notes: str,
     key: str,
 ) -> None:
-    """Begin a trial that you evaluate outside, without a worker: with the searcher's next config, or your own.
+    """Begin a trial that you evaluate outside, with the searcher's next config or your own.
 
-    The answer has the trial and its config; mqtune tell takes its result. The experiment waits for that until the trial is ended:
-    mqtune stop NAME TRIAL.
+    The answer has the trial and its config; mqtune tell takes its result. The experiment waits until the trial is
+    ended: mqtune stop NAME TRIAL.
     """
     with steered(find_place(name, broker), force=force) as handle:
         request = partial(
@@ -97,7 +97,7 @@ def _tell(
     notes: str,
     key: str,
 ) -> None:
-    """Tell a result that was found outside: of a trial that was asked for, or, with --config, of any config.
+    """Tell an outside result: of an asked trial, or, with --config, of any config.
 
     Metrics are loss=0.3,training_iteration=9, or a JSON object. With the last report the trial is COMPLETED.
     """

@@ -1,4 +1,4 @@
-"""The options --owner and --force, and the owners of the experiments that a command shows."""
+"""Owners of experiments, and the options --owner and --force."""
 
 from __future__ import annotations
 
@@ -14,38 +14,37 @@ if TYPE_CHECKING:
     from mqtune.journal.connection import RedisClient
     from mqtune.services.ownership.audit import AuditAction
 
-#: Adds the option --owner.
 owner_option = click.option(
     "--owner",
     metavar="NAME",
     default="",
     help=f"Show only those of this owner: a user, user@host, an account of the server, or {ME!r}.",
 )
-#: Adds the option --force, which arrives as *force*; the use of it is in the broker's audit stream.
+#: Passed as *force*. Its use is recorded in the broker's audit stream.
 force_option = click.option("--force", is_flag=True, help="Do it although it is another's.")
 
 
 def owner_of(described: Mapping[str, Any]) -> Owner:
-    """Return the owner in a summary of an experiment; NOBODY where an earlier version wrote it, or it can't be read."""
+    """Return the owner in a summary; NOBODY if missing."""
     found = described.get("owner")
     return Owner(**{part: str(found.get(part, "")) for part in Owner._fields}) if isinstance(found, dict) else NOBODY
 
 
 def is_of(owner: Owner, wanted: str) -> bool:
-    """Whether an owner is the one that --owner asks for; all are where it asks for none."""
+    """Return whether an owner matches --owner."""
     if wanted == ME:
         return owner.is_same(this_owner())
     return not wanted or owner.matches(wanted)
 
 
 def has_others(owners: Iterable[Owner]) -> bool:
-    """Whether one of these owners is known and is somebody else."""
+    """Return whether a known owner is somebody else."""
     me = this_owner()
     return any(owner != NOBODY and not owner.is_same(me) for owner in owners)
 
 
 def check_owner(url: str, what: str, owner: Owner, *, doing: str, force: bool) -> None:
-    """Refuse to act on another's property on this server; see ``mqtune.services.ownership.audit.check_owner``.
+    """Refuse to act on another's property on this server; see ``audit.check_owner``.
 
     Raises:
         ConfigurationError: it is another's.
@@ -57,7 +56,7 @@ def check_owner(url: str, what: str, owner: Owner, *, doing: str, force: bool) -
 
 
 def note(url: str, action: AuditAction, target: str, detail: str = "") -> None:
-    """Append an entry to the audit stream of this server; see ``mqtune.services.ownership.audit.note``."""
+    """Append an entry to this server's audit stream."""
     from mqtune.services.ownership import audit  # noqa: PLC0415 - as above
 
     with _client_of(url) as client:

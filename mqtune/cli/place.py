@@ -1,4 +1,4 @@
-"""Finds the experiment and the trials that a command is about, on this machine or on a broker; names may be shortened."""
+"""Finds experiments and trials, here or on a broker, by possibly shortened names."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
-#: How long a key press may wait for a broker that is to complete a name.
+#: Timeout of a name's completion.
 _COMPLETION_S: Final = 1.0
 
 
 class Place(NamedTuple):
-    """Where an experiment is: its folder on this machine, if it has one, and the broker to ask, if there is one."""
+    """An experiment's folder here and its broker, each None if missing."""
 
     name: str
     folder: Path | None
@@ -50,12 +50,12 @@ class Place(NamedTuple):
 
     @property
     def own_folder(self) -> Path | None:
-        """Its folder, if it has a server of its own, which runs while its driver does; else None."""
+        """Its folder if it has its own server, which runs only with its driver, or None."""
         return self.folder if self.folder is not None and (self.folder / SERVER_FOLDER).is_dir() else None
 
 
 class View(NamedTuple):
-    """An experiment's results, with its state in words and where they were read."""
+    """An experiment's results, state in words, and place."""
 
     results: Results
     state: str
@@ -63,15 +63,15 @@ class View(NamedTuple):
 
 
 def is_asked_for(option: str = "broker") -> bool:
-    """Whether an option stands on the command line, rather than in the environment."""
+    """Return whether an option is on the command line, not in the environment."""
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def chosen(what: str, given: str, names: Sequence[str]) -> str | None:
-    """Return the name that is meant: the very one, or else the only one that begins so; None if there is none.
+    """Return the name equal to *given*, or the only one with that prefix, or None.
 
     Raises:
-        ConfigurationError: several names begin so; the message has them.
+        ConfigurationError: several names have that prefix.
     """
     found = (
         [given] if given in names else list(dict.fromkeys(name for name in names if given and name.startswith(given)))
@@ -82,10 +82,10 @@ def chosen(what: str, given: str, names: Sequence[str]) -> str | None:
 
 
 def whole_name(name: str, broker: str | None) -> str:
-    """Return the name that a shortened one stands for; the name itself if that is not known.
+    """Return a shortened name in full, or the name itself if unknown.
 
     Raises:
-        ConfigurationError: there are several.
+        ConfigurationError: it is ambiguous.
     """
     here = [folder.name for folder in saved_experiments()]
     there: list[str] = []
@@ -96,13 +96,13 @@ def whole_name(name: str, broker: str | None) -> str:
 
 
 def find_place(name: str, broker: str | None) -> Place:
-    """Return where the experiment of this name, or in this folder, is.
+    """Return the place of the experiment with this name, or in this folder.
 
-    What is on this machine comes first, unless the broker stands on the command line.
+    This machine comes first, unless the broker is on the command line.
 
     Raises:
-        ConfigurationError: there is no such experiment, or there are several.
-        BrokerUnavailable: it is not on this machine, and the broker does not answer.
+        ConfigurationError: it is missing or ambiguous.
+        BrokerUnavailable: it is not here, and the broker does not answer.
     """
     here = [] if broker and is_asked_for() else [folder.name for folder in saved_experiments()]
     if name not in here and not (broker and is_asked_for()) and (Path(name) / JOURNAL_FILE).is_file():
@@ -117,7 +117,7 @@ def find_place(name: str, broker: str | None) -> Place:
     found = chosen("experiment", name, [*here, *there])
     if found is None:
         if broker:
-            # Its error names what there is.
+            # Its error lists the broker's experiments.
             _refuse(name, broker)
         find_experiment(name)
         raise ConfigurationError(f"there is no experiment {name!r}")
@@ -125,10 +125,10 @@ def find_place(name: str, broker: str | None) -> Place:
 
 
 def newest_place(broker: str | None) -> Place:
-    """Return where the newest experiment is.
+    """Return the newest experiment's place.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is no experiment.
     """
     saved = [] if broker and is_asked_for() else saved_experiments()
     if saved:
@@ -156,10 +156,10 @@ def _refuse(name: str, broker: str) -> None:
 
 @contextlib.contextmanager
 def opened(place: Place) -> Iterator[View]:
-    """Yield what is known of an experiment: from its folder, if it is on this machine and lacks nothing, else from its broker.
+    """Yield a view of an experiment, from a complete folder here or else its broker.
 
     Raises:
-        CopyIncomplete: the folder lacks entries that its driver could not write, and which broker has them is not known.
+        CopyIncomplete: the folder lacks entries that its driver could not write, and the broker is unknown.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -192,7 +192,7 @@ def _read_there(name: str, url: str) -> Iterator[View]:
 
 
 def _server_view(place: Place, stack: contextlib.ExitStack) -> View | None:
-    """Return what the server of an experiment in a folder knows of it; None if that is not known, or has another of this name."""
+    """Return a folder's experiment as its server has it, or None."""
     assert place.folder is not None  # noqa: S101 - that is where it is
     created = created_event(first_events(JournalFile(place.folder / JOURNAL_FILE)), place.folder)
     with contextlib.suppress(MqtuneError):
@@ -202,11 +202,11 @@ def _server_view(place: Place, stack: contextlib.ExitStack) -> View | None:
 
 
 def _state(place: Place, folder: Path, results: Results) -> str:
-    """Return the state of an experiment on this machine; one that has not ended here may have a driver elsewhere."""
+    """Return the state of an experiment here. An unfinished one may have a driver elsewhere."""
     if place.broker and not (results.outcome or place.own_folder or is_written(folder / JOURNAL_FILE)):
         from mqtune.client import Client  # noqa: PLC0415 - as above
 
-        # Without an answer there is the copy.
+        # Without an answer, the copy decides.
         with contextlib.suppress(MqtuneError), Client(place.broker) as there:
             found = there.experiment(place.name).state()
             # Another experiment may have this name there.
@@ -216,7 +216,7 @@ def _state(place: Place, folder: Path, results: Results) -> str:
 
 
 def live_broker(place: Place) -> str | None:
-    """Return the URL of the server that has an experiment now; None if there is none, or it is not known."""
+    """Return the URL of an experiment's running server, or None."""
     if place.own_folder is None:
         return place.broker
     from mqtune.backends.local.server import EmbeddedServer  # noqa: PLC0415 - as above
@@ -226,15 +226,13 @@ def live_broker(place: Place) -> str | None:
 
 @contextlib.contextmanager
 def steered(place: Place, *, force: bool = False) -> Iterator[ExperimentHandle]:
-    """Yield a handle that makes requests of an experiment's driver, on the server that has the experiment.
+    """Yield a handle for requests to an experiment's driver.
 
-    Requests of another's experiment are refused without *force*, except on an experiment's own server.
-
-    An experiment that ran on this machine alone has a server of its own, which ended with its driver: it is started for the
-    moment of the request, which the next driver finds there.
+    Requests of another's experiment need *force*, except on an experiment's own server. That server ended with its
+    driver, and is started for the request, which the next driver finds there.
 
     Raises:
-        ConfigurationError: the experiment is on a broker, and which is not known.
+        ConfigurationError: the experiment is on an unknown broker.
     """
     from mqtune.client import Client  # noqa: PLC0415 - as above
 
@@ -244,10 +242,10 @@ def steered(place: Place, *, force: bool = False) -> Iterator[ExperimentHandle]:
 
 @contextlib.contextmanager
 def server_of(place: Place) -> Iterator[str]:
-    """Yield the URL of the server that has an experiment; one of its own is started if it does not run.
+    """Yield the URL of an experiment's server, starting its own if needed.
 
     Raises:
-        ConfigurationError: the experiment is on a broker, and which is not known.
+        ConfigurationError: the experiment is on an unknown broker.
     """
     if place.own_folder is not None:
         with _own_server(place.own_folder) as url:
@@ -267,7 +265,6 @@ def server_of(place: Place) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _own_server(folder: Path) -> Iterator[str]:
-    """Yield the URL of the server of an experiment that has one of its own."""
     from mqtune.backends.local.server import EmbeddedServer  # noqa: PLC0415 - as above
 
     if url := EmbeddedServer.running_url(folder):
@@ -278,10 +275,12 @@ def _own_server(folder: Path) -> Iterator[str]:
 
 
 def find_trial(experiment: Experiment, given: str) -> TrialId:
-    """Return the id of a trial: given as it is, without leading zeros, by its only beginning, or "best".
+    """Return a trial's id, given in full or as a unique prefix.
+
+    Leading zeros may be left out. "best" is the best trial.
 
     Raises:
-        ConfigurationError: there is no such trial, or there are several.
+        ConfigurationError: it is missing or ambiguous.
     """
     if given == BEST and experiment.best is not None:
         return experiment.best.id
@@ -302,20 +301,17 @@ def find_trial(experiment: Experiment, given: str) -> TrialId:
     raise ConfigurationError(f"experiment {experiment.name!r} has no trial {given!r}; {span}")
 
 
-# What the shell completes.
-
-
 def complete_experiment(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the experiments, on this machine and the broker, whose names begin so."""
+    """Return completions of experiment names, here and on the broker."""
     names = {folder.name: "" for folder in saved_experiments()}
     with contextlib.suppress(Exception):
         names |= dict.fromkeys(_quick_names(context.params.get("broker")), "")
-    # A name is anybody's who may write to the broker.
+    # Anyone with access to the broker may have chosen the name.
     return [CompletionItem(printable(name)) for name in names if name.startswith(incomplete)]
 
 
 def complete_trial(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the trials whose ids begin so, of the experiment that stands before, if that is on this machine."""
+    """Return completions of trial ids, if the experiment is here."""
     with contextlib.suppress(Exception):
         trials = Results.load(str(context.params["name"])).experiment.trials.values()
         return [

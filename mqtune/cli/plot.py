@@ -1,4 +1,4 @@
-"""``mqtune plot``: a picture of an experiment, to a file."""
+"""``mqtune plot``: draws an experiment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mqtune.cli.output import broker_option, json_option, print_json
 from mqtune.cli.place import complete_experiment, find_place, newest_place, opened
 from mqtune.core.text import printable
 
-#: As ``mqtune.results.plots.plots.KINDS``, whose import takes NumPy's.
+#: As ``plots.KINDS``, whose import is slow.
 KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timeline", "rungs", "lineage", "pareto")
 
 
@@ -28,20 +28,19 @@ KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timel
 @broker_option("Read from this Redis server. That of $MQTUNE_BROKER is used only for what is not on this machine.")
 @json_option
 def command(name: str | None, kind: str | None, path: Path | None, broker: str | None, *, as_json: bool) -> None:
-    """Draw an experiment that is running or has ended: NAME, or its folder; by default the newest.
+    """Draw an experiment, running or ended: NAME, or its folder; by default the newest.
 
-    Without KIND, it is what the file is called, as of curves.png, or else history. Needs mqtune's extra plot. With --json
-    nothing is drawn: it prints the points.
+    Without KIND, the file's name decides, such as curves.png, or else it is history. Needs mqtune's extra plot. --json
+    prints the points instead.
     """
     if as_json and path is not None:
         raise click.UsageError("--json draws no file; leave out --output")
-    # --help needs none of it.
     from mqtune.results.plots.picture import drawn_by, require  # noqa: PLC0415
 
     kind = kind or (path.stem if path is not None and path.stem in KINDS else "history")
     path = path or Path(f"{kind}.png")
     if not as_json:
-        # Before a long journal is read.
+        # Fail before a long journal is read.
         require(drawn_by(path))
     with opened(newest_place(broker) if name is None else find_place(name, broker)) as view:
         picture = view.results.plot.draw(kind)

@@ -1,4 +1,4 @@
-"""``mqtune quota``: how many trials may run at once of all experiments whose names fit a pattern."""
+"""``mqtune quota``: limits on running trials, by patterns of experiment names."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ def command(
     as_json: bool,
     **parts: Unpack[CapParts],
 ) -> None:
-    """List quotas, or set how many trials may run at once of all experiments whose names fit a pattern: 'team-a-*' 16.
+    """List quotas, or limit the running trials of matching experiments: 'team-a-*' 16.
 
-    No further trial of theirs starts while so many run; those that run go on. --priority, --share and --journal-mb cap what
-    each of them may have: 'team-a-*' --priority normal. To set something takes an operator's account for all experiments.
+    At the limit no further trial of theirs starts; running ones continue. --priority, --share and --journal-mb cap each
+    experiment's settings: 'team-a-*' --priority normal. Setting anything needs an operator's account for all
+    experiments.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.owner import person  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""``mqtune replay``: run another scheduler over recorded learning curves."""
+"""``mqtune replay``: runs schedulers over recorded learning curves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mqtune.results.whatif import Course
     from mqtune.schedulers.base import Scheduler
 
-#: The schedulers that may be named; the others make configs of their own.
+#: Schedulers without configs of their own.
 SCHEDULERS: Final = (
     "ASHA",
     "FIFO",
@@ -61,10 +61,8 @@ def command(
 ) -> None:
     """Run other schedulers over an experiment's recorded learning curves, in virtual time.
 
-    A searcher can suggest recorded configs alone: "random" orders them by chance. A suggestion of a model is
-    replaced by the nearest config that was not tried yet.
-
-    Where a scheduler would have continued trials that the record cuts off, figures have a question mark.
+    Searchers can suggest only recorded configs: "random" orders them by chance, and a model's suggestion becomes the
+    nearest untried config. A question mark shows that trials would have continued beyond their record.
     """
     wanted: list[Scheduler | None] = [scheduler_of(text) for text in schedulers]
     from mqtune.results.whatif import Replay  # noqa: PLC0415 - --help must not wait for a driver
@@ -84,10 +82,10 @@ def command(
 
 
 def scheduler_of(text: str) -> Scheduler:
-    """Return the scheduler of a text such as ``ASHA(max_t=81)``, whose arguments are plain values.
+    """Return the scheduler of a text such as ``ASHA(max_t=81)`` with plain values.
 
     Raises:
-        click.UsageError: it is no such text.
+        click.UsageError: the text is invalid.
         ConfigurationError: the scheduler refuses an argument.
     """
     try:
@@ -112,7 +110,7 @@ def scheduler_of(text: str) -> Scheduler:
 
 
 def _cells(course: Course) -> dict[str, str]:
-    """Return the cells of a column; where curves were cut off, figures have a question mark."""
+    """Return a column's cells."""
     best = "" if course.value is None else f"{short_value(course.value)} in {course.trial}"
     figures = {
         "stopped early": str(course.stopped),

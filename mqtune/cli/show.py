@@ -1,4 +1,4 @@
-"""``mqtune show``: an experiment or one of its trials, from this machine's copy or from its broker."""
+"""``mqtune show``: an experiment or one of its trials."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from mqtune.journal.logs import LogStream
     from mqtune.results.logs import AttemptOutput
 
-#: The number of trials in the table without --all or a filter, and of failed ones below it without --all.
+#: Rows without --all.
 _ROWS: Final = 10
-#: The number of lines of a trial's output that are shown, and of bytes of a file that are read to find them.
+#: Shown lines of output, and bytes read for them.
 _TAIL_LINES: Final = 20
 _TAIL_BYTES: Final = 16_000
 
@@ -83,12 +83,11 @@ def command(
 ) -> None:
     """Show an experiment with a table of its trials: NAME, or its folder; by default the newest.
 
-    With TRIAL, show one trial: its attempts, its error and the end of its output. With --follow, Ctrl-C ends the look
-    alone; where there is no terminal a line comes every ten seconds, and with --json a trial on each line, whenever its
-    status changes.
+    With TRIAL, show its attempts, its error and the end of its output. With --follow, Ctrl-C ends only the display;
+    without a terminal a line comes every ten seconds, and with --json a trial on each line when its status changes.
 
-    An experiment is read from the driver's copy on this machine, without a broker; or from a broker, on any machine.
-    Only the broker knows how much of its machine a running trial uses.
+    An experiment is read from the driver's copy on this machine, or from a broker. Only the broker knows running
+    trials' use of their machines.
     """
     if reverse and sort is None:
         raise click.UsageError("--reverse is for --sort")
@@ -117,7 +116,7 @@ def command(
 def _follow(place: Place, *, as_json: bool) -> bool:
     """Follow an experiment, and return whether that was possible.
 
-    Its own server may have ended with its driver, or its copy lack entries.
+    Its own server may have ended, or its copy may lack entries.
     """
     from mqtune.cli.following import follow  # noqa: PLC0415 - only this needs redis
 
@@ -131,7 +130,7 @@ def _follow(place: Place, *, as_json: bool) -> bool:
 
 
 class Selection(NamedTuple):
-    """Which trials are in the table, and in which order."""
+    """The trials in the table, and their order."""
 
     show_all: bool = False
     statuses: tuple[str, ...] = ()
@@ -144,14 +143,14 @@ class Selection(NamedTuple):
 
     @property
     def is_filter(self) -> bool:
-        """Whether it leaves trials out by their properties."""
+        """Whether it selects by properties."""
         return bool(self.statuses or self.tags or self.notes or self.condition)
 
     def trials(self, experiment: Experiment) -> tuple[list[Trial], int]:
-        """Return the trials of the table, and how many more there are.
+        """Return the table's trials, and the number of further ones.
 
         Raises:
-            ConfigurationError: a condition, or the order, is about something that no trial has.
+            ConfigurationError: no trial has a name in the condition or order.
         """
         all_trials = ranked(experiment) if self.sort is None else experiment.trials.values()
         trials = [
@@ -165,15 +164,11 @@ class Selection(NamedTuple):
         return trials[:limit], len(trials[limit:])
 
 
-#: The best trials of an experiment.
 BEST_TRIALS: Final = Selection()
 
 
 def _use(place: Place, found: TrialResult) -> LiveUse | None:
     return uses_of(place, [found.trial]).get(found.id)
-
-
-# An experiment.
 
 
 def show_experiment(
@@ -185,9 +180,9 @@ def show_experiment(
     *,
     warnings: Sequence[str] = (),
 ) -> None:
-    """Print an experiment: its state, its place, warnings, and a table of trials."""
+    """Print an experiment: state, place, warnings, and trials."""
     experiment = results.experiment
-    # Its errors come before anything is printed.
+    # Raise its errors before printing.
     shown, more = asked.trials(experiment)
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(experiment.created_at))
     by = f" by {printable(str(experiment.owner))}" if has_others([experiment.owner]) else ""
@@ -246,9 +241,6 @@ def _show_failed(console: Console, results: Results, *, show_all: bool) -> None:
         console.print(f"  … and {len(failed) - len(shown)} more", style="dim")
 
 
-# A trial.
-
-
 def _show_trial(console: Console, results: Results, result: TrialResult, use: LiveUse | None) -> None:
     objective = results.experiment.objective
     found = f"best {printable(objective.metrics[0])}={short_value(result.value)}"
@@ -285,9 +277,9 @@ def _show_trial(console: Console, results: Results, result: TrialResult, use: Li
 
 
 def _now(results: Results) -> float:
-    """Return the current time by the clock of the experiment's events, which need not be this machine's.
+    """Return the current time by the clock of the experiment's events.
 
-    It is the time of the newest event, and the time that has passed here since the journal was written.
+    It is the newest event's time plus the journal file's age.
     """
     trials = results.experiment.trials.values()
     changed = [trial.history[-1].at for trial in trials]
@@ -319,7 +311,6 @@ def _attempts_table(attempts: list[Attempt], now: float) -> Table:
 
 
 def _show_usage(console: Console, attempts: list[Attempt], use: LiveUse | None) -> None:
-    """Show what each attempt used of its machine, the last one of which uses what *use* says."""
     title = "\nusage"
     for attempt in attempts:
         live = use if attempt is attempts[-1] else None
@@ -334,7 +325,7 @@ def _show_usage(console: Console, attempts: list[Attempt], use: LiveUse | None) 
 
 
 def _show_output(console: Console, name: str, result: TrialResult, attempt: Attempt) -> None:
-    """Show an attempt's error and, of the last one, the end of its output."""
+    """Show an attempt's error, and the last attempt's output."""
     if attempt.error:
         console.print(f"\nattempt {attempt.number}", style="bold red")
         console.print(printable(attempt.error.rstrip()))
@@ -352,7 +343,7 @@ def _show_output(console: Console, name: str, result: TrialResult, attempt: Atte
 
 
 def _end_of(printed: AttemptOutput) -> str:
-    """Return the end of an attempt's output: of its file if that is here, or else as the journal has it."""
+    """Return the end of an attempt's output, from its file here or the journal."""
     data = b""
     if printed.is_here:
         with contextlib.suppress(LogUnavailable):

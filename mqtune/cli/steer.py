@@ -1,4 +1,4 @@
-"""The verbs that steer an experiment or its trials: each is a request to the driver, whose answer is waited for."""
+"""The verbs that steer an experiment or its trials, by requests to the driver."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from mqtune.core.trial import Config, Trial, TrialId, TrialStatus, is_number
 if TYPE_CHECKING:
     from mqtune.client import Answer, ExperimentHandle, ExperimentState
 
-#: The exit code when a request was made that no driver has carried out yet.
+#: Exit code of a request not yet carried out.
 NOT_YET: Final = 3
-#: How long an answer is waited for: a driver answers at once, and is known to be dead after 20 s.
+#: A driver answers immediately, and is known to be dead after 20 s.
 _ANSWER_S: Final = 30.0
-#: How long after that a new trial waits for a slot rather than for its driver.
+#: A new trial unanswered for longer waits for a slot, not for its driver.
 _TAKEN_S: Final = 0.5
 _OPEN: Final = frozenset(status for status in TrialStatus if not status.is_terminal)
 _RUNNING: Final = frozenset({TrialStatus.RUNNING})
@@ -43,13 +43,12 @@ _DEPLOYED: Final = frozenset({TrialStatus.STAGED, TrialStatus.RUNNING})
 
 
 class Action(NamedTuple):
-    """An action's effect on a trial, in words, and the statuses of the trials that --all and --where take."""
+    """An action's effect in words, and the statuses that --all and --where select."""
 
     done: str
     statuses: frozenset[TrialStatus]
 
 
-#: The actions that are requested of a trial.
 ACTIONS: Final = {
     "stop": Action("is stopped", _OPEN),
     "pause": Action("is paused", _DEPLOYED),
@@ -60,7 +59,7 @@ ACTIONS: Final = {
     "abandon": Action("is abandoned", _OPEN),
     "fail": Action("has failed", _OPEN),
 }
-#: What there is to say after the other actions.
+#: Other actions' effects in words.
 _DONE: Final = {
     "add": "is added",
     "ask": "is yours to evaluate",
@@ -69,32 +68,28 @@ _DONE: Final = {
     "end": "is ending",
     "label": "has new labels",
 }
-#: The actions by the word for how a trial ends.
+#: Actions by a trial's end.
 _ENDS: Final = {"stopped": "stop", "completed": "complete", "failed": "fail", "abandoned": "abandon"}
-#: The actions that discard work: over more than one trial they need a confirmation.
+#: Actions that discard work. Several trials need a confirmation.
 _DESTRUCTIVE: Final = frozenset({*_ENDS.values(), "restart"})
-#: The number of trials that the question names.
 _NAMED: Final = 5
-#: What stands for no checkpoint at all.
 _SCRATCH: Final = "scratch"
 _NAME_TRIALS: Final = "name the trials, or give --all, --where or --status"
 
 
 class Outcome(NamedTuple):
-    """What became of a request."""
+    """A request's outcome."""
 
     action: str
     trial: str
     done: bool
-    #: What it waits for, or why it was refused.
+    #: Why it waits, or was refused.
     reason: str = ""
     refused: bool = False
     request: str = ""
-    #: Of the trial that the request has made.
+    #: The new trial's.
     config: Config | None = None
 
-
-# Options that several verbs have.
 
 _broker = broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
 timeout_option = click.option(
@@ -114,7 +109,7 @@ config_option = click.option(
 
 
 class Choice(NamedTuple):
-    """Which trials a command is for."""
+    """The trials that a command is for."""
 
     trials: tuple[str, ...]
     everyone: bool
@@ -123,14 +118,14 @@ class Choice(NamedTuple):
 
     @property
     def by_rule(self) -> bool:
-        """Whether trials are chosen by what they are, rather than named."""
+        """Whether trials are chosen by properties."""
         return self.everyone or self.condition is not None or bool(self.statuses)
 
     def of(self, experiment: Experiment, statuses: frozenset[TrialStatus]) -> list[Trial]:
         """Return the trials, each once.
 
         Raises:
-            ConfigurationError: one that is named is not there.
+            ConfigurationError: a named trial is missing.
         """
         if not self.by_rule:
             ids = dict.fromkeys(find_trial(experiment, each) for each in self.trials)
@@ -141,7 +136,7 @@ class Choice(NamedTuple):
 
 
 def trial_options(command: Callable[..., object]) -> Callable[..., object]:
-    """Add the arguments and options that choose trials; they arrive as *choice*."""
+    """Add the arguments and options that choose trials, passed as *choice*."""
 
     @functools.wraps(command)
     def call(
@@ -182,15 +177,15 @@ def steer_trials(
     """Request an action of each chosen trial, print the outcomes, and exit with their code.
 
     Args:
-        action: which.
+        action: the action.
         name: the experiment.
-        broker: where it is.
-        choice: which trials.
-        how: the other arguments of the action's method of ``TrialHandle``.
-        force: whether it is done although the experiment is another's.
-        as_json: whether the outcomes are printed as JSON.
-        yes: whether a destructive action over more than one trial needs no confirmation.
-        origin: the trial, and its checkpoint, that they begin from.
+        broker: its broker.
+        choice: the trials.
+        how: further arguments for the method of ``TrialHandle``.
+        force: whether to act on another's experiment.
+        as_json: whether to print JSON.
+        yes: whether to skip the confirmation.
+        origin: the trial and checkpoint to start from.
     """
     if choice.by_rule == bool(choice.trials):
         raise click.UsageError(_NAME_TRIALS)
@@ -208,7 +203,6 @@ def steer_trials(
 
 
 def _is_wanted(action: str, trials: list[Trial], experiment: Experiment, *, yes: bool) -> bool:
-    """Say how many trials an action is for, and ask; one trial needs no question."""
     ids = [trial.id for trial in trials if not trial.status.is_terminal]
     if len(ids) <= 1 or yes:
         return True
@@ -221,21 +215,21 @@ def _is_wanted(action: str, trials: list[Trial], experiment: Experiment, *, yes:
 
 
 def experiment_of(handle: ExperimentHandle) -> Experiment:
-    """Return what has become of an experiment so far."""
+    """Return an experiment's current state."""
     with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
         return handle.results(Path(folder)).experiment
 
 
 def steer_trial(handle: ExperimentHandle, action: str, trial: Trial, how: dict[str, object]) -> Outcome:
-    """Request an action of a trial, unless that has ended, and return what became of it."""
+    """Request an action of a trial, unless it has ended. Return the outcome."""
     if trial.status.is_terminal:
-        # A later driver would refuse it too, when nobody is there to read why.
+        # A later driver would refuse it unnoticed.
         return Outcome(action, trial.id, done=False, reason=f"it is {trial.status.name} already", refused=True)
     return ask(action, trial.id, partial(getattr(handle.trial(trial.id), action), **how))
 
 
 def ask(action: str, trial: str, request: Callable[[], Answer]) -> Outcome:
-    """Make a request, and return what became of it."""
+    """Make a request and return its outcome."""
     try:
         answer = request()
     except RequestRefused as error:
@@ -251,7 +245,7 @@ def ask(action: str, trial: str, request: Callable[[], Answer]) -> Outcome:
 
 
 def tell(name: str, outcomes: Iterable[Outcome], *, as_json: bool) -> None:
-    """Say what becomes of each request as soon as it is known, and exit with what came of all."""
+    """Print each outcome when it is known, and exit with the code of all."""
     told = []
     for outcome in outcomes:
         told.append(outcome)
@@ -272,7 +266,7 @@ def _say(outcome: Outcome, name: str) -> None:
 
 
 def in_words(outcome: Outcome, name: str) -> str:
-    """Return what became of a request to the experiment of this name."""
+    """Return a request's outcome in words."""
     what = f"trial {outcome.trial}" if outcome.trial else name
     if outcome.refused:
         return f"{what}: {outcome.action} is refused: {outcome.reason}"
@@ -287,14 +281,12 @@ def _done(outcome: Outcome) -> str:
 
 
 def _origin(experiment: Experiment, text: str) -> tuple[str, str | None]:
-    """Return the trial and the checkpoint that ``TRIAL``, ``TRIAL@best`` or ``@best`` stands for."""
+    """Return the trial and checkpoint of ``TRIAL``, ``TRIAL@best`` or ``@best``."""
     trial, _, checkpoint = text.partition("@")
     if not trial and not checkpoint:
         raise click.UsageError("--from has no trial; write --from 3 or --from 3@best")
     return (find_trial(experiment, trial) if trial else TrialId("")), checkpoint or None
 
-
-# The verbs.
 
 _HOW: Final = (
     "TRIAL is an id such as 0007 or 7, or best. The command waits for the driver's answer; without a driver the next one "
@@ -389,9 +381,9 @@ def _stop(
 
 
 def _halted(place: Place, *, force: bool) -> Outcome | None:
-    """End a script that was submitted, where its experiment has not begun or has finished, and return what came of it; None elsewhere.
+    """End a submitted script whose experiment has not begun or has finished, or return None.
 
-    Otherwise the experiment is ended, and its script goes on behind it.
+    Otherwise the experiment is to be ended, and its script continues after it.
     """
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415
@@ -485,7 +477,7 @@ def _add(
     notes: str,
     key: str,
 ) -> None:
-    """Try a config next; what it leaves out is sampled.
+    """Try a config next. Missing values are sampled.
 
     The answer names the new trial, or says that it is queued for the next free slot. Values are JSON, or else text:
     lr=0.1,optimizer=adam,layers.width=64.
@@ -513,14 +505,14 @@ def _add(
 
 
 def with_limits(outcome: Outcome, values: Mapping[str, object]) -> Outcome:
-    """Return what became of a request for limits, with these if they are in force."""
+    """Return a request's outcome, with these limits if they apply."""
     if not outcome.done:
         return outcome
     return outcome._replace(reason=", ".join(f"{key}={value}" for key, value in values.items() if value is not None))
 
 
 def _why_queued(place: Place, handle: ExperimentHandle, state: ExperimentState) -> str:
-    """Return why no slot takes another trial now, or nothing."""
+    """Return why no slot takes another trial now, or an empty string."""
     from mqtune.cli.why import Inquiry  # noqa: PLC0415 - few need it
 
     with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
@@ -530,7 +522,7 @@ def _why_queued(place: Place, handle: ExperimentHandle, state: ExperimentState) 
 
 
 class _Limit(NamedTuple):
-    """What a limit may be, and what to say of anything else."""
+    """A limit's valid values, and an error message."""
 
     accepts: Callable[[object], bool]
     must: str
@@ -558,10 +550,10 @@ _LIMITS: Final = {
 def _set(
     name: str, limits: tuple[str, ...], broker: str | None, timeout_s: float, *, force: bool, as_json: bool
 ) -> None:
-    """Change how many trials there may be, how many at once, or what it gets of a shared fleet: max_trials=200 max_concurrent=16 share=2.
+    """Change an experiment's limits or share: max_trials=200 max_concurrent=16 share=2.
 
-    priority is high, normal or low; share is a number, against others of that priority; preemptible is true or false; journal_mb says how
-    large its journal may be.
+    priority is high, normal or low; share is a number, relative to others of that priority; preemptible is true or
+    false; journal_mb limits its journal's size.
     """
     values = config_of(limits)
     for key, value in values.items():

@@ -1,4 +1,4 @@
-"""``mqtune submit``: has a worker run a script, which drives its experiments while its user is away. Other commands word its state by this."""
+"""``mqtune submit``: runs a driving script on a worker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from mqtune.core.events import WorkerInfo
     from mqtune.services.submissions.board import SubmissionState
 
-#: The most workers without a login whose names are shown.
 _SHOWN: Final = 4
 
 
@@ -68,10 +67,11 @@ def command(
     local: bool,
     as_json: bool,
 ) -> None:
-    """Have a worker with driver slots (`mqtune worker --drivers N`) run SCRIPT, so that this machine may sleep.
+    """Have a worker with driver slots (`mqtune worker --drivers N`) run SCRIPT.
 
-    When that worker's machine dies, another one runs the script again, which goes on where it was. The code is signed with
-    $MQTUNE_CODE_KEY. A script's own arguments come last, behind two dashes: `mqtune submit tune.py --name sweep -- --epochs 5`.
+    This machine may then sleep. If that worker's machine dies, another one runs the script again, which resumes. The
+    code is signed with $MQTUNE_CODE_KEY. The script's own arguments come last:
+    `mqtune submit tune.py --name sweep -- --epochs 5`.
     """
     from mqtune.driver.plan import new_name  # noqa: PLC0415 - --help needs none of it
 
@@ -97,7 +97,7 @@ def command(
 
 
 def _run_here(name: str | None, script: Path, arguments: tuple[str, ...], broker: str | None) -> NoReturn:
-    """Become the script; without a name it is as if Python had been given it."""
+    """Become the script; without a name it runs as by plain Python."""
     given = {"MQTUNE_BROKER": broker} if broker else {}
     named = SubmittedRun(name, is_first=True, owner=NOBODY).variables() if name else {}
     sys.stdout.flush()
@@ -136,17 +136,17 @@ def _submit(name: str, script: Path, arguments: tuple[str, ...], folder: Path, b
 
 
 def refuse_without_slots(name: str, workers: Collection[WorkerInfo]) -> None:
-    """Refuse a submission that no worker would take, now that somebody hears of it.
+    """Refuse a submission that no worker would take.
 
     Raises:
-        InsufficientResources: none that is connected has driver slots for this name.
+        InsufficientResources: no connected worker has driver slots for this name.
     """
     if problem := why_no_driver_slot(name, workers):
         raise InsufficientResources(f"{problem}; start one: mqtune worker --drivers 4")
 
 
 def why_no_driver_slot(name: str, workers: Collection[WorkerInfo]) -> str:
-    """Return why no worker takes a submission of this name; empty where one does, sooner or later."""
+    """Return why no worker takes a submission of this name, or an empty string."""
     offering = [info for info in workers if info.drivers and meets(info.version)]
     if any(serves(info.experiments, name) for info in offering):
         return ""
@@ -157,7 +157,7 @@ def why_no_driver_slot(name: str, workers: Collection[WorkerInfo]) -> str:
 
 
 def _follow(name: str, broker: str) -> None:
-    """Print the output of a submission until it has ended, and exit as its script has."""
+    """Print a submission's output until it has ended, and exit with its code."""
     from mqtune.results.logs import follow_driver  # noqa: PLC0415 - as above
 
     try:
@@ -173,21 +173,18 @@ def _follow(name: str, broker: str) -> None:
         sys.exit(state.code if state.code and state.code > 0 else 1)
 
 
-# For other commands.
-
-
 def way_to_end(name: str) -> str:
     """Return the command that ends a submission and its experiment."""
     return f"mqtune stop {name} --experiment"
 
 
 def submission_of(place: Place) -> SubmissionState | None:
-    """Return the state of the submission of an experiment's name; None where there is none, or this account may not know it."""
+    """Return an experiment's submission; None if missing or inaccessible."""
     return None if place.own_folder is not None or not place.broker else state_on(place.name, place.broker)
 
 
 def state_on(name: str, url: str) -> SubmissionState | None:
-    """Return the state of the submission of this name on a server; None where there is none, or this account may not know it."""
+    """Return a submission's state on a server; None if missing or inaccessible."""
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The notation of configs, trials and times in commands: assignments such as ``lr=0.1``, conditions such as ``lr<0.1``, and ``30d``."""
+"""The notation of configs, trials and times in commands."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten, names_in_words, put
 from mqtune.core.trial import Config, Trial, TrialStatus, is_number
 
-#: As Python has them, which JSON calls otherwise.
+#: Python's spellings, which are not JSON.
 _PYTHON: Final[dict[str, object]] = {"True": True, "False": False, "None": None}
-#: The word for the best trial, and the column of each trial's best value.
+#: The best trial, and the column of each trial's best value.
 BEST: Final = "best"
-#: The statuses, as options take them.
 STATUSES: Final = click.Choice([status.value for status in TrialStatus])
-#: The column of a trial's id: sorted by it, trials come in the order in which they were begun.
+#: The column of a trial's id, which sorts by creation.
 BEGUN: Final = "trial"
-#: The brackets within which a comma belongs to a value.
+#: Brackets that protect commas.
 _CLOSED_BY: Final = {"[": "]", "{": "}", "(": ")"}
 
 
@@ -35,10 +34,10 @@ _AGO: Final = re.compile(r"(\d{1,6})([hdw])")
 
 
 def past_time(text: str) -> float:
-    """Return a time in the past, in seconds since the epoch, from a text such as ``30d`` or a date.
+    """Return a past time in seconds since the epoch, from a text such as ``30d`` or a date.
 
     Raises:
-        click.BadParameter: it is none.
+        click.BadParameter: the text is invalid.
     """
     if (found := _AGO.fullmatch(text)) is not None:
         return time.time() - int(found[1]) * _UNITS_S[found[2]]
@@ -49,7 +48,7 @@ def past_time(text: str) -> float:
 
 
 def value_of(text: str) -> object:
-    """Return the value that a text stands for: JSON's if it is JSON, else the text itself."""
+    """Return a text's JSON value, or the text itself."""
     if text in _PYTHON:
         return _PYTHON[text]
     try:
@@ -116,15 +115,12 @@ def _parts(text: str) -> list[str]:
     return parts
 
 
-# What is known of a trial.
-
-
 class _Absent:
-    """Stands for what a trial has not got: None is a value."""
+    """Marks a missing value, as None is a value."""
 
 
 ABSENT: Final = _Absent()
-#: The columns of a trial itself, which go before a parameter or a metric of the same name.
+#: A trial's own columns, with precedence over parameters and metrics.
 _OWN: Final[dict[str, Callable[[Trial], object]]] = {
     BEGUN: lambda trial: trial.id,
     "status": lambda trial: trial.status.value,
@@ -144,7 +140,7 @@ _GROUPS: Final[dict[str, Callable[[Trial], Mapping[str, object]]]] = {
 
 
 def value_in(trial: Trial, name: str) -> object:
-    """Return what a condition or an order names: a trial's own column, or an entry of its config or its metrics."""
+    """Return a trial's named value: its own column, or from its config or metrics."""
     group, _, rest = name.partition(".")
     if rest and group in _GROUPS and (found := _entry(_GROUPS[group](trial), rest)) is not ABSENT:
         return found
@@ -169,17 +165,20 @@ def _names_in(trials: Iterable[Trial]) -> dict[str, None]:
 
 
 def check_known(name: str, trials: Sequence[Trial], values: Sequence[object]) -> None:
-    """Refuse a name for which no trial has a value.
+    """Check that some trial has a value for a name.
 
     Raises:
-        ConfigurationError: there are trials, and no values.
+        ConfigurationError: there are trials but no values.
     """
     if trials and not values:
         raise ConfigurationError(f"no trial has {name!r}; there are {names_in_words(_names_in(trials))}")
 
 
 def in_order(experiment: Experiment, trials: Iterable[Trial], name: str, *, reverse: bool = False) -> list[Trial]:
-    """Return trials sorted by a column; a metric that is maximized has its highest values first, and who has none comes last."""
+    """Return trials sorted by a column.
+
+    Maximized metrics are in descending order. Trials without a value come last.
+    """
     if name == BEGUN:
         begun = {id_: place for place, id_ in enumerate(experiment.trials)}
         return sorted(trials, key=lambda trial: begun[trial.id], reverse=reverse)
@@ -198,7 +197,6 @@ def in_order(experiment: Experiment, trials: Iterable[Trial], name: str, *, reve
 
 
 def _is_nan(value: object) -> bool:
-    """Whether a value is not a number, which has no place in an order."""
     return isinstance(value, float) and math.isnan(value)
 
 

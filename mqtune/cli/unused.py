@@ -1,4 +1,4 @@
-"""Deletes the remains of killed processes, and of experiments that a broker has no more."""
+"""Deletes the remains of killed processes and deleted experiments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _KIB: Final = 1 << 10
 _DAY_S: Final = 86_400.0
-#: For how many days a store must not have changed: longer than it takes to see, and to mend, that a server has lost something.
+#: Days, enough to notice and repair a server's loss of data.
 UNUSED_DAYS: Final = 7.0
 _WHAT: Final = {
     "experiment": "its name alone",
@@ -34,15 +34,15 @@ _WHAT: Final = {
 def delete_unused(
     broker: str | None, places: tuple[str, ...], unused_days: float, *, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
-    """Delete what killed processes have left on this machine, and what a broker has of experiments that it has no more.
+    """Delete the remains of killed processes here, and of deleted experiments on a broker.
 
     Args:
-        broker: the server to look at too.
-        places: where the broker's experiments store checkpoints.
-        unused_days: for how many days a store must not have changed.
+        broker: the broker, if any.
+        places: where its experiments store checkpoints.
+        unused_days: days without a change, for stores.
         dry_run: whether nothing is deleted.
-        yes: whether nobody is asked.
-        as_json: whether what was found is printed as JSON.
+        yes: whether to skip the question.
+        as_json: whether to print JSON.
     """
     if as_json and not (dry_run or yes):
         raise click.UsageError("--json asks nothing; give --yes or --dry-run")
@@ -69,7 +69,7 @@ def delete_unused(
 
 
 def left_here() -> list[Garbage]:
-    """Return what killed processes have left in mqtune's home."""
+    """Return the remains of killed processes in mqtune's home."""
     from mqtune.backends.local.server import left_by_server  # noqa: PLC0415 - slow to import
     from mqtune.services.upkeep.garbage import Garbage  # noqa: PLC0415 - as above
     from mqtune.worker.scratch import Scratch  # noqa: PLC0415 - as above

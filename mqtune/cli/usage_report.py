@@ -1,4 +1,4 @@
-"""``mqtune usage``: who has used how much of the machines, summed up from journals on a broker and on this machine."""
+"""``mqtune usage``: sums up the use of machines from journals."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ from mqtune.services.usage.totals import JournalUse, Used
 
 _HOUR_S: Final = 3_600.0
 _J_PER_KWH: Final = 3.6e6
-#: The heads of the columns, by how experiments are grouped.
+#: Heads by grouping.
 _HEADS: Final = {
     "owner": ("owner", "experiments"),
     "team": ("account", "experiments"),
     "experiment": ("experiment", "owner"),
 }
 _SUMS: Final = ("trials", "attempts", "GPU-hours", "slot-hours", "kWh", "waited")
-#: The name of the account that has none.
 _DEFAULT: Final = "default"
 
 
 class _Share(NamedTuple):
-    """One experiment, and the use that it has made of machines."""
+    """An experiment and its use of machines."""
 
     experiment: str
     owner: Owner
@@ -56,10 +55,10 @@ class _Share(NamedTuple):
 @broker_option("A Redis server whose experiments count too.")
 @json_option
 def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None:
-    """Sum up what trials have used: GPU-hours, hours of slots, and energy where it was measured.
+    """Sum up what trials have used: GPU-hours, hours of slots, and energy where measured.
 
-    It counts experiments on a broker and those on this machine, archives included, each once. What was deleted is not counted, nor are
-    simulations and experiments of other tools. A team is the account of the server with which an experiment was created.
+    It counts experiments on a broker and on this machine, archives included, each once. Deleted experiments,
+    simulations and other tools' experiments are not counted. A team is the server account that created an experiment.
     """
     until = time.time()
     shares, problems = [], []
@@ -69,7 +68,7 @@ def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None
         except (BrokerUnavailable, AccessDenied):
             raise
         except (MqtuneError, OSError) as error:
-            # Others can write to a broker too, or have a later version: all else is still summed up.
+            # It may be of another program or version. Others are still counted.
             problems.append(f"{each['name']} is not counted: {error}")
             continue
         if share is not None:
@@ -89,7 +88,7 @@ def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None
     rows = [[*_heading(group, by), *_cells(used)] for group, used in groups]
     rows.append(["all", "" if by == "experiment" else str(len(shares)), *_cells(total)])
     heads = [*_HEADS[by], *_SUMS]
-    # Most fleets have none.
+    # Omitted if empty.
     columns = len(heads) if total.waited_slot_s else len(heads) - 1
     print_table(heads[:columns], [row[:columns] for row in rows])
     if 0 < total.measured_gpu_s < total.gpu_s:
@@ -102,11 +101,8 @@ def command(by: str, since: float, broker: str | None, *, as_json: bool) -> None
     say(f"since {when}")
 
 
-# What there is to read.
-
-
 def _places(broker: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the experiments on this machine and on a broker, each once, as plain values."""
+    """Yield the experiments here and on a broker, each once."""
     here = [] if broker is not None and is_asked_for() else list(map(_described_here, saved_experiments()))
     there = _described_on(broker) if broker else []
     alone, shared = listed_once(here, there)
@@ -141,7 +137,7 @@ def _described_on(url: str) -> list[dict[str, Any]]:
 
 
 def _share_of(found: dict[str, Any], broker: str | None, since: float, until: float) -> _Share | None:
-    """Return what an experiment has used; None for nothing."""
+    """Return an experiment's use, or None."""
     if "error" in found:
         raise MqtuneError(found["error"])
     if "last" in found:
@@ -163,15 +159,12 @@ def _share_of(found: dict[str, Any], broker: str | None, since: float, until: fl
     return _Share(found["name"], use.owner, used) if used.attempts else None
 
 
-# Sums.
-
-
 def _grouped(shares: list[_Share], by: str) -> list[tuple[list[_Share], Used]]:
-    """Return the experiments of each group, and what they have used; who has used most comes first."""
+    """Return each group's experiments and use, largest first."""
     groups: dict[object, list[_Share]] = {}
     for number, share in enumerate(shares):
         person = share.owner.user, share.owner.account
-        # Two may have one name, on a broker and on this machine.
+        # Two experiments may have the same name, here and on a broker.
         key = {"owner": person, "team": share.owner.account, "experiment": number}[by]
         groups.setdefault(key, []).append(share)
     summed = [(group, sum((each.used for each in group), Used())) for group in groups.values()]
@@ -188,7 +181,7 @@ def _heading(group: list[_Share], by: str) -> list[str]:
 
 
 def _person(owner: Owner) -> str:
-    """Return an owner without the machine, as one person may use several."""
+    """Return an owner without the machine."""
     return "not known" if owner == NOBODY else str(owner._replace(host=""))
 
 

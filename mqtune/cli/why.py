@@ -1,4 +1,4 @@
-"""``mqtune why``: why a trial waits, or why an experiment starts nothing, in one sentence."""
+"""``mqtune why``: why a trial waits, or an experiment starts nothing."""
 
 from __future__ import annotations
 
@@ -54,13 +54,11 @@ if TYPE_CHECKING:
     from mqtune.services.shares.quotas import Quota
     from mqtune.services.submissions.board import SubmissionState
 
-#: The cause where no slot offers what a trial asks for.
 _NO_WORKER: Final = "no worker"
-#: Under what the slots count as busy in which the seats wait that a gang has already.
+#: A gang's waiting seats, among the busy slots.
 _HELD: Final = "held"
-#: The most attempts that are named as those that have the slots, and workers with what they say.
 _SHOWN: Final = 4
-#: Causes that a server with room would not remove.
+#: Causes that more memory would not remove.
 _UNLIKE_FULL: Final = frozenset({"no driver", "worker gone", "paused", "ending", "redis takes no writes"})
 _WHO: Final = {
     "scheduler": " by the scheduler",
@@ -71,7 +69,7 @@ _WHO: Final = {
 
 
 class Reason(NamedTuple):
-    """Why something waits: a word for programs, a sentence, since when, and what can be done about it."""
+    """Why something waits: a cause for programs, a sentence, a start time, and a remedy."""
 
     cause: str
     text: str
@@ -85,9 +83,9 @@ class Reason(NamedTuple):
 @broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
 @json_option
 def command(name: str, trial: str | None, broker: str | None, *, as_json: bool) -> None:
-    """Say why a trial waits, or why nothing of an experiment starts: in one sentence, and what can be done about it.
+    """Say why a trial waits, or why an experiment starts nothing, and name a remedy.
 
-    What the driver says of itself is some seconds old.
+    The driver's own words are some seconds old.
     """
     place = find_place(name, broker)
     found, reason = None, why_not_begun(place)
@@ -105,7 +103,7 @@ def command(name: str, trial: str | None, broker: str | None, *, as_json: bool) 
 
 
 def why_not_begun(place: Place) -> Reason | None:
-    """Return why an experiment has not begun for which a script was submitted; None for any other."""
+    """Return why a submitted script's experiment has not begun, or None."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
     if place.folder is not None or (state := submission_of(place)) is None:
@@ -120,7 +118,7 @@ def why_not_begun(place: Place) -> Reason | None:
 
 
 def _of_waiting(place: Place, state: SubmissionState, text: str) -> Reason:
-    """Return why a script that was submitted waits."""
+    """Return why a submitted script waits."""
     with open_fleet(place.broker or "") as fleet:
         workers = fleet.workers()
     since = state.submission.at if state.submission is not None and not state.run else None
@@ -145,7 +143,7 @@ def _way_to_output(name: str) -> str:
 
 
 class ServerView:
-    """The answers of a server about one experiment and its fleet; each is asked for once at most.
+    """A server's answers about one experiment and its fleet, mostly cached.
 
     Args:
         url: the server's URL.
@@ -157,7 +155,7 @@ class ServerView:
         self._name = name
 
     def state(self) -> ExperimentState | None:
-        """Return what the server says of the experiment's driver; None if it does not know the experiment.
+        """Return the state of the experiment's driver; None if the experiment is unknown.
 
         Raises:
             BrokerUnavailable: the server does not answer.
@@ -169,7 +167,7 @@ class ServerView:
 
     @cached_property
     def info(self) -> Mapping[str, object]:
-        """The server's own figures; empty where this account may not ask."""
+        """The server's own figures; empty if the account may not ask."""
         from mqtune.journal.connection import connect  # noqa: PLC0415 - as above
         from mqtune.journal.redis import retrying  # noqa: PLC0415
 
@@ -180,13 +178,12 @@ class ServerView:
 
     @cached_property
     def workers(self) -> list[WorkerInfo]:
-        """The connected workers."""
         with open_fleet(self._url) as fleet:
             return fleet.workers()
 
     @cached_property
     def quotas(self) -> list[Quota] | None:
-        """The quotas of the server; None where this account may not read them."""
+        """The quotas; None if the account may not read them."""
         from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
         from mqtune.services.shares.quotas import Quotas  # noqa: PLC0415
 
@@ -195,7 +192,7 @@ class ServerView:
         return None
 
     def unclaimed(self) -> list[Unclaimed]:
-        """Return the attempts, and seats of them, that no worker has started; none where this account may not read that."""
+        """Return attempts and seats that no worker has started; empty if inaccessible."""
         from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
         from mqtune.journal.redis import RedisJournal  # noqa: PLC0415
 
@@ -205,17 +202,17 @@ class ServerView:
 
 
 class Inquiry:
-    """Asks why a trial waits, or why an experiment starts nothing.
+    """Finds out why a trial waits, or why an experiment starts nothing.
 
-    What the journal has is taken when it is made, so that the experiment may change while ``reason`` asks its server.
+    It copies the experiment's state on creation, so that may change while ``reason`` asks the server.
 
     Args:
-        place: where the experiment is.
-        experiment: what has become of it.
+        place: the experiment's place.
+        experiment: its current state.
         definition: its definition.
-        trial: the trial that is asked about.
-        runs: returns what runs of all experiments on the broker of a URL.
-        view: makes the view of the server of a URL and an experiment's name.
+        trial: the trial in question.
+        runs: returns the running attempts on a broker.
+        view: creates the server's view.
     """
 
     def __init__(
@@ -239,11 +236,11 @@ class Inquiry:
         self._make_view = view
         self._state: ExperimentState | None = None
         self._url: str | None = None
-        #: None where no server has the experiment now.
+        #: None without a running server.
         self._view: ServerView | None = None
 
     def _all_asked(self, trials: Iterable[Trial]) -> list[Resources]:
-        """Return what trials ask for, each once; by their configs, or as all of the experiment do."""
+        """Return the distinct resources of trials, or the experiment's."""
         described = self._definition.get("resources", {})
         if BY_CONFIG not in described:
             return [Resources.decode(described)]
@@ -251,10 +248,10 @@ class Inquiry:
         return list(dict.fromkeys(each for each in asked if each is not None))
 
     def reason(self) -> Reason:
-        """Return why the trial waits; without one, why the experiment starts nothing.
+        """Return why the trial waits or, without one, why the experiment starts nothing.
 
         Raises:
-            ConfigurationError: only the experiment's broker knows, and which that is is not known.
+            ConfigurationError: the experiment's broker is needed but unknown.
             BrokerUnavailable: it does not answer.
         """
         trial = self._trial
@@ -266,12 +263,12 @@ class Inquiry:
         self._connect()
         self._state = self._ask_state()
         if trial is None and self._state is not None and self._state.outcome:
-            # The copy on this machine is a moment behind.
+            # The copy on this machine lags briefly.
             return self._ended(self._state.outcome)
         return self._with_memory(self._of_experiment() if trial is None else self._of_trial(trial))
 
     def no_slot(self) -> Reason | None:
-        """Return why no slot takes another trial now: none fits, or all are busy; None when one is free."""
+        """Return why no slot takes another trial now; None if one is free."""
         self._connect()
         return self._no_slot(self._asked)
 
@@ -290,11 +287,11 @@ class Inquiry:
         return None
 
     def _with_memory(self, reason: Reason) -> Reason:
-        """Return a reason with what is to be said of its server's memory."""
+        """Add a shortage of the server's memory to a reason."""
         room = Room.of(self._server)
         if reason.cause == "ended" or not room.shortage:
             return reason
-        # The driver says it, too, where it lives.
+        # A living driver reports it too.
         text = reason.text if FULL in reason.text else f"{reason.text}; {room.shortage}"
         if not room.is_full or reason.cause in _UNLIKE_FULL:
             return reason._replace(text=text)
@@ -303,8 +300,6 @@ class Inquiry:
     @property
     def _server(self) -> Mapping[str, object]:
         return {} if self._view is None else self._view.info
-
-    # An experiment.
 
     def _ended(self, outcome: str) -> Reason:
         text = f"{self._place.name} has ended: {outcome}{_because(self._reason)}"
@@ -362,7 +357,7 @@ class Inquiry:
             return None
         name = self._place.name
         if state is not None and self._server.get("aof_last_write_status", "ok") != "ok":
-            # Nothing but a write could tell.
+            # Only a write could tell.
             text = f"whether a driver lives is not known: Redis can't write its file, and so takes no writes for {name}"
             return Reason("redis takes no writes", text, way_out="make room on its disk; its log says more")
         if state is None:
@@ -376,8 +371,6 @@ class Inquiry:
         rest = f"; {_runs(running)} on without one" if (running := self._on_workers) else ""
         text = f"nobody drives {name}, so nothing new starts: its last event was {duration(state.age_s)} ago{rest}"
         return Reason("no driver", text, way_out=self._go_on)
-
-    # A trial.
 
     def _of_trial(self, trial: Trial) -> Reason:
         step = trial.history[-1]
@@ -435,7 +428,7 @@ class Inquiry:
         return Reason("worker gone", f"{text}, which is not connected: it runs again elsewhere in some seconds", since)
 
     def _staged(self, trial: Trial) -> Reason:
-        """Return why nobody has taken an attempt yet."""
+        """Return why no worker has started an attempt yet."""
         since = trial.attempt.staged_at
         text = f"{_named(trial)} has waited for {_ago(since)}"
         asked_by_it = self._all_asked([trial])
@@ -453,7 +446,7 @@ class Inquiry:
         return Reason("starting", f"{text}: a slot is free, and is about to take it", since)
 
     def _about_to_start(self, text: str, since: float, held: list[Unclaimed], asked: list[Resources]) -> Reason:
-        """Return why an attempt does not run of which workers have all seats."""
+        """Return why an attempt with all seats claimed does not run."""
         importing = [each for each in held if each.importing_s is not None]
         if importing:
             slowest = max(importing, key=lambda each: each.importing_s or 0.0)
@@ -470,10 +463,9 @@ class Inquiry:
         return Reason("starting", f"{text}: a worker has it and starts it", since)
 
     def _lacks_seats(self, text: str, since: float, asked: list[Resources], held: list[Unclaimed]) -> Reason:
-        """Return why an attempt does not run of which workers hold some seats; *text* says which."""
+        """Return why an attempt with only some seats claimed does not run."""
         reason = self._no_slot(asked)
         if reason is None or reason.cause != _NO_WORKER:
-            # The seats that are held need no other slots.
             missing = [
                 replace(each, machines=left if each.machines > 1 else 1, seats=left)
                 for each in asked
@@ -486,22 +478,20 @@ class Inquiry:
         return reason._replace(text=f"{text}; {reason.text}", since=since)
 
     def _held(self) -> list[Unclaimed]:
-        """Return the attempts, or seats of them, that workers have and have not started yet."""
-        # Not every account may ask, so nobody is asked where no worker is.
+        """Return the attempts and seats that workers have claimed but not started."""
+        # Some accounts may not ask.
         return (
             [each for each in self._view.unclaimed() if each.worker] if self._view is not None and self._workers else []
         )
-
-    # Slots.
 
     @property
     def _workers(self) -> list[WorkerInfo]:
         return [] if self._view is None else self._view.workers
 
     def _no_slot(self, asked: list[Resources], workers: list[WorkerInfo] | None = None) -> Reason | None:
-        """Return why no slot, of *workers* if they are given, takes a trial: none fits, all are busy, or a quota is used up; None when one is free.
+        """Return why no slot takes a trial: none fits, all are busy, or a quota is used up.
 
-        Of trials that ask for different resources it is the first that waits: a trial that no slot fits, if there is one.
+        With different resources, a trial without any fitting slot comes first.
         """
         if self._url is None:
             return Reason("no driver", "its own server and worker do not run", way_out=self._go_on)
@@ -540,7 +530,7 @@ class Inquiry:
         return None if self._view is None else self._view.quotas
 
     def _quota_used(self) -> Reason | None:
-        """Return which quota keeps workers from starting a trial, where this account may read that."""
+        """Return the quota that is used up, if readable."""
         for pattern, slots, running in self._quotas or ():
             if running >= slots and fnmatchcase(self._place.name, pattern):
                 text = f"a slot is free, and a quota is used up: {running} of {slots} for {pattern}"
@@ -548,15 +538,15 @@ class Inquiry:
         return None
 
     def _fits(self, asked: Resources, info: WorkerInfo) -> bool:
-        """Whether a worker takes trials of this experiment, and its slots offer what each asks for."""
+        """Return whether a worker takes trials with these resources."""
         return meets(info.version) and self._would_fit(asked, info)
 
     def _would_fit(self, asked: Resources, info: WorkerInfo) -> bool:
-        """Whether a worker fits but for its version."""
+        """Return whether a worker fits except for its version."""
         return serves(info.experiments, self._place.name) and asked.fits(_offer_of(info))
 
     def _of_other_versions(self, asked: Resources, workers: list[WorkerInfo]) -> str:
-        """Return how many slots would fit, if their workers were of another version; empty for none."""
+        """Return the slots that would fit if their workers had another version, or an empty string."""
         slots: Counter[str] = Counter()
         for info in workers:
             if not meets(info.version) and self._would_fit(asked, info):
@@ -567,7 +557,7 @@ class Inquiry:
         )
 
     def _short_of_memory(self, asked: Resources, workers: list[WorkerInfo]) -> str:
-        """Return that GPUs that trials share by memory have too little of it for one, and who has it; empty if that is not so."""
+        """Return which attempts leave too little shared GPU memory, or an empty string."""
         free = max((info.free_gpu_memory_gb for info in workers), default=math.inf)
         if not asked.is_shared_by_memory or free >= asked.gpu_memory_gb:
             return ""
@@ -575,7 +565,7 @@ class Inquiry:
         return f"no GPU has {asked.gpu_memory_gb:g} GB for it now: they have {there} free{self._by_whom(workers)}"
 
     def _by_whom(self, fitting: list[WorkerInfo]) -> str:
-        """Return which attempts have their slots, as far as this account may know."""
+        """Return the attempts that use their slots, as far as known."""
         names = {info.name for info in fitting}
         found = []
         with contextlib.suppress(MqtuneError):
@@ -588,12 +578,11 @@ class Inquiry:
 
 
 def _is_of(held: Unclaimed, trial: Trial) -> bool:
-    """Whether that is the trial's attempt, or a seat of it."""
     return is_seat(held.trial) and seat_in(held.trial)[0] == trial.id
 
 
 def _seats_in_words(held: Mapping[int, Unclaimed], seats: int) -> str:
-    """Return for which of its seats a gang waits, and who holds the others."""
+    """Return a gang's missing and claimed seats in words."""
     missing = [str(number) for number in range(seats) if number not in held]
     more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
     lacks = f"for seat{'s' * (len(missing) > 1)} {', '.join(missing[:_SHOWN])}{more} of {seats}"
@@ -603,7 +592,7 @@ def _seats_in_words(held: Mapping[int, Unclaimed], seats: int) -> str:
 
 
 def _without(workers: Iterable[WorkerInfo], held: Iterable[Unclaimed], *, is_apart: bool) -> list[WorkerInfo]:
-    """Return workers as they are for the other seats of a gang, where those that hold some take no other if these are to be apart."""
+    """Return workers without a gang's claimed slots, or without its workers if seats are apart."""
     holders = Counter(each.worker for each in held)
     return [
         replace(info, busy={**info.busy, _HELD: holders[info.name]}) if info.name in holders else info
@@ -613,7 +602,6 @@ def _without(workers: Iterable[WorkerInfo], held: Iterable[Unclaimed], *, is_apa
 
 
 def _room_of(asked: Resources, info: WorkerInfo, slots: int) -> SeatRoom:
-    """Return the room for seats in so many slots of a worker."""
     shared = asked.shared_bytes
     most = min(slots, info.shared_gpus * (_offer_of(info).shared_bytes // shared)) if shared else slots
     return SeatRoom([Rows(most, 1)], most)
@@ -624,7 +612,7 @@ def _named(trial: Trial) -> str:
 
 
 def _because(reason: str, by: str = "") -> str:
-    """Return a reason as the rest of a sentence, and whose it is."""
+    """Return a reason and its author as the rest of a sentence."""
     who = _WHO.get(by, "")
     return f"{who}: {reason}" if reason else who
 

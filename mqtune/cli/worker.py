@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from mqtune.services.exporter.worker import Observer
     from mqtune.worker.settings import WorkerSettings
 
-#: An option that an environment variable can set: MQTUNE_ and its name.
+#: An option with the environment variable MQTUNE_NAME.
 _setting: Final = partial(click.option, show_default=True, show_envvar=True)
-#: An option of the command line alone.
 _option: Final = partial(click.option, allow_from_autoenv=False)
 _FOLDER: Final = click.Path(file_okay=False, path_type=Path)
 
@@ -135,7 +134,7 @@ def command(broker: str, name: str | None, check: bool, loglevel: str, **options
 
 
 def settings_from_environment() -> WorkerSettings:
-    """Return the settings of a worker that Celery's own command starts: this command's options, from their variables.
+    """Return the environment's settings, for a worker started by Celery's own command.
 
     Raises:
         ConfigurationError: the broker is missing, or a value is invalid.
@@ -183,10 +182,10 @@ def _served_at(port: int, address: str) -> Observer:
 def _check(broker: str, name: str | None) -> str:
     """Return the state of this machine's worker, for a health check.
 
-    While Redis is down the worker waits for it, and passes: a restart would end its trials.
+    While Redis is down the check passes: the worker waits, and a restart would end its trials.
 
     Raises:
-        MqtuneError: Redis answers, and no such worker is registered, or the account is refused.
+        MqtuneError: Redis has no such worker, or refuses the account.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Adapters to other libraries, each with an extra of its name; nothing else in mqtune imports them before they are asked for."""
+"""Adapters to other libraries, imported only on demand. Most need an extra."""
 
 from __future__ import annotations
 

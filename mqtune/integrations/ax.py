@@ -1,4 +1,4 @@
-"""Ax's generation strategies as a searcher; needs the extra ``ax``."""
+"""Ax's generation strategies as a searcher."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _nothing(_: logging.LogRecord) -> bool:
     return False
 
 
-#: This module of Ax's says on import which database it could use.
+#: On import, this module logs its choice of database.
 _database = logging.getLogger("ax.storage.sqa_store.with_db_settings_base")
 _database.addFilter(_nothing)
 try:
@@ -72,19 +72,17 @@ except ImportError as error:
 finally:
     _database.removeFilter(_nothing)
 
-#: The strategies that Ax has a name for.
 METHODS: Final = ("fast", "quality", "random_search")
-#: Ax takes all objectives for maximised.
 _SIGNS: Final = {"min": "-", "max": ""}
-#: What Ax warns of at each suggestion for several metrics: its own code, and that there are no bounds on them.
+#: Ax warns about its own code, and about missing thresholds, at each suggestion.
 _WARNINGS: Final = ("To copy construct from a tensor", "Encountered a `MultiObjective` without objective thresholds")
-#: Values at an early time count only if trials differ there by this share of what they differ by at the time where they do most.
+#: Values before the first spread of this share of the widest spread are hidden.
 _TELLING: Final = 0.5
-#: How many values it takes to know by how much trials differ: as many as Syne Tune's MOBSTER wants at a time that it suggests for.
+#: Values needed for a spread, as in Syne Tune's MOBSTER.
 _SPREAD_OF: Final = 3
-#: How many trials must have ended with data before there is a model: Ax's own default for its five first trials.
+#: Ended trials that the model needs: Ax's default for five initial trials.
 _OBSERVED: Final = 2
-#: What a trial that has ended, or is paused, is for Ax.
+#: Ax's statuses of ended and paused trials.
 _STATUSES: Final = {
     TrialStatus.COMPLETED: Status.COMPLETED,
     TrialStatus.EARLY_STOPPED: Status.EARLY_STOPPED,
@@ -92,7 +90,7 @@ _STATUSES: Final = {
     TrialStatus.FAILED: Status.FAILED,
     TrialStatus.ABANDONED: Status.ABANDONED,
 }
-#: What Ax has in their place where a trial has brought no data: it has no completed or stopped ones without.
+#: The same for trials without data, which Ax can't have as completed or stopped.
 _STATUSES_WITHOUT_DATA: Final = {
     **_STATUSES,
     TrialStatus.COMPLETED: Status.FAILED,
@@ -103,14 +101,14 @@ _STATUSES_WITHOUT_DATA: Final = {
 
 @dataclass(slots=True)
 class _Record(Record):
-    """What the searcher knows of a trial's current config: Ax's trial, if it is in the space, and the metrics' newest values."""
+    """A trial's Ax trial, None outside the space, and its newest values."""
 
     trial: Any
     step: int = -1
     values: tuple[float, ...] = ()
-    #: The step of the values that Ax has, or is about to have.
+    #: The step of the values sent or queued.
     told: int = -1
-    #: Whether all that is known is how it ended: at no step, for which Ax takes the latest one of all trials.
+    #: Whether only its end is known. Ax then assumes the latest step of all trials.
     is_end: bool = False
 
     @property
@@ -119,7 +117,7 @@ class _Record(Record):
 
     @property
     def is_due(self) -> bool:
-        """Whether its step is the first at or beyond a power of two, or one that was reported again."""
+        """Whether its step crosses a power of two, or was reported again."""
         return not self.has_data or self.step == self.told or self.step.bit_length() > self.told.bit_length()
 
     @property
@@ -128,41 +126,40 @@ class _Record(Record):
 
 
 class AxSearcher(ModelSearcher[_Record]):
-    """Proposes what Ax suggests: by default the centre of the space, four points of a Sobol sequence, and then a Gaussian process.
+    """Proposes Ax's suggestions: the centre, four Sobol points, then a Gaussian process.
 
-    Ax's ``Client`` is held in memory, and is a model only: a driver that resumes an experiment feeds it with what the journal
-    has, and asks for nothing again. With a strategy that Ax has a name for it then suggests what it would have suggested
-    without the break; one of your own begins with its first node again, unless its criteria count all trials.
+    **Resume.** Ax's ``Client`` is only a model in memory. A resumed driver rebuilds it from the journal without asking
+    again, and a named strategy then suggests as without the break. Your own strategy restarts at its first node, unless
+    its criteria count all trials.
 
-    What Ax has of a trial is what its rules make of it: RUNNING until it ends, also when it was lost and runs again;
-    COMPLETED, or EARLY_STOPPED, which a paused one is meanwhile, with the value at its last step; FAILED; ABANDONED, which is
-    never suggested again. Without any value, a completed or paused one is FAILED and a stopped one ABANDONED. A trial whose
-    last value is not finite has diverged: it is ABANDONED.
+    **Statuses.** A trial is RUNNING in Ax until it ends, also while it is lost and rerun. Then it is COMPLETED, or
+    EARLY_STOPPED (also while paused), with the value at its last step; FAILED; or ABANDONED, which is never suggested
+    again. Without a value, completed and paused trials are FAILED, and stopped ones ABANDONED. A trial with a last
+    value that is not finite is ABANDONED.
 
-    Ax has a trial's values at the steps 1, 2, 4, 8 and so on, and its last one. Once trials have been stopped early or paused, the
-    strategies that Ax has a name for model config and time together, from all of these, and suggest for the latest time that
-    any trial has come to, as MOBSTER does; before, and otherwise, Ax models the last of them. Time is taken as its logarithm. Values at
-    early times at which trials are still alike are left out.
+    **Values.** Ax gets values at the steps 1, 2, 4, 8 and so on, and the last one. Once trials were stopped or paused,
+    named strategies model config and logarithmic time together, and suggest for the latest time of any trial, as
+    MOBSTER does. Otherwise Ax models last values. Early values at which trials hardly differ are hidden.
 
-    Ax models the experiment's outcome constraints, of several metrics also those on what is optimised; it may try what turns out to
-    violate them. A Client has its own, which are Ax's alone.
+    **Constraints.** Ax models outcome constraints, with several metrics also on optimised ones. Suggestions may violate
+    them. A Client has its own instead.
 
-    With several metrics Ax looks for their Pareto front. Of a report counts all that is optimised and constrained, or nothing.
+    With several metrics Ax searches their Pareto front. A report counts only with all optimised and constrained
+    metrics.
 
-    Requires ax-platform 1.3 or later. Sources: Balandat et al., "BoTorch: A Framework for Efficient Monte-Carlo Bayesian
-    Optimization", 2020; Klein et al., "Model-based Asynchronous Hyperparameter and Neural Architecture Search",
-    arXiv:2003.10865, section 4.
+    Requires ax-platform 1.3 or later. Sources: Balandat et al., "BoTorch: A Framework for Efficient Monte-Carlo
+    Bayesian Optimization", 2020; Klein et al., "Model-based Asynchronous Hyperparameter and Neural Architecture
+    Search", arXiv:2003.10865, section 4.
 
     Args:
-        strategy: "fast" for a Gaussian process; "quality" for one with a sparse prior and warped inputs, which takes many times
-            as long; "random_search" for the Sobol sequence alone; a new ``GenerationStrategy`` of Ax's; or a configured ``Client``,
-            which is copied: with its space (``ax_space.space_of``), its constraints, the trials that it has, and its generation
-            strategy, or else "fast".
+        strategy: "fast" for a Gaussian process; "quality" for one with a sparse prior and warped inputs, many times
+            slower; "random_search" for Sobol points; a new ``GenerationStrategy``; or a configured ``Client``, which is
+            copied with its space (``ax_space.space_of``), constraints, trials, and generation strategy (or "fast").
         seed: None for the experiment's.
 
     Raises:
-        ConfigurationError: Ax is not installed, *strategy* or a constraint is none, the strategy is another experiment's, the space
-            has nothing that Ax could choose, or a trial has completed without a metric that is constrained.
+        ConfigurationError: Ax is not installed, *strategy* or a constraint is invalid, the strategy serves another
+            experiment, the space has nothing to choose, or a trial has completed without a constrained metric.
     """
 
     kind = "ax"
@@ -175,20 +172,18 @@ class AxSearcher(ModelSearcher[_Record]):
                 "Client of Ax"
             )
         super().__init__(seed)
-        #: The client to begin with, if one was given.
         self._given = strategy if isinstance(strategy, Client) else None
-        #: The metrics that are constrained.
         self._constrained: list[str] = []
         if self._given is not None:
             self._constrained = constrained(self._given)
             strategy = strategy_of(self._given) or METHODS[0]
         self._strategy = strategy
-        #: Values that Ax is to be told, all at once as that takes milliseconds each time.
+        #: Values to send. Sending takes milliseconds, so they are sent together.
         self._untold: list[DataRow] = []
         self._tried: set[str] = set()
 
     def check_space(self, space: Space) -> None:
-        """Check that there is something to choose, and nothing that Ax can't keep to."""
+        """Check that Ax can handle the space."""
         if space.constraint:
             raise ConfigurationError('AxSearcher: Ax can\'t keep to the constraint of the space; searcher="tpe" does')
         if self._given is not None:
@@ -200,10 +195,10 @@ class AxSearcher(ModelSearcher[_Record]):
             raise ConfigurationError("AxSearcher: the space has no domain to choose from, only constants")
 
     def _check_strategy(self) -> None:
-        """Check that a strategy of the user's is new: it counts the trials of the experiment that it serves.
+        """Check that the user's strategy is new, as it counts its trials.
 
         Raises:
-            ConfigurationError: it is another experiment's.
+            ConfigurationError: it serves another experiment.
         """
         if self._given is None and self._strategy not in METHODS and _serves(self._strategy):
             raise ConfigurationError(
@@ -212,7 +207,7 @@ class AxSearcher(ModelSearcher[_Record]):
             )
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that constraints are of other metrics than the one that is optimised."""
+        """Check that Ax can handle the constraints."""
         super().check_objective(objective)
         shown = " and ".join(map(str, objective.constraints))
         if self._given is not None:
@@ -230,14 +225,14 @@ class AxSearcher(ModelSearcher[_Record]):
 
     @property
     def can_learn(self) -> bool:
-        """Whether it learns from trials elsewhere, of which nobody knows what a Client constrains."""
+        """Whether it learns from past trials, which may lack constrained metrics."""
         return not self._constrained
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Make the client.
+        """Create the client.
 
         Raises:
-            ConfigurationError: this searcher, or its strategy, is another experiment's.
+            ConfigurationError: this searcher, or its strategy, serves another experiment.
         """
         if self._bound is None:
             self._check_strategy()
@@ -245,24 +240,23 @@ class AxSearcher(ModelSearcher[_Record]):
 
     def _begin_model(self, seed: int) -> None:
         objective, domains = self._objective, self._space.domains
-        # By Ax's names: not all can stand in an objective of Ax's.
+        # Ax's names, as some names are invalid in its objectives.
         metrics = dict.fromkeys([*objective.metrics, *self._constrained])
         self._names = {metric: metric if self._given else f"metric{number}" for number, metric in enumerate(metrics)}
         self._own_seed = random.Random(seed).getrandbits(31)
-        #: None where Ax has the values as they are.
+        #: None where Ax has the same values.
         self._parameters = {
             path: _parameter(path, domain) if self._given is None else None for path, domain in domains.items()
         }
         self._client = self._configured(objective) if self._given is None else self._copied(self._given)
         self._experiment = experiment_of(self._client)
         for message in _WARNINGS if not objective.is_single else ():
-            # For good, as they come in another thread later.
+            # Permanently, as they are issued later from another thread.
             warnings.filterwarnings("ignore", message, module=r"ax\.")
         if self._strategy not in METHODS:
             self._strategy.experiment = self._experiment
 
     def _configured(self, objective: Objective) -> Client:
-        """Return a client for the experiment."""
         client = Client()
         known = {path: each for path, each in self._parameters.items() if each is not None}
         client.configure_experiment([_range(path, each) for path, each in known.items()], name="mqtune")
@@ -276,7 +270,7 @@ class AxSearcher(ModelSearcher[_Record]):
         return client
 
     def _copied(self, given: Client) -> Client:
-        """Return a copy of the user's client, which saves nothing: a driver that resumes begins with the same again."""
+        """Return a copy of the user's client, so that a resumed driver starts from the same."""
         client = Client()
         experiment, strategy = copy.deepcopy((experiment_of(given), strategy_of(given)))
         client.set_experiment(experiment)
@@ -287,30 +281,30 @@ class AxSearcher(ModelSearcher[_Record]):
 
     @property
     def client(self) -> Client:
-        """Ax's client, with all that it was told; for analyses, after the experiment."""
+        """Ax's client with all results, for later analyses."""
         self._send()
         return self._client
 
     @property
     def experiment(self) -> Any:
-        """Ax's experiment of that client; for analyses that take one."""
+        """Ax's experiment with all results, for later analyses."""
         self._send()
         return self._experiment
 
     def learn(self, trial: PastTrial) -> None:
-        """Attach a trial that has ended, which counts among those that come before there is a model."""
+        """Attach an ended trial. It counts among the initial trials."""
         is_end = trial.status is TrialStatus.COMPLETED and trial.step <= 1
         record = _Record(trial.config, self._begun(trial.config), trial.step, (trial.value,), is_end=is_end)
         self._tell(record, trial.status)
 
     def _ask(self) -> _Record | Literal[Later.WAIT] | None:
-        """Return Ax's next config; None if it has no more, and WAIT while its strategy needs more results.
+        """Return Ax's next config: None if there are no more, WAIT while Ax needs results.
 
         Raises:
-            ConfigurationError: its strategy needs results, and no trial runs that could bring one.
+            ConfigurationError: Ax needs results, but no trial is running.
         """
         if len(self._tried) == self._space.size:
-            # Ax would draw thousands of configs before it says so.
+            # Ax would draw thousands of configs first.
             return None
         self._send()
         try:
@@ -324,7 +318,7 @@ class AxSearcher(ModelSearcher[_Record]):
                 ) from error
             return WAIT
         params = run.arms[0].parameters.items()
-        values = {path: known.to_value(each) if (known := self._parameters[path]) else each for path, each in params}
+        values = {path: known.to_value(param) if (known := self._parameters[path]) else param for path, param in params}
         config = self._space.config_of(values)
         return _Record(config, self._begun(config, None if self._strategy in METHODS else run))
 
@@ -337,10 +331,9 @@ class AxSearcher(ModelSearcher[_Record]):
 
     @contextlib.contextmanager
     def _telling_values(self) -> Iterator[None]:
-        """Have Ax not see the values before the first time at which trials differ, once trials are stopped.
+        """Hide values before the first time at which trials differ, once trials were stopped.
 
-        Most are stopped at the first rung. Where they are still alike there, a model of all values takes the space for flat, and
-        suggests its corners.
+        Most stop at the first rung. If they hardly differ there, a model finds the space flat and suggests its corners.
         """
         data = self._experiment.data
         if self._experiment.trials_by_status[Status.EARLY_STOPPED]:
@@ -353,18 +346,18 @@ class AxSearcher(ModelSearcher[_Record]):
             self._experiment.data = data
 
     def _named_strategy(self) -> Any:
-        """Return the strategy that Ax has a name for, as it is after as many trials as there are.
+        """Return a new named strategy, positioned after the existing trials.
 
-        It is a new one each time, as what one keeps from before, such as the last model, is lost with its driver.
+        State in a reused one, such as its last model, would be lost with the driver.
         """
         stopped = len(self._experiment.trials_by_status[Status.EARLY_STOPPED])
         with quiet():
             self._client.configure_generation_strategy(
                 method=self._strategy,
                 initialization_random_seed=self._own_seed,
-                # Only the first trial tries the centre; Ax would go no further than to the Sobol sequence after it.
+                # Only the first trial tries the centre. With a centre, Ax would stay at the Sobol sequence.
                 initialize_with_center=not self._experiment.trials,
-                # Ax counts completed trials alone, and a scheduler may stop them all before.
+                # Ax counts only completed trials, but a scheduler may stop all of them.
                 min_observed_initialization_trials=max(_OBSERVED - stopped, 0),
                 allow_exceeding_initialization_budget=True,
             )
@@ -374,19 +367,14 @@ class AxSearcher(ModelSearcher[_Record]):
         return strategy
 
     def _place(self, node: Any, *, over_time: bool) -> None:
-        """Have a new node of a strategy go on with the Sobol sequence behind what was taken of it.
-
-        Args:
-            node: the node.
-            over_time: whether its model is to have each trial's values at all times, and not the last one alone.
-        """
+        """Advance a new node's Sobol sequence. With *over_time* its model gets values at all times."""
         place = {"seed": self._own_seed, "init_position": len(self._experiment.trials)}
         for spec in node.generator_specs:
             if spec.generator_enum is Generators.SOBOL:
                 spec.generator_kwargs |= place
             elif over_time:
                 spec.generator_kwargs["data_loader_config"] = DataLoaderConfig(latest_rows_per_group=None)
-        # What is asked where a model repeats itself. Ax has one for all strategies of a process, without a seed.
+        # For models that repeat themselves. Ax's own fallback is global and has no seed.
         spec = GeneratorSpec(Generators.SOBOL, place, generator_key_override="Fallback_Sobol")
         node.fallback_specs = dict.fromkeys(node.fallback_specs, spec)
 
@@ -394,12 +382,7 @@ class AxSearcher(ModelSearcher[_Record]):
         return _Record(config, self._begun(config))
 
     def _begun(self, config: Config, run: Any = None) -> Any:
-        """Begin a trial of Ax's; none for a config outside the space.
-
-        Args:
-            config: its config.
-            run: what the user's strategy has suggested, by which it counts its trials.
-        """
+        """Begin a trial of Ax, from the user's strategy's *run* or a config in the space."""
         self._tried.add(fingerprint(config))
         if run is None:
             try:
@@ -419,7 +402,7 @@ class AxSearcher(ModelSearcher[_Record]):
             record.trial.mark_running(no_runner_required=True, unsafe=True)
 
     def _hear(self, record: _Record, step: int | None, metrics: Metrics) -> None:
-        """Learn a report's metrics; those at the highest step count."""
+        """Record a report's metrics, unless an earlier one has a higher step."""
         values = [value for name in self._names if is_number(value := metrics.get(name))]
         is_whole = len(values) == len(self._names)
         if record.trial is not None and is_whole and step is not None and step >= max(record.step, 0):
@@ -428,7 +411,6 @@ class AxSearcher(ModelSearcher[_Record]):
                 self._note(record)
 
     def _note(self, record: _Record) -> None:
-        """Have Ax told of a record's newest values."""
         if record.has_diverged:
             return
         trial, record.told = record.trial, record.step
@@ -439,16 +421,15 @@ class AxSearcher(ModelSearcher[_Record]):
             self._untold.append(DataRow(trial.index, trial.arm.name, name, signature, value, math.nan, step=step))
 
     def _send(self) -> None:
-        """Tell Ax of the values that it hasn't."""
         if self._untold:
             self._experiment.attach_data(Data(data_rows=self._untold))
             self._untold = []
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Learn how it has ended.
+        """Record a trial's end.
 
         Raises:
-            ConfigurationError: it has completed and never reported a metric that is constrained.
+            ConfigurationError: it has completed without a constrained metric.
         """
         if trial.status is TrialStatus.COMPLETED and self._constrained and not self._records[trial.id].values:
             self._check_reported(trial)
@@ -475,14 +456,14 @@ class AxSearcher(ModelSearcher[_Record]):
         record.trial.mark_as(ended, unsafe=True)
 
     def _model(self) -> Description:
-        """Return the strategy's name; a strategy of the user's own can't be made again from that."""
+        """Return the strategy's name, which can't restore a user's own."""
         if self._given is not None:
             return {"strategy": "of a Client"}
         return {"strategy": str(self._strategy if self._strategy in METHODS else self._strategy.name)}
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AxSearcher:
-        """Return one with a strategy that Ax has a name for.
+        """Return a searcher with a named strategy.
 
         Raises:
             ConfigurationError: it had a strategy of its own.
@@ -495,7 +476,6 @@ class AxSearcher(ModelSearcher[_Record]):
 
 
 def _serves(strategy: GenerationStrategy) -> bool:
-    """Whether a strategy has an experiment already."""
     try:
         return strategy.experiment is not None
     except ValueError:
@@ -503,7 +483,7 @@ def _serves(strategy: GenerationStrategy) -> bool:
 
 
 def _first_telling(rows: Sequence[DataRow]) -> float:
-    """Return the first time at which trials differ, by the standard deviation of the first metric; 0 if that can't be known."""
+    """Return the first time at which trials differ, by standard deviation; 0 if unknown."""
     values: dict[float, list[float]] = {}
     for row in rows:
         if row.metric_name == rows[0].metric_name and not math.isnan(step := _step_of(row)):
@@ -516,10 +496,10 @@ def _first_telling(rows: Sequence[DataRow]) -> float:
 def _parameter(path: str, domain: Domain) -> Parameter:
     """Return a domain as Ax sees it.
 
-    Ax models values between 0 and 1 anyway, and refuses ranges that are small or far from 0: intervals are shares of what is sampled.
+    Intervals become shares between 0 and 1, as Ax refuses small or remote ranges.
 
     Raises:
-        ConfigurationError: it is a domain of the user's own, or a choice of others.
+        ConfigurationError: it is a user-defined domain, or a choice of domains.
     """
     if isinstance(domain, Entries):
         raise ConfigurationError(f"AxSearcher: {path}: {domain} is a domain that Ax has nothing like")
@@ -537,13 +517,13 @@ def _range(path: str, known: Parameter) -> RangeParameterConfig | ChoiceParamete
         if known.low == known.high:
             return ChoiceParameterConfig(path, [known.low], "int")
         return RangeParameterConfig(path, (known.low, known.high), "int", scaling="log" if known.log else "linear")
-    # Their places, as Ax's choices may be numbers and texts only.
+    # Positions, as Ax's choices are numbers or texts.
     return ChoiceParameterConfig(path, list(range(known.high + 1)), "int", is_ordered=known.kind is Kind.ORDERED)
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Have Ax not say what it does in this thread, and works around by itself: a user never sees its client."""
+    """Silence Ax's messages below ERROR in this thread."""
     thread = threading.get_ident()
 
     def lets_pass(record: logging.LogRecord) -> bool:
@@ -558,7 +538,7 @@ def quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Have PyTorch use one thread: several wait for each other, and take many times as long, where trials keep the cores busy."""
+    """Limit PyTorch to one thread. While trials use the cores, several are many times slower."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""A loop over mqtune's workers for Ax's ``Client``, with Ax's early stopping; needs the extra ``ax``."""
+"""A loop over mqtune's workers for Ax's ``Client``, with Ax's early stopping."""
 
 from __future__ import annotations
 
@@ -35,13 +35,12 @@ try:
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
-#: What Ax raises where it suggests nothing before another trial has ended, and where it suggests nothing more.
+#: Ax raises these if it needs results first, and if it has nothing more to suggest.
 _NOT_NOW: Final = (DataRequiredError, MaxParallelismReachedException)
 _NO_MORE: Final = (GenerationStrategyRepeatedPoints, SearchSpaceExhausted, OptimizationComplete)
 
-#: The time between two looks at the trials, in seconds.
 _POLL_S: Final = 0.02
-#: The clients' experiments that a call has in hand, by their identities.
+#: Experiments with a running call, by ``id``.
 _in_hand: Final[dict[int, object]] = {}
 
 
@@ -61,24 +60,22 @@ def run_client(
     checkpoints: Checkpoints = Checkpoints(),
     process: Process = Process(),
 ) -> None:
-    """Run trials of Ax's ``Client`` on mqtune's workers until there are *max_trials*, and all of them have ended.
+    """Run trials of Ax's ``Client`` on mqtune's workers until *max_trials* have ended.
 
-    Unlike ``Client.run_trials`` it stops trials early, by ``client.should_stop_trial_early`` at each look at what they have
-    reported. All reports are attached, with the number of the report as the progression, for the metrics that the client
-    knows. A trial that completes without one that is optimised, or whose last value of it is not finite, is abandoned.
-
-    A script that was killed goes on with what it has saved: trials that ran meanwhile are those that run, and are not
-    doubled.
+    Unlike ``Client.run_trials``, it stops trials early, by ``client.should_stop_trial_early`` at each poll with new
+    reports. Each report of the client's metrics is attached, with its number as the progression. A completed trial is
+    abandoned if an optimised metric is missing or its last value is not finite. A killed script continues from its
+    saved client: trials that ran meanwhile keep running, and none is doubled.
 
     Args:
-        client: the client, configured; it has neither runner nor metrics of its own.
-        trainable: as for ``mqtune.Tuner``; it is called with the parameters.
-        max_trials: how many trials there are to be in all, with those that the client has already.
-        parallelism: how many run at once; by default as many as there are slots, whenever a trial is asked for.
-        ahead: how many more are asked for before there is a slot, so that none waits for the model. They know less.
+        client: a configured client, without runner and metrics of its own.
+        trainable: as for ``mqtune.Tuner``; called with the parameters.
+        max_trials: total number of trials, with the client's existing ones.
+        parallelism: the most trials at the same time; by default the current number of slots.
+        ahead: trials requested before a slot is free, so that slots don't wait for the model. They know fewer results.
         early_stopping: whether trials may be stopped early.
-        save_to: a file to which the client is saved whenever a trial begins or ends, for ``Client.load_from_json_file``.
-        backend: as for ``MqtuneRunner``, and so are all others.
+        save_to: file for ``Client.load_from_json_file``, saved when a trial begins or ends.
+        backend: as for ``MqtuneRunner``, like all following ones.
         name: likewise.
         resources: likewise.
         failures: likewise.
@@ -86,9 +83,9 @@ def run_client(
         process: likewise.
 
     Raises:
-        ConfigurationError: the client has no experiment, or no objective; another call runs it; or an argument can't be meant.
-        MetricMissing: a trial has completed, and none has ever reported a metric that is optimised or constrained. What still
-            runs is stopped.
+        ConfigurationError: the client has no experiment or objective, another call runs it, or an argument is invalid.
+        MetricMissing: a trial has completed, and no trial has reported an optimised or constrained metric. Running
+            trials are stopped.
         MqtuneError: as ``Tuner.run``.
     """
     file = None if save_to is None else Path(save_to)
@@ -111,11 +108,6 @@ def run_client(
 
 
 def _check(client: object, max_trials: object, parallelism: object, ahead: object, save_to: Path | None) -> None:
-    """Check the arguments, before anything runs.
-
-    Raises:
-        ConfigurationError: one of them can't be meant.
-    """
     if not isinstance(client, Client):
         raise ConfigurationError(f"run_client: {client!r:.80} is not an ax.api.client.Client")
     if experiment_of(client) is None or experiment_of(client).optimization_config is None:
@@ -134,10 +126,10 @@ def _check(client: object, max_trials: object, parallelism: object, ahead: objec
 
 @contextlib.contextmanager
 def _alone(client: Client) -> Iterator[None]:
-    """Have the client's experiment in hand.
+    """Reserve the client's experiment.
 
     Raises:
-        ConfigurationError: another call has.
+        ConfigurationError: another call runs it.
     """
     me, key = object(), id(experiment_of(client))
     if _in_hand.setdefault(key, me) is not me:
@@ -151,7 +143,7 @@ def _alone(client: Client) -> Iterator[None]:
 
 
 class _Loop:
-    """Asks for trials, and tells the client of what becomes of them."""
+    """Requests trials, and reports their results to the client."""
 
     def __init__(self, client: Client, runner: MqtuneRunner, *, save_to: Path | None, stops_early: bool) -> None:
         self._stops_early = stops_early
@@ -159,13 +151,12 @@ class _Loop:
         self._experiment = experiment_of(client)
         self._runner = runner
         self._save_to = save_to
-        #: How many reports of each trial were attached.
+        #: Numbers of attached reports.
         self._attached: dict[int, int] = {}
-        #: Whether Ax has nothing to suggest until another trial ends, or at all.
+        #: Whether Ax waits for a trial's end, or has nothing more to suggest.
         self._waits = self._is_exhausted = False
 
     def run(self, max_trials: int, parallelism: int | None, ahead: int) -> None:
-        """Run trials until there are so many, and all have ended; those that the client has as running go on first."""
         self._runner.run_multiple(self._running)
         while True:
             begin = time.monotonic()
@@ -173,7 +164,7 @@ class _Loop:
             if self._asks(max_trials, parallelism, ahead):
                 self._ask()
             elif self._running or self._waits:
-                # Attaching takes the longer the more there is: half of the time at most.
+                # Attaching slows down with more data. It may take half of the time.
                 time.sleep(max(_POLL_S, time.monotonic() - begin))
             else:
                 return
@@ -209,9 +200,8 @@ class _Loop:
         return self._runner.driven(self._experiment)
 
     def _take_in(self) -> None:
-        """Tell the client what its trials have reported, and which have ended."""
         records = {trial.index: self._record(trial) for trial in self._running}
-        # What has ended has reported all before.
+        # An ended trial has no further reports.
         ended = [index for index, record in records.items() if record.status.is_terminal]
         reported = self._attach(records)
         for index in ended:
@@ -222,10 +212,10 @@ class _Loop:
             self._save()
 
     def _record(self, trial: AxTrial) -> Trial:
-        """Return a trial's record at mqtune.
+        """Return a trial's record in mqtune.
 
         Raises:
-            ConfigurationError: there is none any more.
+            ConfigurationError: it is lost.
         """
         (record,) = self._runner.arms(trial).values()
         if record is None:
@@ -233,7 +223,7 @@ class _Loop:
         return record
 
     def _attach(self, records: Mapping[int, Trial]) -> list[int]:
-        """Attach what trials have reported since they were last looked at, and return those that have."""
+        """Attach new reports. Return the indices of their trials."""
         rows = {index: self._new_rows(index, record) for index, record in records.items()}
         found = [index for index, new in rows.items() if new]
         if found:
@@ -252,7 +242,7 @@ class _Loop:
         ]
 
     def _stop(self, index: int, record: Trial) -> bool:
-        """Stop a trial early if Ax says so."""
+        """Stop a trial early if Ax wants it. Return whether it was stopped."""
         if not self._stops_early or not self._client.should_stop_trial_early(index):
             return False
         if not stop_trial(self._driven, record, "Ax stopped it early"):
@@ -262,7 +252,6 @@ class _Loop:
         return True
 
     def _end(self, index: int, record: Trial) -> None:
-        """Tell the client how a trial has ended."""
         match status_of(record):
             case Status.FAILED:
                 self._client.mark_trial_failed(index, why(record))
@@ -277,17 +266,17 @@ class _Loop:
                 self._client.mark_trial_early_stopped(index)
 
     def _lacks_data(self, index: int, record: Trial) -> bool:
-        """Whether a trial has brought no value of what is optimised, or has diverged."""
+        """Return whether an optimised metric is missing or not finite."""
         names = self._experiment.optimization_config.metric_names
         last = [value for name in names if is_number(value := record.last_metrics.get(name))]
         known = self._experiment.lookup_data(trial_indices=[index]).metric_names
         return not names <= known or not all(map(math.isfinite, last))
 
     def _check_metrics(self, record: Trial) -> None:
-        """Check that what is optimised or constrained is ever reported.
+        """Check that some trial has reported each optimised or constrained metric.
 
         Raises:
-            MetricMissing: this trial has completed by itself, and no trial has reported a number for one of the metrics.
+            MetricMissing: one was never reported as a number, and this trial has completed by itself.
         """
         had = {name for report in self._driven.reports(record) for name in report.metrics}
         missing = sorted(self._experiment.optimization_config.metric_names - self._experiment.data.metric_names - had)
@@ -299,7 +288,7 @@ class _Loop:
             )
 
     def _save(self) -> None:
-        """Save the client, in one step: who reads the file has the one before or this one."""
+        """Save the client atomically."""
         if self._save_to is not None:
             written = self._save_to.with_name(f"{self._save_to.name}.new")
             self._client.save_to_json_file(str(written))

@@ -1,4 +1,4 @@
-"""Ax's early stopping as a scheduler; needs the extra ``ax``."""
+"""Ax's early stopping as a scheduler."""
 
 from __future__ import annotations
 
@@ -48,14 +48,13 @@ try:
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
-#: What a trial that has ended is for Ax.
 _STATUSES: Final = {
     TrialStatus.COMPLETED: Status.COMPLETED,
     TrialStatus.EARLY_STOPPED: Status.EARLY_STOPPED,
     TrialStatus.FAILED: Status.FAILED,
     TrialStatus.ABANDONED: Status.ABANDONED,
 }
-#: The strategies that can be made again from a definition. What Ax itself saves of them lacks arguments.
+#: Strategies that a definition can restore. Ax's own serialization lacks arguments.
 _KNOWN: Final[dict[str, Any]] = {
     each.__name__: each
     for each in (
@@ -65,35 +64,34 @@ _KNOWN: Final[dict[str, Any]] = {
         OrEarlyStoppingStrategy,
     )
 }
-#: The one parameter of an experiment that has no configs, and its bound: Ax refuses curves of trials that are alike.
+#: The only parameter, distinct for each trial, as Ax refuses curves of equal trials.
 _NUMBER: Final = "number"
 _MOST_TRIALS: Final = 2**31
 
 
 class AxEarlyStopping(Scheduler):
-    """Stops the trials that an early stopping strategy of Ax's wants stopped, whichever searcher proposes their configs.
+    """Stops trials by an early stopping strategy of Ax, with any searcher.
 
-    The strategy gets the values of each trial at each time, in an experiment of Ax's without configs and without a generation
-    strategy; it is copied, so that the one that was given may serve another experiment too.
+    The strategy gets each trial's values over time, in an Ax experiment without configs. It is copied, so the given one
+    may serve other experiments.
 
-    - *When it is asked*: after each report, about that trial. In real time a thread asks it, which takes milliseconds to seconds, about
-      all trials that have reported since it was asked last; a trial runs on until it has answered. A driver that resumes has its
-      decisions from the journal, and asks about trials that have reported since. The places at which a strategy with an
-      ``interval`` has asked before are not kept.
-    - *Several metrics*: it goes by those in its ``metric_signatures``, or else by the first.
-    - *A report* without one of the metrics, or with one that is no finite number, is not told; nor is one up to a time that the trial
-      had reached before it was lost.
-    - *An abandoned trial* counts no more.
+    - *Timing*: it decides after each report. In real time a thread asks it, in milliseconds to seconds, about all
+      trials with new reports; they keep running meanwhile. A resumed driver takes past decisions from the journal and
+      asks about newer reports. The state of an ``interval`` is lost.
+    - *Several metrics*: it uses its ``metric_signatures``, or else the first metric.
+    - *Skipped reports*: those without a finite value of each metric, and those up to a time that the trial has reached
+      before.
+    - *Abandoned trials* are ignored.
 
     Requires ax-platform 1.3 or later.
 
     Args:
-        strategy: as for ``Client.set_early_stopping_strategy``; by default that of Ax's ``Client``: from time 10 on, and after 5 trials
-            have completed, a trial stops if it is worse than the median of all trials at its time.
-        time_attr: the key of the time in the reports, which Ax calls progression.
+        strategy: as for ``Client.set_early_stopping_strategy``. Ax's default stops a trial from time 10 on, after 5
+            trials have completed, if it is worse than the median of all trials at its time.
+        time_attr: the key of the time in reports, Ax's progression.
 
     Raises:
-        ConfigurationError: *strategy* is none, or goes by a metric that the experiment doesn't optimise.
+        ConfigurationError: *strategy* is invalid, or uses a metric that is not optimised.
     """
 
     kind = "ax_early_stopping"
@@ -109,7 +107,7 @@ class AxEarlyStopping(Scheduler):
         checks.name("AxEarlyStopping", "time_attr", time_attr, "the key of the time in the reports")
         self._strategy = PercentileEarlyStoppingStrategy() if strategy is None else copy.deepcopy(strategy)
         self._time_attr = time_attr
-        #: The latest time of each trial that was told.
+        #: The latest time of each trial.
         self._reached: dict[TrialId, float] = {}
 
     @property
@@ -117,10 +115,10 @@ class AxEarlyStopping(Scheduler):
         return self._time_attr
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that the strategy goes by what is optimised.
+        """Check that the strategy's metrics are optimised.
 
         Raises:
-            ConfigurationError: it goes by another metric, of which Ax doesn't know whether lower is better.
+            ConfigurationError: one is not, so Ax does not know its direction.
         """
         super().check_objective(objective)
         unknown = [name for name in _metrics_of(self._strategy) if name not in objective.metrics]
@@ -162,15 +160,15 @@ class AxEarlyStopping(Scheduler):
             self.background.tell(call)
 
     def describe(self) -> Description:
-        """Return the strategy's arguments; one of the user's own can't be made again from that."""
+        """Return the strategy's arguments, which can't restore a user's own."""
         return {self.role: self.kind, "strategy": _described(self._strategy), "time_attr": self._time_attr}
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AxEarlyStopping:
-        """Return one with a strategy of Ax's.
+        """Return a scheduler with one of Ax's strategies.
 
         Raises:
-            ConfigurationError: it had one of the user's own.
+            ConfigurationError: its strategy was the user's own.
         """
         return cls(_strategy_of(arguments["strategy"]), time_attr=arguments["time_attr"])
 
@@ -188,10 +186,10 @@ def _plain(argument: Any) -> object:
 
 
 def _strategy_of(description: Description) -> object:
-    """Return the strategy that was described.
+    """Restore a strategy.
 
     Raises:
-        ConfigurationError: it was one of the user's own.
+        ConfigurationError: it was the user's own.
     """
     kind = _KNOWN.get(description["class"])
     if kind is None:
@@ -204,18 +202,18 @@ def _strategy_of(description: Description) -> object:
 
 
 def _metrics_of(strategy: Any) -> Iterator[str]:
-    """Yield the metrics that a strategy names."""
+    """Yield a strategy's metrics."""
     if isinstance(strategy, LogicalEarlyStoppingStrategy):
         yield from chain(_metrics_of(strategy.left), _metrics_of(strategy.right))
     yield from strategy.metric_signatures or ()
 
 
 class _Curves:
-    """The trials' values at each time, as an experiment of Ax's, and what a strategy makes of them; one thread at a time calls it."""
+    """Trials' values over time, in an Ax experiment, with a strategy. Not thread-safe."""
 
     def __init__(self, objective: Objective, strategy: Any) -> None:
         self._strategy = strategy
-        # Not all names of metrics can stand in an objective of Ax's.
+        # Ax's names, as some names are invalid in its objectives.
         self._names = [f"metric{number}" for number in range(len(objective.metrics))]
         self._signatures = objective.metrics
         signs = ["-" if mode == "min" else "" for mode in objective.modes]
@@ -232,7 +230,7 @@ class _Curves:
         )
         self._trials: dict[TrialId, Any] = {}
         self._rows: dict[TrialId, list[DataRow]] = {}
-        #: Those that have reported since the strategy was asked.
+        #: Trials with new reports.
         self._news: set[TrialId] = set()
 
     def add(self, id_: TrialId, time: float, values: Iterable[float]) -> None:
@@ -251,7 +249,7 @@ class _Curves:
         return begun
 
     def end(self, id_: TrialId, status: TrialStatus) -> None:
-        """Learn how a trial has ended."""
+        """Record a trial's end. An abandoned trial loses its values."""
         if id_ not in self._trials:
             return
         self._trials[id_].mark_as(_STATUSES[status], unsafe=True)
@@ -260,17 +258,16 @@ class _Curves:
             self._rows[id_] = []
 
     def decisions(self) -> Mapping[TrialId, Decision]:
-        """Return the decisions to stop trials that have reported since the last call."""
+        """Return the decisions to stop, among trials with new reports."""
         asked = {self._trials[id_].index: id_ for id_ in self._news}
         self._news.clear()
         if not asked:
             return {}
         self._experiment.data = Data(data_rows=chain.from_iterable(self._rows.values()))
         with quiet():
-            found = self._strategy.should_stop_trials_early(set(asked), self._experiment)
-        return {asked[index]: Decision(Action.STOP, self._reason(why)) for index, why in found.items()}
+            reasons = self._strategy.should_stop_trials_early(set(asked), self._experiment)
+        return {asked[index]: Decision(Action.STOP, self._reason(why)) for index, why in reasons.items()}
 
     def _reason(self, why: str | None) -> str:
-        """Return the first line of what the strategy says."""
         said = (why or "it says so").splitlines()[0].strip()
         return f"Ax's {type(self._strategy).__name__}: {said}"

@@ -1,4 +1,4 @@
-"""What mqtune uses of Ax that Ax keeps to itself: no public interface has it; needs the extra ``ax``."""
+"""Private parts of Ax that mqtune needs."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from botorch.acquisition.multi_objective import logei
 
 
 def experiment_of(client: Client) -> Any:
-    """Return the experiment of a client; None before ``configure_experiment``."""
+    """Return a client's experiment; None before ``configure_experiment``."""
     return client._maybe_experiment
 
 
 def strategy_of(client: Client) -> GenerationStrategy | None:
-    """Return the generation strategy of a client; None before it was given one, or has chosen one."""
+    """Return a client's generation strategy, or None."""
     return client._maybe_generation_strategy
 
 
 def rows_of(data: Data) -> Sequence[DataRow]:
-    """Return the rows of data, without the table that Ax makes of them each time."""
+    """Return the rows of data without building Ax's table."""
     rows: Sequence[DataRow] = data._data_rows
     return rows
 
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """Have BoTorch do without the kernel that it compiles where there are several metrics.
+    """Disable BoTorch's compiled kernel for several metrics.
 
-    A process that is killed meanwhile leaves a lock in the user's home, at which every later one waits for ever.
+    A process killed during its compilation leaves a lock in the user's home; later ones wait for it forever.
     """
     was_tried, logei._load_attempted = logei._load_attempted, True
     try:

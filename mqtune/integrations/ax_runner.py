@@ -1,4 +1,4 @@
-"""Ax's own loops over mqtune's workers; needs the extra ``ax``."""
+"""Ax's own loops over mqtune's workers."""
 
 from __future__ import annotations
 
@@ -67,15 +67,14 @@ try:
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
-#: What a trial that has ended is for Ax; any other one is RUNNING, also while it waits in a queue or is paused: Ax's loops end
-#: while trials are STAGED, and know no pause.
+#: Ax's statuses of ended trials. Others are RUNNING: Ax's loops end at STAGED trials and know no pause.
 _STATUSES: Final = {
     TrialStatus.COMPLETED: Status.COMPLETED,
     TrialStatus.EARLY_STOPPED: Status.EARLY_STOPPED,
     TrialStatus.FAILED: Status.FAILED,
     TrialStatus.ABANDONED: Status.ABANDONED,
 }
-#: Of a batch's arms the first of these that any has is the batch's: it runs while one runs, and completes where one has.
+#: A batch has the first of these that an arm has.
 _STRONGEST_FIRST: Final = (
     Status.RUNNING,
     Status.COMPLETED,
@@ -83,44 +82,42 @@ _STRONGEST_FIRST: Final = (
     Status.FAILED,
     Status.ABANDONED,
 )
-#: What an arm of a batch that ended so is worth to its model.
+#: A batch's model ignores arms with these ends.
 _WORTHLESS: Final = (Status.FAILED, Status.ABANDONED)
-#: How much of a traceback Ax is told: it keeps 1,000 characters, of which the last lines say most.
+#: Ax keeps 1,000 characters of an error.
 _ERROR_CHARS: Final = 800
-#: The part of an experiment's name that Ax's may take, behind which is the time that tells it from others.
+#: Characters of Ax's name in the experiment's.
 _NAME_CHARS: Final = 60
 _GROUPS: Final = {"resources": Resources, "failures": Failures, "checkpoints": Checkpoints, "process": Process}
 
-#: How long nothing may run before it is said why: longer than a local worker takes to start.
+#: Seconds before a warning; a local worker starts in less.
 _IDLE_S: Final = 10.0
 
 logger = logging.getLogger(__name__)
 
-#: What drives the experiments of this process, by backend and name: runners that are equal, such as copies that Ax makes,
-#: share it, as an experiment has one driver.
+#: This process's drivers, by backend and experiment. Equal runners, such as copies, share one.
 _driven: dict[tuple[str, str], BackgroundTuner] = {}
 
 
 class MqtuneRunner(Runner):
-    """Runs Ax's trials on mqtune's workers, under Ax's own ``Orchestrator`` or ``Client.run_trials``.
+    """Runs Ax's trials on mqtune's workers, for an ``Orchestrator`` or ``Client.run_trials``.
 
-    Each arm is a trial of an mqtune experiment, which a thread of this process drives: polls look at what that has taken in, and
-    ask no server. A trial is RUNNING for Ax from when it is in a queue, also while it is paused, waits for another
-    worker or its server is away; how many may wait is ``OrchestratorOptions.max_pending_trials``. Its status at mqtune, and
-    when it began, are in its ``run_metadata``.
+    Each arm is a trial of an mqtune experiment. A thread of this process drives it, and polls read its state without
+    asking a server. A trial is RUNNING once queued, also while it is paused, waits for a worker, or its server is away;
+    ``OrchestratorOptions.max_pending_trials`` limits waiting ones. ``run_metadata`` has mqtune's status and the start
+    time.
 
-    A trial that is run again, because Ax tries again or was loaded from before, is the one that is there, if its parameters
-    are the same; one that Ax has forgotten, and has put another in the place of, is abandoned. After five minutes without its server, and
-    after other errors, polls raise OrchestratorInternalError, by which Ax's loop ends and no trial does: run it again.
+    A rerun, by Ax's retry or after loading its experiment, continues the existing trial if the parameters are equal. A
+    trial that Ax has forgotten and replaced is abandoned. After five minutes without its server, and after other
+    errors, polls raise OrchestratorInternalError. That ends Ax's loop but no trial: run it again.
 
-    It is a context manager that closes what it has opened. Requires ax-platform 1.3 or later.
+    As a context manager it closes its connections. Requires ax-platform 1.3 or later.
 
     Args:
-        trainable: as for ``mqtune.Tuner``; it is called with an arm's parameters.
-        backend: likewise. One with a password is not saved with Ax's experiment: give it as ``$MQTUNE_BROKER``.
-        name: the mqtune experiment's name; by default made of the name and the creation time of Ax's, and so the same
-            when that is loaded.
-        resources: what each trial gets.
+        trainable: as for ``mqtune.Tuner``; called with an arm's parameters.
+        backend: likewise. A URL with a password is not saved in Ax's experiment: use ``$MQTUNE_BROKER``.
+        name: the experiment's name; by default Ax's name and creation time, the same after loading.
+        resources: each trial's resources.
         failures: as for ``mqtune.Tuner``.
         checkpoints: likewise.
         process: likewise.
@@ -144,22 +141,19 @@ class MqtuneRunner(Runner):
         self.failures = failures
         self.checkpoints = checkpoints
         self.process = process
-        #: Those of the experiments that this runner has opened.
         self._places: set[tuple[str, str]] = set()
-
-    # What Ax calls.
 
     @property
     def run_metadata_report_keys(self) -> list[str]:
-        """What is worth showing of ``run_metadata``."""
+        """The keys of ``run_metadata`` to show."""
         return ["mqtune_experiment", "mqtune_trials"]
 
     def run(self, trial: BaseTrial) -> dict[str, Any]:
-        """Have a trial run and return where; as ``run_multiple``."""
+        """Run a trial; see ``run_multiple``."""
         return self.run_multiple([trial])[trial.index]
 
     def run_multiple(self, trials: Iterable[BaseTrial]) -> dict[int, dict[str, Any]]:
-        """Have trials run and return where; those that run already go on.
+        """Run trials, or continue running ones. Return their experiment and ids.
 
         Raises:
             SpaceError: a parameter can't be sent to a worker.
@@ -187,9 +181,9 @@ class MqtuneRunner(Runner):
         return {"mqtune_experiment": tuner.name, "mqtune_trials": added}
 
     def poll_trial_status(self, trials: Iterable[BaseTrial]) -> dict[Status, set[int]]:
-        """Return the trials' indices by their statuses, those that have ended for Ax left out.
+        """Return unfinished trials' indices by status.
 
-        Data of trials that fail or are stopped are fetched before: Ax fetches only those of others.
+        Data of failed and stopped trials are fetched first, as Ax does not.
 
         Raises:
             OrchestratorInternalError: the experiment can't be driven any more.
@@ -204,7 +198,7 @@ class MqtuneRunner(Runner):
         try:
             arms = self.arms(trial)
         except Exception as error:
-            # Ax abandons trials whose poll fails in any other way.
+            # Ax abandons the trials after any other error.
             raise OrchestratorInternalError(f"{type(error).__name__}: {error}") from error
         statuses = {name: status_of(each) for name, each in arms.items()}
         status = min(statuses.values(), key=_STRONGEST_FIRST.index)
@@ -225,12 +219,12 @@ class MqtuneRunner(Runner):
         return status
 
     def poll_exception(self, trial: BaseTrial) -> str:
-        """Return why a trial has failed, or was abandoned, with the end of its traceback."""
+        """Return why a trial has failed or was abandoned, with the traceback's end."""
         reasons = {name: why(each) for name, each in self.arms(trial).items()}
         return next(iter(reasons.values())) if len(reasons) == 1 else "\n".join(f"{k}: {v}" for k, v in reasons.items())
 
     def stop(self, trial: BaseTrial, reason: str | None = None) -> dict[str, Any]:
-        """Stop a trial, of which all that it has reported until now is fetched; what has ended stays as it is."""
+        """Stop a trial unless it has ended, and fetch its reports."""
         driven = self.driven(trial.experiment)
         stopped = [
             each.id for each in self.arms(trial).values() if each is not None and stop_trial(driven, each, reason)
@@ -239,14 +233,12 @@ class MqtuneRunner(Runner):
         return {"mqtune_stopped": stopped}
 
     def clone(self) -> Self:
-        """Return a copy, which shares the experiments that are open."""
+        """Return a copy that shares the open experiments."""
         return copy.copy(self)
-
-    # What Ax saves.
 
     @classmethod
     def serialize_init_args(cls, obj: Any) -> dict[str, Any]:
-        """Return the arguments as plain values; the trainable by its name."""
+        """Return the arguments as plain values, the trainable by name."""
         known = obj.trainable
         spec, code_root = known[:2] if isinstance(known, KnownTrainable) else TrainableSpec.of(known)
         return {
@@ -258,7 +250,7 @@ class MqtuneRunner(Runner):
 
     @classmethod
     def deserialize_init_args(cls, args: dict[str, Any], *_: object, **__: object) -> dict[str, Any]:
-        """Return the arguments again."""
+        """Return the arguments from plain values."""
         trainable, backend = args["trainable"], args["backend"]
         return {
             "trainable": KnownTrainable(TrainableSpec.decode(trainable), Path(trainable["code_root"])),
@@ -267,23 +259,20 @@ class MqtuneRunner(Runner):
             **{name: group(**args[name]) for name, group in _GROUPS.items() if args[name] is not None},
         }
 
-    # What users call.
-
     def stop_all(self, experiment: Experiment, reason: str = "stopped by hand") -> None:
-        """Stop all trials of one of Ax's experiments, as after a timeout of its loop: Ax leaves them running."""
+        """Stop an experiment's trials, which Ax leaves running after a timeout."""
         for trial in experiment.trials.values():
             if not trial.status.is_terminal and not trial.status.is_candidate:
                 self.stop(trial, reason)
 
     def close(self) -> None:
-        """Close the connections; on a broker's workers trials go on, and a later poll opens them again.
+        """Close the connections. A broker's trials continue, and a later poll reconnects.
 
-        An experiment of which no trial runs has finished, until another one is added.
+        An experiment without running trials is finished, until a trial is added.
         """
         for place in self._places:
             driven = _driven.pop(place, None)
             if driven is not None:
-                # Without its server nothing can be said any more.
                 with contextlib.suppress(MqtuneError):
                     driven.do(_finish_if_idle)
                 driven.close()
@@ -297,13 +286,11 @@ class MqtuneRunner(Runner):
     ) -> None:
         self.close()
 
-    # The experiment.
-
     def driven(self, experiment: Experiment) -> BackgroundTuner:
-        """Return what drives the mqtune experiment of one of Ax's; it is opened if need be.
+        """Return an experiment's driver, opened if needed.
 
         Raises:
-            Exception: what has ended it, once; the next call opens it again.
+            Exception: the error that ended it, once. The next call reopens it.
         """
         backend = self.backend or os.environ.get("MQTUNE_BROKER")
         place = (repr(backend), self.name or _name(experiment))
@@ -327,7 +314,7 @@ class MqtuneRunner(Runner):
         )
 
     def arms(self, trial: BaseTrial) -> dict[str, Trial | None]:
-        """Return the mqtune trial of each arm of a trial by the arm's name; None where there is none.
+        """Return each arm's mqtune trial, by the arm's name; None for a missing one.
 
         Raises:
             Exception: as ``driven``.
@@ -337,7 +324,7 @@ class MqtuneRunner(Runner):
 
 
 class _SaysWhy(Callback):
-    """Warns where nothing can run, as for want of a worker: Ax's loops only wait. Each reason is given once."""
+    """Warns once about each reason why nothing can run, such as missing workers."""
 
     interval_s = 1.0
 
@@ -354,22 +341,21 @@ class _SaysWhy(Callback):
 
 
 class MqtuneMetric(MapMetric):
-    """The values of a metric that trials of ``MqtuneRunner`` report: all of them, each with its step, also while they run.
+    """A metric reported by trials of ``MqtuneRunner``, at all steps, also while they run.
 
-    Values that are no finite numbers are left out. A trial that has ended without any, or whose last one is none as it has
-    diverged, lacks the metric, for which Ax abandons it if it is in its optimization config. A step that was reported again, after a restart
-    from scratch, has its newest value.
+    Values that are not finite are left out. An ended trial lacks the metric if it has no value or its last one is not
+    finite; Ax abandons it if its optimization config has the metric. A step reported again has its newest value.
 
     Args:
         name: the metric's name in Ax.
         key: its key in the reports; by default the name.
-        step: the key of the step; by default how many reports the trial has made.
+        step: the key of the step; by default the report's number.
         lower_is_better: as for any metric of Ax.
         properties: likewise.
         signature_override: likewise.
     """
 
-    # Ax declares it as a variable of instances, and reads it from the class.
+    # Ax annotates an instance variable but reads it from the class.
     recoverable_exceptions: set[type[Exception]] = {MqtuneError}  # noqa: RUF012
 
     def __init__(
@@ -388,21 +374,20 @@ class MqtuneMetric(MapMetric):
 
     @classmethod
     def is_available_while_running(cls) -> bool:
-        """Yes."""
         return True
 
     def fetch_trial_data(self, trial: BaseTrial, **_: object) -> MetricFetchResult:
-        """Return what a trial has reported of this metric, or why there is nothing."""
+        """Return a trial's values, or an error if it has no value."""
         return self.fetched(trial) or self.missing(trial)
 
     def bulk_fetch_trial_data(self, trial: BaseTrial, metrics: list[Any], **_: object) -> dict[str, MetricFetchResult]:
-        """Return what a trial has reported of these metrics; one that it has yet to report is left out while it runs."""
+        """Return a trial's values of these metrics. A running trial may lack some."""
         runs = trial.status is Status.RUNNING
         found = [(metric, metric.fetched(trial)) for metric in metrics]
         return {each.signature: known or each.missing(trial) for each, known in found if known or not runs}
 
     def fetched(self, trial: BaseTrial) -> MetricFetchResult | None:
-        """Return what a trial has reported of this metric, or None."""
+        """Return a trial's values, or None."""
         try:
             rows = self._rows(trial)
         except MqtuneError as error:
@@ -410,7 +395,7 @@ class MqtuneMetric(MapMetric):
         return Ok(Data(data_rows=rows)) if rows else None
 
     def missing(self, trial: BaseTrial) -> MetricFetchResult:
-        """Return that there is nothing; Ax logs it when this is made."""
+        """Return an error. Ax logs it on creation."""
         return Err(
             MetricFetchE(f"trial {trial.index} has reported no {self.key or self.name!r}, or has diverged", None)
         )
@@ -429,37 +414,34 @@ class MqtuneMetric(MapMetric):
         ]
 
     def _values(self, trial: Trial, reports: Iterable[Report]) -> dict[float, float]:
-        """Return a trial's values by their steps."""
-        found: dict[float, float] = {}
+        values: dict[float, float] = {}
         last = 0.0
         for report in reports:
             step, value = report.metrics.get(self.step), report.metrics.get(self.key or self.name)
             if is_number(step) and is_number(value):
                 last = float(value)
                 if math.isfinite(last):
-                    found[float(step)] = last
-        return {} if trial.status.is_terminal and not math.isfinite(last) else found
+                    values[float(step)] = last
+        return {} if trial.status.is_terminal and not math.isfinite(last) else values
 
 
 class _JsonRegistries(RegistryBundleBase):
-    """What saves and loads JSON, and knows no database."""
-
     sqa_config: Any = None
     encoder: Any = None
     decoder: Any = None
 
 
 def registry_bundle() -> RegistryBundleBase:
-    """Return what saves and loads Ax's experiments with these classes: its ``encoder_registry`` and ``decoder_registry`` as JSON.
+    """Return Ax's registries with these classes, to save and load experiments.
 
-    With SQLAlchemy it also serves Ax's databases.
+    Its ``encoder_registry`` and ``decoder_registry`` are for JSON. With SQLAlchemy it also serves Ax's databases.
     """
     metrics: dict[type[Metric], int | None] = {MqtuneMetric: None}
     runners: dict[type[Runner], int | None] = {MqtuneRunner: None}
     try:
         return RegistryBundle(metrics, runners)
     except TypeError:
-        # Ax has none of its own without SQLAlchemy.
+        # Ax's own needs SQLAlchemy.
         return _JsonRegistries(
             metrics,
             runners,
@@ -471,23 +453,21 @@ def registry_bundle() -> RegistryBundleBase:
 
 
 def _name(experiment: Experiment) -> str:
-    """Return the mqtune experiment's name: Ax's, and when that was created, which is saved with it."""
     stem = re.sub(r"[^A-Za-z0-9_-]", "-", experiment.name if experiment.has_name else "ax")[:_NAME_CHARS]
     return f"{stem}-{experiment.time_created:%Y%m%d-%H%M%S-%f}"
 
 
 def _group(trial: BaseTrial) -> str:
-    """Return what the keys of a trial's arms begin with."""
     return f"{_name(trial.experiment)}/{trial.index}/"
 
 
 def _key(trial: BaseTrial, arm: Arm) -> str:
-    """Return the key of an arm: it has the parameters in it, as a trial that Ax has forgotten may have had others."""
+    """Return an arm's key. It includes parameters, as a forgotten trial may have had others."""
     return f"{_group(trial)}{arm.signature}"
 
 
 def status_of(trial: Trial | None) -> Status:
-    """Return what a trial is for Ax; one that there is none of can't come any more."""
+    """Return a trial's Ax status. A missing trial has failed."""
     if trial is None:
         return Status.FAILED
     status = _STATUSES.get(trial.status, Status.RUNNING)
@@ -496,7 +476,7 @@ def status_of(trial: Trial | None) -> Status:
 
 
 def why(trial: Trial | None) -> str:
-    """Return why a trial has ended so, with the end of its traceback."""
+    """Return why a trial has ended, with the traceback's end."""
     if trial is None:
         return "mqtune's experiment has no such trial: the server and this machine have lost it"
     error = trial.attempts[-1].error[-_ERROR_CHARS:]
@@ -504,7 +484,7 @@ def why(trial: Trial | None) -> str:
 
 
 def stop_trial(driven: BackgroundTuner, trial: Trial, reason: str | None) -> bool:
-    """Stop a trial; whether there was anything to stop."""
+    """Stop a trial. Return False if it had ended already."""
     try:
         driven.do(lambda tuner: tuner.trial(trial).stop(reason or "stopped by Ax"))
     except InvalidTransition:

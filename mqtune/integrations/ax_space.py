@@ -1,4 +1,4 @@
-"""The space and the objective of an Ax ``Client``, as a Tuner has them; needs the extra ``ax``."""
+"""The space and objective of an Ax ``Client``, in mqtune's terms."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mqtune.integrations.ax_private import experiment_of
 
 
 def space_of(client: Client) -> dict[str, Domain]:
-    """Return the search space of a Tuner for the space of a client, with its names; a fixed value is a choice of one.
+    """Return a client's space as a Tuner's. A fixed value becomes a choice of one.
 
-    Constraints between parameters are not in it: Ax keeps to them.
+    Constraints between parameters are left to Ax.
 
     Raises:
-        ConfigurationError: the client has no experiment, or a parameter that depends on others.
+        ConfigurationError: the client has no experiment, or dependent parameters.
     """
     if experiment_of(client) is None:
         raise ConfigurationError("the Client has no experiment; call client.configure_experiment(…) before")
@@ -41,10 +41,10 @@ def _domain(parameter: Parameter) -> Domain:
 
 
 def check_alike(space: Space, client: Client) -> None:
-    """Check that a client is of a Tuner's space; whether the values of a choice have an order is for Ax alone.
+    """Check that a client has the Tuner's space. The order of choices is ignored.
 
     Raises:
-        ConfigurationError: it is of another.
+        ConfigurationError: the spaces differ.
     """
     theirs = Space(dict(space_of(client))).domains
     names = theirs.keys() | space.domains.keys()
@@ -63,10 +63,10 @@ def _is_alike(one: Domain | None, other: Domain | None) -> bool:
 
 
 def constrained(client: Client) -> list[str]:
-    """Return the metrics that a client keeps to bounds.
+    """Return the metrics with outcome constraints.
 
     Raises:
-        ConfigurationError: it has no objective.
+        ConfigurationError: the client has no objective.
     """
     if experiment_of(client) is None or experiment_of(client).optimization_config is None:
         raise ConfigurationError(
@@ -78,10 +78,10 @@ def constrained(client: Client) -> list[str]:
 
 
 def check_objective(objective: Objective, client: Client) -> None:
-    """Check that a client optimises what a Tuner does.
+    """Check that a client optimises the Tuner's metrics.
 
     Raises:
-        ConfigurationError: it optimises something else, or a sum.
+        ConfigurationError: it optimises other metrics, or a sum.
     """
     theirs = experiment_of(client).optimization_config.objective
     modes = {name: "max" if weight > 0 else "min" for name, weight in theirs.metric_weights}

@@ -1,4 +1,4 @@
-"""What the callbacks inside trials have in common: which metrics they report, and when a checkpoint goes along."""
+"""Shared base of the callbacks inside trials."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from mqtune import checkpoint_dir, get_checkpoint, report, should_checkpoint
 from mqtune.extend import ConfigurationError
 
-#: Which metrics to report: one, several, all (None), or by names of one's own: ``{"loss": "val_loss"}``.
+#: One metric, several, all (None), or renamed ones: ``{"loss": "val_loss"}``.
 Metrics = str | Sequence[str] | Mapping[str, str] | None
 
 
 class Reports:
-    """Makes a callback's reports; StopTrial comes out of ``make``, or in the middle of whatever the library does.
+    """Makes a callback's reports. ``StopTrial`` may be raised by ``make``, or in the library.
 
     Args:
-        metrics: the metrics to report; None for all that are there.
-        checkpoint_every: with each how manyth report a checkpoint is saved; 0 saves only when a person asks for one.
+        metrics: the metrics to report; None for all.
+        checkpoint_every: save a checkpoint with every n-th report; 0 saves only on request.
 
     Raises:
         ConfigurationError: *checkpoint_every* is negative.
@@ -33,18 +33,18 @@ class Reports:
 
     @property
     def next_saves(self) -> bool:
-        """Whether a checkpoint goes with the next report."""
+        """Whether the next report has a checkpoint."""
         return should_checkpoint() or (self._every > 0 and (self._made + 1) % self._every == 0)
 
     def make(self, values: Mapping[str, object], save: Callable[[Path], object] | None) -> None:
-        """Report the metrics that were asked for.
+        """Report the selected metrics.
 
         Args:
-            values: all that the library has.
-            save: writes a checkpoint into a folder, if one is due; None saves none.
+            values: all metrics.
+            save: writes a checkpoint into a folder, if one is due.
 
         Raises:
-            ConfigurationError: the library has no such metric.
+            ConfigurationError: a selected metric is missing.
             StopTrial: the trial should end.
         """
         row = self._chosen(values)
@@ -59,16 +59,16 @@ class Reports:
             return dict(values)
         for name in self._names.values():
             if name not in values:
-                there = ", ".join(sorted(values)) or "none"
-                raise ConfigurationError(f"there is no metric {name!r} to report; there are: {there}")
+                available = ", ".join(sorted(values)) or "none"
+                raise ConfigurationError(f"there is no metric {name!r} to report; there are: {available}")
         return {ours: values[theirs] for ours, theirs in self._names.items()}
 
 
 def fetched_checkpoint() -> Path | None:
-    """Return the folder with the checkpoint that the trial starts from; None if it starts from scratch, or outside a trial.
+    """Return the checkpoint's folder; None when starting from scratch or outside a trial.
 
     Raises:
-        ConfigurationError: it is a dict, which no callback has saved.
+        ConfigurationError: the checkpoint is a dict.
         CheckpointGone, CheckpointBroken, StoreUnavailable: as ``mqtune.get_checkpoint``.
     """
     checkpoint = get_checkpoint()

@@ -1,4 +1,4 @@
-"""Reports from Keras 3, inside a trial; needs the extra ``keras`` and a backend of Keras."""
+"""Reports from Keras 3 inside a trial."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ except ImportError as error:  # pragma: no cover - the tests are skipped without
 
 
 class MqtuneCallback(Callback):
-    """Reports the logs of each epoch; ``fit`` goes on from the checkpoint that the trial starts from, at the right epoch.
+    """Reports each epoch's logs. ``fit`` resumes from the trial's checkpoint.
 
-    A checkpoint is what Keras's own ``BackupAndRestore`` writes: weights, the optimizer's state, and the epoch.
+    A checkpoint is that of ``BackupAndRestore``: weights, optimizer state, and epoch.
 
     Args:
         metrics: the names of metrics; None for all. ``{"loss": "val_loss"}`` reports ``val_loss`` as ``loss``.
-        checkpoint_every: with each how manyth report a checkpoint is saved; 0 saves only when a person asks for one.
+        checkpoint_every: save a checkpoint with every n-th report; 0 saves only on request.
 
     Raises:
-        ConfigurationError: *checkpoint_every* is negative; or, in ``fit``, there is no such metric.
+        ConfigurationError: *checkpoint_every* is negative; or, in ``fit``, a metric is missing.
     """
 
     def __init__(self, metrics: Metrics = None, *, checkpoint_every: int = 0) -> None:
@@ -35,13 +35,13 @@ class MqtuneCallback(Callback):
         self._reports = Reports(metrics, checkpoint_every)
 
     def on_train_begin(self, logs: Mapping[str, object] | None = None) -> None:
-        """Go on from the trial's checkpoint, if it has one."""
+        """Restore the trial's checkpoint, if it has one."""
         folder = fetched_checkpoint()
         if folder is not None:
             self._backup(folder).on_train_begin()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, object] | None = None) -> None:
-        """Report."""
+        """Report the epoch's logs."""
         self._reports.make(logs or {}, lambda folder: self._backup(folder).on_epoch_end(epoch))
 
     def _backup(self, folder: Path) -> BackupAndRestore:

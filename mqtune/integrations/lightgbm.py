@@ -1,4 +1,4 @@
-"""Reports from LightGBM, inside a trial; needs the extra ``lightgbm``."""
+"""Reports from LightGBM inside a trial."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class MqtuneCallback:
     Args:
         metrics: the names of metrics, such as ``valid-l2`` for ``valid_names=["valid"]``; None for all.
             ``{"loss": "valid-l2"}`` reports that as ``loss``.
-        checkpoint_every: with each how manyth report a checkpoint is saved; 0 saves only when a person asks for one.
+        checkpoint_every: save a checkpoint with every n-th report; 0 saves only on request.
 
     Attributes:
-        checkpoint: the file that the trial starts from, for ``init_model=``; None if it starts from scratch.
-        rounds: how many rounds that has already: train for so many less.
+        checkpoint: the trial's start checkpoint, for ``init_model=``, or None.
+        rounds: its number of rounds. Train that many fewer.
 
     Raises:
-        ConfigurationError: *checkpoint_every* is negative; or, during training, there is no such metric.
+        ConfigurationError: *checkpoint_every* is negative; or, during training, a metric is missing.
     """
 
-    #: LightGBM's own: early stopping, 30, ends the training, so that a report comes before it.
+    #: LightGBM reads it. Early stopping has 30 and would end the training before the report.
     order: Final = 25
     before_iteration: Final = False
 

@@ -1,4 +1,4 @@
-"""Reports from PyTorch Lightning, inside a trial; needs the extra ``lightning``."""
+"""Reports from PyTorch Lightning inside a trial."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _FILE: Final = "lightning.ckpt"
 
 
 class MqtuneCallback(Callback):
-    """Reports what the module has logged, at the end of each epoch or of each validation.
+    """Reports the module's logged metrics after each epoch or validation.
 
-    What the module logs in its own ``on_train_epoch_end`` comes too late for that epoch.
+    Metrics logged in its own ``on_train_epoch_end`` miss that epoch's report.
 
     Args:
         metrics: the names of metrics; None for all. ``{"loss": "val_loss"}`` reports ``val_loss`` as ``loss``.
-        on: when to report: at the end of each "epoch", or of each "validation" during training.
-        checkpoint_every: with each how manyth report a checkpoint is saved; 0 saves only when a person asks for one.
+        on: report at the end of each "epoch", or of each "validation" during training.
+        checkpoint_every: save a checkpoint with every n-th report; 0 saves only on request.
 
     Raises:
-        ConfigurationError: an argument is wrong; or, during training, a metric was not logged.
+        ConfigurationError: an argument is invalid; or, during training, a metric was not logged.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class MqtuneCallback(Callback):
 
     @property
     def checkpoint(self) -> str | None:
-        """The file that the trial starts from, for ``trainer.fit(model, ckpt_path=…)``; None if it starts from scratch."""
+        """The trial's start checkpoint, for ``trainer.fit(model, ckpt_path=…)``, or None."""
         folder = fetched_checkpoint()
         return None if folder is None else str(folder / _FILE)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report, if that is due."""
+        """Report, if reports are by epoch."""
         if self._on == "epoch":
             self._report(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report, if that is due and this is no sanity check or ``trainer.validate``."""
+        """Report, if reports are by validation. Skip sanity checks and ``trainer.validate``."""
         if self._on == "validation" and trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._report(trainer)
 

@@ -1,4 +1,4 @@
-"""Base class of loggers, which write the trials of an experiment into another tool."""
+"""Base class of loggers, which write trials into another tool."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from mqtune.extend import ITERATION, Report, Trial, TrialId, flatten, json_text
 if TYPE_CHECKING:
     from mqtune.extend import Experiment
 
-#: How often reports are written, in seconds: seldom enough for a tool behind a network, soon enough for who looks at it.
+#: Seconds between writes.
 FLUSH_S: Final = 1.0
-#: The most reports of a trial that wait until they are written, which is some megabytes.
+#: Limit on a trial's buffered reports, some megabytes.
 _MOST_WAITING: Final = 1000
 
 
 @dataclass(slots=True)
 class _Progress:
-    """A trial, the number of its reports that the tool has, those that are to follow, and whether it was told of its end."""
+    """Written and buffered reports of a trial."""
 
     trial: Trial
     written: int
@@ -32,54 +32,52 @@ class _Progress:
 
 
 class TrialLogger(Callback, ABC):
-    """Writes trials into another tool: while an experiment runs, as a callback, or afterwards, by ``write``.
+    """Writes trials into another tool: as a callback, or afterwards by ``write``.
 
-    Each report that the scheduler has seen is written once and in order, also when drivers are killed, when one resumes, or when
-    the tool was away for a while: what is missing comes from the journal's copy. For that a subclass says how many reports of a
-    trial the tool has. Reports that came after a trial was stopped are left out.
+    Each report that the scheduler has seen is written once and in order, despite killed drivers, resumes and outages of
+    the tool: missing reports are read from the journal's copy. A subclass therefore returns how many reports the tool
+    already has. Late reports of a stopped trial are left out.
     """
 
     interval_s = FLUSH_S
-    #: The number of waiting reports of one trial at which a logger writes them before their time.
+    #: A trial with this many buffered reports is written immediately.
     most_waiting: int = _MOST_WAITING
 
     def __init__(self) -> None:
         self._experiment_folder = Path()
         self._progress_by_trial: dict[TrialId, _Progress] = {}
-        #: What the driver has folded, while one tells this logger of events.
+        #: The driver's state, while used as a callback.
         self._live_experiment: Experiment | None = None
-        #: The experiment with its outcome, for ``close``; None until it has ended.
+        #: The ended experiment, for ``close``; None before.
         self.ended: Experiment | None = None
 
-    # What a subclass writes.
+    # For subclasses.
 
     @abstractmethod
     def open(self, name: str) -> None:
-        """Open what the tool has of the experiment with this name, or make it."""
+        """Open or create the experiment's record."""
 
     @abstractmethod
     def begin_trial(self, trial: Trial) -> int:
-        """Open what the tool has of a trial, or make it, and return how many of its reports are there already."""
+        """Open or create a trial's record. Return the number of its reports."""
 
     @abstractmethod
     def write_reports(self, trial: Trial, reports: Sequence[Report], first: int) -> None:
-        """Write reports that follow one another.
+        """Write consecutive reports.
 
         Args:
-            trial: the trial as it was at the last of them, or later.
+            trial: the trial at the last report, or later.
             reports: at least one.
-            first: the number of the first one, from 1 on over all attempts of the trial.
+            first: the first report's number, counted from 1 over all attempts.
         """
 
     @abstractmethod
     def end_trial(self, trial: Trial) -> None:
-        """Write how a trial has ended; all its reports are written. A later driver may write it again."""
+        """Write a trial's end, after all its reports. A later driver may write it again."""
 
     @abstractmethod
     def close(self) -> None:
-        """Write what is buffered, and close the tool; also when ``open`` has failed."""
-
-    # As a callback.
+        """Flush and close the tool, also after a failed ``open``."""
 
     def setup(self, folder: Path) -> None:
         self._experiment_folder = folder
@@ -116,13 +114,11 @@ class TrialLogger(Callback, ABC):
         finally:
             self.close()
 
-    # From the journal.
-
     def write(self, results: Results) -> None:
-        """Write an experiment as far as its journal goes; what the tool has already is not written again.
+        """Write the journalled reports and ends that the tool lacks.
 
         Raises:
-            MqtuneError: the tool refuses it, or the journal's copy is incomplete.
+            MqtuneError: the tool refuses them, or the journal's copy is incomplete.
         """
         try:
             self._begin(results.name)
@@ -132,12 +128,11 @@ class TrialLogger(Callback, ABC):
             self.close()
 
     def _begin(self, name: str) -> None:
-        # One logger may be given one experiment after the other.
         self._progress_by_trial, self._live_experiment, self.ended = {}, None, None
         self.open(name)
 
     def _live_results(self, experiment: Experiment) -> Results:
-        # The journal may be ahead of the driver, which may yet stop a trial at a report before its last.
+        # The driver may still stop a trial before its last journalled report.
         return Results(experiment, self._experiment_folder)
 
     def _write_missing(self, results: Results) -> None:
@@ -147,14 +142,12 @@ class TrialLogger(Callback, ABC):
         for recorded in results.reports():
             if not recorded.late:
                 number = counts[recorded.trial] = counts.get(recorded.trial, 0) + 1
-                # A running driver may have begun the trial since.
+                # A running driver may have begun the trial.
                 progress = self._progress_by_trial.get(recorded.trial) or self._progress_of(
                     results[recorded.trial].trial
                 )
                 self._take_report(progress, Report(*recorded[:-1]), number)
         self._end_all()
-
-    # A trial's progress.
 
     def _progress_of(self, trial: Trial) -> _Progress:
         progress = self._progress_by_trial.get(trial.id)
@@ -167,12 +160,12 @@ class TrialLogger(Callback, ABC):
         expected = progress.written + len(progress.waiting) + 1
         if number == expected:
             if len(progress.waiting) >= self.most_waiting:
-                # While the tool is away this fails, and the report comes from the journal later.
+                # This fails in an outage. The journal then supplies the report later.
                 self._write_waiting(progress)
             progress.waiting.append(report)
 
     def _lacks_reports(self, experiment: Experiment) -> bool:
-        """Return whether a trial has more reports than were told: some were dropped, or came while the tool was away."""
+        """Return whether reports were dropped, or missed in an outage."""
         return any(self._taken(trial.id) < trial.reports for trial in list(experiment.trials.values()))
 
     def _taken(self, trial: TrialId) -> int:
@@ -190,7 +183,6 @@ class TrialLogger(Callback, ABC):
             progress.waiting = []
 
     def _end_all(self) -> None:
-        """Write all that waits, and the end of each trial that has one."""
         for progress in self._progress_by_trial.values():
             if progress.trial.status.is_terminal:
                 self._end_once(progress)
@@ -205,19 +197,22 @@ class TrialLogger(Callback, ABC):
 
 
 def numbers_of(report: Report) -> dict[str, float]:
-    """Return a report's numbers under flat names, truth values as 0 and 1; of text and lists loggers make no curve."""
+    """Return the numbers of a report under flat names. Booleans become 0 and 1."""
     flat = flatten(report.metrics)
     return {name: float(value) for name, value in flat if isinstance(value, int | float)}
 
 
 def step_of(report: Report, number: int) -> int:
-    """Return a report's place on the axis of its curves: its iteration, or else its number."""
+    """Return a report's step for curves: its iteration, or else its number."""
     iteration = report.metrics.get(ITERATION)
     return iteration if isinstance(iteration, int) else number
 
 
 def plain_config(config: Mapping[str, object]) -> dict[str, bool | float | str]:
-    """Return a config under flat names, such as ``optimizer.lr``; what is neither number nor text is JSON."""
+    """Return a config under flat names, such as ``optimizer.lr``.
+
+    Values other than numbers and texts become JSON.
+    """
     return {name: _plain(value) for name, value in flatten(config)}
 
 

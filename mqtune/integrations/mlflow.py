@@ -1,4 +1,4 @@
-"""An experiment in MLflow: each trial a run below the experiment's; needs the extra ``mlflow``."""
+"""Logger for MLflow."""
 
 from __future__ import annotations
 
@@ -18,39 +18,36 @@ try:
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(f"MLflow can't be imported ({error}); {install_command('mlflow')}") from error
 
-#: Tags by which a logger finds what an earlier one has made, and how many reports that has written.
+#: Tags of runs, by which later loggers find them, and their number of reports.
 _EXPERIMENT_TAG: Final = "mqtune.experiment"
 _TRIAL_TAG: Final = "mqtune.trial"
 _REPORTS_TAG: Final = "mqtune.reports"
-#: By this tag MLflow shows a run below another.
 _PARENT_TAG: Final = "mlflow.parentRunId"
-#: The most metrics and params that MLflow takes at once, and the most characters of a param's value.
+#: MLflow's limits for one request, and for the length of a param's value.
 _MOST_METRICS: Final = 1000
 _MOST_PARAMS: Final = 100
 _MOST_CHARS: Final = 6000
-#: What MLflow allows in a name, reversed.
 _NOT_ALLOWED: Final = re.compile(r"[^\w\-. /]", re.ASCII)
 _MS: Final = 1000
-#: What MLflow calls a trial's end.
 _ENDS: Final = {TrialStatus.FAILED: "FAILED", TrialStatus.ABANDONED: "KILLED"}
-#: The same of an experiment's end.
 _OUTCOMES: Final = {"finished": "FINISHED", "failed": "FAILED"}
 
 
 class MLflow(TrialLogger):
-    """Writes an experiment as a run of MLflow, and each trial as a run below it, with its config as params and its numbers as metrics.
+    """Writes an experiment as a run of MLflow, and each trial as a child run.
 
-    Runs are found again by their tags, so that a later driver, or a later ``write``, adds to them. A run says how many reports it has with
-    the same request that brings them, so that none is there twice. Trials that were stopped early have the status FINISHED, as
-    MLflow has no other, and a tag ``mqtune.status``. The experiment's run is KILLED after an interrupt, and FAILED after an error or if every
-    trial failed, until a later driver continues. What MLflow doesn't allow in a name becomes ``_``.
+    A trial's config becomes params, its numbers metrics. Later drivers and a later ``write`` find runs by their tags
+    and add to them. Reports and their count are sent in one request, so no report is written twice. An early-stopped
+    trial is FINISHED, with a tag ``mqtune.status``. The experiment's run is KILLED after an interrupt, and FAILED after
+    an error or if every trial failed, until a later driver continues. Characters that MLflow forbids in names become
+    ``_``.
 
     Args:
-        tracking_uri: where the server or database is; by default as MLflow says (``MLFLOW_TRACKING_URI``).
-        experiment: the name of MLflow's experiment; by default that of mqtune's.
+        tracking_uri: the server or database; by default MLflow's own (``MLFLOW_TRACKING_URI``).
+        experiment: the name of MLflow's experiment; by default mqtune's.
 
     Raises:
-        ConfigurationError: MLflow refuses the place; from the run's begin.
+        ConfigurationError: MLflow refuses the address, when a run begins.
     """
 
     def __init__(self, tracking_uri: str | None = None, *, experiment: str = "") -> None:
@@ -81,7 +78,7 @@ class MLflow(TrialLogger):
         began_at = trial.attempts[0].staged_at if trial.attempts else None
         run = found[0] if found else self._made(trial.id, tags, began_at)
         self._runs[trial.id] = run.info.run_id
-        # An earlier logger may have been killed between the run and its params.
+        # An earlier logger may have been killed before it wrote the params.
         self._write_params(trial, run.data.params)
         return int(run.data.tags.get(_REPORTS_TAG, 0))
 
@@ -113,7 +110,6 @@ class MLflow(TrialLogger):
 
     @property
     def _client(self) -> MlflowClient:
-        # It is made late, as it may connect.
         if self._connected is None:
             self._connected = MlflowClient(self._tracking_uri)
         return self._connected
@@ -140,7 +136,7 @@ class MLflow(TrialLogger):
 
 
 def _status_of(experiment: Experiment | None) -> str:
-    """Return MLflow's status of an experiment; one without an end of its own was interrupted."""
+    """Return MLflow's status of an experiment: KILLED if it has no outcome."""
     if experiment is None or experiment.outcome not in _OUTCOMES:
         return "KILLED"
     return "FAILED" if experiment.has_only_failed else _OUTCOMES[experiment.outcome]

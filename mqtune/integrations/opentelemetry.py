@@ -1,4 +1,4 @@
-"""An experiment as a trace: a span for it, for each trial and each attempt; needs the extra ``opentelemetry``."""
+"""Exports an experiment as a trace."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from mqtune import Results
     from mqtune.extend import Experiment
 
-#: In the experiment's folder: the keys of the spans that were sent, a line each.
+#: File with the keys of the sent spans, one a line.
 _SENT_FILE: Final = "opentelemetry.txt"
-#: The key of the experiment's span; a trial's is its id, an attempt's that and its number.
+#: Key of the experiment's span. Others are TRIAL and TRIAL/ATTEMPT.
 _ROOT: Final = "."
-#: The most spans that are sent at once: OpenTelemetry's own default.
+#: OpenTelemetry's default limit for a request.
 _MOST_SPANS: Final = 512
 _NS: Final = 1_000_000_000
 _FAILED: Final = frozenset({AttemptEnd.FAILED, AttemptEnd.LOST, TrialStatus.FAILED})
@@ -42,19 +42,19 @@ _Spans = dict[str, ReadableSpan]
 
 
 class OpenTelemetry(Callback):
-    """Sends a span for each attempt, each trial and the experiment when it has ended, with the journal's times.
+    """Sends a span for each ended attempt, each ended trial, and the finished experiment.
 
-    Ids follow from the experiment's name and begin, so that spans of several drivers are one trace, and a later ``write`` makes the
-    same again. A file in the experiment's folder says which were sent. Each is sent once, also when drivers are killed or the collector was
-    away for a while; one that is killed between sending and noting it is followed by one that sends those again, with the same ids.
-    The experiment's span is sent when it has first finished.
+    Times are the journal's. Ids are derived from the experiment's name and creation time, so all drivers and ``write``
+    produce one trace. Each span is sent once, despite killed drivers and outages of the collector: a file in the
+    experiment's folder records sent spans. After a kill between sending and recording, spans are sent again with the
+    same ids.
 
     Args:
-        endpoint: where spans go, by OTLP over HTTP; by default as OTEL_EXPORTER_OTLP_ENDPOINT says.
-        exporter: sends spans in place of that; it is not shut down.
+        endpoint: address for OTLP over HTTP; by default OTEL_EXPORTER_OTLP_ENDPOINT.
+        exporter: replaces OTLP; it is not shut down.
 
     Raises:
-        ConfigurationError: neither is given a way to send: the package for OTLP is missing; when the run begins.
+        ConfigurationError: the OTLP package is missing and no exporter is given, when a run begins.
     """
 
     interval_s = FLUSH_S
@@ -93,10 +93,10 @@ class OpenTelemetry(Callback):
         self._end()
 
     def write(self, results: Results) -> None:
-        """Send an experiment's spans as far as its journal goes, also those that were sent before, with the same ids.
+        """Send the spans of the journalled part, also those sent before, with the same ids.
 
         Raises:
-            MqtuneError: they can't be sent.
+            MqtuneError: the spans can't be sent.
         """
         self._exporter = self._given or _otlp(self._endpoint)
         self._sent_file, self._sent, self._waiting = None, set(), {}
@@ -112,8 +112,8 @@ class OpenTelemetry(Callback):
 
     def _add(self, trial: Trial) -> None:
         if self._experiment is not None:
-            found = _spans_of(self._experiment, trial)
-            self._waiting |= {key: span for key, span in found if key not in self._sent}
+            spans = _spans_of(self._experiment, trial)
+            self._waiting |= {key: span for key, span in spans if key not in self._sent}
 
     def _send(self) -> None:
         while batch := dict(itertools.islice(self._waiting.items(), _MOST_SPANS)):
@@ -146,7 +146,7 @@ def _otlp(endpoint: str | None) -> SpanExporter:
 
 
 def _spans_of(experiment: Experiment, trial: Trial) -> Iterator[tuple[str, ReadableSpan]]:
-    """Yield the spans of a trial's ended attempts, and its own if it has ended, each with its key."""
+    """Yield the keys and spans of a trial's ended attempts, and of an ended trial."""
     for attempt in trial.attempts:
         if attempt.end is not None:
             key = f"{trial.id}/{attempt.number}"

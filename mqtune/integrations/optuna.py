@@ -1,4 +1,4 @@
-"""Optuna's samplers as searchers; needs the extra ``optuna``."""
+"""Optuna's samplers as searchers."""
 
 from __future__ import annotations
 
@@ -50,27 +50,26 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
 DIRECTIONS: Final = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
-#: How often a sampler is asked for a config that was not abandoned and that the space's constraint allows, and how many are drawn at
-#: random then: mostly the first will do.
+#: Attempts at a config that is neither abandoned nor forbidden: by the sampler, then at random.
 _SUGGESTIONS: Final = 25
 _SAMPLES: Final = 1000
-#: The share of configs that TPE leaves to chance once trials are stopped early; the "random fraction" of BOHB.
+#: TPE's share of random configs once trials are stopped early: BOHB's "random fraction".
 _AT_RANDOM: Final = 1 / 3
-#: The same where parameters hang on choices, of which alone chance has the choices then: else what learns slowly is dropped before a good
-#: config of it was seen. Found by trial: of 1/3, 1/2, 2/3 and 1, those below lose a slow model, and 1 wastes trials on bad ones of many.
+#: The share with random choices in spaces with conditions, else slow learners are dropped before a good config is seen.
+#: Of 1/3, 1/2, 2/3 and 1, lower ones lost a slow model in tests, and 1 wastes trials on bad choices.
 _CHOICES_AT_RANDOM: Final = 2 / 3
-#: Samplers whose suggestions depend on nothing but the trials and random numbers.
+#: Samplers that depend on trials and random numbers alone.
 _MEMORYLESS: Final = (optuna.samplers.TPESampler, optuna.samplers.GPSampler)
 #: Samplers that try each config of a set once, and then repeat themselves.
 _EXHAUSTIVE: Final = (optuna.samplers.GridSampler, optuna.samplers.BruteForceSampler)
-#: Where CMA-ES with margin keeps the generation of a trial, and the point that it learns of in place of the trial's parameters.
+#: CMA-ES with margin: keys of a trial's generation, and of the point to learn from.
 _GENERATION: Final = "cmawm:generation"
 _POINT: Final = "x_for_tell"
-#: Where Optuna has by how much a trial violates each constraint.
+#: Optuna's key for constraint violations.
 EXCESSES: Final = "constraints"
-#: What a trial has that ``GridSampler`` was not asked for, else that takes it for a point of the grid.
+#: Attributes of added trials, so that ``GridSampler`` does not take them for grid points.
 _NOT_IN_GRID: Final[dict[str, Any]] = {"grid_id": -1, "search_space": {}}
-#: What a trial that has ended, or is paused, is for the study. Optuna's samplers learn nothing from one that is FAIL.
+#: The study's states of ended and paused trials. Samplers learn nothing from FAIL.
 _STATES: Final = {
     TrialStatus.COMPLETED: TrialState.COMPLETE,
     TrialStatus.EARLY_STOPPED: TrialState.PRUNED,
@@ -79,73 +78,73 @@ _STATES: Final = {
     TrialStatus.ABANDONED: TrialState.FAIL,
 }
 
-#: The values of a trial by step, one of each metric.
 _Values = Mapping[int, tuple[float, ...]]
 
 
 @dataclass(slots=True)
 class _Record(Record):
-    """What the study has of a trial's current config: a running trial, until that has ended or is paused."""
+    """A trial's current config and values, and its running trial in the study."""
 
     #: Empty for a config outside the space.
     params: dict[str, Any]
-    #: Its number in the study while it runs there.
+    #: The number of its running trial in the study.
     running: int | None
-    #: The values by step, one of each metric.
     values: dict[int, tuple[float, ...]] = field(default_factory=dict)
-    #: The last value of everything that it has reported.
+    #: The last value of each reported metric.
     reported: dict[str, object] = field(default_factory=dict)
-    #: How many of the values it had when the study was last told that it had ended, and the number of the trial that was told so.
+    #: The number of values at the last end that the study knows, and that trial's number.
     told: int = 0
     number: int | None = None
 
 
 class OptunaSearcher(ModelSearcher[_Record]):
-    """Proposes what a sampler of Optuna suggests, by default its tree-structured Parzen estimator (TPE).
+    """Proposes suggestions of an Optuna sampler, by default its Parzen estimator (TPE).
 
-    The study is held in memory, and is a model only: a driver that resumes an experiment fills it from the journal. With the default
-    sampler it then suggests what it would have suggested without the break. TPE and GP samplers of your own are asked again for some
-    seconds, and then reseeded. Any other is asked again for each trial, in the order of the journal, so that it has learnt what it had (CMA-ES, evolution)
-    and goes on where it was (grids, sequences); where it now suggests another config, the journal's counts.
+    **Resume.** The study is only a model in memory, which a resumed driver rebuilds from the journal. The default
+    sampler then suggests as without the break. Your own TPE and GP samplers are asked again for up to
+    ``replay_limit_s``, and then reseeded. Any other is asked again for each trial, in the journal's order, and so
+    learns the same (CMA-ES, evolution) and keeps its position (grids, sequences). The journal's config counts if it now
+    suggests another.
 
-    What the sampler learns of a trial: each report's metric (the first of each step); completed: its last value; stopped early
-    or paused: PRUNED at its last step; failed, abandoned, or without a value: FAIL, from which samplers learn nothing. None of
-    them is pending any more. A trial whose last value is not finite has diverged: it counts as worse than all others. Pruning
-    itself is what mqtune's schedulers do. ``trial.user_attrs`` has the last value of all that the trial has reported, for a sampler's
-    ``constraints_func``.
+    **Trials in the study.** The first value of each step is recorded. A completed trial has its last value. An
+    early-stopped or paused one is PRUNED at its last step. Failed, abandoned and valueless trials are FAIL, which
+    samplers ignore. None of them is pending. A trial with a last value that is not finite is worse than all others.
+    Pruning is up to mqtune's schedulers. ``trial.user_attrs`` has the last value of each reported metric, for a
+    sampler's ``constraints_func``.
 
-    It is exhausted when the sampler stops the study, as ``GridSampler`` and ``BruteForceSampler`` do when they are through.
+    **Exhaustion.** It ends when the sampler stops the study, as finished ``GridSampler`` and ``BruteForceSampler`` do.
 
-    Where the experiment has outcome constraints, TPE and other samplers that know constraints learn by how much a trial violates each
-    (before Optuna 5, samplers of your own by their ``constraints_func`` alone), by the last value of each constrained metric. A
-    trial that lacks one teaches nothing.
+    **Constraints.** TPE and other samplers with constraints learn each violation, by the metric's last value. A trial
+    without a constrained metric teaches nothing. Before Optuna 5, your own samplers use their ``constraints_func``
+    alone.
 
-    With several metrics the study has several directions. It knows no steps then: of a trial that was stopped early or paused it
-    learns that it was, and not its values.
+    **Several metrics.** The study has several directions and no steps: values of early-stopped and paused trials are
+    not learned.
 
-    Where trials are stopped early or paused, TPE compares them at one time, the latest that at least ten trials have come to, by what they
-    had then, running ones included; all others are bad ones. It proposes two configs of three, and chance the others: what it learns
-    is mostly how trials begin, which may mislead. Both after Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization
-    at Scale", ICML 2018, section 3. A sampler of your own, and TPE with several metrics, has all trials as they have ended.
+    **Early stopping.** TPE compares trials at one time, the latest that at least ten have reached, running ones
+    included; all others are bad. One config in three is random, as early values may mislead. Both after Falkner et al.,
+    "BOHB: Robust and Efficient Hyperparameter Optimization at Scale", ICML 2018, section 3. Your own samplers, and TPE
+    with several metrics, get all trials as they ended.
 
-    In a space with conditions the sampler is asked for each parameter after those that it hangs on, and learns of those that a config
-    has; TPE then has a model for each group of parameters that always come together (``group=True``). Chance has the choices alone
-    there, of two configs of three, and TPE suggests the rest of what trials with the same choices have reported, if there are ten.
+    **Conditions.** The sampler is asked for each parameter after its conditions, and learns a config's own parameters.
+    TPE has a model for each group of parameters that occur together (``group=True``). Once trials are stopped early,
+    two configs in three have random choices. TPE suggests the rest, from the trials with the same choices if there are
+    ten.
 
-    Requires Optuna 4.3 to 5. Source of TPE: Bergstra et al., "Algorithms for Hyper-Parameter Optimization", 2011, section 4.
+    Requires Optuna 4.3 to 5. Source of TPE: Bergstra et al., "Algorithms for Hyper-Parameter Optimization", 2011,
+    section 4.
 
     Args:
-        sampler: an Optuna sampler; None for TPE, which takes running trials for bad ones (constant liar), so that many slots
-            don't try the same.
+        sampler: an Optuna sampler; None for TPE, with running trials as bad ones (constant liar), so that slots don't
+            try the same.
         seed: of the default sampler; None for the experiment's.
 
     Raises:
-        ConfigurationError: Optuna is not installed, or the space has nothing that a sampler could choose.
+        ConfigurationError: Optuna is not installed, or the space has nothing to choose.
     """
 
     kind = "optuna"
-    #: For how many seconds in all a driver that resumes asks a sampler again that depends on the trials and random numbers
-    #: alone, so that a seed counts. An earlier driver loses its lock after 20 s.
+    #: Seconds for asking a sampler again on resume, so that its seed counts. An earlier driver's lock lasts 20 s.
     replay_limit_s = 10.0
 
     @with_hints(OF_OBJECTIVE, {})
@@ -159,16 +158,13 @@ class OptunaSearcher(ModelSearcher[_Record]):
         if sampler is not None and not isinstance(sampler, optuna.samplers.BaseSampler):
             raise ConfigurationError(f"OptunaSearcher: sampler={sampler!r} is not a sampler of Optuna")
         self._sampler = sampler
-        #: How many configs were suggested or adopted: the default sampler's random numbers depend on it, so that a driver that
-        #: resumes goes on with others than those that were used.
+        #: Number of suggested or adopted configs. It seeds the default sampler, so resumed drivers draw new numbers.
         self._count = 0
-        #: For how long a sampler was asked again, in seconds.
         self._replay_s = 0.0
-        #: Whether the sampler would suggest again what it has suggested to the driver before.
+        #: Whether the sampler would repeat an earlier suggestion.
         self._is_behind = False
-        #: Whether a trial was stopped early or paused.
         self._has_pruned = False
-        #: The choices of the next suggestion that are not the sampler's.
+        #: Random choices of the next suggestion.
         self._drawn: dict[str, object] = {}
         self._abandoned: set[str] = set()
 
@@ -178,7 +174,6 @@ class OptunaSearcher(ModelSearcher[_Record]):
         return self._study
 
     def check_space(self, space: Space) -> None:
-        """Check that there is something to choose."""
         if not distributions_of(space):
             raise ConfigurationError("OptunaSearcher: the space has no domain to choose from, only constants")
 
@@ -190,22 +185,21 @@ class OptunaSearcher(ModelSearcher[_Record]):
         }
         self._distributions = {path: each.distribution for path, each in self._shown.items()}
         self._storage = LevelStorage()
-        # For good, as it is said in another thread later; here of arguments that the user has not given.
+        # Permanently, as they come later from another thread. The user has not given these arguments.
         warnings.filterwarnings(
             "ignore",
             "Argument ``(group|multivariate|constant_liar|constraints_func)``",
             optuna.exceptions.ExperimentalWarning,
         )
-        # A value out of range is an error here.
         warnings.filterwarnings("ignore", "(The value `|Fixed parameter ').* is out of range", UserWarning)
-        # A name that is drawn would give a sampler that goes by it other suggestions each time.
+        # A random name would make some samplers irreproducible.
         name, directions = f"mqtune-{seed}", [DIRECTIONS[each] for each in self._objective.modes]
         with quiet():
             self._study_id = self._storage.create_new_study(directions, name)
             self._study = ModelStudy(name, self._storage, self._tpe() if self._sampler is None else self._sampler)
 
     def _tpe(self) -> BaseSampler:
-        """Return the default sampler for the next suggestion, whose random numbers depend on nothing but how many came before."""
+        """Return the default sampler for the next suggestion, seeded by the number of previous ones."""
         numbers = self._numbers()
         seed, chance = numbers.getrandbits(32), numbers.random()
         self._drawn = {}
@@ -216,20 +210,19 @@ class OptunaSearcher(ModelSearcher[_Record]):
             self._drawn = {path: each.sample(numbers) for path, each in choices.items()}
         others: dict[str, Any] = {"group": True} if self._space.has_conditions else {}
         if self._objective.constraints and not hasattr(optuna.trial.Trial, "set_constraint"):
-            # Before Optuna 5 a sampler looks at constraints only if it is to make them.
+            # Before Optuna 5 a sampler reads constraints only with this argument.
             others["constraints_func"] = lambda trial: trial.system_attrs[EXCESSES]
         return OneSplitTPESampler(seed=seed, constant_liar=True, multivariate=self._space.has_conditions, **others)
 
     @property
     def _is_by_level(self) -> bool:
-        """Whether the sampler is shown all trials at one time; with several metrics nothing is known of theirs."""
+        """Whether the sampler sees all trials at one time."""
         return self._sampler is None and self._has_pruned and self._objective.is_single
 
     def _numbers(self) -> random.Random:
         return random.Random(f"{self._own_seed} {self._count}")
 
     def learn(self, trial: PastTrial) -> None:
-        """Add a trial that has ended to the study."""
         params, state = self._params(trial.config), _STATES[trial.status]
         if math.isfinite(trial.value):
             last = (trial.value,)
@@ -240,7 +233,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
         self._study.add_trial(ended)
 
     def _ask(self) -> _Record | None:
-        """Return the sampler's next config; None if the sampler is through, or all that can be found were abandoned."""
+        """Return the next config; None if the sampler is finished or has only abandoned ones."""
         if self._sampler is None:
             self._study.sampler = self._tpe()
         elif self._is_behind:
@@ -254,11 +247,11 @@ class OptunaSearcher(ModelSearcher[_Record]):
         return record
 
     def _new_from_sampler(self) -> _Record | None:
-        """Return a suggestion that was not abandoned and is allowed, if the sampler has one soon."""
+        """Return an allowed suggestion that was not abandoned, or None."""
         is_exhaustive = isinstance(self._sampler, _EXHAUSTIVE)
-        # With conditions TPE notes parameters of entries that are not chosen then, and would take them for tried.
+        # With conditions, TPE records parameters that are not chosen, and would count them as tried.
         is_noted = self._sampler is None and self._space.has_conditions
-        # A sampler that tries each config once comes to an end.
+        # Exhaustive samplers stop by themselves.
         for _ in itertools.count() if is_exhaustive else range(_SUGGESTIONS):
             if self._study.is_stopped:
                 return None
@@ -266,7 +259,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
             config = self._space.config_of(self._chosen(asked))
             is_new = fingerprint(config) not in self._abandoned and self._space.allows(config)
             if is_exhaustive and self._repeats(asked):
-                # What runs has no other place in the set; once told, the sampler goes on, or stops the study.
+                # This point is running. Once told, the sampler continues or stops the study.
                 is_new = False
             if is_new and not is_noted:
                 return _Record(config, asked.params, asked.number)
@@ -276,12 +269,12 @@ class OptunaSearcher(ModelSearcher[_Record]):
         return None
 
     def _repeats(self, asked: optuna.trial.Trial) -> bool:
-        """Whether a sampler that tries each config once has suggested one that runs: it leaves these out as long as it can."""
+        """Return whether an exhaustive sampler suggests a running point again."""
         own, *others = reversed(self._study.get_trials(deepcopy=False))
         return _place(own) in map(_place, others)
 
     def _chosen(self, asked: optuna.trial.Trial) -> dict[str, object]:
-        """Return the values of a trial of the study; the sampler is asked for those that hang on others after these."""
+        """Return a trial's values, suggested in the order of their conditions."""
         values: dict[str, object] = {}
         for path in self._space.walk(values):
             if path in self._drawn:
@@ -291,10 +284,10 @@ class OptunaSearcher(ModelSearcher[_Record]):
         return values
 
     def _value(self, asked: optuna.trial.Trial, path: str) -> object:
-        """Return the value that the sampler suggests at a path.
+        """Return the sampler's value for a path.
 
         Raises:
-            ConfigurationError: it is not one of its domain, or the sampler was made for another domain.
+            ConfigurationError: it is not in the domain, or the sampler was made for another one.
         """
         shown, domain = self._shown[path], self._space.domains[path]
         sampler, wanted = type(self._study.sampler).__name__, shown.distribution
@@ -326,12 +319,12 @@ class OptunaSearcher(ModelSearcher[_Record]):
         return None
 
     def _record(self, config: Config) -> _Record:
-        """Begin a trial with a config without asking the sampler."""
+        """Begin a trial without asking the sampler."""
         params = self._params(config)
         return _Record(config, params, self._begun(params))
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Come to where the sampler was that suggested *config*, which is returned."""
+        """Advance the sampler past its suggestion of *config*, and return that."""
         is_memoryless = isinstance(self._sampler, _MEMORYLESS)
         if self._sampler is None or (is_memoryless and self._replay_s >= self.replay_limit_s):
             self._is_behind = True
@@ -350,11 +343,11 @@ class OptunaSearcher(ModelSearcher[_Record]):
         return config
 
     def _correct(self, record: _Record, number: int, config: Config) -> None:
-        """Have a trial that was asked for again try the journal's config."""
+        """Replace the config of a repeated suggestion by the journal's."""
         record.config, record.params = config, self._params(config)
         self._storage.correct(number, record.params, self._distributions)
         if _POINT in self._storage.get_trial_system_attrs(number):
-            # The point is another config's, and the sampler must not learn of it.
+            # The point belongs to another config, so the sampler must not learn it.
             self._storage.set_trial_system_attr(number, _GENERATION, -1)
 
     def _begin(self, config: Config) -> _Record:
@@ -362,7 +355,7 @@ class OptunaSearcher(ModelSearcher[_Record]):
         try:
             return self._record(config)
         except SpaceError:
-            # A scheduler that mutates configs may leave the space, of which the sampler can learn nothing then.
+            # A scheduler's mutation may leave the space. The sampler learns nothing from it.
             return _Record(config, {}, None)
 
     def _params(self, config: Config) -> dict[str, Any]:
@@ -370,21 +363,20 @@ class OptunaSearcher(ModelSearcher[_Record]):
         return {path: each.to_param(values[path]) for path, each in self._shown.items() if path in values}
 
     def _hear(self, record: _Record, step: int | None, metrics: Metrics) -> None:
-        """Learn a report's metrics; of several reports at the same step only the first counts."""
+        """Record a report's metrics; the first value of each step counts."""
         values = self._objective.values(metrics)
         record.reported.update(metrics)
         if values is not None and step is not None and step not in record.values:
             record.values[step] = tuple(map(float, values))
             if record.running is not None and self._objective.is_single:
-                # A study with several directions has no steps.
                 self._storage.set_trial_intermediate_value(record.running, step, float(values[0]))
         if record.running is not None:
             self._constrain(record, record.running)
 
     def _constrain(self, record: _Record, number: int) -> bool:
-        """Say by how much a trial violates constraints; return whether that is known of all.
+        """Record a trial's constraint violations. Return whether all are known.
 
-        The excesses are relative to their bounds, as samplers add them up. A metric that is NaN violates its bound infinitely.
+        They are relative to their bounds, as samplers add them up. NaN violates a bound infinitely.
         """
         constraints = self._objective.constraints
         if not all(is_number(record.reported.get(each.metric)) for each in constraints):
@@ -396,11 +388,10 @@ class OptunaSearcher(ModelSearcher[_Record]):
         return True
 
     def on_abandon(self, trial: Trial) -> None:
-        """Never suggest its config again."""
         self._abandoned.add(fingerprint(trial.config))
 
     def _tell(self, record: _Record, status: TrialStatus) -> None:
-        """Tell the study how a trial has ended; one that it took for ended before, and that went on, becomes one more."""
+        """Record a trial's end. A trial that ended before and was resumed becomes another one."""
         state = _STATES[status]
         values = record.values
         is_known = record.running is None and state is TrialState.PRUNED and len(values) == record.told
@@ -422,15 +413,15 @@ class OptunaSearcher(ModelSearcher[_Record]):
                 for name, value in record.reported.items():
                     self._storage.set_trial_user_attr(running, name, value)
             if not self._constrain(record, running):
-                # Samplers would take it for one that keeps to the constraints.
+                # Samplers would consider it feasible.
                 ended = TrialState.FAIL
             self._study.tell(running, last if ended is TrialState.COMPLETE else None, ended)
         if has_diverged and state is not TrialState.FAIL:
-            # Without a step it ranks behind all that were pruned at one.
+            # Without a step it ranks behind all others that were pruned.
             self._study.add_trial(self._trial(TrialState.PRUNED, record.params))
 
     def _begun(self, params: dict[str, Any], values: _Values = MappingProxyType({})) -> int:
-        """Begin a trial of the study without asking its sampler, and return its number."""
+        """Begin a trial without asking the sampler. Return its number."""
         trial = self._trial(TrialState.RUNNING, params, values)
         if isinstance(self._sampler, optuna.samplers.GridSampler):
             trial.system_attrs = copy.deepcopy(_NOT_IN_GRID)
@@ -452,12 +443,12 @@ class OptunaSearcher(ModelSearcher[_Record]):
         )
 
     def _model(self) -> Description:
-        """Return the sampler's class; only the default sampler can be made again from that."""
+        """Return the sampler's class, which can't restore a user's own."""
         return {"sampler": "" if self._sampler is None else type(self._sampler).__name__}
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> OptunaSearcher:
-        """Return one with the default sampler.
+        """Return a searcher with the default sampler.
 
         Raises:
             ConfigurationError: it had a sampler of its own.
@@ -471,12 +462,11 @@ class OptunaSearcher(ModelSearcher[_Record]):
 
 
 def _place(trial: optuna.trial.FrozenTrial) -> object:
-    """Return the same for two trials at one place of the set that a sampler goes through: a grid's point, or the parameters."""
+    """Return a trial's grid number, or else its parameters."""
     return trial.system_attrs.get("grid_id", trial.params)
 
 
 def _suggested(asked: optuna.trial.Trial, name: str, distribution: BaseDistribution) -> Any:
-    """Return a trial's value, which the sampler is asked for unless it has given it already."""
     match distribution:
         case FloatDistribution():
             return asked.suggest_float(
@@ -493,7 +483,7 @@ def _suggested(asked: optuna.trial.Trial, name: str, distribution: BaseDistribut
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Have Optuna not say that there is a study, which is of no use to a user who never sees it; for the main thread alone."""
+    """Silence Optuna's messages about the internal study. For the main thread only."""
     verbosity = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""OptunaHub's AutoSampler as a searcher; needs the extra ``auto``, and the network when a driver begins for the first time."""
+"""OptunaHub's AutoSampler as a searcher."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ from mqtune.integrations.optuna import OptunaSearcher
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
-#: Where OptunaHub has it.
 _PACKAGE: Final = "samplers/auto_sampler"
 
 
 class AutoSearcher(OptunaSearcher):
-    """Proposes what OptunaHub's AutoSampler suggests, which chooses among Optuna's samplers by the space and the trials so far.
+    """Proposes suggestions of OptunaHub's AutoSampler, which chooses among Optuna's samplers.
 
-    OptunaHub downloads the sampler's code from its registry, runs it in the driver, and keeps it on this machine. Your script alone may
-    ask for that: an experiment's definition has no such power, so ``mqtune drive`` refuses, and ``Tuner.attach`` needs ``searcher=``.
-    For the rest it is an ``OptunaSearcher`` with a sampler of yours.
+    OptunaHub downloads its code, runs it in the driver, and keeps it on this machine. Only your script may request
+    that, not an experiment's definition: ``mqtune drive`` refuses, and ``Tuner.attach`` needs ``searcher=``. Otherwise
+    it is an ``OptunaSearcher`` with a sampler of your own.
 
     Args:
         seed: None for the experiment's.
 
     Raises:
-        ConfigurationError: OptunaHub, a library of AutoSampler, or its code can't be had.
+        ConfigurationError: OptunaHub, a library of AutoSampler, or its code is unavailable.
     """
 
     kind = "auto"
@@ -36,7 +35,6 @@ class AutoSearcher(OptunaSearcher):
         self._make = _auto_sampler()
 
     def _begin_model(self, seed: int) -> None:
-        # The seeds of its samplers have 32 bits.
         self._sampler = self._make(seed=seed % 2**32)
         super()._begin_model(seed)
 
@@ -45,10 +43,10 @@ class AutoSearcher(OptunaSearcher):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> AutoSearcher:
-        """Return one that a user has named.
+        """Return a searcher requested by the user.
 
         Raises:
-            ConfigurationError: these are the arguments of a definition.
+            ConfigurationError: the arguments come from a definition.
         """
         if arguments:
             raise ConfigurationError(
@@ -58,11 +56,6 @@ class AutoSearcher(OptunaSearcher):
 
 
 def _auto_sampler() -> Callable[..., BaseSampler]:
-    """Return the class of the sampler.
-
-    Raises:
-        ConfigurationError: it can't be had.
-    """
     try:
         import optunahub  # noqa: PLC0415 - most machines lack it
 

@@ -1,4 +1,4 @@
-"""An objective's error, which travels as the names of its types, as an error of these types where the study is."""
+"""Sends an objective's error by type names, and rebuilds it in the study's process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from mqtune.extend import TrialFailed, home_of
 
 
 def name_of(kind: type[BaseException], objective: Callable[..., object]) -> str:
-    """Return an error type's name, the same in all processes: a worker has another name for the caller's script."""
+    """Return an error type's name. Names from the caller's script have an empty module."""
     module = "" if kind.__module__ == home_of(objective) else kind.__module__
     return f"{module}:{kind.__qualname__}"
 
 
 def failure_of(text: str, kinds: Iterable[str], objective: Callable[..., object]) -> TrialFailed:
-    """Return a ``TrialFailed`` that is of the objective's error type too, so that ``except ValueError`` catches it.
+    """Return a ``TrialFailed`` that is also of the objective's error type, for ``except``.
 
-    It has the text, and nothing else of the error. Of the types, the first counts that this process has imported.
+    It has only the error's text, and the first type that this process has imported.
     """
     for name in kinds:
-        # A type may refuse to be derived from, or made of a text.
+        # A type may refuse subclasses, or a text.
         with contextlib.suppress(Exception):
             kind = _type_named(name, objective)
             own = {"__init__": _init, "__str__": Exception.__str__, "__repr__": Exception.__repr__}
@@ -38,13 +38,13 @@ def _init(self: Exception, text: str) -> None:
 
 
 def _type_named(name: str, objective: Callable[..., object]) -> type[Exception]:
-    """Return the type of that name; nothing is imported because a message names it.
+    """Return the type of that name, without importing anything.
 
     Raises:
-        LookupError, AttributeError, TypeError: this process has no such type; Exception is none, as each error is one.
+        LookupError, AttributeError, TypeError: this process has no such type, or it is Exception itself.
     """
     module, _, path = name.partition(":")
-    found: ModuleType | type = reduce(getattr, path.split("."), sys.modules[module or home_of(objective)])
-    if found is Exception or not (isinstance(found, type) and issubclass(found, Exception)):
+    kind: ModuleType | type = reduce(getattr, path.split("."), sys.modules[module or home_of(objective)])
+    if kind is Exception or not (isinstance(kind, type) and issubclass(kind, Exception)):
         raise TypeError(f"{name} is not one type of error")
-    return found
+    return kind

@@ -1,4 +1,4 @@
-"""A study of Optuna's as trials that have ended; needs the extra ``optuna``."""
+"""Imports a study of Optuna as ended trials."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
-#: The first bytes of a file of SQLite.
 _SQLITE: Final = b"SQLite format 3\0"
 _STATUSES: Final = {
     TrialState.COMPLETE: TrialStatus.COMPLETED,
@@ -41,21 +40,21 @@ _STATUSES: Final = {
 
 
 def recognizes(source: str) -> bool:
-    """Whether a source may be a storage: a URL, or a file that is no CSV file."""
+    """Return whether a source may be a storage: a URL, or a file other than CSV."""
     return "://" in source or (Path(source).is_file() and Path(source).suffix != ".csv")
 
 
 def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: ARG001 - importers are called alike
-    """Return a study of a storage: a URL, or a file of SQLite or of Optuna's journal.
+    """Return a study from a storage: a URL, or a file of SQLite or Optuna's journal.
 
     Args:
-        source: where it is.
+        source: the storage.
         metric: the name of its values; by default the study's, or ``value``.
-        mode: ignored, as a study has its directions.
-        study: its name; empty where there is one alone.
+        mode: ignored; studies have directions.
+        study: its name; empty for the only one.
 
     Raises:
-        ConfigurationError: it can't be read, or there is no such study, or another number of studies than one.
+        ConfigurationError: the storage is unreadable, the study is missing, or its name is needed.
     """
     storage = source if "://" in source else Path(source)
     found = stored_study(storage) if not study else _named(storage, study)
@@ -81,7 +80,7 @@ def _trial(trial: FrozenTrial, names: list[str]) -> ForeignTrial:
     began = trial.datetime_start.timestamp() if trial.datetime_start else 0.0
     ended = trial.datetime_complete.timestamp() if trial.datetime_complete else began or time.time()
     steps = sorted(trial.intermediate_values.items())
-    # When each was reported Optuna doesn't keep: they are spread over the trial's time.
+    # Optuna records no report times, so they are spread evenly.
     part_s = (ended - began) / (len(steps) + 1) if began else 0.0
     reports: list[tuple[float, Metrics]] = [
         (began + number * part_s, {names[0]: value, ITERATION: step}) for number, (step, value) in enumerate(steps, 1)
@@ -94,14 +93,11 @@ def _trial(trial: FrozenTrial, names: list[str]) -> ForeignTrial:
     return ForeignTrial(trial.params, reports, _STATUSES[trial.state], reason, began)
 
 
-# Trials that a searcher may learn from.
-
-
 def stored_study(storage: str | Path) -> optuna.Study:
-    """Return the study of a storage: one with a URL, or a file of SQLite or of Optuna's journal.
+    """Return a storage's only study.
 
     Raises:
-        ConfigurationError: it can't be read, or has another number of studies than one.
+        ConfigurationError: it is unreadable, or does not have exactly one study.
     """
     shown = redact(str(storage))
     try:
@@ -121,7 +117,7 @@ def stored_study(storage: str | Path) -> optuna.Study:
 
 
 def open_storage(storage: str | Path) -> optuna.storages.BaseStorage:
-    """Return a storage: one with a URL, or a file of SQLite or of Optuna's journal."""
+    """Open a storage: a URL, or a file of SQLite or Optuna's journal."""
     if isinstance(storage, str):
         return optuna.storages.get_storage(storage)
     with storage.open("rb") as file:
@@ -132,10 +128,10 @@ def open_storage(storage: str | Path) -> optuna.storages.BaseStorage:
 
 
 def goal_of(study: optuna.Study) -> tuple[str, str]:
-    """Return a study's metric, empty if it has no name, and its mode.
+    """Return a study's metric, empty if unnamed, and its mode.
 
     Raises:
-        ConfigurationError: it has several.
+        ConfigurationError: it has several objectives.
     """
     if len(study.directions) > 1:
         raise ConfigurationError(
@@ -146,21 +142,21 @@ def goal_of(study: optuna.Study) -> tuple[str, str]:
 
 
 def ended_trials(study: optuna.Study) -> list[PastTrial]:
-    """Return the trials of a study that have ended with a value, pruned ones with their last; their configs are its parameters."""
-    found = []
+    """Return completed trials, and pruned ones with their last values."""
+    past = []
     for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)):
         step = trial.last_step
         if trial.state is TrialState.COMPLETE:
-            found.append(PastTrial(trial.params, trial.values[0], 1 if step is None else step))
+            past.append(PastTrial(trial.params, trial.values[0], 1 if step is None else step))
         elif step is not None:
-            found.append(PastTrial(trial.params, trial.intermediate_values[step], step, TrialStatus.EARLY_STOPPED))
-    return found
+            past.append(PastTrial(trial.params, trial.intermediate_values[step], step, TrialStatus.EARLY_STOPPED))
+    return past
 
 
 def config_reader(space: Space) -> Callable[[Config], Config]:
-    """Return the function that makes a config of parameters, which have the names that a study of such an experiment gives them.
+    """Return a function that makes a config from a study's parameters.
 
-    It raises SpaceError where one is missing, or not in its domain, or the space's constraint refuses the config.
+    It raises SpaceError for missing or invalid ones, and for a violated constraint.
     """
     shown = shown_space(space)
     names = names_of(space, shown)
@@ -168,10 +164,10 @@ def config_reader(space: Space) -> Callable[[Config], Config]:
     def read(params: Config) -> Config:
         values: dict[str, object] = {}
         for path in space.walk(values):
-            if (each := shown.get(path)) is not None:
+            if (domain := shown.get(path)) is not None:
                 if names[path] not in params:
                     raise SpaceError(f"there is no parameter {names[path]}")
-                values[path] = each.to_value(params[names[path]])
+                values[path] = domain.to_value(params[names[path]])
         config = space.config_of(values)
         space.check(config, partial=False)
         return config

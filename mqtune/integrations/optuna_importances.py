@@ -15,33 +15,32 @@ from optuna.trial import create_trial
 from mqtune.extend import ConfigurationError, install_command
 from mqtune.integrations.optuna import quiet
 
-#: So that the same trials give the same picture.
 _SEED: Final = 0
 
 
 class Fitted(Protocol):
-    """A parameter, with its place in each trial, or NaN; *names* of places that are no numbers."""
+    """A parameter's place in each trial, or NaN."""
 
     @property
     def places(self) -> list[float]:
-        """The place of each trial."""
+        """The place in each trial."""
 
     @property
     def is_log(self) -> bool:
-        """Whether places are spread by their logarithms."""
+        """Whether places are logarithmic."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of places."""
+        """Names of places that are not numbers."""
 
 
 def importances(parameters: Sequence[Fitted], values: Sequence[float]) -> list[float]:
-    """Return the share of the variance of *values* that each parameter explains; all of them make 1, or 0 if none explains any.
+    """Return each parameter's share of the variance of *values*; they sum to 1, or 0.
 
-    A place that is NaN counts as the median of the others, or of names as one of its own.
+    A NaN place counts as the others' median, or as another name.
 
     Raises:
-        ConfigurationError: scikit-learn, which has the forest, is not installed.
+        ConfigurationError: scikit-learn is not installed.
     """
     distributions = {str(number): _distribution(each) for number, each in enumerate(parameters)}
     columns = [_filled(each) for each in parameters]

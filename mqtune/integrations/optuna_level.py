@@ -1,4 +1,4 @@
-"""The study of a searcher, and what TPE is shown of trials that were stopped at different times; needs the extra ``optuna``."""
+"""A searcher's study, and TPE's view of trials that were stopped at different times."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mqtune.integrations.optuna_private import replace_trial
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
-#: How many values a time must have: as many trials as TPE leaves to chance before it has a model.
+#: As many as TPE's random startup trials.
 ENOUGH: Final = 10
 
 
 class ModelStudy(optuna.Study):
-    """A study that is asked and told, and that its sampler may stop.
+    """A study for ask and tell, which its sampler may stop.
 
     Attributes:
-        is_stopped: whether the sampler has said that it is through.
+        is_stopped: whether the sampler has stopped it.
     """
 
     def __init__(self, name: str, storage: BaseStorage, sampler: BaseSampler) -> None:
@@ -34,35 +34,34 @@ class ModelStudy(optuna.Study):
         self.is_stopped = False
 
     def stop(self) -> None:
-        """Have it noted; Optuna's own takes it from within ``optimize`` alone."""
+        """Record the stop. Optuna's own works only within ``optimize``."""
         self.is_stopped = True
 
 
 class LevelStorage(InMemoryStorage):
-    """A study in memory that can be looked at as if all its trials had ended at the same time.
+    """A study in memory that can show all trials as if they had ended at the same time.
 
-    TPE takes those that came furthest for the best, and of the first trials some come far because there is nobody yet to compare them
-    with. At one time all can be compared: the latest that at least ``ENOUGH`` trials have come to. A completed trial has come to all
-    times.
+    TPE prefers trials with many steps, but the first ones get far for lack of comparison. So all are compared at one
+    time, the latest that at least ``ENOUGH`` trials have reached. Completed trials have reached all times.
 
-    A trial that has come there is shown as complete, with its first value from then on, or else its last one, also if it still
-    runs. All others are shown as running, which TPE with a constant liar takes for bad ones: those that do run, those that were
-    stopped before or are paused, and those that have diverged. Source: Falkner et al., "BOHB: Robust and Efficient Hyperparameter
-    Optimization at Scale", ICML 2018, section 3.2, where what was stopped before is left out.
+    A trial that has reached it, even a running one, is shown as complete, with its first value from then on, or else
+    its last. All others are shown as running, which TPE with a constant liar counts as bad: running, stopped earlier,
+    paused, or diverged ones. Source: Falkner et al., "BOHB: Robust and Efficient Hyperparameter Optimization at Scale",
+    ICML 2018, section 3.2, which leaves out trials that were stopped earlier.
 
     Attributes:
-        outdated: the numbers of trials that have gone on since they were paused, and are there again with what they had later.
+        outdated: numbers of paused trials that were resumed, and have newer copies.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.outdated: set[int] = set()
         self._shown: list[FrozenTrial] | None = None
-        #: The values of each trial, by step, since the trials were looked at.
+        #: Buffered values by trial and step.
         self._news: dict[int, dict[int, float]] = {}
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
-        """Keep a value until the trials are looked at: Optuna's own would copy all of the trial's for each one."""
+        """Buffer a value. Optuna's own copies all values each time."""
         self._news.setdefault(trial_id, {})[step] = intermediate_value
 
     def _add_news(self) -> None:
@@ -73,20 +72,18 @@ class LevelStorage(InMemoryStorage):
         self._news.clear()
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        """Return a trial with all of its values."""
         self._add_news()
         return super().get_trial(trial_id)
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
-        """Set a trial's state, once it has all of its values."""
         self._add_news()
         return super().set_trial_state_values(trial_id, state, values)
 
     @contextlib.contextmanager
     def at_one_time(self, study_id: int, choices: Mapping[str, object]) -> Iterator[None]:
-        """Show the trials at one time, if enough have come to any: those alone that have the same choices, if these are enough.
+        """Show trials at one time: those with the same choices if enough, or else all.
 
-        Else what is worse with all of its parameters would never be among the good ones, and nothing were learnt of its parameters.
+        Among all trials, worse choices would never be good, and TPE would learn nothing of their parameters.
         """
         trials = [each for each in self.get_all_trials(study_id, False) if each.number not in self.outdated]
         alike = [
@@ -99,7 +96,7 @@ class LevelStorage(InMemoryStorage):
             self._shown = None
 
     def correct(self, trial_id: int, params: dict[str, object], distributions: Mapping[str, BaseDistribution]) -> None:
-        """Give a running trial other parameters; what its sampler has noted of it stays."""
+        """Replace a running trial's parameters. Its sampler's attributes stay."""
         trial = copy.copy(self.get_trial(trial_id))
         trial.params, trial.distributions = params, {name: distributions[name] for name in params}
         replace_trial(self, trial_id, trial)
@@ -113,7 +110,6 @@ class LevelStorage(InMemoryStorage):
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """Return the trials as they are shown now."""
         if self._shown is None:
             self._add_news()
             return super().get_all_trials(study_id, deepcopy, states)
@@ -121,14 +117,14 @@ class LevelStorage(InMemoryStorage):
 
 
 def _came_to(trial: FrozenTrial) -> float:
-    """Return the time that a trial has come to; -1 without a value that counts."""
+    """Return the time that a trial has reached; -1 without a usable value."""
     if trial.state is TrialState.COMPLETE:
         return math.inf
     return -1 if trial.state is TrialState.FAIL else max(trial.intermediate_values, default=-1)
 
 
 def _at(trial: FrozenTrial, time: float) -> FrozenTrial:
-    """Return a trial as it was at a time; as a running one if it has not come there."""
+    """Return a trial as of a time; as running if it has not reached it."""
     shown, values = copy.copy(trial), trial.intermediate_values
     if _came_to(trial) < time:
         shown.state = TrialState.RUNNING

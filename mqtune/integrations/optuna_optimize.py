@@ -1,4 +1,4 @@
-"""``study.optimize`` of Optuna with each trial on a worker, in a process of its own; needs the extra ``optuna``."""
+"""Optuna's ``study.optimize`` with each trial in a process of its own, on a worker."""
 
 from __future__ import annotations
 
@@ -61,21 +61,20 @@ except ImportError as error:  # pragma: no cover - the tests have it
 
 logger = optuna.logging.get_logger("optuna.mqtune")
 
-#: The system attribute of a study's trial that says which trial of an experiment it is.
+#: A trial's system attribute that names its experiment's trial.
 MARK: Final = "mqtune.trial"
-#: The system attribute of a study that names the experiment of a call that has not come to its end.
+#: A study's system attribute that names the experiment of an unfinished call.
 EXPERIMENT: Final = "mqtune.experiment"
-#: The system attribute in which Optuna keeps the parameters that a trial was queued with.
+#: Optuna's system attribute with a queued trial's parameters.
 _QUEUED: Final = "fixed_params"
-#: The longest that the loop waits for news before it looks at the time, and at the fleet, again.
 _LOOK_S: Final = 1.0
-#: After an error or Ctrl-C, how long trials have to end: a worker's stop ladder takes 15 s.
+#: A worker's stop ladder takes 15 s.
 _END_S: Final = 20.0
-#: How long the study's storage lacks what has come, so that it is written together.
+#: Delay of writes to the study's storage, which are made together.
 _LAG_S: Final = 0.1
-#: What a trial is told of its parameters when it begins, in bytes: an answer has some 2 KB.
+#: Bytes of parameters sent at a trial's beginning. An answer has some 2 KB.
 _MAX_TOLD: Final = 1_600
-#: Of a parameter, beside its name: the distribution's mark, the value, and what encodes both.
+#: Bytes of a parameter without its name.
 _PARAMETER_BYTES: Final = 20
 StudyCallback = Callable[[optuna.Study, FrozenTrial], None]
 
@@ -97,44 +96,44 @@ def optuna_optimize(
     checkpoints: Checkpoints = Checkpoints(),
     process: Process = Process(),
 ) -> Results:
-    """Optimize an objective as ``study.optimize`` does, with each trial on a worker, in a process of its own.
+    """Optimize an objective as ``study.optimize`` does, with each trial on a worker.
 
-    The study stays in this process, with its storage, sampler and pruner: what the objective suggests or asks travels here, and
-    it needs no change. Exactly *n_trials* trials begin, however many workers there are. A trial whose worker dies runs
-    again, with the parameters that it had; one that can't is FAIL; none stays RUNNING. Where the storage outlives this process,
-    a call that was cut off is gone on with by the next call with that study: its trials run on meanwhile, and count.
+    The study stays in this process, with its storage, sampler and pruner. The objective's calls travel here, so it
+    needs no change. Exactly *n_trials* trials begin, with any number of workers. A trial whose worker dies is rerun
+    with the same parameters, or becomes FAIL if it can't be; none stays RUNNING. With a persistent storage, the next
+    call for the study resumes an interrupted one. Its trials keep running meanwhile, and count.
 
-    An objective is a function, lambda, closure, partial, bound method or callable instance. All but a function at the top level of
-    a file travel as source. Of ``trial.study`` it has the name, the directions, the best value and parameters, user attributes,
-    and ``stop``. Categories and attributes are plain values. Its own ``mqtune.report`` and ``mqtune.save_checkpoint`` work too.
+    An objective is a function, lambda, closure, partial, bound method or callable instance. All but a file's top-level
+    functions travel as source. Its ``trial.study`` has the name, directions, best value and parameters, user
+    attributes, and ``stop``. Categories and attributes are plain values. ``mqtune.report`` and
+    ``mqtune.save_checkpoint`` work too.
 
     Args:
         study: any study of Optuna 4.3 to 5, over any storage; one call at a time.
-        func: the objective: takes a trial, and returns a value, or one for each of the study's directions.
-        n_trials: how many trials begin; None for no limit.
-        timeout: after so many seconds no other trial begins.
-        n_jobs: the most trials at once; None or -1 for as many as there are slots.
-        catch: errors of the objective that end its trial alone, as FAIL. Any other ends the call, once the trials that run
-            have ended.
-        callbacks: called here with *study* and each trial that has ended, but for one whose error ends the call; what they do with
-            the study counts, ``study.stop()`` too.
-        gc_after_trial: is not needed, as each trial is a process of its own; taken so that calls for Optuna fit.
+        func: the objective: takes a trial, and returns a value, or one for each direction.
+        n_trials: number of trials to begin; None for no limit.
+        timeout: seconds after which no other trial begins.
+        n_jobs: the most trials at the same time; None or -1 for the number of slots.
+        catch: errors that end only their trial, as FAIL. Any other ends the call, after the running trials.
+        callbacks: called here with *study* and each ended trial, except one whose error ends the call. Their changes to
+            the study count, including ``study.stop()``.
+        gc_after_trial: ignored, as each trial has its own process.
         show_progress_bar: whether mqtune's progress is shown.
-        backend: where trials run, as of ``Tuner``.
-        resources: what each trial gets.
-        failures: ``max_failures`` runs a failed trial again, with the same parameters. By default trials that nobody answers for
-            10 minutes leave their slots; the next call runs them again.
+        backend: as for ``Tuner``.
+        resources: each trial's resources.
+        failures: ``max_failures`` reruns a failed trial with the same parameters. By default trials stop after 10
+            minutes without a driver, and the next call reruns them.
         checkpoints: where checkpoints are stored.
         process: how a trial's process runs; ``ttl_s`` limits each.
 
     Returns:
-        What the experiment has of them; the study has all else.
+        The experiment's results; the study has all else.
 
     Raises:
-        TrialFailed: the objective has raised an error that *catch* does not name; it is of that error's type too, and has
+        TrialFailed: the objective has raised an error that is not in *catch*. It is also of that error's type, and has
             its traceback as text.
         ConfigurationError: workers can't import the objective, or an argument is invalid.
-        BrokerUnavailable, NameTaken: as ``Tuner.run``. The next call goes on.
+        BrokerUnavailable, NameTaken: as ``Tuner.run``. The next call resumes.
     """
     del gc_after_trial
     if n_jobs is not None and n_jobs < 1 and n_jobs != -1:
@@ -169,7 +168,6 @@ def optuna_optimize(
 class _Limits:
     n_trials: int | None
     n_jobs: int | None
-    #: By the monotonic clock.
     until: float | None
 
     @property
@@ -183,22 +181,22 @@ class _Limits:
 
 @dataclass(slots=True)
 class _Running:
-    """A trial of the study that runs: its id there, Optuna's own handle on it, and the steps that it has reported."""
+    """A running trial."""
 
     id: int
     handle: optuna.Trial
     steps: set[int] = field(default_factory=set)
-    #: The parameters that it gets if it asks for them in this order. They are its own, and samplers see them, once it says so.
+    #: Parameters prepared for a trial that asks in this order. Samplers see them once it has used them.
     ahead: Sequence[tuple[str, BaseDistribution, float]] = ()
 
 
 class StudyTrials:
-    """The trials of a study that are those of an experiment, and what their objectives ask.
+    """A study's trials in an experiment, and the answers to their objectives.
 
     Args:
-        study: the user's. This has a copy, over a ``DeferredStorage``.
+        study: the user's study, which is copied over a ``DeferredStorage``.
         experiment: its name.
-        is_serial: whether one trial runs at a time, and gets the very parameters that Optuna alone would give it.
+        is_serial: whether trials run one at a time, with the exact parameters of ``study.optimize``.
     """
 
     def __init__(self, study: optuna.Study, experiment: str, *, is_serial: bool = False) -> None:
@@ -211,13 +209,13 @@ class StudyTrials:
         self._experiment, self._is_serial = experiment, is_serial
         self._running: dict[TrialId, _Running] = {}
         self._ended: set[TrialId] = set()
-        #: What the last trial that ended has asked for, in that order.
+        #: Distributions of the last ended trial, in order.
         self._asked: dict[str, BaseDistribution] = {}
-        # Of trials with the same mark the first counts: others are copies, as of those that failed and are queued again.
+        # The first trial with a mark counts. Others are copies, such as requeued failures.
         marks = {
             trial.system_attrs.get(MARK, ""): trial.number for trial in reversed(self.study.get_trials(deepcopy=False))
         }
-        #: The numbers, in the study, of those that have begun.
+        #: Numbers of begun trials in the study.
         self.numbers = {
             TrialId(mark.removeprefix(f"{experiment}/")): number
             for mark, number in marks.items()
@@ -225,12 +223,15 @@ class StudyTrials:
         }
 
     def refresh(self) -> None:
-        """Take in what others, and callbacks, have done with the study."""
+        """Read changes to the study by other processes and callbacks."""
         self.storage.refresh()
         self.study.sampler, self.study.pruner = self._users.sampler, self._users.pruner
 
     def is_open(self, trial: TrialId) -> bool:
-        """Whether it has begun in the study, and not ended; whether somebody else has ended it is seen when it goes on."""
+        """Return whether a trial has begun and not ended in the study.
+
+        An end by another process is noticed only when the trial continues.
+        """
         if trial in self._running:
             return True
         if trial not in self.numbers or trial in self._ended:
@@ -238,7 +239,7 @@ class StudyTrials:
         return not self.storage.last_seen(self.numbers[trial]).state.is_finished()
 
     def begin(self, trial: TrialId) -> dict[str, object] | None:
-        """Return what an attempt must know to begin; None if its trial has ended in the study."""
+        """Return an attempt's initial data; None for an ended trial."""
         if trial not in self.numbers:
             self._look_ahead(self._create(trial))
         elif not self.is_open(trial):
@@ -256,29 +257,29 @@ class StudyTrials:
         }
 
     def _create(self, trial: TrialId) -> _Running:
-        """Begin a queued trial of the study, or a new one, which has its mark from its first moment on."""
+        """Begin a new or queued trial of the study, marked from its beginning."""
         with self.storage.mark_next({MARK: f"{self._experiment}/{trial}"}) as begun:
             try:
                 handle = self.study.ask()
             finally:
-                # It has begun, also where its sampler raises an error.
-                self.numbers.update((trial, self.storage.get_trial(id_).number) for id_ in begun)
+                # It may have begun although its sampler has raised an error.
+                self.numbers.update((trial, self.storage.get_trial(trial_id).number) for trial_id in begun)
         self._running[trial] = _Running(begun[0], handle)
         return self._running[trial]
 
     def _look_ahead(self, running: _Running) -> None:
-        """Suggest what the trial will ask for if it does as the one before."""
+        """Suggest the parameters of the previous trial."""
         handle = running.handle
-        # An error of the sampler's is for the trial, once it asks.
+        # The trial gets a sampler's error on asking.
         with contextlib.suppress(Exception), self.storage.trying(running.id) as running.ahead:
             for name, distribution in self._asked.items():
                 if self._is_serial and not self._is_decided(running, name, distribution):
-                    # Drawn for nothing it would change what is drawn next.
+                    # An unused draw would change the next one.
                     break
                 _suggested(handle, name, distribution)
 
     def _is_decided(self, running: _Running, name: str, distribution: BaseDistribution) -> bool:
-        """Whether nothing is drawn for this parameter, or it was drawn together with others for the whole trial."""
+        """Return whether the parameter needs no separate draw."""
         queued = self.storage.get_trial(running.id).system_attrs.get(_QUEUED, {})
         return name in queued or distribution.single() or name in running.handle.relative_params
 
@@ -290,24 +291,24 @@ class StudyTrials:
         return self._running[trial]
 
     def answer(self, trial: TrialId, call: str, asked: Metrics) -> object:
-        """Return the answer to what an objective asks."""
+        """Return the answer to an objective's call."""
         if call == "begin":
             return self.begin(trial)
         running = self._of(trial)
         handle = running.handle
         match call:
             case "suggest":
-                # It does not do as the one before.
+                # It differs from the previous trial.
                 running.ahead = ()
                 distribution = self._distribution_of(asked["distribution"])
                 value = distribution.to_internal_repr(_suggested(handle, asked["name"], distribution))
-                # Whoever answers it again, if this process is killed before the trial has said that it has it, finds it there.
+                # The next driver repeats the answer from here, if this one is killed before it arrives.
                 self.storage.flush()
                 return value
             case "should_prune":
                 return handle.should_prune()
             case "system_attrs":
-                # Optuna's own trial has had none since Optuna 5.
+                # Optuna 5 removed its own.
                 return self.storage.get_trial(running.id).system_attrs
             case "study":
                 return getattr(self.study, asked["name"]) if asked["name"] in STUDY else None
@@ -315,7 +316,7 @@ class StudyTrials:
                 return getattr(handle, call)
 
     def take_parameters(self, trial: TrialId, took: Sequence[tuple[str, str, float]]) -> None:
-        """Take in which parameters a trial has got; doing it again changes nothing."""
+        """Record the parameters that a trial has received. Idempotent."""
         id_ = self._of(trial).id
         params = self.storage.get_trial(id_).params
         for name, distribution, value in took:
@@ -323,11 +324,11 @@ class StudyTrials:
                 self.storage.set_trial_param(id_, name, value, self._distribution_of(distribution))
 
     def _distribution_of(self, text: str) -> BaseDistribution:
-        # What other storages have is JSON, with lists.
+        # Other storages keep JSON, with lists.
         return distribution_of(text, keep_tuples=isinstance(storage_of(self._users), InMemoryStorage))
 
     def take(self, trial: TrialId, call: str, said: Metrics) -> None:
-        """Take in what an objective reports or sets; doing it again changes nothing."""
+        """Record an objective's report or attribute. Idempotent."""
         running = self._of(trial)
         match call:
             case "report" if said["step"] not in running.steps:
@@ -343,13 +344,13 @@ class StudyTrials:
                 pass
 
     def end(self, trial: TrialId, values: Sequence[Any] | None, state: TrialState | None, why: str) -> FrozenTrial:
-        """Tell the study how a trial has ended, and return it."""
+        """Record a trial's end, and return it."""
         handle = (self._of(trial) if trial in self.numbers else self._create(trial)).handle
         number = handle.number
         self._running.pop(trial, None)
         self._ended.add(trial)
         if isinstance(self.study.sampler, BruteForceSampler):
-            # For it trials that run are done, also before they have asked for all: what it says at the last end counts.
+            # It counts running trials as done before they have asked for everything. Only its last verdict counts.
             unstop(self.study)
         ended = self.study.tell(handle, values, state, skip_if_finished=True)
         if ended.state is not TrialState.FAIL:
@@ -363,7 +364,7 @@ class StudyTrials:
 
 
 def _told(frozen: FrozenTrial, ahead: Sequence[tuple[str, BaseDistribution, float]]) -> dict[str, object]:
-    """Return what a trial is told of its parameters: those that it has, and those that it will if it asks for no other before."""
+    """Return known and prepared parameters, up to the size limit."""
     has = [(name, each, each.to_internal_repr(frozen.params[name])) for name, each in frozen.distributions.items()]
     told: list[list[object]] = []
     room = _MAX_TOLD
@@ -390,8 +391,6 @@ def _suggested(handle: optuna.Trial, name: str, distribution: BaseDistribution) 
 
 
 class _Call:
-    """One call of ``optuna_optimize``, or one that was cut off and goes on: the tuner, and the trials of the study."""
-
     def __init__(
         self,
         study: optuna.Study,
@@ -404,7 +403,7 @@ class _Call:
         if not callable(objective) or isinstance(objective, type):
             raise ConfigurationError(f"func={objective!r} can't be called with a trial: give a function that takes one")
         known = KnownTrainable.of(objective)
-        #: The trials of the experiment that have ended and are not told to the study yet.
+        #: Ended trials, not yet recorded in the study.
         self.ended: list[TrialId] = []
         self.study, self.objective, self._is_serial = study, objective, is_serial
         self._options = {
@@ -419,7 +418,7 @@ class _Call:
         begun = self._storage.get_study_system_attrs(self._study_id).get(EXPERIMENT)
         self.tuner, self.trials = self._open(begun or _new_name(study))
         if begun and not self.tuner.get_trials() and self.trials.numbers:
-            # Its Redis has lost the experiment, whose trials can't go on.
+            # Redis has lost the experiment, so its trials can't continue.
             self._fail_unknown()
             self.tuner.finish("its journal is lost")
             self.tuner.close()
@@ -430,7 +429,7 @@ class _Call:
     def _open(self, name: str) -> tuple[Tuner, StudyTrials]:
         self._note(name)
         tuner = Tuner(name=name, **self._options)
-        # This machine's worker imports nothing where this process can be forked: not with an open database.
+        # A local worker forks this process, which must not have an open database.
         close_databases()
         try:
             self.ended.extend(trial.id for trial in tuner.get_trials() if trial.status.is_terminal)
@@ -439,20 +438,20 @@ class _Call:
         return tuner, StudyTrials(self.study, name, is_serial=self._is_serial)
 
     def _fail_unknown(self) -> None:
-        """End what the study has of this experiment and the experiment has not."""
+        """Fail the study's trials that the experiment does not know."""
         known = {trial.id for trial in self.tuner.get_trials()}
         for trial in self.trials.numbers.keys() - known:
             self.trials.end(trial, None, TrialState.FAIL, "the journal has lost it")
         self.trials.storage.flush()
 
     def finish(self, reason: str) -> Results:
-        """Journal the end; the next call is another one."""
+        """Journal the end. The next call is a new experiment."""
         results = self.tuner.results() if self.tuner.is_finished else self.tuner.finish(reason)
         self._note(None)
         return results
 
     def _note(self, experiment: str | None) -> None:
-        """Have the study know which experiment goes on."""
+        """Store the unfinished experiment's name in the study."""
         self._storage.set_study_system_attr(self._study_id, EXPERIMENT, experiment)
 
     def __enter__(self) -> Self:
@@ -475,8 +474,6 @@ def _new_name(study: optuna.Study) -> str:
 
 
 class _Ended(Callback):
-    """Collects the trials that have ended."""
-
     in_loop = True
 
     def __init__(self, ended: list[TrialId]) -> None:
@@ -487,7 +484,7 @@ class _Ended(Callback):
 
 
 class _Loop:
-    """Keeps the slots busy, carries what objectives ask and say to the study, and tells it how each has ended."""
+    """Keeps slots busy, answers objectives, and records ends."""
 
     def __init__(
         self, call: _Call, limits: _Limits, catch: Sequence[type[Exception]], callbacks: Sequence[StudyCallback]
@@ -497,21 +494,19 @@ class _Loop:
         self._limits = limits
         self._caught = {name_of(kind, call.objective) for kind in catch}
         self._callbacks = callbacks
-        #: The experiment's trials that have not ended; some have not begun in the study.
+        #: Unfinished trials. Some have not begun in the study.
         self._open = {trial.id for trial in self._tuner.get_trials() if not trial.status.is_terminal}
-        #: Those that had ended in the study before this call began: an earlier one has told it that, or somebody else.
+        #: Trials that had ended in the study before this call.
         self._over_before = {
             trial for trial in self._open if trial in self._trials.numbers and not self._trials.is_open(trial)
         }
         self._began_at = time.time()
-        #: Why no other trial begins.
         self._over = ""
         self._error: TrialFailed | None = None
         self._slots, self._looked_at = 0, -_LOOK_S
         self._refreshed_at = time.monotonic()
 
     def run(self) -> Results:
-        """Run to the end; see ``optuna_optimize``."""
         try:
             self._take_again()
             while True:
@@ -523,7 +518,7 @@ class _Loop:
                     self._handle(report, report.metrics.get(CALL))
             self._trials.storage.flush()
         except (BrokerUnavailable, DriverFenced):
-            # Its trials may run on, and the next call goes on with them.
+            # Running trials continue, and the next call resumes them.
             self._trials.storage.flush()
             raise
         except BaseException:
@@ -535,7 +530,7 @@ class _Loop:
         return results
 
     def _take_again(self) -> None:
-        """Take in what an earlier call took in and was killed before it could write it."""
+        """Replay reports that an earlier, killed call may not have written."""
         cut_off = {trial for trial in self._trials.numbers if self._trials.is_open(trial)}
         for report in self._tuner.results().reports() if cut_off else ():
             if report.trial in cut_off and self._trials.is_open(report.trial):
@@ -543,7 +538,7 @@ class _Loop:
                 self._handle(Report(*report[:-1]), None if call in ASKED or call == "stop" else call)
 
     def _next(self) -> Report | None:
-        """Return the next report, or None; what has come is written into the study's storage when it has waited long enough."""
+        """Return the next report or None. Make overdue writes."""
         storage = self._trials.storage
         if time.monotonic() - self._refreshed_at >= _LOOK_S:
             self._refresh()
@@ -556,7 +551,7 @@ class _Loop:
         self._refreshed_at = time.monotonic()
 
     def _abort(self) -> None:
-        """After Ctrl-C, or an error of a callback, end all trials, as FAIL."""
+        """End all trials as FAIL, after Ctrl-C or a callback's error."""
         with contextlib.suppress(MqtuneError):
             self._tuner.stop_all("the call was interrupted")
             deadline = time.monotonic() + _END_S
@@ -567,8 +562,6 @@ class _Loop:
         self._trials.storage.flush()
         with contextlib.suppress(MqtuneError):
             self._call.finish("interrupted")
-
-    # Starting.
 
     def _fill(self) -> None:
         limits, trials = self._limits, self._trials
@@ -589,19 +582,16 @@ class _Loop:
 
     @property
     def _room(self) -> int:
-        """How many trials run, or wait, at most; one more waits for each slot, so that no slot waits for the driver."""
+        """The most unfinished trials. One waits for each slot, so that slots never wait."""
         now = time.monotonic()
         if now - self._looked_at >= _LOOK_S:
             self._slots, self._looked_at = self._tuner.slots, now
         return self._limits.n_jobs or 2 * max(self._slots, 1)
 
     def _withdraw(self) -> None:
-        """Take back what waits for a slot."""
         for trial in self._open - self._trials.numbers.keys():
             with contextlib.suppress(InvalidTransition):
                 self._tuner.trial(trial).stop(self._over)
-
-    # What objectives say.
 
     def _handle(self, report: Report, call: str | None) -> None:
         try:
@@ -618,12 +608,12 @@ class _Loop:
         except UpdateFinishedTrialError:
             if self._is_from_before(report, call):
                 return
-            # Somebody has ended it in the study.
+            # Another process has ended it in the study.
             with contextlib.suppress(InvalidTransition):
                 self._tuner.trial(report.trial).stop("it has ended in the study")
 
     def _is_from_before(self, report: Report, call: str | None) -> bool:
-        """Whether a report may be one that an earlier call took in; a trial that still runs, or waits, says more."""
+        """Return whether an earlier call may have processed this report."""
         return report.trial in self._over_before and report.timestamp < self._began_at and call not in ASKED
 
     def _is_open(self, trial: TrialId) -> bool:
@@ -638,7 +628,7 @@ class _Loop:
             return {"error": [type(error).__name__, str(error)]}
 
     def _end(self, trial: TrialId, said: Metrics) -> None:
-        """Tell the study what an objective has come to, but for an error: the trial may run again."""
+        """Record an objective's end. After an error the trial may run again."""
         is_open = self._is_open(trial)
         if said["state"] == "PRUNED":
             if is_open:
@@ -659,12 +649,12 @@ class _Loop:
                 if (error := self._uncaught(trial)) is None:
                     self._tell(id_, None, state, trial.reason)
                 else:
-                    # In Optuna the error leaves the call before callbacks are called for its trial.
+                    # Optuna, too, raises the error without calling callbacks for its trial.
                     self._trials.end(id_, None, state, trial.reason)
                     self._error = self._error or error
 
     def _uncaught(self, trial: Trial) -> TrialFailed | None:
-        """Return the objective's error that ends the call; None unless it has raised one, and that is not one to be caught."""
+        """Return the failed trial's error, unless it is in *catch*."""
         said = trial.last_metrics
         if trial.status is TrialStatus.FAILED and said.get(CALL) == "end" and self._caught.isdisjoint(said["kinds"]):
             text = f"trial {trial.id} has failed: {trial.attempts[-1].error}"

@@ -1,4 +1,4 @@
-"""What mqtune uses of Optuna that Optuna keeps to itself: no public interface of Optuna 4.3 to 5 has it."""
+"""Private parts of Optuna that mqtune needs, as Optuna 4.3 to 5 has no public ones."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 
 class OneSplitTPESampler(TPESampler):
-    """TPE for one suggestion: it divides the trials into good and bad ones once for all parameters, and learns from some thousand."""
+    """TPE for one suggestion. It splits the trials once, and limits the bad ones."""
 
-    #: Of the bad trials, TPE learns from so many of the newest. Each takes time, and older ones count for less.
+    #: TPE learns only from the newest bad trials, as each takes time and older ones count less.
     most_bad: ClassVar[int] = 1_000
     _divided: tuple[list[FrozenTrial], list[FrozenTrial]] | None = None
 
@@ -36,12 +36,11 @@ class OneSplitTPESampler(TPESampler):
         return {name: each.to_external_repr(found[name]) for name, each in search_space.items()}
 
     def divide(self, study: optuna.Study, trial: FrozenTrial) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
-        """Return the good trials, and the newest others; running ones are bad ones."""
+        """Return the good trials, and the newest bad ones. Running trials are bad."""
         states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
         trials = [each for each in study.get_trials(deepcopy=False, states=states) if each.number != trial.number]
         ended = sum(each.state is not TrialState.RUNNING for each in trials)
         usual = tpe.default_gamma if len(study.directions) == 1 else _GAMMA_OF_SEVERAL
-        # Before Optuna 5 a sampler says whether there are constraints.
         more: list[bool] = [self._constraints_func is not None] if _ASKS_FOR_CONSTRAINTS else []
         good, bad = tpe._split_trials(study, trials, (self._gamma or usual)(ended), *more)
         return good, bad[-self.most_bad :]
@@ -52,19 +51,19 @@ _ASKS_FOR_CONSTRAINTS: Final = "constraints_enabled" in signature(tpe._split_tri
 
 
 def storage_of(study: optuna.Study) -> BaseStorage:
-    """Return the storage of a study."""
+    """Return a study's storage."""
     return study._storage
 
 
 def copy_over(study: optuna.Study, storage: BaseStorage) -> optuna.Study:
-    """Return a copy of a study, which reads and writes another storage."""
+    """Return a copy of a study over another storage."""
     copied = copy.copy(study)
     copied._storage = storage
     return copied
 
 
 def named_parameters(sampler: optuna.samplers.BaseSampler | None) -> frozenset[str]:
-    """Return the names of the parameters of which a sampler of Optuna was given values."""
+    """Return the parameters for which a sampler was given values."""
     match sampler:
         case optuna.samplers.GridSampler():
             return frozenset(sampler._search_space)
@@ -74,33 +73,33 @@ def named_parameters(sampler: optuna.samplers.BaseSampler | None) -> frozenset[s
 
 
 def is_in_loop(study: optuna.Study) -> bool:
-    """Whether this thread optimizes a study."""
+    """Return whether this thread optimizes a study."""
     return study._thread_local.in_optimize_loop
 
 
 def begin_loop(study: optuna.Study) -> None:
-    """Have a study take ``stop``, and refuse ``optimize``, in this thread, as it does within ``optimize``."""
+    """Allow ``stop`` and refuse ``optimize`` in this thread, as within ``optimize``."""
     study._thread_local.in_optimize_loop = True
     study._stop_flag = False
 
 
 def end_loop(study: optuna.Study) -> None:
-    """Have a study refuse ``stop``, and take ``optimize``, in this thread again."""
+    """Refuse ``stop`` and allow ``optimize`` in this thread."""
     study._thread_local.in_optimize_loop = False
 
 
 def is_stopped(study: optuna.Study) -> bool:
-    """Whether ``stop`` was called since the loop began, or since ``unstop``."""
+    """Return whether ``stop`` was called since ``begin_loop`` or ``unstop``."""
     return study._stop_flag
 
 
 def unstop(study: optuna.Study) -> None:
-    """Have a study forget that it was stopped."""
+    """Clear a study's stop flag."""
     study._stop_flag = False
 
 
 def database_of(storage: BaseStorage) -> RDBStorage | None:
-    """Return the database of a storage, which is that or a cache in front of it."""
+    """Return a storage's database, which may be behind a cache."""
     for candidate in (storage, getattr(storage, "_backend", None)):
         if type(candidate) is RDBStorage:
             return candidate
@@ -108,27 +107,24 @@ def database_of(storage: BaseStorage) -> RDBStorage | None:
 
 
 def close_databases() -> None:
-    """Close the idle connections of the databases of this process's studies.
-
-    A database opens another connection when it is used again.
-    """
+    """Close idle connections of this process's studies. Databases reopen them on demand."""
     if "sqlalchemy" not in sys.modules:
         return
     from sqlalchemy.pool import QueuePool  # noqa: PLC0415 - Optuna imports it for databases alone
 
-    # A database without a study keeps its connections until it is collected.
+    # A deleted study's database keeps its connections until it is collected.
     gc.collect()
     for database in gc.get_referrers(RDBStorage):
-        # The pool of a database in memory is another one, and the data would go with its connection.
+        # A database in memory has another pool, and loses its data with the connection.
         if isinstance(database, RDBStorage) and isinstance(database.engine.pool, QueuePool):
             database.engine.dispose()
 
 
 def replace_trial(storage: InMemoryStorage, trial_id: int, trial: FrozenTrial) -> None:
-    """Put another trial in the place of one that is in memory."""
+    """Replace a trial in memory."""
     storage._set_trial(trial_id, trial)
 
 
 def give_id(trial: optuna.Trial, trial_id: int) -> None:
-    """Give a trial its id, by which Optuna's artifacts and terminators set attributes in its storage."""
+    """Set a trial's id, as Optuna's artifacts and terminators need it."""
     trial._trial_id = trial_id

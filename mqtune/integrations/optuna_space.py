@@ -1,4 +1,4 @@
-"""Domains as Optuna's distributions, and the way back; needs the extra ``optuna``."""
+"""Domains as Optuna's distributions, and back."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from mqtune.extend import (
     parameter,
 )
 
-#: The bounds of a normal distribution, in standard deviations from its mean: Optuna's have some, and no value lies beyond.
+#: Bounds of a normal distribution, in standard deviations. Optuna needs some.
 _BOUND_SDS: Final = 40.0
-#: How far, in proportion, Optuna's arithmetic may move a multiple.
+#: Relative rounding error of Optuna's arithmetic.
 _ROUNDED: Final = 1e-9
-#: The most steps of a float that Optuna tells from the numbers between them: it allows 1e-8 of a step for rounding.
+#: The most steps of a float: Optuna allows rounding by 1e-8 of a step.
 _MOST_STEPS: Final = 10**6
 
 
@@ -40,9 +40,9 @@ class Shown:
     """A domain as a study shows it.
 
     Attributes:
-        distribution: Optuna's distribution of its values.
-        to_param: returns Optuna's value for a value of the space.
-        to_value: returns the value of the space for one of Optuna's.
+        distribution: Optuna's distribution.
+        to_param: converts a value of the space to Optuna's.
+        to_value: converts Optuna's value to the space's.
     """
 
     distribution: BaseDistribution
@@ -51,10 +51,10 @@ class Shown:
 
 
 def shown_by_value(domain: Domain) -> Shown:
-    """Return a domain as its own values, for people and for samplers that name values.
+    """Return a domain by its own values, for people and for samplers with named values.
 
     Raises:
-        SpaceError: it is a domain of the user's own.
+        SpaceError: it is a user-defined domain.
     """
     match domain:
         case ReverseInterval():
@@ -63,7 +63,6 @@ def shown_by_value(domain: Domain) -> Shown:
             return Shown(FloatDistribution(domain.low, domain.high, log=domain.log), float)
         case Multiples(whole=True):
             low, high = int(domain.value(domain.first)), int(domain.value(domain.last))
-            # Optuna's logarithmic integers have no steps.
             return Shown(IntDistribution(low, high, log=domain.log, step=1 if domain.log else int(domain.q)), int)
         case Multiples():
             low_q, high_q = domain.value(domain.first), domain.value(domain.last)
@@ -82,17 +81,17 @@ def shown_by_value(domain: Domain) -> Shown:
 
 
 def shown_to_sampler(domain: Domain, *, is_named: bool) -> Shown:
-    """Return a domain as a sampler is to see it.
+    """Return a domain as a sampler sees it.
 
-    That is by its own values, so far as Optuna has a distribution that is as the domain. Others have another form, in which a
-    sampler can learn: places in a list, numbers of steps, or shares. Such a form is of no use where values are named.
+    It has its own values if Optuna has an equal distribution, or else a form suited to learning: positions, numbers of
+    steps, or shares.
 
     Args:
         domain: the domain.
-        is_named: whether the sampler was given values of it.
+        is_named: whether the sampler was given values of it, which rules out such a form.
 
     Raises:
-        ConfigurationError: it is a domain of the user's own.
+        ConfigurationError: it is a user-defined domain.
     """
     match domain:
         case Multiples(log=False) if _has_steps(domain):
@@ -110,18 +109,18 @@ def shown_to_sampler(domain: Domain, *, is_named: bool) -> Shown:
 
 
 def distributions_of(space: Space) -> dict[str, BaseDistribution]:
-    """Return the distributions that a sampler sees, by the paths that parameters have there.
+    """Return the distributions that a sampler sees, by path.
 
-    It is for samplers that want them when they are made, such as OptunaHub's SMAC: ``SMACSampler(distributions_of(space))``.
+    Samplers such as OptunaHub's SMAC need them: ``SMACSampler(distributions_of(space))``.
 
     Raises:
-        ConfigurationError: the space has a domain of the user's own.
+        ConfigurationError: the space has a user-defined domain.
     """
     return {path: shown_to_sampler(each, is_named=False).distribution for path, each in space.domains.items()}
 
 
 def is_in(distribution: BaseDistribution, param: object) -> bool:
-    """Return whether a sampler's value is in its distribution, give or take rounding."""
+    """Return whether a sampler's value is in its distribution, within rounding."""
     match distribution:
         case FloatDistribution() | IntDistribution():
             if isinstance(param, bool) or not isinstance(param, int | float):
@@ -137,7 +136,6 @@ def is_in(distribution: BaseDistribution, param: object) -> bool:
 
 
 def _has_steps(domain: Multiples) -> bool:
-    """Return whether Optuna can step through all values, which as floats are rounded."""
     if domain.whole:
         return True
     low, high, step = (
@@ -165,14 +163,14 @@ def _categories(domain: Choice) -> Shown:
 
 
 def _are_different(domain: Choice) -> bool:
-    """Return whether Optuna tells all values of a choice apart; 1, 1.0 and True are the same to it."""
+    """Return whether Optuna can distinguish all options. It can't with 1, 1.0 and True."""
     categories = [_category(option) for option in domain.options]
     has_nan = any(isinstance(each, float) and math.isnan(each) for each in categories)
     return not has_nan and len(set(categories)) == len(categories)
 
 
 def _multiple(domain: Multiples, param: float) -> float:
-    """Return the multiple that Optuna's own steps have rounded, or another parameter as it is."""
+    """Return the multiple nearest to a rounded value, or any other value unchanged."""
     near = domain.value(domain.steps(param))
     return near if math.isclose(near, param, rel_tol=_ROUNDED) else param
 
@@ -185,5 +183,5 @@ def _index(known: Sequence[object], param: object) -> int:
 
 
 def _category(value: object) -> bool | int | float | str | None:
-    """Return a value that Optuna can have as a category: another one as text."""
+    """Return a value as an Optuna category, converted to text if needed."""
     return value if isinstance(value, bool | int | float | str | None) else repr(value)

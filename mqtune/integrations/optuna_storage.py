@@ -1,4 +1,4 @@
-"""A storage in front of a study's own: reads come from memory, and writes are made together."""
+"""A storage in front of a study's own, with cached reads and combined writes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ _Write = Callable[[], object]
 
 
 class DeferredStorage(BaseStorage):
-    """Storage of one study in the process that runs its trials. Only one thread uses it.
+    """Storage of one study in the process that runs its trials, for a single thread.
 
-    A new trial is written to the study's own storage immediately. Its values and its end are visible here immediately,
-    and there after ``flush``. A trial that another process has ended keeps that end. Changes by other processes are
-    visible after ``refresh``.
+    A new trial is written immediately. Its values and end are visible here immediately, and in the study's own storage
+    after ``flush``. An end set by another process is kept. Changes by other processes are visible after ``refresh``.
 
     Args:
         behind: the study's own storage.
@@ -43,16 +42,15 @@ class DeferredStorage(BaseStorage):
     """
 
     def __init__(self, behind: BaseStorage, study_id: int) -> None:
-        #: Connections of this object's own, if the study is in a database. Other threads use the study's.
+        #: Own connections to the database, as other threads use the study's.
         self._database = _reopened(behind)
         self._behind = get_storage(self._database) if self._database is not None else behind
         self._study_id = study_id
-        #: The study's trials by number, in that order.
         self._trials: dict[int, FrozenTrial] = {}
-        #: Trials by id that run here, or whose end is not written yet.
+        #: Trials by id that run here, or have an unwritten end.
         self._own: dict[int, FrozenTrial] = {}
         self._distributions: dict[str, BaseDistribution] = {}
-        #: Pending writes by trial and subject. A later write of one attribute replaces an earlier one.
+        #: By trial and subject. A later write of one attribute replaces an earlier one.
         self._pending: dict[tuple[int, *tuple[object, ...]], _Write] = {}
         self._since = 0.0
         self._is_trying = False
@@ -62,19 +60,17 @@ class DeferredStorage(BaseStorage):
         self.refresh()
 
     def close(self) -> None:
-        """Close this object's own connections."""
+        """Close its own connections."""
         if self._database is not None:
             self._database.remove_session()
             self._database.engine.dispose()
 
     def due_s(self, lag_s: float) -> float:
-        """Return the seconds until the oldest pending write is *lag_s* old; infinity without one."""
+        """Return the seconds until the oldest pending write is *lag_s* old, or infinity."""
         return self._since + lag_s - time.monotonic() if self._pending else math.inf
 
-    # Towards the storage behind.
-
     def refresh(self) -> None:
-        """Read the changes that other processes have made to the study."""
+        """Read other processes' changes to the study."""
         trials: dict[int, FrozenTrial] = {}
         ids = {trial.number: id_ for id_, trial in self._own.items()}
         for trial in self._behind.get_all_trials(self._study_id, deepcopy=False):
@@ -90,7 +86,7 @@ class DeferredStorage(BaseStorage):
     def flush(self, then: _Write | None = None) -> None:
         """Make the pending writes, and then *then*: in a database all in one transaction.
 
-        A failure of the storage is raised. The next call makes all pending writes again.
+        After a failure of the storage, which is raised, the next call repeats all pending writes.
         """
         writes = [write for (id_, *_), write in self._pending.items() if id_ in self._own]
         last = [then] if then is not None else []
@@ -107,8 +103,6 @@ class DeferredStorage(BaseStorage):
             self._since = time.monotonic()
         self._pending[trial_id, *what] = write
 
-    # Trials that run here.
-
     def take_over(self, trial_id: int) -> FrozenTrial:
         """Return a trial. From now on it runs here, unless it has ended."""
         trial = self.get_trial(trial_id)
@@ -121,14 +115,14 @@ class DeferredStorage(BaseStorage):
         self._own[trial_id] = self._trials[trial.number] = trial
 
     def last_seen(self, number: int) -> FrozenTrial:
-        """Return a trial as this object last set or read it."""
+        """Return a trial as last set or read here."""
         return self._trials[number]
 
     @contextlib.contextmanager
     def mark_next(self, marks: Mapping[str, object]) -> Iterator[list[int]]:
-        """Give the trial that begins within the block these system attributes from its first moment on.
+        """Set these system attributes on the trial that begins within the block.
 
-        The trial is a queued or a new one, and runs here. The list has its id after the block.
+        The list has its id after the block.
         """
         self._marks, self._begun = dict(marks), []
         try:
@@ -138,7 +132,7 @@ class DeferredStorage(BaseStorage):
 
     @contextlib.contextmanager
     def trying(self, trial_id: int) -> Iterator[list[tuple[str, BaseDistribution, float]]]:
-        """Take the parameters that a trial gets within the block back, and list them."""
+        """Withdraw and list the parameters that a trial gets within the block."""
         trial, tried = self._own[trial_id], list[tuple[str, BaseDistribution, float]]()
         before = {*trial.params}
         self._is_trying = True
@@ -151,23 +145,21 @@ class DeferredStorage(BaseStorage):
                 tried.append((name, distribution, distribution.to_internal_repr(trial.params.pop(name))))
 
     def _running(self, trial_id: int) -> FrozenTrial | None:
-        """Return a trial that runs here; None for any other."""
+        """Return a trial that runs here, or None."""
         trial = self._own.get(trial_id)
         if trial is not None:
             self.check_trial_is_updatable(trial_id, trial.state)
         return trial
 
-    # Calls of Optuna about trials.
-
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
-        """Create a trial in the study's own storage, together with the pending writes."""
+        """Create a trial in the study's own storage, after the pending writes."""
         is_next = template_trial is None and bool(self._marks)
         template = create_trial(state=TrialState.RUNNING, system_attrs=self._marks) if is_next else template_trial
         created: list[int] = []
         self.flush(lambda: created.append(self._behind.create_new_trial(study_id, template)))
         id_ = created[-1]
         if template is not None and template.state is not TrialState.RUNNING:
-            # A queued trial begins like another process's, and an ended one is not written again.
+            # Queued trials begin like another process's. Ended ones are not written again.
             self.refresh()
             return id_
         self.take_over(id_)
@@ -178,7 +170,6 @@ class DeferredStorage(BaseStorage):
     def set_trial_param(
         self, trial_id: int, param_name: str, param_value_internal: float, distribution: BaseDistribution
     ) -> None:
-        """Set a parameter."""
         write = partial(self._behind.set_trial_param, trial_id, param_name, param_value_internal, distribution)
         if (trial := self._running(trial_id)) is None:
             write()
@@ -206,7 +197,6 @@ class DeferredStorage(BaseStorage):
         return True
 
     def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
-        """Set the value at a step."""
         write = partial(self._behind.set_trial_intermediate_value, trial_id, step, intermediate_value)
         if (trial := self._running(trial_id)) is None:
             write()
@@ -215,7 +205,6 @@ class DeferredStorage(BaseStorage):
         self._later(write, trial_id, "step", step)
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: object) -> None:
-        """Set a user attribute."""
         write = partial(self._behind.set_trial_user_attr, trial_id, key, value)
         if (trial := self._running(trial_id)) is None:
             write()
@@ -224,84 +213,69 @@ class DeferredStorage(BaseStorage):
         self._later(write, trial_id, "user attribute", key)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Set a system attribute."""
         write = partial(self._behind.set_trial_system_attr, trial_id, key, value)
         if (trial := self._running(trial_id)) is None:
             write()
             return
-        # A pruner sets its attribute between reading all trials and counting it in them. The trials that it has read stay as they
-        # were, as in Optuna.
+        # Not changed in place, as a pruner reads all trials before it sets its attribute.
         trial = copy.copy(trial)
         trial.system_attrs = {**trial.system_attrs, key: value}
         self._keep(trial_id, trial)
         self._later(write, trial_id, "system attribute", key)
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        """Return a trial."""
         return self._own.get(trial_id) or self._behind.get_trial(trial_id)
 
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
-        """Return a trial's id."""
         return self._behind.get_trial_id_from_study_id_trial_number(study_id, trial_number)
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        """Return the trials, by number."""
         trials = [trial for trial in self._trials.values() if states is None or trial.state in states]
         return copy.deepcopy(trials) if deepcopy else trials
 
-    # Calls of Optuna about studies.
+    # Calls about studies.
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
-        """Create a study."""
         return self._behind.create_new_study(directions, study_name)
 
     def delete_study(self, study_id: int) -> None:
-        """Delete a study."""
         self._behind.delete_study(study_id)
 
     def set_study_user_attr(self, study_id: int, key: str, value: object) -> None:
-        """Set a user attribute of a study."""
         self._behind.set_study_user_attr(study_id, key, value)
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
-        """Set a system attribute of a study."""
         self._behind.set_study_system_attr(study_id, key, value)
 
     def get_study_id_from_name(self, study_name: str) -> int:
-        """Return a study's id."""
         return self._behind.get_study_id_from_name(study_name)
 
     def get_study_name_from_id(self, study_id: int) -> str:
-        """Return a study's name."""
         return self._behind.get_study_name_from_id(study_id)
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
-        """Return a study's directions."""
         return self._behind.get_study_directions(study_id)
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, object]:
-        """Return a study's user attributes."""
         return self._behind.get_study_user_attrs(study_id)
 
     def get_study_system_attrs(self, study_id: int) -> dict[str, object]:
-        """Return a study's system attributes."""
         return self._behind.get_study_system_attrs(study_id)
 
     def get_all_studies(self) -> list[Any]:
-        """Return all studies."""
         return self._behind.get_all_studies()
 
 
 def _reopened(storage: BaseStorage) -> RDBStorage | None:
-    """Open a storage's database again, with connections of its own; None for other storages and for one in memory."""
+    """Return a storage's database with its own connections; None for memory or other storages."""
     database = database_of(storage)
     if database is None:
         return None
     from sqlalchemy.pool import QueuePool  # noqa: PLC0415 - a study of another storage needs none
 
-    # Another connection to a database in memory has another database.
+    # Another connection would create another database in memory.
     if not isinstance(database.engine.pool, QueuePool):
         return None
     return RDBStorage(database.url, database.engine_kwargs, skip_compatibility_check=True, skip_table_creation=True)
@@ -311,21 +285,21 @@ def _write_alone(write: _Write) -> None:
     try:
         write()
     except UpdateFinishedTrialError:
-        # Somebody else has ended the trial.
+        # Another process has ended the trial.
         pass
     except (ValueError, KeyError) as error:
-        # Another process has a parameter of this name from another distribution, or has deleted the trial.
+        # Another process has a conflicting distribution, or has deleted the trial.
         logger.warning("the study's storage refuses a value: %s", error)
 
 
 def _written_together(database: RDBStorage, writes: Sequence[_Write]) -> bool:
-    """Make *writes* in one transaction. Return False, with nothing written, if the database refuses one."""
+    """Make *writes* in one transaction. Return False, with nothing written, if one is refused."""
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415 - as above
     from sqlalchemy.orm import scoped_session, sessionmaker  # noqa: PLC0415 - as above
 
     usual = database.scoped_session
     try:
-        # SQLAlchemy calls this "joining a session into an external transaction": each commit waits for the last one.
+        # SQLAlchemy's "joining a session into an external transaction": commits wait for the outer one.
         with database.engine.begin() as connection:
             joined = sessionmaker(bind=connection, join_transaction_mode="rollback_only")
             database.scoped_session = scoped_session(joined)

@@ -1,4 +1,4 @@
-"""An experiment as a study of Optuna: for its plots, importances and dashboard."""
+"""Exports an experiment as a study of Optuna."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ try:
 
     from mqtune.integrations.optuna import DIRECTIONS, EXCESSES, quiet
 
-    # The exporter has it too, for pictures.
+    # The exporter uses it for pictures.
     from mqtune.integrations.optuna_importances import importances as importances  # noqa: PLC0414
     from mqtune.integrations.optuna_space import Shown, shown_by_value
 except ImportError as error:  # pragma: no cover - the tests have it
@@ -45,7 +45,7 @@ _STATES: Final = {
     TrialStatus.CANDIDATE: TrialState.WAITING,
     TrialStatus.STAGED: TrialState.WAITING,
     TrialStatus.RUNNING: TrialState.RUNNING,
-    # It may go on, and Optuna has nothing like it: an attribute says so.
+    # It may resume. An attribute says so, as Optuna has no such state.
     TrialStatus.PAUSED: TrialState.RUNNING,
     TrialStatus.COMPLETED: TrialState.COMPLETE,
     TrialStatus.EARLY_STOPPED: TrialState.PRUNED,
@@ -55,15 +55,11 @@ _STATES: Final = {
 
 
 class _StudyFold(Fold):
-    """Collects what a study has of an experiment's events.
+    """Builds a study from an experiment's events.
 
-    A trial that has ended has by how much its last report violates each outcome constraint, infinity where it lacks the
-    metric. User attributes have the facts that a study lacks: ``mqtune.trial`` (the id), ``mqtune.status``, ``mqtune.reason``,
-    ``mqtune.worker`` and ``mqtune.attempts``. A trial's steps are its ``training_iteration``; the first value of each
-    counts.
-
-    Args:
-        created: the experiment's first event.
+    An ended trial has the violation of each outcome constraint at its last report, infinity for a missing metric. User
+    attributes are ``mqtune.trial`` (the id), ``mqtune.status``, ``mqtune.reason``, ``mqtune.worker`` and
+    ``mqtune.attempts``. Steps are ``training_iteration``; the first value of each counts.
     """
 
     def __init__(self, created: ExperimentCreated) -> None:
@@ -72,7 +68,6 @@ class _StudyFold(Fold):
         self._space = space_of(created.definition["space"], any_unknown=True)
         self._shown = shown_space(self._space)
         self._names = names_of(self._space, self._shown)
-        #: The values of each trial by step, one of each metric.
         self._values: defaultdict[TrialId, dict[int, tuple[float, ...]]] = defaultdict(dict)
 
     def on_report(self, report: Report, trial: Trial) -> None:
@@ -82,7 +77,6 @@ class _StudyFold(Fold):
             values[step] = tuple(map(float, numbers))
 
     def study(self) -> optuna.Study:
-        """Return a study in memory with all trials."""
         objective = self.experiment.objective
         with quiet():
             study = optuna.create_study(
@@ -93,7 +87,7 @@ class _StudyFold(Fold):
         return study
 
     def _state(self, trial: Trial) -> tuple[TrialState, tuple[float, ...] | None]:
-        """Return a trial's state and values; Optuna has no completed trial without them."""
+        """Return a trial's state and values."""
         state, values = _STATES[trial.status], self._values[trial.id]
         if state is TrialState.WAITING and len(trial.attempts) > 1:
             return TrialState.RUNNING, None
@@ -103,7 +97,7 @@ class _StudyFold(Fold):
         return (TrialState.FAIL, None) if has_nan(last) else (state, last)
 
     def _constraints(self, trial: Trial) -> dict[str, list[float]]:
-        """Return the system attribute that says how a trial that has ended keeps to the outcome constraints, if there are any."""
+        """Return an ended trial's violations, as a system attribute."""
         constraints = self.experiment.objective.constraints
         if not constraints or not trial.status.is_terminal:
             return {}
@@ -126,14 +120,14 @@ class _StudyFold(Fold):
         return frozen
 
     def _values_of(self, config: Config) -> Iterator[tuple[str, object]]:
-        """Yield the values of a config by path, except those that a scheduler has moved out of the space."""
+        """Yield a config's values by path, if in the space."""
         for key, value in config.items():
             with contextlib.suppress(SpaceError):
                 yield from self._space.values({key: value}).items()
 
 
 def study_of(created: ExperimentCreated, events: Iterable[Event | Report]) -> optuna.Study:
-    """Return an experiment as a study, as it is after these events; see ``_StudyFold``."""
+    """Return an experiment as a study, as of these events; see ``_StudyFold``."""
     fold = _StudyFold(created)
     for event in events:
         fold.take(event)
@@ -141,10 +135,10 @@ def study_of(created: ExperimentCreated, events: Iterable[Event | Report]) -> op
 
 
 def export(results: Results, path: Path) -> None:
-    """Write an experiment as a study to a new journal file of Optuna's.
+    """Write an experiment as a study to a new journal file of Optuna.
 
     Raises:
-        ConfigurationError: there is such a file already.
+        ConfigurationError: the file exists.
     """
     if path.exists():
         raise ConfigurationError(f"{path} is there already; remove it, or give another name")
@@ -157,7 +151,7 @@ def export(results: Results, path: Path) -> None:
 
 
 def _local(time: datetime | None) -> datetime | None:
-    """Return a time as Optuna has them: this machine's, without a zone."""
+    """Return a local time without a zone."""
     return None if time is None else time.astimezone().replace(tzinfo=None)
 
 
@@ -168,7 +162,7 @@ def _attributes(trial: Trial) -> dict[str, object]:
 
 
 def shown_space(space: Space) -> dict[str, Shown]:
-    """Return the shown parts of a space: its choices, without constants and computed values."""
+    """Return a space's domains, without those that Optuna lacks."""
     shown = {}
     for path, domain in space.domains.items():
         with contextlib.suppress(SpaceError):
@@ -177,10 +171,13 @@ def shown_space(space: Space) -> dict[str, Shown]:
 
 
 def names_of(space: Space, shown: Mapping[str, Shown]) -> dict[str, str]:
-    """Return the names of parameters: their places in a config, or, where entries of a choice have different ones there, their paths."""
-    there: defaultdict[str, list[object]] = defaultdict(list)
+    """Return parameter names: their places in a config.
+
+    Entries with different distributions at one place have their paths instead.
+    """
+    shown_at: defaultdict[str, list[object]] = defaultdict(list)
     for path, each in shown.items():
         # A choice and one of its entries may share a place.
-        there[space.places[path]].append(path if isinstance(space.domains[path], Entries) else each.distribution)
-    same = {place for place, found in there.items() if all(each == found[0] for each in found)}
+        shown_at[space.places[path]].append(path if isinstance(space.domains[path], Entries) else each.distribution)
+    same = {place for place, entries in shown_at.items() if all(each == entries[0] for each in entries)}
     return {path: place if (place := space.places[path]) in same else path for path in shown}

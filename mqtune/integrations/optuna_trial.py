@@ -1,4 +1,4 @@
-"""What an objective of Optuna gets in a trial's process: a trial whose calls travel to the study, which the driver has."""
+"""An objective's trial in a worker's process. Its calls travel to the driver's study."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"Optuna can't be imported ({error}); {install_command('optuna')}") from error
 
-#: Where a spec of an objective has its adapter: ``as_trainable``.
+#: The adapter's name in an objective's spec.
 ADAPTER: Final = f"{__name__}:as_trainable"
-#: The key that says, in each report of an objective, which call it is.
+#: The key of the call in an objective's report.
 CALL: Final = "call"
-#: The key of the parameters that a trial has got since the report before: name, distribution and value of each.
+#: The key of the parameters received since the last report: name, distribution and value of each.
 TOOK: Final = "took"
-#: The calls after which a trial waits for an answer.
+#: Calls that wait for an answer.
 ASKED: Final = frozenset({"begin", "suggest", "should_prune", "user_attrs", "system_attrs", "constraints", "study"})
-#: Errors that are raised again as what they were; others of the driver become RuntimeError.
+#: Errors with their own type. Others of the driver become RuntimeError.
 _ERRORS: Final = {each.__name__: each for each in (ValueError, TypeError, KeyError, NotImplementedError)}
-#: What an objective may ask of its study.
+#: The study's attributes that an objective may read.
 STUDY: Final = frozenset({"best_value", "best_values", "best_params", "user_attrs"})
 
 
@@ -68,12 +68,12 @@ def _tell(call: str, **arguments: object) -> None:
 
 
 def mark_of(distribution: str) -> int:
-    """Return what stands for a distribution's text where that would be too long."""
+    """Return a short mark for a distribution's text."""
     return zlib.crc32(distribution.encode())
 
 
 def text_with_tuples(distribution: BaseDistribution) -> str:
-    """Return a distribution as Optuna's JSON of it, with choices that are tuples beside that, which has lists for them."""
+    """Return a distribution as JSON, with tuples marked, which Optuna turns into lists."""
     text = distribution_to_json(distribution)
     if not (
         isinstance(distribution, CategoricalDistribution)
@@ -84,7 +84,7 @@ def text_with_tuples(distribution: BaseDistribution) -> str:
 
 
 def distribution_of(text: str, *, keep_tuples: bool) -> BaseDistribution:
-    """Return the distribution of a text of ``text_with_tuples``; without *keep_tuples* its choices have lists for them."""
+    """Decode ``text_with_tuples``. Without *keep_tuples*, tuples become lists."""
     said = json.loads(text)
     if keep_tuples and "choices" in said:
         return CategoricalDistribution([_as_told(each) for each in said["choices"]])
@@ -114,7 +114,7 @@ def _as_told(value: Any) -> Any:
 
 
 class StudyView:
-    """What an objective sees of its study: names, directions, the best so far, and ``stop``."""
+    """An objective's study: names, directions, best results, and ``stop``."""
 
     def __init__(self, name: str, directions: Sequence[str]) -> None:
         self.study_name = name
@@ -122,7 +122,7 @@ class StudyView:
 
     @property
     def direction(self) -> StudyDirection:
-        """The only objective's direction.
+        """The only direction.
 
         Raises:
             RuntimeError: there are several.
@@ -132,7 +132,7 @@ class StudyView:
         return self.directions[0]
 
     def stop(self) -> None:
-        """Have no other trial begin; those that run go on to their ends."""
+        """Begin no other trial. Running ones continue."""
         _tell("stop")
 
     def __getattr__(self, name: str) -> object:
@@ -145,21 +145,18 @@ class StudyView:
 
 
 class OwnAttributes:
-    """What ``trial.storage`` is in an objective: the attributes of that trial, as Optuna's artifacts and terminators use them."""
+    """An objective's ``trial.storage``: its own attributes, for artifacts and terminators."""
 
     def __init__(self, trial: WorkerTrial, trial_id: int) -> None:
         self._trial, self._id = trial, trial_id
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: object) -> None:
-        """Set a user attribute."""
         self._own(trial_id).set_user_attr(key, value)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: object) -> None:
-        """Set a system attribute."""
         self._own(trial_id).set_system_attr(key, value)
 
     def get_trial_system_attrs(self, trial_id: int) -> dict[str, object]:
-        """Return the system attributes."""
         return self._own(trial_id).system_attrs
 
     def _own(self, trial_id: int) -> WorkerTrial:
@@ -177,12 +174,10 @@ class OwnAttributes:
 
 
 class WorkerTrial(Trial):
-    """A trial of a study, in the process that evaluates it; it is used as ``optuna.trial.Trial`` is.
+    """A trial for an objective in a worker's process, used like ``optuna.trial.Trial``.
 
-    It is one for ``isinstance``, and has nothing of its state: each public method is replaced here.
-
-    ``should_prune`` waits for the driver, and ``suggest_*`` where the driver has not foreseen it; ``report`` and what sets an
-    attribute don't.
+    It is a subclass only for ``isinstance``: each public method is replaced. ``should_prune`` waits for the driver, as
+    does ``suggest_*`` for parameters that were not prepared. ``report`` and setters of attributes don't wait.
     """
 
     study: StudyView  # type: ignore[assignment]
@@ -197,9 +192,9 @@ class WorkerTrial(Trial):
         self._params: dict[str, Any] = {}
         self._distributions: dict[str, BaseDistribution] = {}
         self._steps: set[int] = set()
-        #: What an earlier attempt was given, by name: the distribution's mark and the value.
+        #: An earlier attempt's parameters by name: the distribution's mark and the value.
         self._known: dict[str, Sequence[Any]] = dict(begun["known"])
-        #: What it is given if it asks for nothing else before: name, mark and value of each.
+        #: Prepared parameters, for calls in this order: name, mark and value of each.
         self._ahead: list[Sequence[Any]] = list(begun["ahead"])
         self._took: list[object] = []
         self.study = StudyView(begun["study"], begun["directions"])
@@ -211,22 +206,22 @@ class WorkerTrial(Trial):
 
     @property
     def datetime_start(self) -> datetime | None:
-        """When it began, by the driver's clock."""
+        """Its start, by the driver's clock."""
         return self._datetime_start
 
     @property
     def params(self) -> dict[str, Any]:
-        """What was suggested so far."""
+        """The suggested values."""
         return dict(self._params)
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """From which distributions."""
+        """The suggested values' distributions."""
         return dict(self._distributions)
 
     @property
     def user_attrs(self) -> dict[str, Any]:
-        """Its user attributes, those of a queued trial included."""
+        """Its user attributes, including a queued trial's."""
         return dict(self._ask("user_attrs"))
 
     @property
@@ -236,33 +231,28 @@ class WorkerTrial(Trial):
 
     @property
     def constraints(self) -> dict[str, float]:
-        """Its constraints, as far as they are set."""
+        """Its constraints set so far."""
         return dict(self._ask("constraints"))
 
     def suggest_float(
         self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
     ) -> float:
-        """Suggest a number; as Optuna's."""
         return float(self._suggest(name, FloatDistribution(low, high, log=log, step=step)))
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
-        """Suggest a whole number; as Optuna's."""
         return int(self._suggest(name, IntDistribution(low, high, log=log, step=step)))
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """Suggest one of the choices, which are None, flags, numbers or texts; as Optuna's."""
+        """Suggest a choice: None, a boolean, number or text."""
         return self._suggest(name, CategoricalDistribution(choices))
 
     def suggest_uniform(self, name: str, low: float, high: float) -> float:
-        """Suggest a number; as Optuna's."""
         return self.suggest_float(name, low, high)
 
     def suggest_loguniform(self, name: str, low: float, high: float) -> float:
-        """Suggest a number on a logarithmic scale; as Optuna's."""
         return self.suggest_float(name, low, high, log=True)
 
     def suggest_discrete_uniform(self, name: str, low: float, high: float, q: float) -> float:
-        """Suggest a multiple of *q*; as Optuna's."""
         return self.suggest_float(name, low, high, step=q)
 
     def _suggest(self, name: str, distribution: BaseDistribution) -> Any:
@@ -281,7 +271,7 @@ class WorkerTrial(Trial):
         return self._params[name]
 
     def _chosen(self, name: str, distribution: BaseDistribution) -> float:
-        """Return the value of a parameter that is new to this attempt, as the study's storage has it."""
+        """Return the internal value of a parameter that is new to this attempt."""
         mark, text = mark_of(distribution_to_json(distribution)), text_with_tuples(distribution)
         known, value = self._known.get(name, (None, 0.0))
         if known == mark:
@@ -291,10 +281,10 @@ class WorkerTrial(Trial):
             self._took.append([name, text, value])
             if not self._ahead:
                 self._params[name] = distribution.to_external_repr(value)
-                # As a rule it asks for no more, and may compute for long: samplers are to know what it computes with.
+                # It usually asks for no more and computes for long. Samplers must know the parameters now.
                 self.tell(TOOK)
         else:
-            # What was foreseen was not for a trial that asks this.
+            # The prepared parameters don't fit this trial.
             self._ahead.clear()
             value = self._ask("suggest", name=name, distribution=text)
             self._took.append([name, text, value])
@@ -304,7 +294,7 @@ class WorkerTrial(Trial):
         return _ask(call, **self._taken(), **arguments)
 
     def tell(self, call: str, **arguments: object) -> None:
-        """Say something to the driver, and with it what parameters it has got."""
+        """Send a call to the driver, with newly received parameters."""
         _tell(call, **{**self._taken(), **arguments})
 
     def _taken(self) -> dict[str, object]:
@@ -312,7 +302,7 @@ class WorkerTrial(Trial):
         return {TOOK: took, PARAMETERS: _shown(self)} if took else {}
 
     def report(self, value: float, step: int) -> None:
-        """Report the objective's value at a step; the first of each step counts. As Optuna's."""
+        """Report the objective's value at a step. The first of each step counts."""
         if len(self.study.directions) > 1:
             raise NotImplementedError("Trial.report is not supported for multi-objective optimization.")
         number, at = float(value), int(step)
@@ -323,21 +313,21 @@ class WorkerTrial(Trial):
             self.tell("report", intermediate=number, step=at)
 
     def should_prune(self) -> bool:
-        """Whether the study's pruner would end the trial here; as Optuna's."""
+        """Return whether the study's pruner would end the trial now."""
         if len(self.study.directions) > 1:
             raise NotImplementedError("Trial.should_prune is not supported for multi-objective optimization.")
         return bool(self._ask("should_prune"))
 
     def set_user_attr(self, key: str, value: object) -> None:
-        """Set a user attribute of plain values; TypeError for others, as with Optuna's databases."""
+        """Set a plain user attribute. Other values raise TypeError."""
         self.tell("set_user_attr", key=key, attr=_as_plain(value))
 
     def set_system_attr(self, key: str, value: object) -> None:
-        """Set a system attribute of plain values; TypeError for others, as with Optuna's databases."""
+        """Set a plain system attribute. Other values raise TypeError."""
         self.tell("set_system_attr", key=key, attr=_as_plain(value))
 
     def set_constraint(self, key: str, value: float) -> None:
-        """Set a constraint, which holds at 0 and below (Optuna 5); as Optuna's."""
+        """Set a constraint, which holds at 0 and below. It needs Optuna 5."""
         if not hasattr(Trial, "set_constraint"):
             raise AttributeError("set_constraint: this version of Optuna has no constraints of trials; Optuna 5 has")
         self.tell("set_constraint", key=key, attr=float(value))
@@ -345,11 +335,11 @@ class WorkerTrial(Trial):
 
 @adapter
 def as_trainable(objective: Callable[[Trial], object]) -> Callable[[Config], None]:
-    """Return an objective as a function of a config, which it has none of: what a worker runs."""
+    """Wrap an objective as a trainable. The config is ignored."""
 
     def run(_: Config) -> None:
         begun = _ask("begin")
-        # An earlier attempt has come to its end, and its worker died before it could say so.
+        # An earlier attempt has ended, but its worker died before reporting it.
         if begun is None:
             return
         trial = WorkerTrial(begun)
@@ -369,7 +359,7 @@ def as_trainable(objective: Callable[[Trial], object]) -> Callable[[Config], Non
 
 
 def _end(trial: WorkerTrial, value: object) -> None:
-    """Report what an objective has returned; whether the study can take it is seen there."""
+    """Report an objective's result. The study validates it."""
     values = list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
     numbers = [_as_number(each) for each in values]
     only = {"value": numbers[0]} if len(numbers) == 1 and isinstance(numbers[0], float) else {}
@@ -377,7 +367,7 @@ def _end(trial: WorkerTrial, value: object) -> None:
 
 
 def _as_number(value: Any) -> float | str | None:
-    """Return a value as the study casts it; the text of one that it can't."""
+    """Return a value as float, or as text if that fails."""
     if value is None:
         return None
     with contextlib.suppress(TypeError, ValueError):
@@ -386,12 +376,14 @@ def _as_number(value: Any) -> float | str | None:
 
 
 def _as_plain(value: object) -> object:
-    """Return an attribute as any storage takes it, an array as a list; the study's would refuse it where no objective can catch that.
+    """Return an attribute in plain form, an array as a list.
+
+    An objective could not catch the study's refusal.
 
     Raises:
-        TypeError: it has values that JSON has not.
+        TypeError: JSON can't represent it.
     """
-    # NumPy's arrays, as scikit-learn returns scores, and others' have it.
+    # For NumPy arrays and similar ones.
     tolist = getattr(value, "tolist", None)
     plain: object = decode_value(encode_value(tolist() if callable(tolist) else value))
     json.dumps(plain)
@@ -399,6 +391,6 @@ def _as_plain(value: object) -> object:
 
 
 def _shown(trial: WorkerTrial) -> dict[str, object]:
-    """Return the parameters for who looks at the experiment."""
+    """Return the parameters in readable form."""
     shown: dict[str, object] = json.loads(json.dumps(trial.params, default=repr))
     return shown

@@ -1,4 +1,4 @@
-"""A folder of results as Ray Tune keeps one, in ``~/ray_results``; it takes no Ray."""
+"""Importer of Ray Tune's result folders. It works without Ray."""
 
 from __future__ import annotations
 
@@ -14,34 +14,33 @@ from mqtune.extend import Body, ConfigurationError, Foreign, ForeignTrial, Metri
 _RESULTS: Final = "result.json"
 _PARAMS: Final = "params.json"
 _ERROR: Final = "error.txt"
-#: What Ray adds to each report, but for those that mqtune adds too.
+#: Ray's own keys in reports, without those shared with mqtune.
 _RAYS_OWN: Final = frozenset(
     {
         *("timestamp", "checkpoint_dir_name", "done", "trial_id", "date", "pid", "hostname", "node_ip", "config"),
         *("time_since_restore", "iterations_since_restore", "should_checkpoint", "experiment_id", "experiment_tag"),
     }
 )
-#: What trials that have ended are.
 _ENDED: Final = {"TERMINATED": TrialStatus.COMPLETED, "ERROR": TrialStatus.FAILED}
 
 
 def recognizes(source: str) -> bool:
-    """Whether a folder has an experiment of Ray Tune's."""
+    """Return whether a folder has an experiment of Ray Tune."""
     path = Path(source)
     return path.is_dir() and (any(path.glob("experiment_state-*.json")) or any(path.glob(f"*/{_PARAMS}")))
 
 
 def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: ARG001 - importers are called alike
-    """Return an experiment of Ray Tune's; trials that had not ended count as stopped early.
+    """Return an experiment of Ray Tune. Unfinished trials count as stopped early.
 
     Args:
         source: its folder.
-        metric: what it optimises; empty for what its Tuner was given.
+        metric: the optimised metric; empty for its Tuner's.
         mode: "min" or "max".
         study: ignored.
 
     Raises:
-        ConfigurationError: the metric or the mode is not known, or a file can't be read.
+        ConfigurationError: the metric or mode is unknown, or a file is unreadable.
     """
     path = Path(source)
     state = _state(path)
@@ -54,7 +53,6 @@ def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: A
 
 
 def _state(path: Path) -> Body:
-    """Return what Ray has saved of the whole experiment last."""
     saved = sorted(path.glob("experiment_state-*.json"))
     return _json(saved[-1]) if saved else {}
 
@@ -67,10 +65,9 @@ def _json(path: Path) -> Body:
 
 
 def _status(data: object) -> tuple[str, str]:
-    """Return a trial's id and status, which are in a text of JSON."""
     with contextlib.suppress(ValueError, TypeError, LookupError):
-        found = json.loads(data[0] if isinstance(data, list) else str(data))
-        return str(found["trial_id"]), str(found["status"])
+        state = json.loads(data[0] if isinstance(data, list) else str(data))
+        return str(state["trial_id"]), str(state["status"])
     return "", ""
 
 
@@ -78,7 +75,7 @@ def _trial(folder: Path, statuses: Mapping[str, str]) -> ForeignTrial:
     lines = [*_lines(folder / _RESULTS)]
     id_ = next((str(line["trial_id"]) for line in lines if "trial_id" in line), "")
     if not id_:
-        id_ = next((each for each in statuses if each and each in folder.name), "")
+        id_ = next((trial for trial in statuses if trial and trial in folder.name), "")
     status, reason = _end_of(folder, lines, statuses.get(id_, ""))
     host = str(lines[0].get("hostname", "")) if lines else ""
     reports = [(float(line.get("timestamp", 0)), _metrics(line)) for line in lines]
@@ -101,10 +98,10 @@ def _lines(path: Path) -> Iterator[Body]:
         return
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            # The last one may be cut.
+            # The last line may be truncated.
             with contextlib.suppress(ValueError):
-                if isinstance(found := json.loads(line), dict):
-                    yield found
+                if isinstance(entry := json.loads(line), dict):
+                    yield entry
 
 
 def _metrics(line: Body) -> Metrics:

@@ -1,4 +1,4 @@
-"""Reports from estimators of scikit-learn that learn in rounds, inside a trial; needs the extra ``sklearn``."""
+"""Reports from scikit-learn estimators inside a trial."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _FILE: Final = "rounds"
 
 
 class Storage(Protocol):
-    """What keeps estimators in files, such as the module ``joblib``."""
+    """Reads and writes estimators, as the module ``joblib`` does."""
 
     def dump(self, value: tuple[BaseEstimator, int], filename: str) -> object:
-        """Write a value into a file."""
+        """Write a value to a file."""
 
     def load(self, filename: str) -> tuple[BaseEstimator, int]:
-        """Read it."""
+        """Read a value from a file."""
 
 
 class Rounds:
     """Fits an estimator in rounds, and reports its scores after each.
 
-    A trial that starts from a checkpoint goes on with the next round, with the parameters of the estimator that is given.
+    A trial with a checkpoint continues with the next round and the given estimator's parameters.
 
     Args:
-        validation: the features and the targets to score with.
-        scoring: as in ``cross_validate``; a name is the metric's, several have theirs, and any other is ``score``.
-        checkpoint_every: with each how manyth report a checkpoint is saved; 0 saves only when a person asks for one.
-        storage: what writes and reads estimators: ``joblib``, which unpickles and so trusts the store, or any other with its
-            ``dump`` and ``load``. Without one nothing is saved.
+        validation: features and targets for scoring.
+        scoring: as in ``cross_validate``. The metric has the given name, or else ``score``; several scores keep theirs.
+        checkpoint_every: save a checkpoint with every n-th report; 0 saves only on request.
+        storage: ``joblib``, which unpickles and so trusts the store, or any object with its ``dump`` and ``load``.
+            Without it nothing is saved.
 
     Raises:
-        ConfigurationError: there is no *storage*, and there are to be checkpoints, or the trial starts from one.
+        ConfigurationError: *storage* is missing, but checkpoints are wanted or the trial starts from one.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Rounds:
     def partial_fit(
         self, estimator: BaseEstimator, features: object, targets: object, *, rounds: int, **parameters: object
     ) -> BaseEstimator:
-        """Call ``estimator.partial_fit`` with all data once a round, and return the fitted estimator."""
+        """Call ``estimator.partial_fit`` with all data each round. Return the estimator."""
 
         def fit(fitted: BaseEstimator, _: int) -> None:
             fitted.partial_fit(features, targets, **parameters)
@@ -73,13 +73,13 @@ class Rounds:
     def warm_start(
         self, estimator: BaseEstimator, features: object, targets: object, steps: Sequence[Mapping[str, object]]
     ) -> BaseEstimator:
-        """Call ``estimator.fit`` with a warm start for each of *steps*, and return the fitted estimator.
+        """Call ``estimator.fit`` with a warm start for each of *steps*. Return the estimator.
 
         Args:
-            estimator: one that has the parameter ``warm_start``.
+            estimator: has the parameter ``warm_start``.
             features: the training data.
-            targets: theirs.
-            steps: the parameters to set before each fit, such as ``[{"n_estimators": 10}, {"n_estimators": 20}]``.
+            targets: its targets.
+            steps: parameters set before each fit, such as ``[{"n_estimators": 10}, {"n_estimators": 20}]``.
         """
         estimator.set_params(warm_start=True)
 
@@ -101,7 +101,7 @@ class Rounds:
             return estimator, 0
         fitted, done = self._storage.load(str(self._folder / _FILE))
         parameters = estimator.get_params().items()
-        # What is itself an estimator was fitted with the rest.
+        # Nested estimators were fitted with the rest.
         return fitted.set_params(
             **{name: value for name, value in parameters if not hasattr(value, "get_params")}
         ), done

@@ -1,4 +1,4 @@
-"""Syne Tune's schedulers in a Tuner, which suggest configs and decide on trials; needs the extra ``syne-tune``."""
+"""Syne Tune's schedulers in a Tuner."""
 
 from __future__ import annotations
 
@@ -48,27 +48,25 @@ try:
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(f"Syne Tune can't be imported ({error}); {install_command('syne-tune')}") from error
 
-#: How a free slot is filled.
 _Answer = Start | Resume | Fork | Release | Wait
-#: Types of options that Syne Tune's models take as they are, if all are of one.
+#: Types of options that Syne Tune's models accept, if all have the same.
 _PLAIN: Final = (str, int, float, bool)
-#: How long a driver that resumes asks for suggestions again, in seconds and in all: an earlier driver loses its lock after 20.
+#: Seconds in all for asking again on resume. An earlier driver loses its lock after 20.
 _REPLAY_S: Final = 10.0
-#: The names that Syne Tune's schedulers have for the key of the time, and for its end.
+#: Scheduler attributes with the key of the time, and its end.
 _TIME_NAMES: Final = ("time_attr", "resource_attr", "_resource_attr")
 _END_NAMES: Final = ("max_t", "max_resource_level")
 
 
 def config_space(space: Space | dict[str, object]) -> dict[str, Any]:
-    """Return the config space that a scheduler of Syne Tune is made with, for the search space of a Tuner.
+    """Return a Tuner's space as the config space of a Syne Tune scheduler.
 
-    Its keys are the space's, nested ones joined by ``/``. What Syne Tune can't hold as it is has another form there, which
-    matters where its own names are used (``points_to_evaluate``): multiples of q are numbers of steps, ordinals and choices of
-    mixed values places in the list (from 0), a normal distribution the share of it that lies below. Constants are kept; a
-    ``sample_from`` is not there, as mqtune computes it.
+    Nested keys are joined by ``/``. Some domains change their form, which matters for ``points_to_evaluate``: multiples
+    of q become numbers of steps; ordinals and mixed choices become positions from 0; a normal distribution becomes the
+    share below a value. Constants are kept. ``sample_from`` is left out, as mqtune computes it.
 
     Raises:
-        ConfigurationError: it has conditions, a constraint, or a domain of the user's own.
+        ConfigurationError: it has conditions, a constraint, or a user-defined domain.
     """
     whole = space if isinstance(space, Space) else Space(space)
     described: dict[str, Any] = whole.describe()
@@ -110,7 +108,7 @@ def _theirs(domain: Domain, known: Parameter) -> Any:
 
 
 def _plain(domain: Domain) -> type | None:
-    """Return the type of a choice's options, if Syne Tune's models take them as they are."""
+    """Return the type of a choice's options, if Syne Tune's models accept them."""
     if not isinstance(domain, Choice) or isinstance(domain, Ordinal):
         return None
     kind = type(domain.options[0])
@@ -119,7 +117,7 @@ def _plain(domain: Domain) -> type | None:
 
 @dataclass(slots=True)
 class _Suggestion:
-    """What Syne Tune wants next: a new trial, perhaps from another's checkpoint, or that a paused trial goes on."""
+    """A new trial, perhaps with another's checkpoint, or a resume."""
 
     number: int
     is_new: bool
@@ -129,15 +127,15 @@ class _Suggestion:
 
 @dataclass(slots=True)
 class _Progress:
-    """A trial that has not ended, as Syne Tune knows it."""
+    """An unfinished trial, as Syne Tune knows it."""
 
     theirs: TheirTrial
-    #: The time and the metrics of the last report that it was told.
+    #: The time and metrics of its last report.
     time: float = -math.inf
     told: dict[str, Any] = field(default_factory=dict)
-    #: In force since it was decided, and until the trial goes on.
+    #: Remains in force until the trial resumes.
     decision: Decision = CONTINUE
-    #: What the trial had saved when it was decided.
+    #: The trial's checkpoint at the decision.
     checkpoint: CheckpointId | None = None
     is_paused: bool = False
     has_diverged: bool = False
@@ -148,35 +146,34 @@ class _NothingToStartError(Exception):
 
 
 class SyneTuneScheduler(Scheduler):
-    """Has a scheduler of Syne Tune suggest the configs and decide on the trials; a Tuner with it has no other searcher.
+    """Uses a scheduler of Syne Tune to suggest configs and decide on trials.
 
-    It hears what Syne Tune's own Tuner would tell it, in the same order, with these differences:
+    A Tuner with it has no other searcher. The scheduler gets the calls of Syne Tune's own Tuner, in the same order,
+    except:
 
-    - *Reports again*: after a loss, or from an older checkpoint, reports up to the time that was told before are not told.
-    - *A report without the metric* is not told. One whose metric is NaN or infinite stops its trial, which has failed for Syne
-      Tune: its models can't take such values.
-    - *At the end of its time* (``max_t``) a trial is completed rather than stopped.
-    - *A paused trial* goes on from the checkpoint that it had when that was decided. One that a person resumes instead runs on
-      without Syne Tune.
-    - *A trial that a person adds* is known to it like its own.
-    - *The end*: when no new trial can start, it is asked for paused trials to resume, and for copies of others (PBT); when nothing
-      runs and it has none, those still paused are stopped early.
+    - *Repeated reports*, after a loss or from an older checkpoint, are skipped.
+    - *Reports without the metric* are skipped. NaN or infinity stops the trial, as failed in Syne Tune, whose models
+      can't use it.
+    - *At the end of its time* (``max_t``) a trial is completed, not stopped.
+    - *A paused trial* resumes from its checkpoint at the decision. If a person resumes it, it runs without Syne Tune.
+    - *A trial added by a person* is known like its own.
+    - *The end*: when no new trial can start, only resumes and copies (PBT) are requested. When nothing runs and none
+      comes, paused trials are stopped early.
 
-    **Replay.** A driver that resumes makes the same calls again, and puts the journal's config in the place of what is suggested:
-    a scheduler with a ``random_seed`` goes on as if nothing had happened (HyperTune and DyHPO may decide otherwise), and no other forgets anything. It asks again for
-    10 seconds in all; from then on a slow model learns from the journal alone.
+    **Replay.** A resumed driver repeats the calls, and replaces suggestions by the journal's configs. A scheduler with
+    ``random_seed`` then continues as without the break, though HyperTune and DyHPO may decide otherwise. Others forget
+    nothing. Suggestions are repeated for 10 seconds in all; after that, a slow model learns from the journal alone.
 
-    **Cost.** Where time is real, the scheduler's searcher works in a thread: neither reports nor decisions wait for a config, only slots
-    do. A searcher that draws at random, and one that its scheduler asks for more than configs (HyperTune, DyHPO), works in the driver's
-    loop.
+    **Cost.** In real time the scheduler's searcher works in a thread, so only slots wait for a config. Random
+    searchers, and those with other duties (HyperTune, DyHPO), work in the driver's loop.
 
-    Works with Syne Tune 0.13 to 0.16. In the end synchronous Hyperband takes places that stay empty for failed trials.
+    Works with Syne Tune 0.13 to 0.16. At the end, synchronous Hyperband counts empty places as failed trials.
 
     Args:
         scheduler: a new scheduler of Syne Tune, made with ``config_space(space)`` of the Tuner's space.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: *scheduler* is not one.
     """
 
     kind = "syne_tune"
@@ -191,31 +188,31 @@ class SyneTuneScheduler(Scheduler):
         self._end = next(self._attributes(*_END_NAMES), math.inf)
         self.searcher = _Suggestions(self)
         self._progress: dict[TrialId, _Progress] = {}
-        #: Every trial, by its number there, which counts from 0.
+        #: Every trial by Syne Tune's number, from 0.
         self._trials: dict[int, Trial] = {}
         self._next = 0
-        #: What was suggested and is not staged yet, oldest first.
+        #: Not staged yet, oldest first.
         self._suggested: list[_Suggestion] = []
-        #: Whether something has happened since nothing was suggested.
+        #: Whether anything has happened since the last empty suggestion.
         self._is_news = True
         self._may_start = True
-        #: The config that is to be suggested, if it is known; and whether what would be is asked for all the same.
+        #: A known config to suggest, and whether to ask the searcher nevertheless.
         self._given: dict[str, Any] | None = None
         self._asks_again = False
         self._replay_s = 0.0
-        #: The searcher within the scheduler, where that works in a thread.
+        #: The scheduler's searcher, if in a thread.
         self._slow: SlowSearcher | None = None
         self._steer_searcher()
 
     def _attributes(self, *names: str) -> Iterator[Any]:
-        """Yield what the scheduler, or one that it wraps, has under these names."""
+        """Yield these attributes of the scheduler and of those it wraps."""
         owner = self._scheduler
         while owner is not None:
             yield from (found for name in names if (found := getattr(owner, name, None)) is not None)
             owner = getattr(owner, "scheduler", None)
 
     def _steer_searcher(self) -> None:
-        """Have the searcher within the scheduler, if there is one, suggest what is known already."""
+        """Make the scheduler's searcher suggest known configs."""
         for searcher in self._attributes("searcher"):
             name = suggest_name(searcher)
             self._own_suggest = getattr(searcher, name)
@@ -229,7 +226,7 @@ class SyneTuneScheduler(Scheduler):
             if self._given is None:
                 if self._takes_number:
                     return None
-                # Not all schedulers from 0.14 on take None for an answer.
+                # Some schedulers since 0.14 don't accept None.
                 raise _NothingToStartError
             if self._asks_again and self._replay_s < _REPLAY_S:
                 begin = time.monotonic()
@@ -240,25 +237,23 @@ class SyneTuneScheduler(Scheduler):
         return steered
 
     def decide_in_background(self) -> None:
-        """Have the searcher within the scheduler, unless it is a quick one, work in a thread; decisions stay in the loop."""
+        """Move the scheduler's searcher, unless quick, to a thread."""
         for searcher in self._attributes("searcher"):
             if not is_quick(searcher):
                 self._slow = SlowSearcher(self._scheduler, searcher, self._own_suggest)
                 self.background = self._slow.background
             return
 
-    # What it is made for.
-
     @property
     def time_attr(self) -> str:
-        """The key of the time that the scheduler goes by; empty if it has none."""
+        """The key of the scheduler's time, or empty."""
         return self._time
 
     def check_space(self, space: Space) -> None:
         """Check that the scheduler was made for this space.
 
         Raises:
-            ConfigurationError: it was made for another.
+            ConfigurationError: it was not.
         """
         self._space, self._parameters = space, _parameters(space)
         own = _domains(space, self._parameters)
@@ -272,10 +267,10 @@ class SyneTuneScheduler(Scheduler):
             )
 
     def bind(self, metric: str, mode: str) -> None:
-        """Check that the scheduler goes by the experiment's metric.
+        """Check that the scheduler uses the experiment's metric and mode.
 
         Raises:
-            ConfigurationError: it goes by another, or by another mode; or this was called before.
+            ConfigurationError: it uses others, or is bound already.
         """
         names, modes = (_as_list(each()) for each in (self._scheduler.metric_names, self._scheduler.metric_mode))
         known = dict(zip(names, modes * len(names) if len(modes) == 1 else modes, strict=True))
@@ -293,8 +288,6 @@ class SyneTuneScheduler(Scheduler):
     def _name(self) -> str:
         return type(self._scheduler).__name__
 
-    # Reports and ends.
-
     def on_report(self, trial: Trial, report: Report) -> Decision:
         progress, metrics = self._progress[trial.id], report.metrics
         if progress.decision is not CONTINUE:
@@ -303,7 +296,7 @@ class SyneTuneScheduler(Scheduler):
         reached: Any = metrics.get(self._time, report.sequence if self._time == ITERATION else None)
         if not all(map(is_number, values)) or (self._time and (reached is None or reached <= progress.time)):
             return CONTINUE
-        # While its searcher ponders the scheduler wants what it wanted, unless this ends or pauses a trial; to ask it takes a copy of it.
+        # Without an end or pause, a report changes nothing while the searcher works. Asking copies the scheduler.
         self._is_news = self._is_news or not (self._slow and self._slow.is_pondering)
         if not all(map(math.isfinite, values)):
             self._is_news = True
@@ -325,7 +318,7 @@ class SyneTuneScheduler(Scheduler):
         if reached >= self._end:
             return Decision(Action.COMPLETE, f"{self._time} has reached {self._end}")
         if action == SchedulerDecision.PAUSE:
-            # It goes on from where it is now, also if it saves again before it pauses.
+            # It resumes from here, even if it saves again before it pauses.
             return Decision(Action.PAUSE, f"{self._name} pauses it", trial.id)
         return Decision(Action.STOP, f"{self._name} stops it")
 
@@ -333,7 +326,7 @@ class SyneTuneScheduler(Scheduler):
         self._is_news = self._progress[trial.id].is_paused = True
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Tell how a trial has ended whose end Syne Tune has not decided itself."""
+        """Report an end that Syne Tune has not decided itself."""
         self._is_news = True
         progress = self._progress.pop(trial.id)
         self._suggested = [each for each in self._suggested if each.is_new or self._trials[each.number] is not trial]
@@ -344,10 +337,8 @@ class SyneTuneScheduler(Scheduler):
         elif progress.decision is CONTINUE:
             self._scheduler.on_trial_error(progress.theirs)
 
-    # Suggestions.
-
     def choose(self, *, can_start: bool) -> _Answer:
-        """Return what Syne Tune has suggested; it is asked once until that is staged."""
+        """Return Syne Tune's suggestion. It is asked again once that is staged."""
         while True:
             self._suggested = [each for each in self._suggested if self._can_be(each)]
             for suggestion in self._suggested:
@@ -361,7 +352,7 @@ class SyneTuneScheduler(Scheduler):
             return Start() if can_start else self._leftover()
 
     def _can_be(self, suggestion: _Suggestion) -> bool:
-        """Whether a copy, if it is one, can be made: PBT from 0.14 on copies trials that have failed, and have lost their state."""
+        """Return whether a copy's source has state. PBT since 0.14 also copies failed trials."""
         source = None if suggestion.source is None else self._trials[suggestion.source]
         return source is None or bool(source.checkpoint) or not source.status.is_terminal
 
@@ -379,14 +370,14 @@ class SyneTuneScheduler(Scheduler):
         return Start() if can_start else None
 
     def _leftover(self) -> _Answer:
-        """Return a release when nothing can happen any more that would have a paused trial resumed."""
+        """Return a release if no paused trial can be resumed any more."""
         paused = [id_ for id_, each in self._progress.items() if each.is_paused and each.decision is not CONTINUE]
         if paused and all(each.is_paused for each in self._progress.values()):
             return Release(paused[0], f"{self._name} does not resume it, and no other trial is under way")
         return Wait(f"no new trial can start, and {self._name} resumes none")
 
     def suggest(self) -> Suggestion:
-        """Return the config that was suggested for a new trial, WAIT while it is worked out, or None if there are no more."""
+        """Return a new trial's config: WAIT while it is computed, None after the last one."""
         if self._slow is None and not any(map(_is_plain_start, self._suggested)):
             self._ask(may_start=True)
         later = WAIT if self._slow and self._slow.is_asked else None
@@ -395,35 +386,38 @@ class SyneTuneScheduler(Scheduler):
     def _ask(
         self, *, may_start: bool = True, given: Config | None = None, asks_again: bool = False
     ) -> _Suggestion | None:
-        """Ask Syne Tune once, and keep what it suggests."""
+        """Ask Syne Tune once, and keep its suggestion."""
         numbers = [self._next] if self._takes_number else []
         if may_start and given is None and self._waits(numbers):
             return None
         self._may_start, self._asks_again = may_start, asks_again
         self._given = None if given is None else {key: self._flat(given)[key] for key in self._parameters}
         try:
-            found = self._scheduler.suggest(*numbers)
+            answer = self._scheduler.suggest(*numbers)
         except _NothingToStartError:
-            found = None
+            answer = None
         finally:
             self._given = None
-        if found is None:
+        if answer is None:
             return None
-        config = None if found.config is None else self._config(found.config)
-        if found.spawn_new_trial_id:
-            suggestion = _Suggestion(self._next, True, config, found.checkpoint_trial_id)
+        config = None if answer.config is None else self._config(answer.config)
+        if answer.spawn_new_trial_id:
+            suggestion = _Suggestion(self._next, True, config, answer.checkpoint_trial_id)
             self._next += 1
-        elif self._trials[found.checkpoint_trial_id].id in self._progress:
-            suggestion = _Suggestion(found.checkpoint_trial_id, False, config)
+        elif self._trials[answer.checkpoint_trial_id].id in self._progress:
+            suggestion = _Suggestion(answer.checkpoint_trial_id, False, config)
         else:
-            # It has ended otherwise meanwhile, and must not be waited for.
-            self._scheduler.on_trial_error(TheirTrial(found.checkpoint_trial_id, {}, datetime.now(UTC)))
+            # It has ended meanwhile, so nothing must wait for it.
+            self._scheduler.on_trial_error(TheirTrial(answer.checkpoint_trial_id, {}, datetime.now(UTC)))
             return self._ask(may_start=may_start, given=given, asks_again=asks_again)
         self._suggested.append(suggestion)
         return suggestion
 
     def _waits(self, numbers: list[int]) -> bool:
-        """Whether Syne Tune's suggestion must wait for a searcher in a thread. The first one initialises that, and waits for none."""
+        """Return whether the suggestion waits for a searcher's thread.
+
+        The first one initialises the searcher, and never waits.
+        """
         if self._slow is None or self._next == 0:
             return False
         is_ready = self._slow.is_ready(*numbers)
@@ -432,7 +426,7 @@ class SyneTuneScheduler(Scheduler):
         return is_ready is False
 
     def _flat(self, config: Config) -> dict[str, Any]:
-        """Return a config as Syne Tune has it: the values of its domains, and constants."""
+        """Return a config in Syne Tune's form."""
         values = self._space.values(config)
         return values | {path: each.to_param(values[path]) for path, each in self._parameters.items()}
 
@@ -440,7 +434,7 @@ class SyneTuneScheduler(Scheduler):
         return self._space.config_of({path: each.to_value(flat[path]) for path, each in self._parameters.items()})
 
     def staged(self, trial: Trial, *, was_suggested: bool) -> None:
-        """Hear that an attempt of *trial* was staged, which an earlier driver was suggested if *was_suggested*."""
+        """Record a staged attempt. *was_suggested*: an earlier driver got it from Syne Tune."""
         progress = self._progress.get(trial.id)
         if progress is None:
             self._begin(trial, was_suggested=was_suggested)
@@ -448,7 +442,7 @@ class SyneTuneScheduler(Scheduler):
             self._go_on(trial, progress)
 
     def _begin(self, trial: Trial, *, was_suggested: bool) -> None:
-        """Tell of a new trial; one that was not just suggested is suggested now."""
+        """Add a new trial, which is suggested now if not before."""
         parent = trial.attempt.source
         source = next((number for number, each in self._trials.items() if each.id == parent), None)
         wanted = fingerprint(trial.config)
@@ -472,31 +466,29 @@ class SyneTuneScheduler(Scheduler):
         return self._next - 1
 
     def _go_on(self, trial: Trial, progress: _Progress) -> None:
-        """Have a paused trial go on: by a suggestion, or else because a person wants it."""
+        """Resume a paused trial, by a suggestion or a person's request."""
         progress.is_paused = False
         if progress.decision is CONTINUE:
             return
         progress.decision, number = CONTINUE, progress.theirs.trial_id
         while not any(not each.is_new and each.number == number for each in self._suggested):
             if self._ask(may_start=False) is None:
-                # No report comes as late, so it is told of none.
+                # Later reports are not passed on.
                 progress.time = math.inf
                 return
         self._suggested = [each for each in self._suggested if each.is_new or each.number != number]
         progress.theirs.config = self._flat(trial.config)
 
-    # Definitions.
-
     def describe(self) -> Description:
-        """Return the scheduler's class, which is all that a definition has of it."""
+        """Return only the scheduler's class."""
         return {self.role: self.kind, "of": self._name}
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> NoReturn:
-        """Refuse.
+        """Refuse, as only the user's code can make a Syne Tune scheduler.
 
         Raises:
-            ConfigurationError: always, as only the user's code can make a scheduler of Syne Tune.
+            ConfigurationError: always.
         """
         raise ConfigurationError(
             f"the scheduler was Syne Tune's {arguments['of']}, which only your code can make: "
@@ -505,7 +497,7 @@ class SyneTuneScheduler(Scheduler):
 
 
 class _Suggestions(Searcher):
-    """A scheduler's side that proposes configs."""
+    """The scheduler's searcher."""
 
     takes_several = True
     adaptive = True
@@ -518,12 +510,12 @@ class _Suggestions(Searcher):
         return self._scheduler.suggest()
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Have it suggested when its trial is staged, which is now."""
+        """Return *config*, which is suggested when its trial is staged."""
         self._was_suggested = True
         return config
 
     def avoid(self, config: Config) -> None:
-        """Do nothing: the trial that tries it is staged now."""
+        """Do nothing, as the config's trial is staged right after."""
 
     def on_stage(self, trial: Trial) -> None:
         was_suggested, self._was_suggested = self._was_suggested, False

@@ -1,4 +1,4 @@
-"""Syne Tune's own Tuner over mqtune's workers, by a backend for it; needs the extra ``syne-tune``."""
+"""Backend for Syne Tune's own Tuner over mqtune's workers."""
 
 from __future__ import annotations
 
@@ -51,16 +51,15 @@ except ImportError as error:  # pragma: no cover - the tests are skipped without
 
 logger = logging.getLogger(__name__)
 
-#: The longest that a fetch waits for news: Syne Tune looks at its stop criterion between two.
+#: Longest wait of a fetch; Syne Tune checks its stop criterion between two.
 _WAIT_S: Final = 0.5
-#: How long ``stop_all`` waits for processes to end: the worker's stop ladder takes 15 s.
+#: A worker's stop ladder takes 15 s.
 _STOP_S: Final = 20.0
-#: The names that Syne Tune's schedulers have for the key of the time.
+#: Scheduler attributes with the key of the time.
 _TIME_NAMES: Final = ("time_attr", "resource_attr", "_resource_attr")
-#: What can't stand in an experiment's name, and the most characters of one.
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9._-]")
 _NAME_CHARS: Final = 100
-#: A fetch hands over as many results as Syne Tune gets done with in some 50 ms: between two it saves, stops, and starts trials.
+#: Time for a fetch's results in Syne Tune, which saves, stops and starts trials between two.
 _TURN_S: Final = 0.05
 _MOST_RESULTS: Final = 1024
 _STATUSES: Final = {
@@ -71,7 +70,7 @@ _STATUSES: Final = {
 }
 
 
-#: What ``LocalBackend`` has an argument for.
+#: Replacements for arguments of ``LocalBackend``.
 _OF_LOCAL_BACKEND: Final = {
     "num_gpus_per_trial": "resources=mqtune.Resources(gpus=…)",
     "gpus_to_use": "mqtune worker --gpus …",
@@ -82,7 +81,7 @@ _Result = dict[str, Any]
 
 
 class _Told(NamedTuple):
-    """A report, and how many its trial had made with it."""
+    """A report, and its number within its trial."""
 
     place: int
     ordinal: int
@@ -90,10 +89,10 @@ class _Told(NamedTuple):
 
 
 class _Handed(NamedTuple):
-    """A report that was fetched since the last fetch, and how far its trial had come with it."""
+    """A fetched report, and its trial's state before it."""
 
     number: int
-    #: None if it is no result for Syne Tune.
+    #: None if it is not passed to Syne Tune.
     result: _Result | None
     results: int
     reports: int
@@ -102,10 +101,10 @@ class _Handed(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """A trial of Syne Tune's: which one of mqtune's it is, and how far its Tuner has come with it."""
+    """A Syne Tune trial: its mqtune id, and its processed reports."""
 
     id: TrialId
-    #: How many of its reports were taken in; the attempt, and the time, of the last one that became a result.
+    #: The number of processed reports, and the last result's attempt and time.
     reports: int = 0
     attempt: int = 0
     reached: float = -math.inf
@@ -115,37 +114,39 @@ class _Known:
 
 
 class CeleryBackend(TrialBackend):
-    """Runs the trials of Syne Tune's own ``Tuner`` on mqtune's workers: give it to that in place of a ``LocalBackend``.
+    """Runs the trials of Syne Tune's own ``Tuner`` on mqtune's workers, like ``LocalBackend``.
 
-    - *Results* are handed over in the journal's order: a trial that is paused on one goes on from the checkpoint that it had
-      then, and its later ones are left out. One fetch has as many of those that have come as are decided on in some 50 ms.
-    - *No poll*: fetching waits for news, and ``sleep_time`` of the Tuner that it is given to is set to 0.
-    - *A worker's death* is no failure: the trial runs again from its newest checkpoint, and results up to the time that its
-      scheduler has seen (its ``time_attr``) are left out. A trial that ends without any result has failed.
-    - *kill -9 and ``Tuner.load``*: what was reported since the Tuner was saved is handed over again, and trials that run go
-      on. Those that were started since are the next that its scheduler starts, with the configs that they have. Until trials
-      of before have ended there may be more than ``n_workers``; they wait for slots.
-    - ``stop_all`` returns when the processes are gone, and ends the experiment unless trials are paused.
+    - *Results* come in the journal's order. A trial paused on one resumes from its checkpoint at that time; later
+      results are left out. A fetch returns as many available results as take Syne Tune some 50 ms.
+    - *No polling*: a fetch waits for news, and the Tuner's ``sleep_time`` is set to 0.
+    - *A worker's death* is no failure: the trial is rerun from its newest checkpoint, and results up to the time known
+      to the scheduler (its ``time_attr``) are left out. A trial that ends without any result has failed.
+    - *kill -9 and ``Tuner.load``*: reports since the Tuner was saved are fetched again, and running trials continue.
+      Trials started since become the next ones of its scheduler, with their own configs. Until older trials have ended,
+      more than ``n_workers`` may be unfinished; they wait for slots.
+    - ``stop_all`` returns after all processes have exited, and ends the experiment unless trials are paused.
 
-    The experiment has the Tuner's name, with dashes for what can't stand in one. A new Tuner of the same name goes on with it: a
-    trial that it starts with the config that the trial of this number has is that one; with another config that one is stopped.
+    The experiment has the Tuner's name, with dashes for invalid characters. A new Tuner of the same name resumes it: it
+    adopts a trial with the same number and config, and stops one with another config.
+
     Works with Syne Tune 0.13 to 0.16.
 
     Args:
-        entry_point: the path of a script, which gets the config as arguments, with ``--st_checkpoint_dir`` where there is a
-            store, and reports as for Syne Tune; or a trainable of mqtune, such as a function of the config.
-        tune_function: in place of an entry point, a function as for Syne Tune's ``PythonBackend``: it takes the config as
-            keywords and reports by its ``Reporter``. It must stand at the top level of a file, and may use what else is there.
-        config_space: as for ``PythonBackend``; nothing depends on it here.
-        broker: the URL of the Redis that workers use, or ``mqtune.Local(slots=…)``; by default ``$MQTUNE_BROKER``, and without
-            that this machine alone, with ``n_workers`` slots.
-        checkpoints: where checkpoints that are folders are stored, and which are kept: a folder, a URL, or ``mqtune.Checkpoints``.
+        entry_point: the path of a script, which gets the config as arguments, with ``--st_checkpoint_dir`` if there is
+            a store, and reports as for Syne Tune; or a trainable of mqtune, such as a function of the config.
+        tune_function: instead, a function as for ``PythonBackend``: it takes the config as keywords and reports by
+            ``Reporter``. It must be at the top level of a file, and may use the rest of the file.
+        config_space: accepted as for ``PythonBackend``, but unused.
+        broker: the workers' Redis URL, or ``mqtune.Local(slots=…)``; by default ``$MQTUNE_BROKER``, or else this
+            machine with ``n_workers`` slots.
+        checkpoints: where to store folders as checkpoints, and which to keep: a folder, a URL, or
+            ``mqtune.Checkpoints``.
         delete_checkpoints: as for ``LocalBackend``.
         pass_args_as_json: as for ``LocalBackend``.
-        resources: what each trial gets.
-        failures: what happens when a trial fails; by default it has failed for Syne Tune too.
-        process: how a trial's process runs. With ``sync="lockstep"`` nothing runs behind a report that is not decided on.
-        tags: names by which the experiment is found again.
+        resources: each trial's resources.
+        failures: the handling of failed trials; by default they fail in Syne Tune too.
+        process: how a trial's process runs. With ``sync="lockstep"`` a trial waits for the decision on each report.
+        tags: names by which to find the experiment.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -183,18 +184,18 @@ class CeleryBackend(TrialBackend):
         self._tags = tags
         self._name = ""
         self._slots: int | None = None
-        #: The metric by which reports of a trial that runs again are told from new ones.
+        #: The metric that distinguishes a rerun trial's new reports.
         self._time = ITERATION
         self._known: dict[int, _Known] = {}
         self._numbers: dict[TrialId, int] = {}
-        #: Of which trial a new one is to begin with the checkpoint.
+        #: The trials whose checkpoints new ones start with.
         self._sources: dict[int, int] = {}
-        #: With which config trials go on once their process has ended, and those whose checkpoints are to be deleted then.
+        #: Configs to resume with, and checkpoints to delete, once the trial's process has ended.
         self._resuming: dict[int, Config] = {}
         self._deleting: set[int] = set()
-        #: Trials that were scheduled and whose process may not have ended.
+        #: Scheduled trials whose process may still run.
         self._active: dict[int, None] = {}
-        #: Trials that ran when the Tuner was saved, which the loaded one does not ask for.
+        #: Trials running when the Tuner was saved, for which the loaded one does not ask.
         self._adopted: set[int] = set()
         self._is_loaded = False
         self._forget()
@@ -206,16 +207,15 @@ class CeleryBackend(TrialBackend):
         self._trainable = KnownTrainable(*known)
 
     def _forget(self) -> None:
-        """Have no connection, and nothing that can be read again."""
         self._tuner: Tuner | None = None
         self._is_open = False
-        #: Reports that came before this process has connected, and those whose trial Syne Tune has not come to.
+        #: Reports from before the connection, and early ones that Syne Tune can't use yet.
         self._missed: deque[_Told] = deque()
         self._shelved: dict[TrialId, list[_Told]] = {}
         self._places = itertools.count()
-        #: What the last fetch handed over: the driver stands at the first, and has not come to the others.
+        #: The last fetch's reports. The driver is at the first.
         self._handed: deque[_Handed] = deque()
-        #: How many results the next fetch may hand over, and when the last one did.
+        #: The next fetch's limit on results, and the last fetch's time.
         self._share = 1
         self._handed_at = 0.0
 
@@ -232,12 +232,10 @@ class CeleryBackend(TrialBackend):
     def __str__(self) -> str:
         return f"mqtune, {self._trainable.spec}"
 
-    # The experiment.
-
     def set_path(self, results_root: str | None = None, tuner_name: str | None = None) -> None:
         if tuner_name and not self._known:
             self._name = _NOT_IN_NAMES.sub("-", tuner_name)[-_NAME_CHARS:].strip("-.")
-        # Nobody else says who waits for this backend, and how long its results have to be polled for.
+        # The only access to the calling Tuner.
         owner = sys._getframe(1).f_locals.get("self")
         if isinstance(owner, TheirTuner):
             owner.sleep_time, self._slots = 0, owner.n_workers
@@ -250,7 +248,7 @@ class CeleryBackend(TrialBackend):
         self._use(entry_point)
 
     def _open(self) -> Tuner:
-        """Return mqtune's tuner, which drives the experiment; it connects, and goes on, when it is needed."""
+        """Return mqtune's tuner, connecting or resuming if needed."""
         if self._tuner is None or not self._is_open:
             place = self._broker
             if place is None and not os.environ.get("MQTUNE_BROKER"):
@@ -277,7 +275,7 @@ class CeleryBackend(TrialBackend):
             self._tuner.close()
 
     def _reported(self, tuner: Tuner) -> Iterator[_Told]:
-        """Yield what was reported before, as far as no driver will hand it out again."""
+        """Yield earlier reports that the driver will not return again."""
         counts: Counter[TrialId] = Counter()
         if not tuner.get_trials():
             return
@@ -292,13 +290,11 @@ class CeleryBackend(TrialBackend):
     def _record(self, number: int) -> Trial:
         return self._look().trial(self._known[number].id).record
 
-    # What Syne Tune has done.
-
     def start_trial(self, config: dict[str, Any], checkpoint_trial_id: int | None = None) -> TrialResult:
         trial = super().start_trial(config, checkpoint_trial_id)
         started = self._record(trial.trial_id).config
         if encode_value(started) != encode_value(config):
-            # It was started before this Tuner was loaded, which may suggest something else.
+            # It was started before this Tuner was loaded.
             trial.config = dict(started)
         return trial
 
@@ -329,7 +325,7 @@ class CeleryBackend(TrialBackend):
         return found if found.checkpoint else ""
 
     def _start(self, trial_id: int, config: dict[str, Any], source: Trial | str) -> None:
-        """Stage a trial, or take the one that an earlier Tuner has staged under this number."""
+        """Stage a trial, or adopt an earlier Tuner's with this number."""
         tuner = self._open()
         before = self._known.get(trial_id)
         for key in _keys(trial_id):
@@ -356,7 +352,7 @@ class CeleryBackend(TrialBackend):
             _try(self._hand(trial_id).pause)
 
     def _is_ahead(self, number: int) -> bool:
-        """Whether mqtune's trial was paused where Syne Tune has come to, and resumed already, under an earlier Tuner."""
+        """Return whether an earlier Tuner has already resumed this trial."""
         told, trial = self._known[number].attempt, self._record(number)
         return 0 < told < trial.attempt.number and trial.attempts[told - 1].end is AttemptEnd.PAUSED
 
@@ -372,10 +368,10 @@ class CeleryBackend(TrialBackend):
         self._sources[tgt_trial_id] = src_trial_id
 
     def checkpoint_trial_path(self, trial_id: int) -> Path:
-        """Return a copy, on this machine, of the folder that a trial has saved last.
+        """Return a local copy of a trial's last saved folder.
 
         Raises:
-            ConfigurationError: it has saved none, or a dict.
+            ConfigurationError: it has saved nothing, or a dict.
             MqtuneError: as ``DrivenTrial.get_checkpoint``.
         """
         return Path(self._look().trial(self._known[trial_id].id).get_checkpoint().path)
@@ -386,7 +382,7 @@ class CeleryBackend(TrialBackend):
             self._settle()
 
     def _settle(self) -> None:
-        """Do what had to wait until a trial's process had ended."""
+        """Perform actions that had to wait for a trial's process to end."""
         for number in list(self._deleting):
             trial = self._record(number)
             if trial.status.is_terminal or trial.status is TrialStatus.PAUSED:
@@ -395,10 +391,10 @@ class CeleryBackend(TrialBackend):
         for number in list(self._resuming):
             trial = self._record(number)
             if trial.status.is_terminal:
-                # It had ended by itself when it was paused.
+                # It ended by itself while being paused.
                 self._start(number, self._resuming.pop(number), trial if trial.checkpoint else "")
             elif trial.status is TrialStatus.PAUSED:
-                # What it has reported beyond the result that it was paused on is not for Syne Tune.
+                # Reports after the pausing result are not for Syne Tune.
                 self._known[number].reports = trial.reports
                 self._shelved.pop(trial.id, None)
                 decided = None if trial.pause_point is None else "decided"
@@ -411,7 +407,7 @@ class CeleryBackend(TrialBackend):
         self._close()
 
     def _end(self) -> None:
-        """Stop what runs, wait until it has ended, and journal the end unless trials may go on."""
+        """Stop running trials, wait for them, and journal the end unless some are paused."""
         self._pass_handed()
         tuner = self._open()
         for trial in tuner.busy_trials:
@@ -423,15 +419,13 @@ class CeleryBackend(TrialBackend):
         if not tuner.is_finished and not tuner.get_trials(TrialStatus.PAUSED):
             tuner.finish("Syne Tune's Tuner has ended")
 
-    # What has happened.
-
     def fetch_status_results(
         self, trial_ids: list[int]
     ) -> tuple[dict[int, tuple[TheirTrial, str]], list[tuple[int, _Result]]]:
         self._set_share()
         self._pass_handed()
         asked = dict.fromkeys([*trial_ids, *self._adopted])
-        # Else there is nothing to wait for but processes that are ending.
+        # Otherwise only ending processes remain.
         is_awaited = any(self._status(number) == Status.in_progress for number in asked)
         deadline = time.monotonic() + _WAIT_S
         while not (results := self._new_results(asked)) and not self._is_news(asked):
@@ -450,7 +444,6 @@ class CeleryBackend(TrialBackend):
         return found, results
 
     def _set_share(self) -> None:
-        """Hand over more results if Syne Tune got done with many soon, and less if that took long."""
         took_s = time.monotonic() - self._handed_at
         if took_s > _TURN_S:
             self._share = max(1, self._share // 2)
@@ -459,12 +452,12 @@ class CeleryBackend(TrialBackend):
 
     @property
     def _may_look_ahead(self) -> bool:
-        """Whether nobody but Syne Tune can end a trial on a report, and none waits for the decision on one."""
+        """Whether only Syne Tune ends trials on reports, and no trial waits for decisions."""
         failures, process = self._settings["failures"], self._settings["process"]
         return bool(failures.on_odd_report == "warn" and process.sync != "lockstep")
 
     def _look_ahead(self, asked: dict[int, None]) -> list[tuple[int, _Result]]:
-        """Return the results of what was reported behind the one in hand, as far as Syne Tune has come to these trials."""
+        """Return results of later reports, up to a trial that Syne Tune does not await."""
         found: list[tuple[int, _Result]] = []
         if not self._handed or self._missed or self._share == 1:
             return found
@@ -481,7 +474,7 @@ class CeleryBackend(TrialBackend):
         return found
 
     def _stand_at(self, number: int, result: _Result | None) -> None:
-        """Have mqtune's driver stand at the report of a result that was decided on: the trial's later ones were not told."""
+        """Move the driver to a decided result's report. Drop the trial's later ones."""
         if not self._handed:
             return
         is_told = (each for each in self._handed if each.number == number and each.result is not None)
@@ -501,13 +494,12 @@ class CeleryBackend(TrialBackend):
             self._open().next_report(0)
 
     def _pass_handed(self) -> None:
-        """Have the driver come past what was handed over: Syne Tune has let these trials go on."""
+        """Move the driver past all fetched reports."""
         if self._handed:
             self._come_to(self._handed[-1])
             self._handed.clear()
 
     def _new_results(self, asked: dict[int, None]) -> list[tuple[int, _Result]]:
-        """Return the results that were not fetched; in the order in which they came."""
         found = []
         for number in asked:
             known, seen = self._known[number], self._last_metric_seen_index[number]
@@ -547,7 +539,7 @@ class CeleryBackend(TrialBackend):
         return found
 
     def busy_trial_ids(self) -> list[tuple[int, str]]:
-        """Return the trials that ran at the last fetch or were scheduled since, and those whose process has not ended."""
+        """Return busy trials, and those whose process has not ended."""
         busy = []
         for number in list(self._active):
             told = self._trial_dict[number].status
@@ -560,7 +552,7 @@ class CeleryBackend(TrialBackend):
         return busy
 
     def _take_next(self, block_s: float) -> bool:
-        """Take in what was reported next, or wait for it; return whether anything has happened."""
+        """Process the next report, or wait. Return whether anything has happened."""
         if self._tuner is not None and not self._is_open:
             return False
         tuner = self._open()
@@ -581,7 +573,7 @@ class CeleryBackend(TrialBackend):
         return True
 
     def _shelve(self, told: _Told) -> bool:
-        """Keep a report for later, if Syne Tune has not come to its trial, or to the trial's resume."""
+        """Keep a report if Syne Tune has not started or resumed its trial."""
         number = self._numbers.get(told.report.trial)
         if number is not None and not self._known[number].is_paused:
             return False
@@ -592,7 +584,7 @@ class CeleryBackend(TrialBackend):
         self._missed = deque(heapq.merge(self._missed, self._shelved.pop(trial, [])))
 
     def _take(self, number: int, told: _Told) -> _Result | None:
-        """Take a report in, and return its result if it is one for Syne Tune."""
+        """Process a report. Return its result, or None."""
         known = self._known[number]
         result = self._result(known, told) if told.ordinal > known.reports else None
         self._handed.append(_Handed(number, result, len(known.results), known.reports, known.reached))
@@ -611,8 +603,6 @@ class CeleryBackend(TrialBackend):
         known.results.append(result)
         return result
 
-    # What it has printed.
-
     def stdout(self, trial_id: int) -> list[str]:
         return self._printed(trial_id, DrivenTrial.stdout)
 
@@ -625,19 +615,19 @@ class CeleryBackend(TrialBackend):
 
 
 def _time_of(scheduler: Any) -> Iterator[str]:
-    """Yield the names of the time that a scheduler, or one that it wraps, goes by."""
+    """Yield the time keys of a scheduler and of those it wraps."""
     while scheduler is not None:
         yield from (found for name in _TIME_NAMES if isinstance(found := getattr(scheduler, name, None), str))
         scheduler = getattr(scheduler, "scheduler", None)
 
 
 def _keys(number: int) -> Iterator[str]:
-    """Yield the keys of a trial, and of others that take its place."""
+    """Yield a trial's key, and those of its replacements."""
     yield str(number)
     yield from (f"{number}.{again}" for again in itertools.count(1))
 
 
 def _try(action: Callable[[], object]) -> None:
-    """Do it, unless the trial has ended, or is told to end, already."""
+    """Run an action, ignoring trials that have ended or are ending."""
     with suppress(InvalidTransition):
         action()

@@ -1,4 +1,4 @@
-"""A folder of results as Syne Tune keeps one, in ``~/syne-tune``; it takes no Syne Tune."""
+"""Syne Tune's result folders. It works without Syne Tune."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from mqtune.extend import (
 
 _METADATA: Final = "metadata.json"
 _TABLE: Final = "results.csv"
-#: What Syne Tune calls the decision on the last report of a trial that has come to this.
+#: Syne Tune's decision on a trial's last report.
 _DECISIONS: Final = {TrialStatus.EARLY_STOPPED: "STOP", TrialStatus.PAUSED: "PAUSE"}
 
 
 def export(results: Results, path: Path) -> None:
-    """Write an experiment for Syne Tune's ``load_experiment``; late reports are left out.
+    """Write an experiment for Syne Tune's ``load_experiment``, without late reports.
 
-    Its trials count from 0 there: 0007 is 6.
+    Trials count from 0 there.
 
     Raises:
-        ConfigurationError: there is something of that name already.
+        ConfigurationError: the path exists.
         OSError: the folder can't be written.
     """
     if path.exists():
@@ -67,7 +67,7 @@ def _metadata(results: Results) -> dict[str, object]:
 
 
 def _rows(results: Results) -> Iterator[Row]:
-    """Yield a row for each report, in the order in which they were decided on."""
+    """Yield a row for each report, in the order of decisions."""
     counts: dict[str, int] = {}
     for report in results.reports():
         if not report.late:
@@ -91,26 +91,23 @@ def _row(results: Results, report: RecordedReport, number: int) -> Row:
     }
 
 
-# Reading.
-
-
 def recognizes(source: str) -> bool:
-    """Whether a folder has an experiment of Syne Tune's."""
+    """Return whether a folder has an experiment of Syne Tune."""
     path = Path(source)
     return (path / _METADATA).is_file() and bool(_table_of(path))
 
 
 def read(source: str, metric: str, mode: str, study: str) -> Foreign:  # noqa: ARG001 - importers are called alike
-    """Return an experiment of Syne Tune's; trials that it paused last count as stopped early.
+    """Return an experiment of Syne Tune. Trials paused last count as stopped early.
 
     Args:
         source: its folder.
-        metric: what it optimises; empty for what the folder says.
+        metric: the optimised metric; empty for the folder's.
         mode: "min" or "max"; likewise.
         study: ignored.
 
     Raises:
-        ConfigurationError: the metric or the mode is not known, or a file can't be read.
+        ConfigurationError: the metric or mode is unknown, or a file is unreadable.
     """
     path = Path(source)
     try:
@@ -135,12 +132,12 @@ def _table_of(path: Path) -> Path | None:
 
 
 def _read_table(path: Path) -> Iterator[dict[str, str]]:
-    found = _table_of(path) or path / _TABLE
-    if found.suffix != ".zip":
-        with found.open(encoding="utf-8", newline="") as text:
+    table = _table_of(path) or path / _TABLE
+    if table.suffix != ".zip":
+        with table.open(encoding="utf-8", newline="") as text:
             yield from csv.DictReader(text)
         return
-    with zipfile.ZipFile(found) as packed, packed.open(packed.namelist()[0]) as file:
+    with zipfile.ZipFile(table) as packed, packed.open(packed.namelist()[0]) as file:
         yield from csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
 
 

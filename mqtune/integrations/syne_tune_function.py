@@ -1,4 +1,4 @@
-"""A function that is written for Syne Tune's ``PythonBackend``, as a trainable; needs the extra ``syne-tune``."""
+"""A function for Syne Tune's ``PythonBackend`` as a trainable."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ try:
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(f"Syne Tune can't be imported ({error}); {install_command('syne-tune')}") from error
 
-#: Where a spec has this adapter.
 ADAPTER: Final = f"{__name__}:as_trainable"
 
 
 @adapter
 def as_trainable(tune_function: Callable[..., object]) -> Callable[[Config], None]:
-    """Return a function of keywords as a function of a config; what it reports by Syne Tune's ``Reporter`` is reported."""
-    # In a worker's process for this trainable alone, where nobody reads its printed lines.
+    """Wrap a function of keywords, which reports by ``Reporter``, as a trainable."""
+    # Only in this trainable's process, where nobody reads printed reports.
     Reporter.__call__ = _report
 
     def run(config: Config) -> None:

@@ -1,4 +1,4 @@
-"""The searcher within a scheduler of Syne Tune, in a thread of its own while the scheduler goes on deciding."""
+"""Runs the searcher of a Syne Tune scheduler in a thread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 from mqtune.extend import BackgroundDecisions
 
-#: A suggestion that takes longer, in seconds, is made before a slot is free: a slot would wait for it.
+#: Slower suggestions, in seconds, are prefetched.
 _SLOW_S: Final = 0.1
-#: The methods by which a scheduler has its searcher suggest, up to 0.13 and since.
+#: Suggesting methods up to 0.13, and since.
 _SUGGEST: Final = ("get_config", "suggest")
-#: What a scheduler tells its searcher, without an answer.
+#: Calls to a searcher that have no answer.
 _TOLD: Final = (
     "register_pending",
     "cleanup_pending",
@@ -26,51 +26,48 @@ _TOLD: Final = (
     "on_trial_complete",
     "on_trial_error",
 )
-#: What a scheduler reads of its searcher, and which no model changes.
+#: Readable attributes, which no model changes.
 _FIXED: Final = ("debug_log", "config_space")
-#: Searchers that draw from a space or walk through it, in less time than a thread needs.
+#: Searchers that are faster than a thread.
 _QUICK: Final = ("RandomSearcher", "GridSearcher", "MultiObjectiveRandomSearcher")
 
 
-#: A config as Syne Tune has it.
 Flat = dict[str, object]
 
 
 class _Suggests(Protocol):
-    """A scheduler of Syne Tune, or a copy of one."""
+    """A scheduler of Syne Tune, or a copy."""
 
     def suggest(self, *number: int) -> object:
-        """Return what is to be done next."""
+        """Return the next suggestion."""
 
 
 class _Asked(Exception):
-    """A copy of the scheduler has asked for a config."""
+    """A scheduler's copy has asked for a config."""
 
 
 class _Answers(Exception):
-    """A copy of the scheduler goes by something else of its searcher's."""
+    """A scheduler's copy needs something else of its searcher."""
 
 
 class SlowSearcher:
-    """Has a scheduler's searcher work in a thread, so that neither the scheduler nor the driver waits for it.
+    """Runs a scheduler's searcher in a thread, so that neither scheduler nor driver waits.
 
-    The scheduler is called by the driver alone, and what it tells its searcher waits for the thread, in its order. Before the
-    scheduler is asked for a suggestion, a copy of it is, which has all but the searcher of its own: if that wants a config, the
-    searcher works one out, and the scheduler is asked when that is there. So it comes from state to state as it does in a replay,
-    where the config is known.
-
-    Until the first config is wanted, as in a replay, all calls are made in the driver's thread.
+    Only the driver calls the scheduler, whose calls to the searcher are queued for the thread in order. Before each
+    suggestion, a copy of the scheduler with a probe as its searcher is asked. If it wants a config, the searcher
+    computes one, and then the scheduler itself is asked. It thus passes through the same states as in a replay. Until
+    the first config is wanted, all calls are made in the driver's thread.
 
     Args:
         scheduler: the scheduler, initialised with its first suggestion.
-        searcher: what it asks for configs; from now on only through this object, and the scheduler.
-        suggest: the method by which the searcher suggests.
+        searcher: its searcher, from now on used only by this object and the scheduler.
+        suggest: the searcher's suggesting method.
     """
 
     def __init__(self, scheduler: _Suggests, searcher: object, suggest: Callable[..., Flat | None]) -> None:
         #: Makes the searcher's calls, and raises its errors.
         self.background = BackgroundDecisions(dict, rests=False)
-        #: Whether a config is being worked out, or was and is not taken.
+        #: Whether a config is being computed or waits to be used.
         self.is_asked = False
         self._scheduler = scheduler
         self._searcher = searcher
@@ -85,23 +82,21 @@ class SlowSearcher:
 
     @property
     def is_pondering(self) -> bool:
-        """Whether a config is being worked out."""
         return self.is_asked and not self._found
 
     @property
     def has_answer(self) -> bool:
-        """Whether ``answer`` may be called."""
         return bool(self._found) or not self._is_live
 
     @property
     def is_worth_prefetching(self) -> bool:
-        """Whether the next config should be worked out before a slot is free."""
+        """Whether to compute the next config before a slot is free."""
         return self._is_live and self._took_s > _SLOW_S
 
     def is_ready(self, *number: int) -> bool | None:
-        """Whether the scheduler can be asked, with this number up to 0.13; if not, the config that it wants is worked out.
+        """Return whether the scheduler can be asked. If not, its config is computed.
 
-        None if that can't be known of this scheduler; nothing was done.
+        *number* is the trial's, up to 0.13. The result is None, without any effect, if probing fails.
         """
         if self._found:
             return True
@@ -118,7 +113,7 @@ class SlowSearcher:
         return True
 
     def answer(self, *arguments: object, **options: object) -> Flat | None:
-        """Return the config that was worked out, or at first one that is worked out now."""
+        """Return the computed config, or at first one computed now."""
         if not self._is_live:
             return self._suggest(*arguments, **options)
         self.is_asked = False
@@ -136,7 +131,7 @@ class SlowSearcher:
             if not self._is_live or threading.get_ident() == self._thread:
                 method(*arguments, **options)
                 return
-            # The scheduler goes on to use them.
+            # The scheduler continues to use them.
             arguments, options = copy.deepcopy((arguments, options))
             self.background.tell(partial(method, *arguments, **options))
 
@@ -144,7 +139,7 @@ class SlowSearcher:
 
 
 class _Probe:
-    """Stands for a searcher in a copy of its scheduler: hears nothing, and says what it is asked."""
+    """Replaces a searcher in a scheduler's copy, and intercepts requests."""
 
     def __init__(self, searcher: object) -> None:
         self._searcher = searcher
@@ -164,10 +159,10 @@ class _Probe:
 
 
 def suggest_name(searcher: object) -> str:
-    """Return the name of the method by which a searcher suggests."""
+    """Return the name of a searcher's suggesting method."""
     return next(name for name in _SUGGEST if hasattr(searcher, name))
 
 
 def is_quick(searcher: object) -> bool:
-    """Whether a searcher only draws configs."""
+    """Return whether a searcher only draws configs."""
     return type(searcher).__name__ in _QUICK

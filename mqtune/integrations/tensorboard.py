@@ -1,4 +1,4 @@
-"""An experiment in TensorBoard: learning curves, and hyperparameters with what came of them; needs the extra ``tensorboard``."""
+"""Logger for TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ try:
 except ImportError as error:  # pragma: no cover - the tests have it
     raise ConfigurationError(f"tensorboardX can't be imported ({error}); {install_command('tensorboard')}") from error
 
-#: The end of the names of the files that are the logger's; others in the same folder stay as they are.
+#: Suffix of the logger's own files. Others are left alone.
 _SUFFIX: Final = ".mqtune"
-#: Says of a trial that has ended how many reports its files have.
+#: Holds the number of reports of an ended trial.
 _DONE_FILE: Final = "mqtune.json"
 
 
 class TensorBoard(TrialLogger):
-    """Writes each trial as a run of TensorBoard, in ``FOLDER/EXPERIMENT/TRIAL``: ``tensorboard --logdir FOLDER``.
+    """Writes each trial as a run of TensorBoard, in ``FOLDER/EXPERIMENT/TRIAL``.
 
-    A run has a curve for each metric, over its iterations and at the times of its reports, and for the plugin HParams its config
-    and last metrics. After a driver was killed, the runs of trials that had not ended then are written anew from the journal.
+    Show them by ``tensorboard --logdir FOLDER``. A run has a curve of each metric, over iterations and report times,
+    and data for the plugin HParams. Unfinished runs of a killed driver are rewritten from the journal.
 
     Args:
-        folder: the folder that TensorBoard is given, of this or any number of experiments.
+        folder: the log folder, for any number of experiments.
 
     Raises:
         OSError: a file can't be written.
@@ -41,7 +41,6 @@ class TensorBoard(TrialLogger):
         super().__init__()
         self._root = Path(folder)
         self._of_experiment = self._root
-        #: The files of trials that have not ended.
         self._writers: dict[TrialId, EventsWriter] = {}
 
     def setup(self, folder: Path) -> None:
@@ -87,13 +86,13 @@ class TensorBoard(TrialLogger):
         if trial not in self._writers:
             folder = self._of_experiment / trial
             folder.mkdir(parents=True, exist_ok=True)
-            # Without the thread and the process-safe queue for each file that tensorboardX's other writers have.
+            # tensorboardX's other writers start a thread and a queue for each file.
             self._writers[trial] = EventsWriter(str(folder / "events"), _SUFFIX)
         return self._writers[trial]
 
 
 def _reports_in(path: Path) -> int | None:
-    """Return how many reports the files of an ended trial have; None if they don't say."""
+    """Return the number of reports in an ended trial's files; None if unknown."""
     try:
         return int(json.loads(path.read_bytes())["reports"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Reports from the Trainer of Hugging Face, inside a trial; needs the extra ``transformers``."""
+"""Reports from Hugging Face's Trainer inside a trial."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ except ImportError as error:  # pragma: no cover - the tests are skipped without
 
 
 class MqtuneCallback(TrainerCallback):
-    """Reports each evaluation during training, with what was logged since the last one.
+    """Reports each evaluation in training, with all logs since the last one.
 
     Args:
-        metrics: the names of metrics, such as ``eval_loss``; None for all. ``{"loss": "eval_loss"}`` reports that as ``loss``.
-        checkpoint_every: with each how manyth report a checkpoint is saved, whatever ``save_strategy`` says; 0 saves only when
-            a person asks for one.
+        metrics: the names of metrics, such as ``eval_loss``; None for all. ``{"loss": "eval_loss"}`` reports that as
+            ``loss``.
+        checkpoint_every: save a checkpoint with every n-th report, whatever ``save_strategy``; 0 saves only on request.
 
     Raises:
-        ConfigurationError: *checkpoint_every* is negative; or, in ``train``, there are no evaluations or no such metric.
+        ConfigurationError: *checkpoint_every* is negative; or, in ``train``, evaluations or a metric are missing.
     """
 
     def __init__(self, metrics: Metrics = None, *, checkpoint_every: int = 0) -> None:
@@ -34,14 +34,14 @@ class MqtuneCallback(TrainerCallback):
 
     @property
     def checkpoint(self) -> str | None:
-        """The folder that the trial starts from, for ``trainer.train(resume_from_checkpoint=…)``; None from scratch."""
+        """Folder for ``trainer.train(resume_from_checkpoint=…)``; None from scratch."""
         folder = fetched_checkpoint()
         return None if folder is None else str(folder)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Check that there will be evaluations."""
+        """Check that evaluations are enabled."""
         if args.eval_strategy == "no":
             raise ConfigurationError(
                 "MqtuneCallback reports evaluations, and there are none; give TrainingArguments(eval_strategy='epoch')"
@@ -56,28 +56,28 @@ class MqtuneCallback(TrainerCallback):
         logs: Mapping[str, object] | None = None,
         **_: object,
     ) -> None:
-        """Keep what was logged for the next report."""
+        """Keep the logs for the next report."""
         self._logged.update(logs or {})
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Have the Trainer save, if a checkpoint is due; of several data sets each is evaluated first."""
+        """Request a save if a checkpoint is due. It follows the last data set's evaluation."""
         if self._is_training and state.global_step:
             self._has_evaluated = True
             control.should_save = control.should_save or self._reports.next_saves
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Report with the checkpoint that the Trainer has saved, if one is due; a copy that nobody else wants goes."""
+        """Report, with the Trainer's checkpoint if due. Delete it if nobody else needs it."""
         saved = Path(args.output_dir or ".") / f"checkpoint-{state.global_step}"
         self._report(saved)
         if args.save_strategy == "no":
             shutil.rmtree(saved, ignore_errors=True)
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Report an evaluation with which nothing was saved."""
+        """Report an evaluation without a save."""
         self._report()
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
-        """Report the last evaluation, if that has not been done."""
+        """Report the last evaluation, if not yet reported."""
         self._report()
         self._is_training = False
 

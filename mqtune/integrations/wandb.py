@@ -1,4 +1,4 @@
-"""An experiment in Weights & Biases: each trial a run of the experiment's group; needs the extra ``wandb``."""
+"""Logger for Weights & Biases."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ try:
 except ImportError as error:  # pragma: no cover - the tests are skipped without it
     raise ConfigurationError(f"wandb can't be imported ({error}); {install_command('wandb')}") from error
 
-#: What no id of a run may have.
 _NOT_ALLOWED: Final = re.compile(r"[^\w\-]", re.ASCII)
 
 
 class WandB(TrialLogger):
-    """Writes each trial as a run of Weights & Biases, in a group that has the experiment's name.
+    """Writes each trial as a run of Weights & Biases, in a group with the experiment's name.
 
-    A run's id is made of the names of experiment and trial, so that a later driver goes on with it; its steps are the numbers of the
-    reports, and no step is there twice. Offline, each driver writes the runs of trials that have not ended anew, into folders of its own:
-    ``wandb sync`` leaves out the steps that a run has already.
+    A run's id combines the names of experiment and trial, so later drivers continue it. Its steps are the numbers of
+    the reports, each written once. Offline, each driver writes unfinished runs again into a new folder; ``wandb sync``
+    skips known steps.
 
     Args:
         project: the project.
-        entity: the user or team that it belongs to; by default your own.
-        mode: "online", "offline", or by default as wandb says (``WANDB_MODE``).
-        folder: where wandb keeps its files: below the experiment's folder by default.
+        entity: the owning user or team; by default your own.
+        mode: "online" or "offline"; by default wandb's own (``WANDB_MODE``).
+        folder: folder for wandb's files; by default below the experiment's.
     """
 
     def __init__(
@@ -70,9 +69,8 @@ class WandB(TrialLogger):
             mode=self._mode,
             dir=self._keeps_in,
             resume="allow",
-            # One process has the runs of all trials.
             reinit="create_new",
-            # The driver's own machine, code and output say nothing of a trial.
+            # Statistics of the driver's process are irrelevant to a trial.
             settings=wandb.Settings(
                 x_disable_stats=True, x_disable_meta=True, console="off", save_code=False, silent=True
             ),

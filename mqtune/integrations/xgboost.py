@@ -1,4 +1,4 @@
-"""Reports from XGBoost, inside a trial; needs the extra ``xgboost``."""
+"""Reports from XGBoost inside a trial."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class MqtuneCallback(TrainingCallback):
     Args:
         metrics: the names of metrics, such as ``valid-rmse`` for ``evals=[(…, "valid")]``; None for all.
             ``{"loss": "valid-rmse"}`` reports that as ``loss``.
-        checkpoint_every: with each how manyth report a checkpoint is saved; 0 saves only when a person asks for one.
+        checkpoint_every: save a checkpoint with every n-th report; 0 saves only on request.
 
     Attributes:
-        checkpoint: the file that the trial starts from, for ``xgb_model=``; None if it starts from scratch.
-        rounds: how many rounds that has already: train for so many less.
+        checkpoint: the trial's start checkpoint, for ``xgb_model=``, or None.
+        rounds: its number of rounds. Train that many fewer.
 
     Raises:
-        ConfigurationError: *checkpoint_every* is negative; or, during training, there is no such metric.
+        ConfigurationError: *checkpoint_every* is negative; or, during training, a metric is missing.
     """
 
     def __init__(self, metrics: Metrics = None, *, checkpoint_every: int = 0) -> None:
@@ -44,7 +44,7 @@ class MqtuneCallback(TrainingCallback):
     def after_iteration(
         self, model: Booster, epoch: int, evals_log: Mapping[str, Mapping[str, Sequence[object]]]
     ) -> bool:
-        """Report, and never ask XGBoost to stop: StopTrial does."""
+        """Report. Return False, as ``StopTrial`` ends the training."""
         values = {
             f"{data}-{metric}": history[-1]
             for data, metrics in evals_log.items()

@@ -16,7 +16,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import printable
 from mqtune.core.version import install_command
 
-#: What the extra brings.
+#: Packages of the extra.
 _NEEDED: Final = ("starlette", "uvicorn", "plotly", "optuna", "sklearn")
 
 
@@ -48,14 +48,13 @@ def command(
     *,
     steers: bool,
 ) -> None:
-    """Show experiments in a browser, live: NAME or its folder; by default all on this machine and on the broker.
+    """Show experiments in a browser, live: NAME or its folder; by default all of them.
 
-    It prints the URL to open, whose token lets in who has it. From another machine: ssh -L 8265:localhost:8265 this-machine, and
-    then the same URL. Needs mqtune's extra ui.
+    It prints the URL to open, whose token admits anyone who has it. From another machine, run
+    `ssh -L 8265:localhost:8265 this-machine` and open the same URL. Needs mqtune's extra ui.
     """
     if missing := [each for each in _NEEDED if find_spec(each) is None]:
         raise ConfigurationError(f"the page needs {' and '.join(missing)}: {install_command('ui')}")
-    # --help needs none of it.
     if report is not None:
         _export(names, broker, report)
         return
@@ -65,7 +64,7 @@ def command(
     places = Places(
         [find_place(name, broker) for name in names], broker, broker_alone=bool(broker) and is_asked_for("broker")
     )
-    # What is wrong with the broker is said before anybody looks.
+    # Fail before anybody opens the page.
     places.check_broker()
     with contextlib.suppress(KeyboardInterrupt), _listening(host, port) as listening:
         serve(listening, host, places, hosts, steers=steers)

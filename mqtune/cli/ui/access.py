@@ -1,6 +1,6 @@
-"""Who may see the page: who has its token, from a page of its own, under a name that is this machine's.
+"""Access control of the page: by token, origin and host name.
 
-The token comes in the part of the URL behind #, which no server, proxy or log sees; the page exchanges it for a cookie.
+The token is in the URL's fragment, which no server, proxy or log sees. The page exchanges it for a cookie.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-#: Addresses for all of a machine's names: whoever reaches them may use any.
+#: Wildcard addresses. Clients may use any of the machine's names.
 _EVERY: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared
 _READING: Final = frozenset({"GET", "HEAD"})
-#: What a page sends with what changes something: another site can't read it, and can't send it without being asked for.
+#: Required for changes. Other sites can neither read it nor send it without a preflight.
 CSRF_HEADER: Final = "x-mqtune"
-#: No script but its own files, no style sheet either; Plotly sets the style attribute of what it draws.
+#: Only own scripts and style sheets. Plotly sets style attributes.
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data: blob:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -37,12 +37,12 @@ _HEADERS: Final = {
 
 
 class Access:
-    """The token of one run of the server, and the names by which it may be called.
+    """The token of one run of the server, and the server's names.
 
     Args:
-        host: the address that it listens on.
-        port: and the port, which tells its cookie from another one's.
-        names: further names, as of a proxy before it.
+        host: the address it listens on.
+        port: its port, which distinguishes its cookie.
+        names: further names, such as a proxy's.
     """
 
     def __init__(self, host: str, port: int, names: Iterable[str] = ()) -> None:
@@ -53,7 +53,7 @@ class Access:
         self._is_open = host in _EVERY
 
     def refusal(self, request: Request) -> Response | None:
-        """Return the answer to a request that is refused."""
+        """Return the response to a refused request, or None."""
         if not self._is_named(request.headers.get("host", "")):
             return _refused(421, "it was called by a name that is not this machine's; give a proxy's with --allow-host")
         if request.method not in _READING and not self._is_own_page(request):
@@ -67,7 +67,7 @@ class Access:
         return None
 
     def let_in(self, request: Request, token: object) -> Response:
-        """Return the answer to who presents a token."""
+        """Return the response to a login."""
         if not isinstance(token, str) or not _equal(token, self.token):
             return _refused(401, "this is not the token that mqtune ui has printed; it has another one each time")
         response = Response(status_code=204)
@@ -76,7 +76,7 @@ class Access:
         return response
 
     def may_change(self, request: Request) -> bool:
-        """Whether a request to change something comes from the page itself."""
+        """Return whether a request for a change comes from the page itself."""
         return _equal(request.headers.get(CSRF_HEADER, ""), self.csrf)
 
     def _is_known(self, request: Request) -> bool:
@@ -114,7 +114,7 @@ def _refused(status: int, why: str) -> Response:
 
 
 class Gate:
-    """Asks ``Access`` about each request, and adds what browsers are told to do with each answer."""
+    """Applies ``Access`` to each request, and adds security headers."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app

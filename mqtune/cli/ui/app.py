@@ -1,4 +1,4 @@
-"""The page's server: what the browser asks for, and what it is told as it happens."""
+"""The page's server: its routes and event streams."""
 
 from __future__ import annotations
 
@@ -36,24 +36,23 @@ from mqtune.results.plots.by_plotly import script
 from mqtune.results.results import json_text
 
 ASSETS: Final = Path(__file__).with_name("assets")
-#: The shortest time between two messages about an experiment: faster than anybody sees.
+#: Shortest interval between messages about an experiment: too short to notice.
 _TICK_S: Final = 0.05
-#: After so long without news a stream says that it lives, and sees whether somebody still listens.
+#: Seconds of silence before a stream sends a keepalive, which detects a closed connection.
 _QUIET_S: Final = 15.0
-#: The pause before output is looked at again: nothing says that it has grown.
+#: Interval of polling output, as nothing announces its growth.
 _LOOK_S: Final = 0.2
-#: How many rows of a table are sent where nothing else is asked for.
 _ROWS: Final = 25
-#: How many pictures are made at once: one that takes long holds up no other, and all together leave room for what happens.
+#: Several, so that a slow picture blocks no other; few, to leave capacity for events.
 _PICTURES_AT_ONCE: Final = 2
-#: How many requests for one experiment are served at once; more wait without a thread.
+#: Further requests for an experiment wait without a thread.
 _REQUESTS_AT_ONCE: Final = 8
-#: The longest body of a request: the ids of 100,000 trials.
+#: Enough for the ids of 100,000 trials.
 _MOST_BYTES: Final = 1024 * 1024
 
 
 class Json(Response):
-    """Plain values as JSON, which has no NaN: it is a text, as everywhere in mqtune."""
+    """Plain values as JSON. NaN becomes a text, as everywhere in mqtune."""
 
     media_type = "application/json"
 
@@ -62,20 +61,20 @@ class Json(Response):
 
 
 class Page:
-    """The handlers of the page's requests.
+    """The page's request handlers.
 
     Args:
-        places: the experiments that are shown.
-        access: who may see them.
-        steers: whether they may be changed too.
+        places: the shown experiments.
+        access: the access control.
+        steers: whether experiments may be changed.
     """
 
     def __init__(self, places: Places, access: Access, *, steers: bool = False, timing: Timing = Timing()) -> None:
         self.feeds = Feeds(places.find, timing)
-        #: The loop that serves it, once it does.
+        #: The serving loop, once it runs.
         self.loop: asyncio.AbstractEventLoop | None = None
         self._is_closing = False
-        #: What streams wait for.
+        #: Events of open streams.
         self._waited_for: set[asyncio.Event] = set()
         self._places = places
         self._access = access
@@ -115,7 +114,7 @@ class Page:
         return Starlette(routes=routes, exception_handlers=handlers, middleware=middleware, lifespan=self._lifespan)
 
     def _apart(self, handler: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-        """Return a handler that runs in a thread for the request's experiment, as it may read the store of that."""
+        """Return a handler in a thread of the request's experiment, as its store may block."""
 
         async def handle(request: Request) -> Response:
             return await self._threads.run(_name(request), handler, request)
@@ -137,14 +136,12 @@ class Page:
         yield
         await run_in_threadpool(self.feeds.close)
 
-    # What is the same for everybody.
-
     def index(self, _: Request) -> Response:
-        """Return the page, in which nothing stands yet."""
+        """Return the empty page."""
         return FileResponse(ASSETS / "index.html")
 
     def plotly(self, _: Request) -> Response:
-        """Return the plotly.js that Plotly brings."""
+        """Return Plotly's own plotly.js."""
         return FileResponse(script(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
 
     async def login(self, request: Request) -> Response:
@@ -152,31 +149,28 @@ class Page:
         return self._access.let_in(request, (await _body(request)).get("token"))
 
     def me(self, _: Request) -> Response:
-        """Return what the page may do."""
+        """Return the page's permissions."""
         verbs = {verb: [status.value for status in what.statuses] for verb, what in ACTIONS.items()}
         return Json({"csrf": self._access.csrf, "steer": self._steers, "verbs": verbs})
 
     async def steer(self, request: Request) -> Response:
-        """Carry out what a button says."""
+        """Carry out a button's request."""
         if not self._steers:
             return Json({"error": "this page only reads; start it with --steer"}, 403)
         if not self._access.may_change(request):
             return Json({"error": "the request does not come from this page"}, 403)
         return Json(await run_in_threadpool(steer, self._places, await _body(request)))
 
-    # What is asked for.
-
     def experiments(self, _: Request) -> Response:
-        """Return the experiments."""
         rows, problem = self._places.listed()
         return Json({"experiments": rows, "problem": str(problem or "")})
 
     def fleet(self, _: Request) -> Response:
-        """Return the workers, and what runs where."""
+        """Return workers and running trials."""
         return self._made(("fleet",), object(), lambda: views.fleet_page(self._places, self.feeds))
 
     def trials(self, request: Request) -> Response:
-        """Return some trials of an experiment, filtered and sorted; or the ids of all of them, or the trials that are named."""
+        """Return filtered and sorted trials, all their ids, or named trials."""
         feed, asked = self._feed(request), request.query_params
         where, sort, reverse = asked.get("where", "").strip(), asked.get("sort", ""), "reverse" in asked
         make = functools.partial(trials.ordered, feed, where, sort, reverse=reverse)
@@ -192,7 +186,7 @@ class Page:
         return Json({**found, "pause_s": order.pause_s})
 
     async def export(self, request: Request) -> Response:
-        """Return the trials that are named as a file."""
+        """Return named trials as a file."""
         body = await _body(request)
         name = str(body.get("name") or "")
         return Json(await self._threads.run(name, self._exported, name, body))
@@ -218,26 +212,24 @@ class Page:
         return self._made(("compared", *names, kind, columns), object(), make, self._pictures)
 
     def summaries(self, request: Request) -> Response:
-        """Return how several experiments stand."""
         return Json(views.summaries(self.feeds, request.query_params.getlist("of")))
 
     def trial(self, request: Request) -> Response:
-        """Return a trial."""
         return Json(views.trial_page(self._feed(request), request.query_params.get("trial", "")))
 
     def usage(self, request: Request) -> Response:
-        """Return what a trial uses of its machine."""
+        """Return a trial's use of its machine."""
         feed, trial = self._feed(request), request.query_params.get("trial", "")
         return self._made(("usage", feed.place.name, trial), object(), lambda: views.usage(feed, trial))
 
     def code(self, request: Request) -> Response:
-        """Return the files of what an attempt ran, or one of them."""
+        """Return the files of an attempt's code, or one of them."""
         asked = request.query_params
         attempt = _number(asked.get("attempt", ""), 0)
         return Json(views.code(self._feed(request), asked.get("trial", ""), attempt, asked.get("file", "")))
 
     def why(self, request: Request) -> Response:
-        """Return why a trial, or what an experiment has, waits."""
+        """Return why a trial, or an experiment's trials, wait."""
         feed, trial = self._feed(request), request.query_params.get("trial", "")
         make = functools.partial(views.why, self._places, self.feeds, feed, trial)
         return self._made(("why", feed.place.name, trial), object(), make)
@@ -251,10 +243,8 @@ class Page:
     def _feed(self, request: Request) -> Feed:
         return self.feeds.get(_name(request))
 
-    # What happens.
-
     async def events(self, request: Request) -> Response:
-        """Stream how an experiment stands, whenever that changes, and the trials that have changed."""
+        """Stream an experiment's summary and changed trials."""
         feed = await self._threads.run(_name(request), self._feed, request)
         return _stream(self._changes(feed, request.headers.get("last-event-id", "")))
 
@@ -263,7 +253,7 @@ class Page:
         with self._waiting() as news:
 
             def tell() -> None:
-                # The loop may be gone in this moment.
+                # The loop may have just closed.
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(news.set)
 
@@ -289,7 +279,7 @@ class Page:
             self._waited_for.discard(event)
 
     async def log(self, request: Request) -> Response:
-        """Stream what an attempt of a trial prints."""
+        """Stream an attempt's output."""
         name, asked = _name(request), request.query_params
         feed = await self._threads.run(name, self._feed, request)
         stream: LogStream = "stderr" if asked.get("stream") == "stderr" else "stdout"
@@ -309,7 +299,7 @@ class Page:
 
 
 def _name(request: Request) -> str:
-    """Return the name of the experiment that a request is about; empty where it is about several."""
+    """Return the request's experiment, or an empty string."""
     return request.query_params.get("name", "")
 
 
@@ -320,12 +310,12 @@ async def _happens(event: asyncio.Event, timeout_s: float) -> bool:
 
 
 def _stream(messages: AsyncIterator[str]) -> Response:
-    # A proxy would else wait for more before it passes anything on.
+    # Stops proxies from buffering.
     return StreamingResponse(messages, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 def _message(content: object, id_: str = "") -> str:
-    # An id comes from the journal, and has digits and a dash.
+    # Ids have only digits and a dash.
     return f"{f'id: {id_}' + chr(10) if id_ else ''}data: {json_text(content)}\n\n"
 
 

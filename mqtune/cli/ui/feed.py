@@ -1,4 +1,4 @@
-"""What the page knows of experiments: a fold of each that follows its journal while somebody looks, and nothing when nobody does."""
+"""Follows the journals of viewed experiments, while somebody views them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from mqtune.results.followed import BrokerSource, Fold, FolderSource, Followed, 
 from mqtune.results.plots.data import Curve, Read, time_attr_of
 from mqtune.results.results import Results
 
-#: Reading everything again waits for so many times as long as the last time took.
+#: Pause between full replays, as a multiple of the last one's duration.
 AGAIN: Final = 20.0
-#: Trials and metrics of which the values are kept, those looked at last; a metric of 1,000,000 reports takes 24 MB.
+#: Cached trials and metrics. A metric of 1,000,000 reports takes 24 MB.
 _LOOKS: Final = 8
-#: How often something is made anew because a trial has changed meanwhile.
+#: Attempts to compute something before it is done under the lock.
 _TRIES: Final = 5
 
-#: For how long all is folded again before what is on its way to the screen comes first for as long.
+#: Seconds of computing before a thread sleeps for as long.
 _SLICE_S: Final = 0.002
-#: How many entries may be folded while everybody waits: a moment's work, also when each is a batch of reports.
+#: So few entries are folded under the lock.
 _FEW: Final = 20
 
 Curves = dict[str, Curve]
@@ -46,33 +46,33 @@ T = TypeVar("T")
 
 
 class _Look(NamedTuple):
-    """A trial of which somebody looks at all metrics, or else a metric of which somebody looks at all trials."""
+    """All metrics of a trial, or a metric of all trials."""
 
     trial: TrialId | None = None
     metric: str = ""
 
 
 class _Turns:
-    """Has a thread compute for half of the time, a moment at a time."""
+    """Limits a thread to half of the time."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
 
     def pass_on(self) -> None:
-        """Wait, if the moment is over."""
+        """Sleep if the time slice is over."""
         if (took_s := time.monotonic() - self._since) >= _SLICE_S:
-            # Threads that answer a reader would otherwise wait for the interpreter's lock at each step.
+            # Otherwise request threads wait for the GIL at each step.
             time.sleep(took_s)
             self._since = time.monotonic()
 
 
 class _CurveFold(Fold):
-    """What has become of an experiment, and the values of its reports.
+    """An experiment's state, and its reported values.
 
     Attributes:
-        began_at: when it was begun, of ``time.monotonic()``.
+        began_at: its start, by ``time.monotonic()``.
         results: its results so far.
-        heard: gets each report that counts; None where nobody wants them.
+        heard: collects counted reports; None if nobody needs them.
     """
 
     def __init__(self, created: ExperimentCreated, folder: Path, written: Readable) -> None:
@@ -94,25 +94,25 @@ class _CurveFold(Fold):
 
 
 class Changes(NamedTuple):
-    """The trials that have changed, those that did last first, and the id of the entry up to which that is."""
+    """The changed trials, newest change first, and the last included entry's id."""
 
     entry: str
     trials: list[Trial]
 
 
 class Feed:
-    """One experiment, followed in a thread of its own; ``lock`` keeps it as it is, and is held for moments alone.
+    """One experiment, followed in a thread. ``lock`` freezes it and must be held only briefly.
 
-    Entries that come are folded as they come; a driver may have processed some in another order (see ``events_in_order``).
-    Where that shows, all is folded again in the driver's order, in another thread, while news goes on coming.
+    Entries are folded as they arrive, though a driver may have processed some in another order (see
+    ``events_in_order``). If so, another thread replays the journal in the driver's order, while news is still folded.
 
     Args:
-        place: where the experiment is.
-        is_idle: told of the feed when it may end; returns whether it does.
-        settled: called when all of a journal has been folded.
+        place: the experiment's place.
+        is_idle: asked whether the feed may end.
+        settled: called after a whole journal was folded.
 
     Raises:
-        ConfigurationError: there is no such experiment, or it has not begun.
+        ConfigurationError: the experiment is missing, or has not begun.
         BrokerUnavailable: its broker does not answer.
     """
 
@@ -127,65 +127,65 @@ class Feed:
         self.place = place
         self.lock = threading.RLock()
         self.touched_at = time.monotonic()
-        #: What is called, in the feed's thread, when something has changed.
+        #: Called in the feed's thread on changes.
         self.listeners: set[Callable[[], None]] = set()
-        #: Why there is no news, in words; empty while there may be.
+        #: Empty without a problem.
         self.problem = ""
         self.state = ""
         self._asked_at = -math.inf
-        #: When its journal was last read in vain or not, but without an error.
+        #: Last read of the journal without an error.
         self._heard_at = time.monotonic()
         self._is_idle = is_idle
         self._settled = settled
         self._is_closed = threading.Event()
-        #: What has come since all was begun to be folded again; None while it is not.
+        #: Entries since the replay began; None outside a replay.
         self._since: list[Entry] | None = None
-        #: What has come of trials and metrics whose values are being read, and who reads them.
+        #: New reports for values being read, and their readers' locks.
         self._pending: dict[_Look, list[Report]] = {}
         self._reading = Locks()
         with contextlib.ExitStack() as stack:
             self._source, self._state_of, folder = _open_source(place, stack)
-            #: What was taken in.
+            #: The processed part of the journal.
             self._written = Snapshot(JournalFile(folder / JOURNAL_FILE), 0)
-            # Not this object: the fold goes as soon as nobody has it any more.
+            # It has no reference to this object, so that an unused fold is freed immediately.
             make = partial(_CurveFold, folder=folder, written=self._written)
             self._followed = Followed(self._source, place.name, make, self._written)
             stack.callback(self._followed.close)
             self._begin(self._followed.fold)
             self._ask_state()
             self._open = stack.pop_all()
-        # All of that may have taken longer than it stays.
+        # Opening may take longer than an idle feed lives.
         self.touched_at = time.monotonic()
         self._thread = threading.Thread(target=self._follow, name=f"mqtune-ui-{place.name}", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, and wait for that; not for a store that hangs."""
+        """End the thread and wait for it, but not for a hanging store."""
         self._is_closed.set()
         self._thread.join(4 * self._timing.feed_wait_s)
 
     def read(self) -> Iterator[Entry]:
-        """Yield the entries that were taken in."""
+        """Yield the processed entries."""
         return self._written.read()
 
     def changes(self, after: str) -> Changes:
-        """Return the trials that changed behind an entry; none without one."""
+        """Return the trials that changed after an entry; an empty list without one."""
         with self.lock:
-            order, found = entry_order(after) if after else None, []
+            order, trials = entry_order(after) if after else None, []
             for id_, entry in reversed(self._changed.items()):
                 if order is None or entry_order(entry) <= order:
                     break
-                found.append(self.experiment.trials[id_])
-            return Changes(self.last, found)
+                trials.append(self.experiment.trials[id_])
+            return Changes(self.last, trials)
 
     @property
     def is_folding_again(self) -> bool:
-        """Whether all of the journal is being folded again in the driver's order."""
+        """Whether the journal is being replayed in the driver's order."""
         return self._since is not None
 
     @property
     def last(self) -> str:
-        """The id of the last entry that was taken in."""
+        """The last processed entry's id."""
         return self._followed.last
 
     @property
@@ -194,33 +194,31 @@ class Feed:
 
     @property
     def experiment(self) -> Experiment:
-        """What has become of the experiment so far."""
         return self._fold.experiment
 
     @property
     def results(self) -> Results:
-        """Its results so far."""
         return self._fold.results
 
     def unlocked(self, make: Callable[[Results], T]) -> T:
-        """Return what is made of the results so far, while the experiment may go on: nothing waits for it.
+        """Return ``make(results)`` without blocking the feed.
 
-        What it takes from the results is as it was but for single trials, which may have changed meanwhile.
+        *make* sees frozen collections, but single trials may change meanwhile.
         """
         for _ in range(_TRIES):
             with self.lock:
                 results = copy(self.results)
                 results.experiment = _still(results.experiment)
-            # Something of a trial has grown while it was looked through.
+            # A trial's collection has grown during iteration.
             with contextlib.suppress(RuntimeError):
                 return make(results)
         with self.lock:
             return make(self.results)
 
     def curves(self, results: Read, metric: str) -> Mapping[TrialId, Curve]:
-        """Return the reports so far of each trial that *results* have, as pictures are made of them.
+        """Return the reports of each trial in *results*, for pictures.
 
-        For a metric that is not the experiment's own all of the journal is read when it is first looked at.
+        The first request for a metric that is not optimised reads the whole journal.
         """
         known = results.experiment.trials
         by_trial = None if metric in self.experiment.objective.metrics else self._looked_at(_Look(metric=metric))
@@ -230,14 +228,14 @@ class Feed:
         return {id_: curve.copy() for id_, curve in found}
 
     def detail(self, trial: TrialId) -> Curves:
-        """Return all metrics of a trial that are numbers, by their names; the journal is read when it is first looked at."""
+        """Return a trial's numeric metrics. The first request reads the journal."""
         by_trial = self._looked_at(_Look(trial))
         with self.lock:
             return {name: curve.copy() for name, curve in by_trial.get(trial, {}).items()}
 
     def _looked_at(self, look: _Look) -> dict[TrialId, Curves]:
-        """Return the values of a trial or a metric, by trial; it goes on while it is one of those looked at last."""
-        # Who looks meanwhile finds what the first one has read.
+        """Return values by trial, kept up to date while recently used."""
+        # Concurrent readers share the first one's result.
         with self._reading.held(look):
             with self.lock:
                 found, part = self._looks.pop(look, None), copy(self._written)
@@ -248,7 +246,7 @@ class Feed:
             try:
                 found = self._read(look, part)
             except BaseException:
-                # Nobody would ever take what comes.
+                # Otherwise reports would accumulate forever.
                 with self.lock:
                     del self._pending[look]
                 raise
@@ -262,22 +260,19 @@ class Feed:
                 return found
 
     def _read(self, look: _Look, part: Snapshot) -> dict[TrialId, Curves]:
-        """Return the values of a trial or a metric in a part of the journal."""
         found: dict[TrialId, Curves] = {}
         for report in Results(self.experiment, self.results.folder, part).reports(look.trial):
             if not report.late:
                 self._add(found, look, report)
         return found
 
-    # Folding.
-
     def _begin(self, fold: _CurveFold) -> None:
-        """Go on with a fold of all there is."""
+        """Continue with a fold of the whole journal."""
         with self.lock:
             self._go_on_with(fold)
-            # Whoever folds another file has folded in vain.
+            # A replay of another file is obsolete.
             self._since = None
-            #: The last entry of each trial since the feed began, the newest last.
+            #: Each trial's last entry since the feed began, newest last.
             self._changed: dict[TrialId, str] = {}
         self._settled()
 
@@ -291,7 +286,7 @@ class Feed:
         self._fold_again_at = now + AGAIN * (now - began)
 
     def _fold_again(self, part: Snapshot, since: list[Entry]) -> None:
-        """Fold a part of the journal in the driver's order and then what has come since, and go on with that."""
+        """Replay part of the journal in the driver's order, then newer entries, and use the result."""
         began, turns = time.monotonic(), _Turns()
 
         def pass_on() -> bool:
@@ -308,7 +303,7 @@ class Feed:
                     fold.take_entry(entry)
                     turns.pass_on()
         except (MqtuneError, OSError):
-            # The file is another one by now, or gone; who follows it sees that too.
+            # The file was replaced or removed, as the following thread will notice.
             fold = None
         with self.lock:
             if self._since is since:
@@ -329,7 +324,6 @@ class Feed:
             self._add(found, look, report)
 
     def _add(self, found: dict[TrialId, Curves], look: _Look, report: Report | RecordedReport) -> None:
-        """Take a report into the values of a trial, or of a metric."""
         time_attr = self._fold.time_attr
         if look.trial is None:
             curves = found.get(report.trial)
@@ -354,8 +348,6 @@ class Feed:
             self._changed.pop(trial, None)
             self._changed[trial] = entry.id
 
-    # Following.
-
     def _follow(self) -> None:
         while not self._is_closed.is_set() and not self._may_end():
             is_new, problem = False, ""
@@ -363,7 +355,7 @@ class Feed:
                 is_new = self._more() | self._ask_state()
                 self._heard_at = time.monotonic()
             except BrokerUnavailable as error:
-                # The error in it doesn't say how long one attempt took.
+                # The error's own text lacks the total duration.
                 cause = error.__context__ or error
                 problem = f"no news from Redis for {duration(time.monotonic() - self._heard_at)}: {cause}"
             except (MqtuneError, OSError) as error:
@@ -413,7 +405,7 @@ class Feed:
 
 
 def _still(experiment: Experiment) -> Experiment:
-    """Return an experiment that gets and loses no trial any more."""
+    """Return a copy of an experiment that gains and loses no trial."""
     still = copy(experiment)
     for name, value in vars(still).items():
         if isinstance(value, dict | list | deque):
@@ -422,25 +414,25 @@ def _still(experiment: Experiment) -> Experiment:
 
 
 def _open_source(place: Place, stack: contextlib.ExitStack) -> tuple[Source, Callable[[str], str], Path]:
-    """Return where an experiment's entries come from, what says its state in words, and the folder that has a copy."""
+    """Return an experiment's source of entries, its state in words, and its copy's folder."""
     if place.folder is None or (place.broker and place.own_folder is None):
         try:
             return _open_there(place, stack)
         except (ConfigurationError, BrokerUnavailable):
-            # It has ended, and the broker has forgotten it, or is gone.
+            # The broker has lost the ended experiment, or is gone.
             if place.folder is None:
                 raise
     return FolderSource(place.folder), partial(state_of_folder, place.folder), place.folder
 
 
 def _open_there(place: Place, stack: contextlib.ExitStack) -> tuple[Source, Callable[[str], str], Path]:
-    """Return the same of an experiment on a broker, which is copied to a folder that goes with the feed."""
+    """Return the same for a broker's experiment, with a temporary folder."""
     from mqtune.client import Client  # noqa: PLC0415 - only this needs redis
 
     with contextlib.ExitStack() as there:
         folder = Path(there.enter_context(tempfile.TemporaryDirectory(prefix="mqtune-ui-")))
         handle = there.enter_context(Client(place.broker or "")).experiment(place.name)
-        # The feed tries again itself, and says so meanwhile.
+        # The feed itself retries and reports the problem.
         source = BrokerSource(place.broker or "", place.name, patience_s=0, folder=folder)
         stack.push(there.pop_all())
 
@@ -453,15 +445,14 @@ def _open_there(place: Place, stack: contextlib.ExitStack) -> tuple[Source, Call
 
 
 class Feeds:
-    """The feeds of the experiments that somebody looks at.
+    """The feeds of viewed experiments.
 
     Args:
-        find: returns where the experiment of a name is; raises ConfigurationError if there is none.
+        find: returns an experiment's place, or raises ConfigurationError.
     """
 
     def __init__(self, find: Callable[[str], Place], timing: Timing = Timing()) -> None:
         self._timing = timing
-        #: Called when a feed has folded all of its journal.
         self.settled: Callable[[], object] = lambda: None
         self._find = find
         self._lock = threading.Lock()
@@ -469,7 +460,7 @@ class Feeds:
         self._opening = Locks()
 
     def get(self, name: str) -> Feed:
-        """Return the feed of an experiment, which stays for some time without being asked for.
+        """Return the feed of an experiment. It ends after some time without use.
 
         Raises:
             as ``Feed``.
@@ -485,11 +476,11 @@ class Feeds:
             return feed
 
     def __len__(self) -> int:
-        """The number of experiments that are followed now."""
+        """Return the number of feeds."""
         return len(self._feeds)
 
     def close(self) -> None:
-        """Close all."""
+        """Close all feeds."""
         with self._lock:
             feeds, self._feeds = [*self._feeds.values()], {}
         for feed in feeds:
@@ -504,7 +495,7 @@ class Feeds:
     def _let_go(self, feed: Feed) -> bool:
         with self._lock:
             is_idle = not feed.listeners and time.monotonic() - feed.touched_at > self._timing.linger_s
-            # One that is not here yet is about to be: it would stay here, and follow nothing.
+            # A feed not registered yet is about to be, and must not stop.
             if not is_idle or self._feeds.get(feed.place.name) is not feed:
                 return False
             del self._feeds[feed.place.name]

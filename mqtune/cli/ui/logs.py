@@ -1,4 +1,4 @@
-"""What a trial prints, for a page that follows it."""
+"""A trial's output, for a page that follows it."""
 
 from __future__ import annotations
 
@@ -16,23 +16,21 @@ from mqtune.core.trial import Attempt
 from mqtune.journal.logs import CHUNK_BYTES, LogExchange, LogStream
 from mqtune.results.logs import Ask, AttemptOutput, attempt_of, with_seat
 
-#: How much of what was printed before is shown.
 _BEFORE_BYTES: Final = 64 * 1024
-#: Colours, as terminals have them.
 _COLORS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Log:
-    """The output of one attempt: read from its file, asked of its worker, or else its end from the journal.
+    """The output of one attempt: from its file, its worker, or else the journal's tail.
 
     Args:
-        feed: the experiment's.
-        trial: the trial's id, or the name of one of the attempt's seats.
-        stream: which output.
-        number: of the attempt; 0 for the last.
+        feed: the experiment's feed.
+        trial: the id of a trial or seat.
+        stream: the stream.
+        number: the attempt's number; 0 for the last.
 
     Raises:
-        ConfigurationError: there is no such trial, attempt or seat.
+        ConfigurationError: the trial, attempt or seat is missing.
     """
 
     def __init__(self, feed: Feed, trial: str, stream: LogStream, number: int) -> None:
@@ -49,7 +47,7 @@ class Log:
         self._ask = self._asking()
 
     def read(self) -> tuple[str, bool]:
-        """Return what was printed since the last call, and whether that is all there will be."""
+        """Return new output, and whether it is the last."""
         attempt = self._attempt()
         name, seat = self._feed.experiment.name, seat_name(self._trial, self._seat)
         output = AttemptOutput(name, seat, attempt, self._stream, self._ask)
@@ -63,12 +61,11 @@ class Log:
         if not chunk.data and chunk.size < chunk.offset:
             self._offset = max(0, chunk.size - CHUNK_BYTES)
             return "\n… output was cut out of the file before it was read here …\n", False
-        # What was read before the end may lack the last bytes.
+        # The last bytes may have been written after that read.
         is_over = not chunk.data and attempt.end is not None and not chunk.is_open
         return _shown(self._decoder.decode(chunk.data)), is_over
 
     def close(self) -> None:
-        """Close the connection."""
         self._open.close()
 
     def _attempt(self) -> Attempt:
@@ -86,5 +83,5 @@ class Log:
 
 
 def _shown(text: str) -> str:
-    """Return output without its colours; a progress bar, which is written over itself, has a line each time."""
+    """Return output without colours. Each update of a progress bar becomes a line."""
     return printable(_COLORS.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))

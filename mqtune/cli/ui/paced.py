@@ -1,4 +1,4 @@
-"""Keeps what is dear to make, so that any number of pages cost what one does, and one costs a small share of a core."""
+"""Caches expensive responses, so that many pages cost as much as one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final, NamedTuple
 
 from mqtune.results.frames import Row
 
-#: How many times as long as it took to make a thing it is kept, although there is news: 5 % of a core.
+#: A value is kept for this multiple of its computing time, which limits it to 5 % of a core.
 _SHARE: Final = 20.0
-#: The most things that are kept, those asked for last.
+#: Capacity, least recently used first out.
 _MOST: Final = 200
 
 
 class Made(NamedTuple):
-    """A thing, the version that it is of, and when it may be made anew (of ``time.monotonic()``)."""
+    """A cached value, its version, and its expiry by ``time.monotonic()``."""
 
     value: Row
     version: Hashable
@@ -26,15 +26,15 @@ class Made(NamedTuple):
 
     @property
     def pause_s(self) -> float:
-        """In how many seconds there may be a newer one."""
+        """Seconds until a newer one may be made."""
         return max(0.0, self.due_at - time.monotonic())
 
 
 class Paced:
-    """Things by their keys, each made by one thread at a time.
+    """Values by key, each computed by one thread at a time.
 
     Args:
-        at_once: the most of them that are made at the same time; None for any number.
+        at_once: the most computations at the same time; None for no limit.
     """
 
     def __init__(self, at_once: int | None = None) -> None:
@@ -44,7 +44,7 @@ class Paced:
         self.locks = Locks()
 
     def get(self, key: Hashable, version: Hashable, make: Callable[[], Row]) -> Made:
-        """Return what *make* returns for this version, or what it returned for an earlier one a moment ago."""
+        """Return ``make()`` for this version, or a recent result for an earlier one."""
         with self.locks.held(key):
             with self._lock:
                 made = self._made.get(key)
@@ -55,7 +55,7 @@ class Paced:
                     now = time.monotonic()
                 made = Made(value, version, now + _SHARE * (now - began))
             with self._lock:
-                # It is the last one that was asked for.
+                # Moves it to the end, as most recently used.
                 self._made.pop(key, None)
                 self._made[key] = made
                 while len(self._made) > _MOST:
@@ -64,7 +64,7 @@ class Paced:
 
 
 class Locks:
-    """A lock for each key, which is there as long as somebody holds it or waits for it."""
+    """A lock for each key, discarded when unused."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -72,12 +72,12 @@ class Locks:
         self._locks: dict[Hashable, threading.Lock] = {}
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of locks in use."""
         return len(self._locks)
 
     @contextlib.contextmanager
     def held(self, key: Hashable) -> Iterator[None]:
-        """Hold the lock of a key, which no other thread holds meanwhile."""
+        """Hold the lock of a key."""
         with self._lock:
             self._users[key] += 1
             lock = self._locks.setdefault(key, threading.Lock())

@@ -1,4 +1,4 @@
-"""Which experiments the page shows, and what it says of each in their list."""
+"""The shown experiments, and their list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments, state_in_words, state_of_folder, with_waiting
 from mqtune.results.frames import Row
 
-#: What the list needs of an experiment.
 _LISTED: Final = (
     *("name", "outcome", "created_at", "metric", "trials", "reports", "statuses", "progress"),
     *("tags", "notes", "error"),
@@ -24,19 +23,19 @@ _LISTED: Final = (
 
 
 class Listed(NamedTuple):
-    """Experiments, and why those of the broker are missing, if they are."""
+    """Experiments, and the error if the broker's are missing."""
 
     rows: list[Row]
     problem: MqtuneError | None
 
 
 class Places:
-    """The experiments that are shown.
+    """The shown experiments.
 
     Args:
-        given: those that were named; without any, all.
-        broker: the URL of the broker, if there is one.
-        broker_alone: whether what is on this machine is left out.
+        given: the named ones; empty for all.
+        broker: the broker's URL, if any.
+        broker_alone: whether to omit this machine's.
     """
 
     def __init__(self, given: Sequence[Place], broker: str | None, *, broker_alone: bool) -> None:
@@ -47,14 +46,14 @@ class Places:
 
     @property
     def only(self) -> str:
-        """The name of the experiment, if one alone was named."""
+        """The only named experiment, or an empty string."""
         return next(iter(self._given)) if len(self._given) == 1 else ""
 
     def find(self, name: str) -> Place:
-        """Return where an experiment is.
+        """Return an experiment's place.
 
         Raises:
-            ConfigurationError: it is not shown, or there is none.
+            ConfigurationError: it is not shown, or missing.
         """
         if self._given:
             found = self._given.get(name)
@@ -65,7 +64,7 @@ class Places:
         return found
 
     def listed(self) -> Listed:
-        """Return what is known of each experiment, those with the newest events first; of a broker's with a long journal, less."""
+        """Return summaries, newest events first, brief for long journals on a broker."""
         here = {name: place for name, place in self._here().items() if not self._given or name in self._given}
         here |= {name: place for name, place in self._given.items() if place.folder is not None}
         there: list[Row] = []
@@ -75,14 +74,14 @@ class Places:
         except MqtuneError as error:
             problem = error
         mine, others = listed_once([self._listed_here(place) for place in here.values()], there)
-        # The page has one experiment of a name.
+        # The page needs unique names.
         known = {each["name"] for each in mine}
         others = [each for each in others if each["name"] not in known]
         live = [each for each in others if not each.get("outcome")]
         return Listed([*live, *mine, *(each for each in others if each.get("outcome"))], problem)
 
     def check_broker(self) -> None:
-        """Ask the broker, if there is one, for the names of its experiments.
+        """Check that the broker, if any, answers.
 
         Raises:
             MqtuneError: it does not answer, or refuses the account.
@@ -94,7 +93,7 @@ class Places:
                 there.experiments()
 
     def servers(self) -> Iterator[str]:
-        """Yield the URLs of the servers that experiments which are shown run on."""
+        """Yield the URLs of the shown experiments' servers."""
         urls = {self.broker or ""}
         for place in self._given.values() or self._here().values():
             if place.folder is not None and (place.folder / SERVER_FOLDER / "url").exists():
@@ -131,7 +130,7 @@ class Places:
                         )
                         yield _listed(made.value, words)
                 except BrokerUnavailable:
-                    # The list says that it is incomplete.
+                    # The list reports that it is incomplete.
                     raise
                 except AccessDenied:
                     continue

@@ -1,4 +1,4 @@
-"""An experiment as one file: the page's pictures and its table of trials, for who has no mqtune."""
+"""An experiment as one file, for people without mqtune."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from mqtune.results.frames import Row
 from mqtune.results.plots.by_plotly import script
 from mqtune.results.plots.plots import KINDS
 
-#: How many of a picture's panels stand beside each other.
+#: Pictures' panels in a row.
 _COLUMNS: Final = 3
 
 
 def write_report(view: View, file: Path) -> None:
-    """Write an experiment to an HTML file, in one step.
+    """Write an experiment to an HTML file atomically.
 
     Raises:
         ConfigurationError: the file can't be written.
@@ -43,7 +43,7 @@ def write_report(view: View, file: Path) -> None:
 def _parts(view: View) -> Iterator[str]:
     experiment = view.results.experiment
     style = (ASSETS / "page.css").read_text(encoding="utf-8")
-    # What is run is what stands here, whatever a trial has written.
+    # The policy allows only these scripts, identified by their hashes.
     scripts = [path.read_text(encoding="utf-8") for path in (script(), ASSETS / "pictures.js", ASSETS / "report.js")]
     policy = f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {' '.join(map(_hash, scripts))}"
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -57,7 +57,7 @@ def _parts(view: View) -> Iterator[str]:
         yield f'<section class="card"><h2>{kind}</h2><p class="note">{_text(str(picture["note"]))}</p>'
         yield f'<div class="plot" data-kind="{kind}"></div></section>'
     yield from _table(experiment)
-    # A text in it may be the end of a script, as HTML has it.
+    # A text in it could close the script element.
     data = json.dumps(pictures, allow_nan=False).replace("<", "\\u003c")
     yield f'</main><script type="application/json" id="pictures">{data}</script>'
     yield from (f"<script>{each}</script>" for each in scripts)

@@ -1,4 +1,4 @@
-"""Runs the page's server until it is told to end."""
+"""Runs the page's server."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from mqtune.cli.ui.app import Page
 from mqtune.cli.ui.places import Places
 from mqtune.core.text import printable
 
-#: How long Python lets a thread that computes go on while another one waits: each report passes some ten such turns, and while a picture
-#: is made Python's own 5 ms would have it wait for 50 ms.
+#: How long a computing thread keeps the GIL while another waits. A report needs some ten turns, so Python's 5 ms would
+#: delay it by 50 ms during a picture.
 _SWITCH_S: Final = 0.001
 
 
-#: What is new is looked through for garbage once there are so many objects more, which takes some ms; what was kept then 20 times less often,
-#: and all that there is next to never: it holds everything up for 0.2 s where there are 10,000 trials.
+#: Garbage collection thresholds. The young generation takes some ms; a full collection stops everything for 0.2 s with
+#: 10,000 trials, so it is very rare.
 _COLLECTIONS: Final = (50_000, 20, 100)
 
 
 class Server(uvicorn.Server):
-    """One that ends the streams of events first, for which it would else wait."""
+    """A server that ends event streams on exit, or it would wait for them."""
 
     def __init__(self, config: uvicorn.Config, page: Page) -> None:
         super().__init__(config)
@@ -41,7 +41,7 @@ class Server(uvicorn.Server):
         self.end()
 
     def end(self) -> None:
-        """End, from any thread."""
+        """End the server, from any thread."""
         self.should_exit = True
         self._page.end()
 
@@ -68,7 +68,7 @@ def serve(listening: socket.socket, host: str, places: Places, names: Iterable[s
     one = f"/e/{quote(places.only, safe='')}" if places.only else ""
     click.echo(f"http://{printable(shown)}:{port}/#token={access.token}{one}  (Ctrl-C ends)")
     page = Page(places, access, steers=steers)
-    # What was folded is no garbage, and all else waits while Python looks through it for some.
+    # Folded data is no garbage, and scanning it would block everything.
     page.feeds.settled = gc.freeze
     gc.set_threshold(*_COLLECTIONS)
     server_of(page).run(sockets=[listening])

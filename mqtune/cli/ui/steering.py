@@ -1,4 +1,4 @@
-"""The page's requests to an experiment's driver: those of the command line, in its words."""
+"""The page's requests to an experiment's driver."""
 
 from __future__ import annotations
 
@@ -18,25 +18,22 @@ from mqtune.results.frames import Row
 if TYPE_CHECKING:
     from mqtune.client import ExperimentHandle
 
-#: How long an answer is waited for; the request stays in any case.
+#: Wait for an answer. The request stays in any case.
 _ANSWER_S: Final = 15.0
-#: What is kept with the trial.
 _REASON: Final = "by hand, on the live page"
-#: The most trials whose answers are told one by one.
 _SHOWN: Final = 5
 _MOST_TRIALS: Final = 10**9
 
 
 def steer(places: Places, wanted: Row) -> Row:
-    """Carry out what a button says, and return what came of it in words.
+    """Carry out a button's request, and return the outcome in words.
 
     Args:
-        places: the experiments that are shown.
-        wanted: the name of the experiment, the verb, for some the trial, and what else the verb takes; in place of a trial,
-            ``trials`` with the ids of several.
+        places: the shown experiments.
+        wanted: the experiment's name, the verb, a trial or ``trials`` (several ids), and the verb's arguments.
 
     Raises:
-        ConfigurationError: there is no such experiment, trial or verb, or a limit, a tag or a note is none.
+        ConfigurationError: the experiment, trial or verb is missing, or a limit, tag or note is invalid.
         MqtuneError: the account may not do it, or the broker is away.
     """
     name, verb, trial = (str(wanted.get(key) or "") for key in ("name", "verb", "trial"))
@@ -63,7 +60,7 @@ def steer(places: Places, wanted: Row) -> Row:
 
 
 def ids_of(wanted: Row) -> list[str]:
-    """Return the ids of the trials that a request names."""
+    """Return the trial ids in a request."""
     found = wanted.get("trials")
     return list(map(str, found)) if isinstance(found, list) else []
 
@@ -77,7 +74,7 @@ def _label(place: Place, trial: str, wanted: Row) -> Row:
 def _steer_many(handle: ExperimentHandle, verb: str, ids: list[str]) -> Row:
     experiment = experiment_of(handle)
     trials = [experiment.trials[TrialId(id_)] for id_ in ids if id_ in experiment.trials]
-    # All of them together take no longer than one may; then requests are left there, and no answer is waited for.
+    # Together they may take as long as one. After that, requests are made without waiting for answers.
     deadline = time.monotonic() + _ANSWER_S
     outcomes = [_steered(handle, verb, trial, max(0.0, deadline - time.monotonic())) for trial in trials]
     others = [each for each in outcomes if not each.done]

@@ -1,4 +1,4 @@
-"""Threads for requests that may read a store, which may hang."""
+"""Threads for requests that may block on a store."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ R = TypeVar("R")
 
 
 class RequestThreads:
-    """Runs functions in daemon threads, a few at a time for each experiment. One event loop uses it.
+    """Runs functions in daemon threads, a few for each experiment. One event loop uses it.
 
-    So an experiment whose store hangs holds up no request for another one, and the process can end meanwhile.
+    A hanging store thus blocks no other experiment, nor the process's end.
 
     Args:
         at_once: the most threads for one experiment.
@@ -24,11 +24,10 @@ class RequestThreads:
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
-        #: By experiment, while a thread has a turn or a request waits for one.
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def run(self, experiment: str, function: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
-        """Return what *function* returns, or raise its error."""
+        """Return the function's result, or raise its error."""
         turns = self._turns.get(experiment)
         if turns is None:
             turns = self._turns[experiment] = asyncio.Semaphore(self._at_once)
@@ -37,7 +36,7 @@ class RequestThreads:
         ended: asyncio.Future[R] = loop.create_future()
 
         def end(result: R | None, error: BaseException | None) -> None:
-            # Only now: a request that was given up leaves a thread that hangs.
+            # Only now, as an abandoned request leaves a hanging thread.
             turns.release()
             if ended.cancelled():
                 return
@@ -52,7 +51,7 @@ class RequestThreads:
                 result = function(*args, **options)
             except BaseException as error:  # noqa: BLE001 - the request raises it
                 failure = error
-            # The server may have ended.
+            # The loop may have closed.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(end, result, failure)
 

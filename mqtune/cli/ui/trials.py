@@ -1,4 +1,4 @@
-"""The table of trials: its columns, the trials that a filter keeps in an order, the rows of some of them, and the same as a file."""
+"""The table of trials: columns, filter, order and rows."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from mqtune.results.experiments import duration
 from mqtune.results.frames import Row, trial_rows
 from mqtune.results.results import Results, csv_text
 
-#: What mqtune itself adds to reports: a person seldom asks for it.
+#: mqtune's own keys in reports, hidden by default.
 BOOKKEEPING: Final = frozenset(
     {ITERATION, TIME_THIS_ITER, TIME_TOTAL, "iterations_since_restore", "time_since_restore_s"}
 )
-#: The most rows that are sent at once, and the most columns: of more parameters and metrics nobody sees all.
+#: Limits for one response.
 MOST_ROWS: Final = 1_000
 _MOST_COLUMNS: Final = 200
-#: How many parameters and further metrics have a column at first.
+#: Parameters and other metrics shown by default.
 _PARAMETERS, _METRICS = 12, 4
 
 
 def chosen(experiment: Experiment, where: str) -> list[Trial]:
-    """Return the trials that a filter keeps, the best first.
+    """Return the filtered trials, best first.
 
     Raises:
         click.UsageError: the filter is not a condition.
@@ -39,7 +39,7 @@ def chosen(experiment: Experiment, where: str) -> list[Trial]:
 
 
 def ordered(feed: Feed, where: str, sort: str, *, reverse: bool) -> Row:
-    """Return the ids of the trials that a filter keeps, in an order, by default the best first; and all columns.
+    """Return the filtered trials' ids, in order, by default best first, and all columns.
 
     Raises:
         as ``chosen``.
@@ -56,21 +56,21 @@ def ordered(feed: Feed, where: str, sort: str, *, reverse: bool) -> Row:
 
 
 def rows_of(feed: Feed, ids: Iterable[str]) -> list[Row]:
-    """Return the rows of these trials, as they are now; of one that is not there, none."""
+    """Return these trials' current rows, without missing trials."""
     with feed.lock:
         trials = feed.experiment.trials
         return rows_for(feed.experiment, [trials[TrialId(id_)] for id_ in ids if id_ in trials])
 
 
 def statuses_of(feed: Feed, ids: Iterable[str]) -> list[str]:
-    """Return the current status of each of these trials; empty for a missing trial, as after an overwrite."""
+    """Return these trials' statuses; empty for a missing trial, as after an overwrite."""
     with feed.lock:
         trials = feed.experiment.trials
         return [trials[TrialId(id_)].status.value if id_ in trials else "" for id_ in ids]
 
 
 def rows_for(experiment: Experiment, trials: Sequence[Trial]) -> list[Row]:
-    """Return trials with their cells as text, by the keys of their columns."""
+    """Return trials with their cells as text, by column key."""
     front = {each.id for each in experiment.pareto_front}
     return [_row(experiment, trial, is_ahead=trial.id in front) for trial in trials]
 
@@ -99,7 +99,7 @@ def _row(experiment: Experiment, trial: Trial, *, is_ahead: bool) -> Row:
 
 
 def columns_of(experiment: Experiment) -> list[Row]:
-    """Return the columns that there may be: each with its key, which sorts by it, its title, and whether it is shown at first."""
+    """Return the possible columns: key, title, and whether shown at first."""
     trials, objective = list(experiment.trials.values()), experiment.objective
     parameters = list(dict.fromkeys(name for trial in trials for name, _ in flatten(trial.config)))
     metrics = dict.fromkeys(name for trial in trials for name, _ in flatten(trial.best_metrics))
@@ -114,7 +114,7 @@ def columns_of(experiment: Experiment) -> list[Row]:
         values.append(_column("feasible", "feasible", sorts=False))
     has_tags = any(trial.labels.tags for trial in trials)
     has_notes = any(trial.labels.notes for trial in trials)
-    found = [
+    columns = [
         _column("reports", "iteration"),
         *values,
         *(
@@ -129,7 +129,7 @@ def columns_of(experiment: Experiment) -> list[Row]:
         _column("attempts", "attempts", is_shown=False),
         _column("reason", "reason", is_shown=False),
     ]
-    return found[:_MOST_COLUMNS]
+    return columns[:_MOST_COLUMNS]
 
 
 def _column(key: str, title: str, kind: str = "", *, is_shown: bool = True, sorts: bool = True) -> Row:
@@ -137,7 +137,7 @@ def _column(key: str, title: str, kind: str = "", *, is_shown: bool = True, sort
 
 
 def exported(feed: Feed, ids: Sequence[str]) -> Row:
-    """Return these trials as CSV, as ``mqtune export`` writes them, and a name for the file."""
+    """Return these trials as CSV, as by ``mqtune export``, and a file name."""
 
     def made(results: Results) -> Row:
         rows = {str(row["trial"]): row for row in trial_rows(results.experiment)}
@@ -146,5 +146,5 @@ def exported(feed: Feed, ids: Sequence[str]) -> Row:
             "text": csv_text([rows[id_] for id_ in ids if id_ in rows]),
         }
 
-    # The lock holds up all news of the experiment.
+    # Holding the lock would delay all news.
     return feed.unlocked(made)

@@ -1,4 +1,4 @@
-"""What the pages show, as plain values: text and numbers that a trial may have chosen, never markup."""
+"""The page's data: plain values that a trial may have chosen, never markup."""
 
 from __future__ import annotations
 
@@ -51,28 +51,23 @@ from mqtune.results.results import Results
 from mqtune.services.shares.overview import Share
 from mqtune.trainable.bundle import is_digest
 
-#: The most changed trials that a page hears of at once.
+#: Changed trials in one message.
 _MOST_CHANGED: Final = 200
-#: How many of the newest trials are looked at for the names of what was reported.
+#: The newest trials, searched for names of metrics.
 _LOOKED_AT: Final = 50
-#: The most panels of a trial's metrics.
 _MOST_PANELS: Final = 12
-#: The heights of a panel alone, and of one of several, in pixels: two rows of them fit on a screen.
+#: Heights in pixels of a single panel, and of one of several: two rows fit on a screen.
 _HEIGHT, _SMALL_HEIGHT = 300, 240
-#: The most bytes of a file that are shown: more than anybody reads.
+#: Bytes of a shown file.
 _MOST_SOURCE: Final = 256 * 1024
 _NO_SHARES: Final = (
     "this account may not read what experiments want of the fleet: make it again with mqtune acl monitor"
 )
-#: The picture of one trial.
 TRIAL: Final = "trial"
 
 
-# An experiment.
-
-
 def summary(feed: Feed) -> Row:
-    """Return how an experiment stands, in the time that one trial takes."""
+    """Return an experiment's summary. Its cost does not depend on the number of trials."""
     experiment, best = feed.experiment, feed.experiment.best
     counts = experiment.statuses
     return {
@@ -103,18 +98,15 @@ def _best(trial: Trial) -> Row:
 
 
 def changed(feed: Feed, after: str) -> tuple[str, Row]:
-    """Return what has changed behind an entry of the journal, and the entry up to which that is."""
+    """Return the changes after a journal entry, and the last included entry."""
     with feed.lock:
         changes = feed.changes(after)
         rows = rows_for(feed.experiment, changes.trials[:_MOST_CHANGED])
         return changes.entry, {"summary": summary(feed), "rows": rows}
 
 
-# Pictures.
-
-
 class Asked(NamedTuple):
-    """The choices of a reader for a picture: how many panels stand beside each other, the metric and the axis, and which trials."""
+    """A reader's choices for a picture: panels in a row, metric, axis, and trials."""
 
     columns: int
     metric: str = ""
@@ -124,11 +116,11 @@ class Asked(NamedTuple):
 
 
 def picture(feed: Feed, kind: str, asked: Asked, *, trial: str = "") -> Row:
-    """Return a picture as Plotly draws it, or why there is none; and what may be chosen of it.
+    """Return a picture for Plotly, or why it is empty, and the choices for it.
 
     Raises:
-        click.UsageError: a condition for the trials is none.
-        ConfigurationError: there is no such picture, no such trial, or no trial has what a condition names.
+        click.UsageError: the filter is not a condition.
+        ConfigurationError: the picture, the trial, or a name in the condition is missing.
     """
     if kind != TRIAL and kind not in KINDS:
         raise ConfigurationError(f"there is no picture {kind!r}")
@@ -140,7 +132,7 @@ def picture(feed: Feed, kind: str, asked: Asked, *, trial: str = "") -> Row:
 
 
 def as_figure(drawn: Picture, columns: int) -> Row:
-    """Return a picture as Plotly draws it, with its note, in as many columns."""
+    """Return a picture for Plotly, with its note."""
     height = drawn.height or (_HEIGHT if len(drawn.panels) == 1 else _SMALL_HEIGHT)
     scales = [{**asdict(each), "key": _condition_name(each.name)} for each in drawn.scales]
     figure = plain(replace(drawn, height=height, most_columns=max(1, columns)))
@@ -148,7 +140,7 @@ def as_figure(drawn: Picture, columns: int) -> Row:
 
 
 def _condition_name(name: str) -> str:
-    """Return how a condition names a parameter or a metric that a trial's own column may hide."""
+    """Return a parameter's or metric's name in conditions, where an own column may hide it."""
     return f"config.{name}" if name in OWN_COLUMNS else name
 
 
@@ -167,7 +159,7 @@ def _drawn(feed: Feed, kind: str, asked: Asked) -> Picture:
 
 
 def _some_of(results: Results, asked: Asked) -> Results:
-    """Return results with the trials alone that are asked for."""
+    """Return results with only the selected trials."""
     if not asked.where and not asked.of:
         return results
     kept = {trial.id for trial in chosen(results.experiment, asked.where)}
@@ -175,13 +167,13 @@ def _some_of(results: Results, asked: Asked) -> Results:
         kept &= set(map(TrialId, asked.of))
     some = copy(results)
     some.experiment = copy(results.experiment)
-    # In the order in which they began.
+    # In the order of creation.
     some.experiment.trials = {id_: trial for id_, trial in results.experiment.trials.items() if id_ in kept}
     return some
 
 
 def _choices(feed: Feed, kind: str, trial: str) -> Row:
-    """Return the metrics and the horizontal axes that a picture may be asked for, each with its name in words."""
+    """Return the metrics and axes to choose for a picture, with labels."""
     objective, time_attr = feed.experiment.objective, time_attr_of(feed.results)
     if kind == TRIAL:
         names = [
@@ -210,17 +202,17 @@ def _choices(feed: Feed, kind: str, trial: str) -> Row:
 
 
 def _metrics_of(named: Iterable[str], objective: Sequence[str]) -> list[str]:
-    """Return the experiment's metrics, then others, and what mqtune adds to reports last."""
+    """Return the experiment's metrics, then others, and mqtune's own last."""
     there = set(named)
     others = sorted(there - set(objective), key=lambda name: (name in BOOKKEEPING, name))
     return [*(name for name in objective if name in there), *others]
 
 
 def compared(feeds: Feeds, names: Sequence[str], kind: str, columns: int) -> Row:
-    """Return a picture of several experiments as Plotly draws it, or why there is none.
+    """Return a picture of several experiments for Plotly, or why it is empty.
 
     Raises:
-        as ``Feeds.get``; and ConfigurationError where there is no such picture.
+        as ``Feeds.get``; and ConfigurationError if the picture is missing.
     """
     found = {name: feeds.get(name) for name in names[:MOST_COMPARED]}
     by_name = {feed.experiment.name: feed for feed in found.values()}
@@ -233,7 +225,7 @@ def compared(feeds: Feeds, names: Sequence[str], kind: str, columns: int) -> Row
 
 
 def summaries(feeds: Feeds, names: Sequence[str]) -> Row:
-    """Return how several experiments stand.
+    """Return summaries of several experiments.
 
     Raises:
         as ``Feeds.get``.
@@ -248,7 +240,7 @@ def summaries(feeds: Feeds, names: Sequence[str]) -> Row:
 
 
 def _trial_picture(feed: Feed, trial: Trial, asked: Asked) -> Picture:
-    """Return the metrics of a trial by the scheduler's time, or the one that is asked for; a panel for each."""
+    """Return a panel for each metric of a trial, or for the selected one."""
     curves = feed.detail(trial.id)
     every = _metrics_of(curves, feed.experiment.objective.metrics)
     names = [asked.metric] if asked.metric in curves else [name for name in every if name not in BOOKKEEPING] or every
@@ -273,14 +265,11 @@ def _metric_panel(time_attr: str, name: str, curve: Curve, most: int) -> Panel:
     return Panel(Axis(label(time_attr)), Axis("", is_wide(y)), [Series("", x, y, look)], label(name))
 
 
-# A trial.
-
-
 def trial_page(feed: Feed, name: str) -> Row:
-    """Return all that is known of a trial, and its config beside that of the best one.
+    """Return all facts about a trial, with its config beside the best one's.
 
     Raises:
-        ConfigurationError: there is no such trial.
+        ConfigurationError: the trial is missing.
     """
     with feed.lock:
         trial, experiment = _trial(feed, name), feed.experiment
@@ -307,10 +296,10 @@ def trial_page(feed: Feed, name: str) -> Row:
 
 
 def usage(feed: Feed, name: str) -> Row:
-    """Return what each attempt of a trial used of its machine, or uses, as text; without those of which nothing is known.
+    """Return each attempt's use of its machine as text, if known.
 
     Raises:
-        ConfigurationError: there is no such trial.
+        ConfigurationError: the trial is missing.
     """
     with feed.lock:
         trial = _trial(feed, name)
@@ -341,12 +330,12 @@ def _ran_with(attempt: Attempt) -> Row:
 
 
 def code(feed: Feed, name: str, attempt: int, file: str = "") -> Row:
-    """Return the files of the code that an attempt ran, or one of them as text.
+    """Return the files of an attempt's code, or one of them as text.
 
-    Where no driver has brought it, they are those of which the experiment's definition has the fingerprints.
+    Without a driver's bundle, these are the fingerprints in the definition.
 
     Raises:
-        ConfigurationError: there is no such trial, attempt or file, or its bundle is nowhere.
+        ConfigurationError: the trial, attempt, file or bundle is missing.
         AccessDenied: the account may not read code.
     """
     with feed.lock:
@@ -393,7 +382,7 @@ def _texts(values: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def _short_texts(values: Mapping[str, object]) -> list[tuple[str, str, str]]:
-    """Return the names of values, each value in a few digits, and all of them."""
+    """Return values' names, short forms and full forms."""
     return [(name, short_value(value), _text(value)) for name, value in flatten(values)]
 
 
@@ -409,16 +398,11 @@ def _trial(feed: Feed, name: str) -> Trial:
     return found
 
 
-# Why what waits.
-
-
 def why(places: Places, feeds: Feeds, feed: Feed, name: str = "") -> Row:
-    """Return why a trial waits, or what its worker is at; without one why an experiment has trials that wait or runs none.
-
-    It is empty if nothing waits, or the trial just runs.
+    """Return why a trial waits or, without one, why an experiment does; empty if nothing waits.
 
     Raises:
-        ConfigurationError: there is no such trial.
+        ConfigurationError: the trial is missing.
     """
     with feed.lock:
         trial = _trial(feed, name) if name else None
@@ -429,7 +413,7 @@ def why(places: Places, feeds: Feeds, feed: Feed, name: str = "") -> Row:
     try:
         reason = inquiry.reason()
     except MqtuneError as error:
-        # That its server is away stands on the page already.
+        # The page already shows that its server is away.
         return {"text": "" if feed.problem else str(error), "way_out": ""}
     if trial is not None and reason.cause == "running":
         return {"text": "", "way_out": ""}
@@ -442,11 +426,8 @@ def _waits(experiment: Experiment) -> bool:
     return is_idle or (not experiment.outcome and counts[TrialStatus.STAGED] > 0)
 
 
-# The fleet.
-
-
 def fleet_page(places: Places, feeds: Feeds) -> Row:
-    """Return the workers, the queues, who has how much and may have, what runs where of the experiments that are shown, and why what waits."""
+    """Return workers, queues, shares, quotas, running trials, and reasons for waiting."""
     workers, queues, shares, quotas, problems = [], [], [], [], []
     names = {busy_as(name): name for name in (str(each["name"]) for each in places.listed().rows)}
     for url in places.servers():
@@ -458,7 +439,7 @@ def fleet_page(places: Places, feeds: Feeds) -> Row:
                     for info in found
                 ]
                 queues += [queue._asdict() for queue in queues_of(fleet, found)]
-            # The server of an experiment on this machine alone has that one, whose driver asks nobody for its share.
+            # An experiment's own server has neither shares nor quotas.
             if url != places.broker:
                 continue
             of_all = shares_on(url, found)
@@ -481,7 +462,7 @@ def fleet_page(places: Places, feeds: Feeds) -> Row:
 
 
 def _share(share: Share, names: Mapping[str, str]) -> Row:
-    """Return a share for people; an experiment that the page does not show has no name there."""
+    """Return a share. Experiments that are not shown have no name."""
     found = share._asdict()
     name = names.get(found.pop("token"), "")
     return {**found, "experiment": name, "quotas": _text(", ".join(share.quotas))}
@@ -515,6 +496,6 @@ def _live(places: Places, feeds: Feeds) -> Iterator[Feed]:
             try:
                 feed = feeds.get(str(listed["name"]))
             except MqtuneError:
-                # The list does not read a long journal, and so does not know that it is broken.
+                # The list does not read long journals, and so misses broken ones.
                 continue
             yield feed
