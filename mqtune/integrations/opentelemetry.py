@@ -118,7 +118,8 @@ class OpenTelemetry(Callback):
     def _send(self) -> None:
         while batch := dict(itertools.islice(self._waiting.items(), _MOST_SPANS)):
             if self._exporter is None or self._exporter.export([*batch.values()]) is not SpanExportResult.SUCCESS:
-                raise MqtuneError(f"OpenTelemetry: {len(self._waiting)} spans could not be sent; they are kept")
+                kept = "" if self._sent_file is None else "; they are kept"
+                raise MqtuneError(f"OpenTelemetry: {len(self._waiting)} spans could not be sent{kept}")
             self._sent.update(batch)
             for key in batch:
                 del self._waiting[key]

@@ -75,7 +75,8 @@ def _trial(folder: Path, statuses: Mapping[str, str]) -> ForeignTrial:
     lines = [*_lines(folder / _RESULTS)]
     id_ = next((str(line["trial_id"]) for line in lines if "trial_id" in line), "")
     if not id_:
-        id_ = next((trial for trial in statuses if trial and trial in folder.name), "")
+        # Ids end with a number without a fixed width, so one may begin with another.
+        id_ = max((trial for trial in statuses if trial in folder.name), key=len, default="")
     status, reason = _end_of(folder, lines, statuses.get(id_, ""))
     host = str(lines[0].get("hostname", "")) if lines else ""
     reports = [(float(line.get("timestamp", 0)), _metrics(line)) for line in lines]

@@ -45,15 +45,15 @@ class WandB(TrialLogger):
         self._project = project
         self._entity = entity
         self._mode = mode
-        self._keeps_in = None if folder is None else Path(folder)
+        self._given_folder = None if folder is None else Path(folder)
+        self._folder = self._given_folder
         self._group = ""
         self._runs: dict[TrialId, wandb.Run] = {}
 
     def setup(self, folder: Path) -> None:
         super().setup(folder)
-        if self._keeps_in is None:
-            self._keeps_in = folder
-        self._keeps_in.mkdir(parents=True, exist_ok=True)
+        self._folder = self._given_folder or folder
+        self._folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, name: str) -> None:
         self._group = name
@@ -67,7 +67,7 @@ class WandB(TrialLogger):
             id=_NOT_ALLOWED.sub("-", f"{self._group}-{trial.id}"),
             config=plain_config(trial.config),
             mode=self._mode,
-            dir=self._keeps_in,
+            dir=self._folder,
             resume="allow",
             reinit="create_new",
             # Statistics of the driver's process are irrelevant to a trial.

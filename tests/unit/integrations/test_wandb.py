@@ -72,6 +72,15 @@ def home() -> Iterator[None]:
     wandb.teardown()
 
 
+def test_each_experiment_has_its_files_below_its_own_folder(tmp_path: Path) -> None:
+    logger = WandB(mode="offline")
+    for name in ("first", "second"):
+        logger.setup(tmp_path / name)
+        logger.write(tuner(mqtune.Callback()).run())
+
+    assert all(list((tmp_path / name).glob("wandb/offline-run-*")) for name in ("first", "second"))
+
+
 def test_each_trial_is_a_run_with_a_step_for_each_report_and_its_end(tmp_path: Path) -> None:
     # Its service takes longer to start on a busy machine than a run waits for callbacks at its end.
     WandB(mode="offline", folder=tmp_path).write(tuner(mqtune.Callback()).run())
