@@ -10,17 +10,18 @@ from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.random import generator
 from mqtune.search.space import Space
 
-#: How often the rest of a point is sampled to find a config that is not to be skipped; without sampled values it stays the same.
+#: Samples per point of the grid to find a config that is not to be skipped.
 _SAMPLES: Final = 20
 
 
 class GridSearcher(Searcher):
-    """Proposes each point of the grid of the space's ``grid_search`` entries once, in the order of nested loops.
+    """Proposes each point of the space's grid once, in the order of nested loops.
 
-    Values that are not part of the grid are sampled for each point. A config that is tried anyway, or was abandoned, is skipped.
+    The grid is made of ``grid_search`` entries. Other values are sampled for each point. A config that is tried anyway,
+    or was abandoned, is skipped.
 
     Args:
-        space: the search space; it needs a ``grid_search`` entry.
+        space: the search space. It needs a ``grid_search`` entry.
         seed: the same seed gives the same sampled values.
     """
 
@@ -49,9 +50,9 @@ class GridSearcher(Searcher):
         return None
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        """Go on to the next point, and return *config* if it is one with that point's values of the grid.
+        """Advance to the next point. Return *config* if it has that point's grid values.
 
-        What is sampled may differ where an earlier version, which drew other values from the same seed, began the experiment.
+        Its sampled values may differ if an earlier version, which sampled differently, began the experiment.
         """
         suggested = self.suggest(trial)
         is_point = suggested is not None and self._space.grid_point(suggested) == self._space.grid_point(config)

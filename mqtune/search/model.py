@@ -1,4 +1,4 @@
-"""Searchers that ask the model of another library: the record of each trial, and domains as models know them."""
+"""Base of searchers that ask another library's model, and domains in the form of models."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from mqtune.search.base import WAIT, Later, Searcher, Suggestion, fingerprint
 from mqtune.search.kinds import Choice, Domain, Entries, Interval, Multiples, Normal, Ordinal, ReverseInterval
 from mqtune.search.space import Space
 
-#: The share of a normal distribution that is left out at each end: the domains of models have bounds.
+#: The tail of a normal distribution that is cut off at each end, as models need bounds.
 _TAIL: Final = 1e-6
 
 
-#: The domains that models know.
+#: The domains that models support.
 MODELLED: Final = (Interval, Multiples, Normal, Choice, Entries)
 
 
 class Kind(Enum):
-    """How a model sees a domain."""
+    """The kind of a parameter of a model."""
 
-    #: All numbers between two.
+    #: All numbers between two bounds.
     INTERVAL = "interval"
-    #: All whole numbers from one to another.
+    #: All whole numbers between two bounds, both included.
     STEPS = "steps"
-    #: The places in a list, from 0, whose order means something; and those where it does not.
+    #: Indexes into a list, from 0, whose order means something, or does not.
     ORDERED = "ordered"
     UNORDERED = "unordered"
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A domain as a model knows it, and the way there and back.
+    """A domain as a parameter of a model, and the conversion to and from it.
 
     Attributes:
-        kind: what the model chooses from.
-        low: its lower end.
-        high: its upper end, included.
-        log: whether the model should go by logarithms.
-        to_value: returns the value of the space for one of the model's.
-        to_param: returns the model's for a value of the space.
+        kind: the kind of parameter.
+        low: the lower bound.
+        high: the upper bound, included.
+        log: whether the model should use a log scale.
+        to_value: converts a value of the model to one of the space.
+        to_param: converts a value of the space to one of the model.
     """
 
     kind: Kind
@@ -60,18 +60,18 @@ class Parameter:
 
 
 def parameter(searcher: str, library: str, domain: Domain) -> Parameter:
-    """Return a domain as models know it.
+    """Return a domain as a parameter of a model.
 
-    What they can't hold as it is has another form: multiples are numbers of steps, choices places in their list, a reversed interval is
-    the distance from 1, and a normal distribution the share of it that lies below, without its tails.
+    Some domains change their form. Multiples become numbers of steps, and choices become indexes. A reversed interval
+    becomes the distance from 1. A normal distribution becomes the share of samples below a value, without its tails.
 
     Args:
-        searcher: who asks, for the error's text.
-        library: whose model it is, for the error's text.
+        searcher: the asking searcher, for the error's text.
+        library: the model's library, for the error's text.
         domain: the domain.
 
     Raises:
-        ConfigurationError: it is a domain of the user's own.
+        ConfigurationError: the domain is a class of the user's own.
     """
     match domain:
         case ReverseInterval():
@@ -108,17 +108,17 @@ def parameter(searcher: str, library: str, domain: Domain) -> Parameter:
 
 
 def interval(domain: Interval) -> Parameter:
-    """Return an interval as the numbers that are in it."""
+    """Return an interval as a parameter of plain numbers."""
     low, high = domain.low, domain.high
     return Parameter(Kind.INTERVAL, low, high, domain.log, lambda param: _between(low, float(param), high), float)
 
 
 def shares(domain: Domain, tail: float = 0.0) -> Parameter:
-    """Return a domain as the share of what is sampled that lies below a value.
+    """Return a domain as a parameter: the share of samples below a value.
 
     Args:
-        domain: one with an order.
-        tail: the share that is left out at each end.
+        domain: a domain with an order.
+        tail: the share that is cut off at each end.
     """
     low, high = tail, 1 - tail
     return Parameter(
@@ -137,7 +137,7 @@ def _between(low: float, value: float, high: float) -> float:
 
 @dataclass(slots=True)
 class Record:
-    """A trial's current config, as its model has it."""
+    """A trial's current config in the form of its model."""
 
     config: Config
 
@@ -146,14 +146,14 @@ R = TypeVar("R", bound=Record)
 
 
 class ModelSearcher(Searcher, Generic[R]):
-    """A searcher that asks a model, and tells it what becomes of trials.
+    """A searcher that asks a model for configs, and feeds it the trials' results.
 
-    It keeps a record of each trial, from when its config is asked for, or adopted. A trial that goes on with another config is another
-    one for the model, and the one before was stopped early. A driver that resumes feeds the model with what the journal has, and asks for
-    nothing again.
+    It has a record of each trial from the request, or the adoption, of its config. If a trial continues with another
+    config, the model sees its old trial stopped early and a new trial. A resumed driver feeds the model from the
+    journal and requests nothing twice.
 
-    A subclass makes the model (``_begin_model``), asks it (``_ask``), has it learn of a config that it was not asked for (``_begin``),
-    of a report (``_hear``) and of an end (``_tell``).
+    A subclass implements making the model (``_begin_model``), asking it (``_ask``), and adding a config of another
+    origin (``_begin``). It also passes on reports (``_hear``) and ends (``_tell``).
 
     Args:
         seed: None for the experiment's.
@@ -174,7 +174,7 @@ class ModelSearcher(Searcher, Generic[R]):
         """Make the model.
 
         Raises:
-            ConfigurationError: this searcher is another experiment's.
+            ConfigurationError: this searcher belongs to another experiment.
         """
         if self._bound is not None:
             if self._bound != (space, seed):
@@ -186,26 +186,29 @@ class ModelSearcher(Searcher, Generic[R]):
 
     @abstractmethod
     def _begin_model(self, seed: int) -> None:
-        """Make the model, of ``_space`` and ``_objective``."""
+        """Make the model from ``_space`` and ``_objective``."""
 
     @abstractmethod
     def _ask(self) -> R | Literal[Later.WAIT] | None:
-        """Return the record of what the model suggests, WAIT or None."""
+        """Return the record of the model's suggestion, WAIT or None."""
 
     @abstractmethod
     def _begin(self, config: Config) -> R:
-        """Return the record of a config that the model was not asked for."""
+        """Return the record of a config that the model did not suggest."""
 
     @abstractmethod
     def _hear(self, record: R, step: int | None, metrics: Metrics) -> None:
-        """Learn a report, at a step unless it has none."""
+        """Add a report to the model. *step* is None if the report has no step."""
 
     @abstractmethod
     def _tell(self, record: R, status: TrialStatus) -> None:
-        """Tell the model that a trial has ended, or is PAUSED: it may never go on, and is not pending any more."""
+        """Record the end of a trial in the model, or its pause.
+
+        A PAUSED trial may never be resumed, and no longer counts as pending.
+        """
 
     def _go_on(self, record: R) -> None:
-        """Tell the model that a trial goes on with its config."""
+        """Record in the model that a trial continues with the same config."""
 
     def suggest(self, trial: TrialId) -> Suggestion:
         """Return the model's next config, None if there are no more, or WAIT."""
@@ -216,16 +219,16 @@ class ModelSearcher(Searcher, Generic[R]):
         return copy.deepcopy(record.config)
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Adopt what was suggested to an earlier driver; the model is not asked."""
+        """Adopt the suggestion of an earlier driver, without asking the model."""
         self.adopt(trial, config)
         return config
 
     def adopt(self, trial: TrialId, config: Config) -> None:
-        """Learn of a config that was not suggested now, as of one that was."""
+        """Add a config of another origin to the model."""
         self._records[trial] = self._begin(config)
 
     def on_stage(self, trial: Trial) -> None:
-        """Learn which trial a suggestion has become; with another config it is another trial for the model."""
+        """Assign a suggestion to its trial, or begin a new one for the model if the config changed."""
         record = self._records.get(trial.id)
         if record is None:
             self._records[trial.id] = self._suggested(trial.config)
@@ -241,22 +244,22 @@ class ModelSearcher(Searcher, Generic[R]):
         return record
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Learn a report's metrics."""
+        """Add a report's metrics to the model."""
         step = report.metrics.get(ITERATION, trial.reports)
         self._hear(self._records[trial.id], step if isinstance(step, int) else None, report.metrics)
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Count it as stopped early."""
+        """Record the pause, which counts as an early stop."""
         self._tell(self._records[trial.id], TrialStatus.PAUSED)
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Learn how it has ended."""
+        """Record the end in the model."""
         self._tell(self._records[trial.id], trial.status)
 
     def describe(self) -> Description:
-        """Return what the model is, and the seed."""
+        """Return the model's description and the seed."""
         return {self.role: self.kind, **self._model(), "seed": "" if self._seed is None else self._seed}
 
     @abstractmethod
     def _model(self) -> Description:
-        """Return what a description says of the model."""
+        """Return the model's part of the description."""
