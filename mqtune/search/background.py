@@ -19,14 +19,14 @@ class BackgroundSearcher(Searcher):
     """Runs another searcher in a thread, so that the driver's loop never waits for it.
 
     The thread makes the driver's calls in order. ``suggest`` requests a config and returns ``WAIT`` until it is ready.
-    If that takes longer than ``prefetch_s``, the next configs are prefetched, one for each slot that became free at
-    the same time. Their number is at most that of running trials.
-    Before the first suggestion, as in a replay, calls run in the driver's thread, which has nothing else to do.
+    If that takes longer than ``prefetch_s``, the next configs are prefetched: one for each slot that became free at the
+    same time, and at most one for each running trial. Before the first suggestion, as in a replay, calls run in the
+    driver's thread.
 
     A pure-Python model shares the interpreter with the driver, which may then wait some milliseconds at each report.
 
-    The searcher receives each trial with the status and metrics of the time of the driver's call. If a call fails, the
-    driver's next call raises UserCodeFailed, and no further calls are made.
+    The searcher receives each trial as it was when the driver called. If a call fails, the driver's next call raises
+    UserCodeFailed, and no further calls are made.
 
     Args:
         searcher: is bound already. Nothing else may call it from now on.
@@ -38,12 +38,12 @@ class BackgroundSearcher(Searcher):
         self._searcher = searcher
         self._background = Background("mqtune-searcher")
         self._found: queue.SimpleQueue[Suggestion] = queue.SimpleQueue()
-        #: Number of configs that are requested or ready, and the number to prefetch while no slot is free.
+        #: Configs that are requested or ready, and configs to prefetch while no slot is free.
         self._ahead, self._wanted_ahead = 0, 1
         #: Whether a free slot has waited for the next config.
         self._has_waited = False
         self._running: set[TrialId] = set()
-        #: Duration of the last suggestion, in seconds.
+        #: In seconds.
         self._took_s = 0.0
 
     def suggest(self, trial: TrialId) -> Suggestion:
@@ -67,37 +67,29 @@ class BackgroundSearcher(Searcher):
         return found
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        """Call the searcher's ``replay`` directly."""
         return self._searcher.replay(trial, config)
 
     def adopt(self, trial: TrialId, config: Config) -> None:
-        """Notify the searcher."""
         self._tell("adopt", trial, copy.deepcopy(config))
 
     def on_stage(self, trial: Trial) -> None:
-        """Notify the searcher."""
         self._running.add(trial.id)
         self._tell("on_stage", trial)
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Notify the searcher."""
         self._tell("on_report", trial, report)
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Notify the searcher."""
         self._running.discard(trial.id)
         self._tell("on_trial_pause", trial)
 
     def on_attempt_end(self, trial: Trial) -> None:
-        """Notify the searcher."""
         self._tell("on_attempt_end", trial)
 
     def on_abandon(self, trial: Trial) -> None:
-        """Notify the searcher."""
         self._tell("on_abandon", trial)
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Notify the searcher."""
         self._running.discard(trial.id)
         self._tell("on_trial_end", trial)
 

@@ -28,9 +28,9 @@ Suggestion = Config | Literal[Later.WAIT] | None
 
 
 class PastTrial(NamedTuple):
-    """A trial of another experiment, COMPLETED or EARLY_STOPPED, for a searcher to learn from.
+    """A past trial, COMPLETED or EARLY_STOPPED, for a searcher to learn from.
 
-    ``value`` is the last value of the metric, NaN if it diverged. ``step`` is its ``training_iteration``.
+    ``value`` is the metric's last value, NaN if it diverged, and ``step`` its ``training_iteration``.
     """
 
     config: Config
@@ -40,29 +40,28 @@ class PastTrial(NamedTuple):
 
 
 class Searcher(Registered, GoesByObjective, ABC):
-    """Proposes configs, and is notified of the trials that try them.
+    """Proposes configs, and is notified of their trials.
 
     For each new trial, the driver calls either ``suggest`` or ``adopt``, then ``on_stage``. Reports and ends follow in
-    the order of the journal, each once. A searcher must not change a trial that it receives.
+    the journal's order, each once. A searcher must not change a trial that it receives.
 
-    A resumed driver restores its searcher by repeating these calls, with ``replay`` in place of ``suggest``. A
-    deterministic searcher, which proposes the same configs for the same arguments and calls, may keep the default
-    ``replay``. Other searchers, and slow ones, override it.
+    A resumed driver repeats these calls, with ``replay`` in place of ``suggest``. A searcher that is slow, or may
+    propose other configs for the same calls, overrides ``replay``.
     """
 
     role = "searcher"
     instead_of_several = 'give searcher="tpe" or "random"'
     group = SEARCHER_POINTS
-    #: Whether a suggestion may depend on reports. If not, the driver may request configs before a slot is free.
+    #: Whether suggestions depend on reports. If not, the driver may request configs before a slot is free.
     adaptive: bool = False
-    #: Whether a suggestion may take longer than a millisecond. The searcher then runs in a thread of its own: the
-    #: driver's loop doesn't wait for it, and the next config is computed before a slot is free.
+    #: Whether a suggestion may take longer than a millisecond. If so, the searcher runs in a thread, and configs are
+    #: prefetched.
     is_slow: bool = False
     #: Whether each trial must run to its own end. Schedulers that stop or pause trials are then refused.
     wants_whole_trials: bool = False
 
     def check_space(self, space: Space) -> None:
-        """Check the searcher's arguments against the experiment's space, when a tuner is made.
+        """Check the searcher's arguments against the space, when a tuner is made.
 
         Raises:
             ConfigurationError: they don't fit the space.
@@ -71,21 +70,20 @@ class Searcher(Registered, GoesByObjective, ABC):
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
         """Set the space and the seed. Called before the first suggestion, possibly more than once.
 
-        Of several metrics only the first is passed. :meth:`check_objective` receives all of them.
-
-        A searcher that has a space of its own ignores the call.
+        *metric* is the first of several, as :meth:`check_objective` receives all. A searcher with a space of its own
+        ignores the call.
         """
 
     @property
     def can_learn(self) -> bool:
-        """Whether the searcher overrides ``learn``, to learn from trials of other experiments."""
+        """Whether the searcher overrides ``learn``."""
         return type(self).learn is not Searcher.learn
 
     def learn(self, trial: PastTrial) -> None:
         """Learn from a trial of another experiment.
 
-        Called after ``bind``, before the first suggestion. Its config is in the space, and may be suggested again. A
-        resumed driver repeats the calls.
+        Called after ``bind``, before the first suggestion, also by a resumed driver. Its config is in the space, and
+        may be suggested again.
         """
 
     @abstractmethod
@@ -93,15 +91,14 @@ class Searcher(Registered, GoesByObjective, ABC):
         """Return a new config, which the caller may change, or None if there are no more.
 
         Args:
-            trial: the expected id of the trial. A trial that a user adds meanwhile may get it instead, so rely on
-                ``on_stage``.
+            trial: the expected id. A trial that a user adds meanwhile may get it instead, so rely on ``on_stage``.
         """
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        """Restore the state after suggesting *config* for *trial*, and return the present suggestion.
+        """Restore the state after suggesting *config* for *trial*, and return a suggestion of now.
 
-        If the two differ, as another version of the searcher may suggest something else, the journal's config counts. A
-        searcher that can't suggest again, or shouldn't, adopts the config and returns it.
+        If the two differ, the journal's config counts. A searcher that can't, or shouldn't, suggest again adopts
+        *config* and returns it.
         """
         suggested = self.suggest(trial)
         if suggested is None or suggested is WAIT or fingerprint(suggested) != fingerprint(config):
@@ -113,13 +110,10 @@ class Searcher(Registered, GoesByObjective, ABC):
         self.avoid(config)
 
     def avoid(self, config: Config) -> None:
-        """Learn that the complete *config* is tried anyway, so that it need not be suggested."""
+        """Learn that the complete *config* need not be suggested, as it is tried anyway."""
 
     def on_stage(self, trial: Trial) -> None:
-        """Learn that an attempt of *trial* waits for a slot: the first one or a later one.
-
-        A later attempt may have another config.
-        """
+        """Learn that an attempt of *trial* waits for a slot. A later one may have another config."""
 
     def on_report(self, trial: Trial, report: Report) -> None:
         """Learn of a report."""
@@ -131,9 +125,9 @@ class Searcher(Registered, GoesByObjective, ABC):
         """Learn that an attempt failed or was lost, and that *trial* will run again."""
 
     def on_abandon(self, trial: Trial) -> None:
-        """Learn that *trial* was abandoned.
+        """Learn that *trial* was abandoned. Called once, before ``on_trial_end``.
 
-        Its reports don't count, and its config must not be suggested again. Called once, before ``on_trial_end``.
+        Its reports don't count, and its config must not be suggested again.
         """
 
     def on_trial_end(self, trial: Trial) -> None:
@@ -141,7 +135,7 @@ class Searcher(Registered, GoesByObjective, ABC):
 
 
 class Telling(Searcher):
-    """A searcher that passes its notifications on to another one, ``_searcher``."""
+    """A searcher that forwards its notifications to ``_searcher``."""
 
     _searcher: Searcher
 
@@ -165,7 +159,7 @@ class Telling(Searcher):
 
 
 def check_arguments(searcher: str, space: Space, seed: int) -> None:
-    """Check the arguments that all searchers over a space share.
+    """Check the arguments that searchers over a space share.
 
     Raises:
         ConfigurationError: *space* is not a Space, or *seed* is not an integer.
@@ -184,22 +178,22 @@ def fingerprint(value: Any) -> str:
 
 #: The kind of the TPE searcher, in descriptions.
 TPE: Final = "optuna"
-#: mqtune's own searchers by name. Random search is the default of an experiment, and is None here.
+#: mqtune's own searchers by name. None stands for random search, an experiment's default.
 _NAMED: Final = {"random": None, "tpe": TPE}
 
 
 def searcher_names() -> list[str]:
-    """Return the names of searchers: mqtune's own, and those of entry points."""
+    """Return the names of mqtune's own searchers and those of entry points."""
     return [*_NAMED, *(name for name in names_in(SEARCHER_POINTS) if name != TPE)]
 
 
 def is_searcher_name(value: object) -> bool:
-    """Return whether a value is one of ``searcher_names``."""
+    """Return whether *value* is one of ``searcher_names``."""
     return isinstance(value, str) and (value in _NAMED or value in searcher_names())
 
 
 def searcher_named(name: str) -> Searcher | None:
-    """Return the searcher of this name with its default arguments, or None for random search.
+    """Return the searcher of this name with default arguments, or None for random search.
 
     Raises:
         ConfigurationError: its library is not installed.

@@ -27,11 +27,11 @@ from mqtune.search.kinds import (
 )
 from mqtune.search.values import integer, number
 
-#: Up to here each whole number has a float of its own, so that k * q and (k + 1) * q differ.
+#: Up to here each whole number is a float, so k * q and (k + 1) * q differ.
 MAX_STEPS: Final = 2**53
 #: Beyond this number of standard deviations, a normal distribution's tail is 0 as a float.
 _FAR_SDS: Final = 40
-#: Limit of values of a choice, as a definition lists them all.
+#: A definition lists all values of a choice.
 MAX_VALUES: Final = 10_000
 
 
@@ -86,10 +86,9 @@ def loguniform(low: float, high: float) -> Domain:
 
 
 def reverseloguniform(low: float, high: float) -> Domain:
-    """Return the floats from *low* to *high* whose distance to 1 is log-uniform.
+    """Return the floats from *low* (at least 0) to *high* (below 1), with 1 - x log-uniform.
 
-    *low* is at least 0, and *high* is below 1. Meant for values close to 1, such as a momentum:
-    ``reverseloguniform(0.9, 0.999)``.
+    Meant for values close to 1, such as a momentum: ``reverseloguniform(0.9, 0.999)``.
     """
     _check_bounds(
         "reverseloguniform",
@@ -105,7 +104,7 @@ def reverseloguniform(low: float, high: float) -> Domain:
 def quniform(low: float, high: float, q: float) -> Domain:
     """Return the multiples of *q* from *low* to *high* as floats, each equally likely.
 
-    The bounds need not be multiples themselves: ``quniform(0.25, 1, 0.1)`` gives 0.3, 0.4, … 1.0.
+    ``quniform(0.25, 1, 0.1)`` gives 0.3, 0.4, … 1.0.
     """
     return _multiples("quniform", low, high, q)
 
@@ -128,8 +127,7 @@ def qrandn(mean: float, sd: float, q: float) -> Domain:
     """Return floats from a normal distribution, each rounded to the nearest multiple of *q*.
 
     Raises:
-        SpaceError: *sd* or *q* is not above 0, an argument is not a finite number, or *q* is too small for floats of
-            that size.
+        SpaceError: *sd* or *q* is not above 0, an argument is not finite, or *q* is too small for such floats.
     """
     plain_mean, plain_sd = _moments("qrandn", mean, sd)
     plain_q = float(number("qrandn", "q", q))
@@ -151,17 +149,13 @@ def _moments(name: str, mean: object, sd: object) -> tuple[float, float]:
 def randint(low: int, high: int) -> Domain:
     """Return the integers from *low* to *high*, **high included**, each equally likely.
 
-    The standard library's ``random.randint`` and all other domains here include *high*, too. Ray Tune's ``randint`` and
-    ``lograndint`` don't: ``randint(0, 10)`` there is ``randint(0, 9)`` here.
+    Ray Tune's ``randint`` and ``lograndint`` exclude *high*: ``randint(0, 10)`` there is ``randint(0, 9)`` here.
     """
     return _multiples("randint", low, high, 1, whole=True)
 
 
 def qrandint(low: int, high: int, q: int) -> Domain:
-    """Return the multiples of *q* from *low* to *high*, each equally likely.
-
-    **high is included** if it is a multiple of *q*.
-    """
+    """Return the multiples of *q* from *low* to *high*, **high included**, each equally likely."""
     return _multiples("qrandint", low, high, q, whole=True)
 
 
@@ -171,10 +165,7 @@ def lograndint(low: int, high: int) -> Domain:
 
 
 def qlograndint(low: int, high: int, q: int) -> Domain:
-    """Return the multiples of *q* from *low* (above 0) to *high*, log-uniform.
-
-    **high is included** if it is a multiple of *q*.
-    """
+    """Return the multiples of *q* from *low* (above 0) to *high*, **included**, log-uniform."""
     return _multiples("qlograndint", low, high, q, log=True, whole=True)
 
 
@@ -188,10 +179,7 @@ def choice(values: Sequence[object]) -> Domain:
 
 
 def ordinal(values: Sequence[object]) -> Domain:
-    """Return one of *values*, each equally likely, in a meaningful order.
-
-    Models and PBT treat neighbours as similar.
-    """
+    """Return one of *values*, each equally likely. Models and PBT treat neighbours as similar."""
     options = _options("ordinal", values)
     if has_domain(options):
         raise SpaceError(f"ordinal: {written(options)} holds a domain, and has no order; use choice")
@@ -211,8 +199,8 @@ def finrange(low: float, high: float, size: int, *, cast_int: bool = False) -> D
 def logfinrange(low: float, high: float, size: int, *, cast_int: bool = False) -> Domain:
     """Return one of *size* floats from *low* (above 0) to *high*, evenly spaced in a log scale.
 
-    Both bounds are included. With *cast_int* each is rounded to an integer, as in Syne Tune: ``logfinrange(8, 512, 7,
-    cast_int=True)`` has the powers of 2.
+    Both bounds are included. With *cast_int* each is rounded: ``logfinrange(8, 512, 7, cast_int=True)`` has the powers
+    of 2.
     """
     interval = _interval("logfinrange", low, high, log=True)
     middle = _evenly("logfinrange", size)[1:-1]
@@ -235,9 +223,8 @@ def _evenly(name: str, size: int) -> list[float]:
 
 
 def grid_search(values: Sequence[object]) -> Domain:
-    """Return one of *values*, taken in turn.
+    """Return one of *values*. A grid visits each combination of ``grid_search`` entries once.
 
-    A grid visits each combination of its ``grid_search`` entries once.
     A value may contain domains, as in :func:`choice`, and further ``grid_search`` entries.
     """
     return _chosen(Grid, "grid_search", values)
@@ -246,10 +233,10 @@ def grid_search(values: Sequence[object]) -> Domain:
 def sample_from(function: Callable[[Mapping[str, object]], object]) -> Domain:
     """Return the value that *function* computes from the rest of the config.
 
-    The function receives a read-only view of the whole config: ``sample_from(lambda config: config["width"] * 2)``. Ray
-    Tune's ``sample_from(lambda spec: spec.config.width * 2)`` works as well. It may read other ``sample_from`` values
-    in any order, if they don't depend on each other. The driver alone calls it, once when the space is built and once
-    for each config. For reproducible runs its result must depend on the view alone.
+    It receives a read-only view of the whole config: ``sample_from(lambda config: config["width"] * 2)``, or in Ray
+    Tune's form ``sample_from(lambda spec: spec.config.width * 2)``. It may read other ``sample_from`` values that don't
+    depend on its own. The driver alone calls it, once when the space is built and once for each config. For
+    reproducible runs its result must depend on the view alone.
 
     Raises:
         SpaceError: *function* can't be called.
@@ -259,7 +246,7 @@ def sample_from(function: Callable[[Mapping[str, object]], object]) -> Domain:
     return Derived(function)
 
 
-#: The functions that rebuild domains, by their names in descriptions.
+#: Functions that rebuild domains, by their names in descriptions.
 _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
     function.__name__: function
     for function in (
@@ -285,7 +272,7 @@ def domain_of(description: Mapping[str, object], unknown: Domain | None = None) 
     """Return the domain that ``Domain.describe`` described, or *unknown* if it can't be rebuilt.
 
     Raises:
-        SpaceError: it is a ``sample_from`` or unknown to this version, and *unknown* is None.
+        SpaceError: it can't be rebuilt, and *unknown* is None.
     """
     arguments = dict(description)
     name = arguments.pop("domain", "")

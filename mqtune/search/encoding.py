@@ -15,30 +15,28 @@ from mqtune.search.kinds import Choice, Domain, Entries, Ordinal
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
 
-#: Separates a choice from the index of a value in a column's name.
+#: Joins a choice's path and the index of a value to a column's name.
 _IS: Final = "="
 
 
 class Encoding:
     """Configs of a space as rows of numbers from 0 to 1, and back.
 
-    A domain with an order has one column: the share of samples below a value. ``loguniform`` and its kin go by
-    logarithms, ``normal`` by its distribution. A multiple, integer or ordinal lies in the middle of its stretch. A
-    ``choice`` has a column for each value: 1 for the chosen one, 0 for the others. Constants, computed values and
-    domains of one value have no column. Columns of values that a config lacks, as another entry of a choice was chosen,
-    are NaN.
+    A domain with an order has one column: the share of samples below a value, or the middle of its stretch for a
+    multiple, integer or ordinal. A ``choice`` has a column for each value: 1 for the chosen one, 0 for the others.
+    Constants, computed values and domains of one value have no column. Values that a config lacks, as another entry was
+    chosen, are NaN.
 
-    Any row of numbers from 0 to 1 can be decoded. The largest column of a choice counts, and columns of other entries
-    don't matter. The config is in the space, but its constraint may refuse it (``Space.allows``).
-    Encoding and decoding preserves listed values and multiples exactly, and other floats up to rounding. Values of a
-    normal distribution must lie within about five standard deviations.
+    Any row of numbers from 0 to 1 can be decoded: the largest column of a choice counts. The constraint may refuse the
+    result (``Space.allows``). Encoding and decoding preserves listed values and multiples exactly, and other floats up
+    to rounding. Values of a normal distribution must lie within about five standard deviations.
 
     Args:
         space: the space.
 
     Attributes:
-        columns: the names of the columns: paths in the space, ``lr`` or ``optimizer/0/lr``, and for choices
-            ``optimizer=0``, with the index of the value.
+        columns: the columns' names: paths such as ``optimizer/0/lr``, and for choices ``optimizer=0``, with the index
+            of the value.
     """
 
     def __init__(self, space: Space) -> None:
@@ -76,7 +74,7 @@ class Encoding:
         found = np.asarray(rows, dtype=float)
         if found.ndim != 2 or found.shape[1] != len(self.columns):  # noqa: PLR2004 - rows and columns
             raise SpaceError(f"an array of shape {found.shape} is none of rows with {len(self.columns)} columns")
-        # NumPy is many times slower than a list for one number at a time.
+        # NumPy is many times slower for one number at a time.
         return [self._config(row) for row in found.tolist()]
 
     def _config(self, row: list[float]) -> Config:
@@ -109,7 +107,7 @@ class _Codec:
 
 
 class _OneHot(_Codec):
-    """A column for each value of a choice, or no column for a single value."""
+    """A column for each value of a choice, unless it has a single value."""
 
     def __init__(self, domain: Domain) -> None:
         super().__init__(domain)

@@ -10,15 +10,14 @@ from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.random import generator
 from mqtune.search.space import Space
 
-#: Samples per point of the grid to find a config that is not to be skipped.
+#: Samples per point to find a config that is not to be skipped.
 _SAMPLES: Final = 20
 
 
 class GridSearcher(Searcher):
-    """Proposes each point of the space's grid once, in the order of nested loops.
+    """Proposes each point of the space's ``grid_search`` entries once, in nested-loop order.
 
-    The grid is made of ``grid_search`` entries. Other values are sampled for each point. A config that is tried anyway,
-    or was abandoned, is skipped.
+    Other values are sampled for each point. Configs that are tried anyway, or were abandoned, are skipped.
 
     Args:
         space: the search space. It needs a ``grid_search`` entry.
@@ -41,7 +40,7 @@ class GridSearcher(Searcher):
         self._avoided: set[str] = set()
 
     def suggest(self, trial: TrialId) -> Config | None:
-        """Return the config for the grid's next point, or None after the last."""
+        """Return the next point's config, or None after the last."""
         for point in self._points:
             for _ in range(_SAMPLES):
                 config = self._space.draw(self._draws, point)
@@ -52,14 +51,13 @@ class GridSearcher(Searcher):
     def replay(self, trial: TrialId, config: Config) -> Config | None:
         """Advance to the next point. Return *config* if it has that point's grid values.
 
-        Its sampled values may differ if an earlier version, which sampled differently, began the experiment.
+        Sampled values may differ if an earlier version began the experiment.
         """
         suggested = self.suggest(trial)
         is_point = suggested is not None and self._space.grid_point(suggested) == self._space.grid_point(config)
         return config if is_point else suggested
 
     def avoid(self, config: Config) -> None:
-        """Skip the point of the grid that gives *config*, if there is one."""
         self._avoided.add(fingerprint(config))
 
     def on_abandon(self, trial: Trial) -> None:

@@ -17,7 +17,7 @@ from mqtune.search.values import MAX_DEPTH, copy_value, integer, is_same, number
 
 
 class Domain(ABC):
-    """The values that one entry of a config may have. Immutable, so that spaces may share it."""
+    """The values that one entry of a config may have. Immutable."""
 
     def sample(self, rng: random.Random) -> object:
         """Return one value. The same state of *rng* gives the same value."""
@@ -41,7 +41,7 @@ class Domain(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, object]:
-        """Return the domain's definition, in values that a message can carry."""
+        """Return the definition, in values that a message can carry."""
 
     @property
     def size(self) -> int | None:
@@ -49,7 +49,7 @@ class Domain(ABC):
         return None
 
     def values(self) -> Iterator[object]:
-        """Yield each different value once. Only possible if ``size`` is a number."""
+        """Yield each different value once. Needs a ``size``."""
         raise SpaceError(f"the values of {self} can't be counted")
 
 
@@ -86,7 +86,7 @@ class Constant(Domain):
 
 @dataclass(frozen=True)
 class Interval(Domain):
-    """The floats from low to high, spread evenly over their values or logarithms."""
+    """The floats from low to high, uniform in their values or logarithms."""
 
     name: str
     low: float
@@ -141,7 +141,7 @@ class Multiples(Domain):
     """The multiples of q from low to high, ints if ``whole`` and floats otherwise.
 
     q counts as the decimal number that it is written as, so 3 * 0.1 is 0.3. Without ``log`` each multiple is equally
-    likely. With it, k * q is as likely as the stretch from (k - 1/2) * q to (k + 1/2) * q in a log scale.
+    likely. With it, k * q is as likely as (k - 1/2) * q to (k + 1/2) * q in a log scale.
     """
 
     name: str
@@ -174,7 +174,6 @@ class Multiples(Domain):
         return math.floor(Fraction(str(self.high)) / self._step)
 
     def steps(self, value: float) -> int:
-        """Return a value divided by q, rounded."""
         return round(Fraction(str(value)) / self._step)
 
     def share(self, value: Any) -> float:
@@ -184,7 +183,6 @@ class Multiples(Domain):
         return (steps - self.first + 0.5) / self.size
 
     def value(self, steps: int) -> int | float:
-        """Return *steps* times q."""
         # Python divides whole numbers exactly and rounds once.
         numerator, denominator = self._ratio
         return steps * numerator // denominator if self.whole else steps * numerator / denominator
@@ -228,7 +226,7 @@ class Multiples(Domain):
 
 @dataclass(frozen=True)
 class Normal(Domain):
-    """Floats from a normal distribution. Any finite number is possible."""
+    """Floats from a normal distribution."""
 
     mean: float
     sd: float
@@ -237,7 +235,7 @@ class Normal(Domain):
         return rng.normalvariate(self.mean, self.sd)
 
     def at(self, share: float) -> float:
-        # The values at 0 and 1 would be infinite.
+        # 0 and 1 would give infinities.
         return self._distribution.inv_cdf(min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE))
 
     def share(self, value: Any) -> float:
@@ -280,7 +278,7 @@ class RoundedNormal(Normal):
         return self._rounded(super().at(share))
 
     def share(self, value: Any) -> float:
-        # The middle of the stretch that is rounded to the value.
+        # The middle of the stretch that is rounded to this value.
         return (super().share(value - self.q / 2) + super().share(value + self.q / 2)) / 2
 
     def check(self, value: object) -> float:
@@ -358,7 +356,7 @@ class Grid(Choice):
 
 @dataclass(frozen=True)
 class Entries(Domain):
-    """A choice or grid whose entries contain domains. Its values are the entries' indexes."""
+    """A choice or grid with domains in its entries. Its values are the entries' indexes."""
 
     name: str
     entries: tuple[object, ...]
@@ -390,7 +388,7 @@ class Entries(Domain):
 
     @cached_property
     def names(self) -> list[str | int]:
-        """Display names of the entries: the first text of each dict if they differ, else indexes."""
+        """The first text of each entry if these differ, else the entries' indexes."""
         found = [_text_in(each) if isinstance(each, Mapping) else written(each) for each in self.entries]
         return [*range(len(found))] if None in found or len(set(found)) < len(found) else [*map(str, found)]
 
@@ -429,30 +427,21 @@ class Derived(Domain):
 
 
 def between(low: float, high: float, share: float) -> float:
-    """Return the float at *share*, from 0 to 1, of the way between two bounds.
-
-    The result never rounds or overflows past the bounds.
-    """
+    """Return the float at *share*, from 0 to 1, between two bounds, never outside them."""
     return min(max((1 - share) * low + share * high, low), high)
 
 
 def _share(value: float, low: float, high: float) -> float:
-    """Return the share of the way from *low* to *high* at which *value* lies.
-
-    The bounds may be as far apart as floats go.
-    """
+    """Return the share of the way from *low* to *high* at which *value* lies."""
     return min(max((value / 2 - low / 2) / (high / 2 - low / 2), 0.0), 1.0)
 
 
 def _part(share: float, parts: int) -> int:
-    """Return the index of the equal part that *share* lies in.
-
-    If there are more parts than shares, the unreachable parts are spread evenly.
-    """
+    """Return the index of the equal part in which *share* lies."""
     return min(int(share * _SHARES) * parts // _SHARES, parts - 1)
 
 
-#: The number of different shares from 0 up to 1 that random generators return, and the smallest one above 0.
+#: The number of different shares of random generators, and the smallest one above 0.
 _SHARES: Final = 2**53
 
 
@@ -472,7 +461,7 @@ def plain_definition(definition: Any, where: str, depth: int = 0) -> Any:
     """Return a copy of a definition: domains in dicts and lists of plain values.
 
     Raises:
-        SpaceError: a message can't carry a value. The text names its place, *where*.
+        SpaceError: a message can't carry the value at *where*.
     """
     if isinstance(definition, Domain):
         return definition
@@ -497,7 +486,7 @@ def describe_definition(definition: Any) -> dict[str, object]:
 
 
 def written(definition: object) -> str:
-    """Return a definition as Python code for people."""
+    """Return a definition as Python code."""
     if isinstance(definition, Mapping):
         return f"{{{', '.join(f'{key!r}: {written(each)}' for key, each in definition.items())}}}"
     if isinstance(definition, list | tuple):

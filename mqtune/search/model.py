@@ -1,4 +1,4 @@
-"""Base of searchers that ask another library's model, and domains in the form of models."""
+"""Base of searchers that ask another library's model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mqtune.search.base import WAIT, Later, Searcher, Suggestion, fingerprint
 from mqtune.search.kinds import Choice, Domain, Entries, Interval, Multiples, Normal, Ordinal, ReverseInterval
 from mqtune.search.space import Space
 
-#: The tail of a normal distribution that is cut off at each end, as models need bounds.
+#: The tail of a normal distribution that is cut off, as models need bounds.
 _TAIL: Final = 1e-6
 
 
@@ -27,7 +27,7 @@ MODELLED: Final = (Interval, Multiples, Normal, Choice, Entries)
 
 
 class Kind(Enum):
-    """The kind of a parameter of a model."""
+    """The kind of a model's parameter."""
 
     #: All numbers between two bounds.
     INTERVAL = "interval"
@@ -40,15 +40,15 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A domain as a parameter of a model, and the conversion to and from it.
+    """A domain as a model's parameter, with conversions.
 
     Attributes:
         kind: the kind of parameter.
         low: the lower bound.
         high: the upper bound, included.
         log: whether the model should use a log scale.
-        to_value: converts a value of the model to one of the space.
-        to_param: converts a value of the space to one of the model.
+        to_value: converts the model's value to the space's.
+        to_param: converts the space's value to the model's.
     """
 
     kind: Kind
@@ -62,12 +62,12 @@ class Parameter:
 def parameter(searcher: str, library: str, domain: Domain) -> Parameter:
     """Return a domain as a parameter of a model.
 
-    Some domains change their form. Multiples become numbers of steps, and choices become indexes. A reversed interval
-    becomes the distance from 1. A normal distribution becomes the share of samples below a value, without its tails.
+    Multiples become numbers of steps, and choices become indexes. A reversed interval becomes the distance from 1, and
+    a normal distribution the share of samples below a value, without its tails.
 
     Args:
-        searcher: the asking searcher, for the error's text.
-        library: the model's library, for the error's text.
+        searcher: the asking searcher, for error texts.
+        library: the model's library, for error texts.
         domain: the domain.
 
     Raises:
@@ -148,12 +148,8 @@ R = TypeVar("R", bound=Record)
 class ModelSearcher(Searcher, Generic[R]):
     """A searcher that asks a model for configs, and feeds it the trials' results.
 
-    It has a record of each trial from the request, or the adoption, of its config. If a trial continues with another
-    config, the model sees its old trial stopped early and a new trial. A resumed driver feeds the model from the
-    journal and requests nothing twice.
-
-    A subclass implements making the model (``_begin_model``), asking it (``_ask``), and adding a config of another
-    origin (``_begin``). It also passes on reports (``_hear``) and ends (``_tell``).
+    If a trial continues with another config, the model sees its old trial stopped early and a new trial. A resumed
+    driver feeds the model from the journal, and requests nothing twice.
 
     Args:
         seed: None for the experiment's.
@@ -198,20 +194,16 @@ class ModelSearcher(Searcher, Generic[R]):
 
     @abstractmethod
     def _hear(self, record: R, step: int | None, metrics: Metrics) -> None:
-        """Add a report to the model. *step* is None if the report has no step."""
+        """Add a report. *step* is None if it has no step."""
 
     @abstractmethod
     def _tell(self, record: R, status: TrialStatus) -> None:
-        """Record the end of a trial in the model, or its pause.
-
-        A PAUSED trial may never be resumed, and no longer counts as pending.
-        """
+        """Record the end of a trial, or its pause, after which it is not pending."""
 
     def _go_on(self, record: R) -> None:
-        """Record in the model that a trial continues with the same config."""
+        """Record that a trial continues with the same config."""
 
     def suggest(self, trial: TrialId) -> Suggestion:
-        """Return the model's next config, None if there are no more, or WAIT."""
         record = self._ask()
         if record is None or record is WAIT:
             return record
@@ -219,12 +211,11 @@ class ModelSearcher(Searcher, Generic[R]):
         return copy.deepcopy(record.config)
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Adopt the suggestion of an earlier driver, without asking the model."""
+        """Adopt the earlier suggestion, without asking the model."""
         self.adopt(trial, config)
         return config
 
     def adopt(self, trial: TrialId, config: Config) -> None:
-        """Add a config of another origin to the model."""
         self._records[trial] = self._begin(config)
 
     def on_stage(self, trial: Trial) -> None:
@@ -244,20 +235,16 @@ class ModelSearcher(Searcher, Generic[R]):
         return record
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Add a report's metrics to the model."""
         step = report.metrics.get(ITERATION, trial.reports)
         self._hear(self._records[trial.id], step if isinstance(step, int) else None, report.metrics)
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Record the pause, which counts as an early stop."""
         self._tell(self._records[trial.id], TrialStatus.PAUSED)
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Record the end in the model."""
         self._tell(self._records[trial.id], trial.status)
 
     def describe(self) -> Description:
-        """Return the model's description and the seed."""
         return {self.role: self.kind, **self._model(), "seed": "" if self._seed is None else self._seed}
 
     @abstractmethod

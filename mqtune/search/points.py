@@ -31,11 +31,11 @@ class PointsFirst(Telling):
     """Proposes given points in order, then the configs of another searcher.
 
     The points don't affect that searcher's suggestions, with two exceptions. A RandomSearcher over a small finite space
-    counts them as proposed, and a GridSearcher skips its points that equal one of them.
+    counts them as proposed, and a GridSearcher skips them.
 
     Args:
         points: configs, or parts of configs. Missing values are sampled, once.
-        searcher: proposes the configs after the points, or its name, as for ``Tuner``. The default is a RandomSearcher.
+        searcher: the other searcher, or its name, as for ``Tuner``. The default is a RandomSearcher.
         space: the space of the points. The default is the experiment's.
         seed: the same seed gives the same sampled values. Without *space* it is the experiment's.
 
@@ -63,14 +63,14 @@ class PointsFirst(Telling):
             )
         self._given = list(points)
         self._after = searcher
-        #: The space and the seed that it was made or bound with.
+        #: The space and the seed.
         self._bound: tuple[Space, int] | None = None
         self._has_own = space is not None
         self.adaptive = searcher is not None and searcher.adaptive
         self.is_slow = searcher is not None and searcher.is_slow
         self.wants_whole_trials = searcher is not None and searcher.wants_whole_trials
         self._next = 0
-        #: Suggested points whose trial is not staged yet, and likewise trials whose configs others have chosen.
+        #: Suggested points, and added trials, that are not staged yet.
         self._asked: list[str] = []
         self._added: set[TrialId] = set()
         self._abandoned: set[str] = set()
@@ -97,7 +97,6 @@ class PointsFirst(Telling):
             self._after.check_space(space)
 
     def check_objective(self, objective: Objective) -> None:
-        """Check the objective with the other searcher, too."""
         super().check_objective(objective)
         if self._after is not None:
             self._after.check_objective(objective)
@@ -131,15 +130,12 @@ class PointsFirst(Telling):
 
     @property
     def can_learn(self) -> bool:
-        """Whether the other searcher learns from past trials."""
         return self._after is not None and self._after.can_learn
 
     def learn(self, trial: PastTrial) -> None:
-        """Pass the trial to the other searcher."""
         self._searcher.learn(trial)
 
     def suggest(self, trial: TrialId) -> Suggestion:
-        """Return the next point, or the other searcher's next config."""
         point = self._point()
         if point is None:
             return self._searcher.suggest(trial)
@@ -147,7 +143,6 @@ class PointsFirst(Telling):
         return point
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        """Return the next point, or have the other searcher replay."""
         point = self._point()
         if point is None:
             return self._searcher.replay(trial, config)
@@ -163,7 +158,6 @@ class PointsFirst(Telling):
         return None
 
     def adopt(self, trial: TrialId, config: Config) -> None:
-        """Pass the config to the other searcher."""
         self._added.add(trial)
         self._searcher.adopt(trial, config)
 
@@ -182,7 +176,7 @@ class PointsFirst(Telling):
         super().on_stage(trial)
 
     def on_abandon(self, trial: Trial) -> None:
-        """Leave out the points that equal its config, and notify the other searcher."""
+        """Skip the points that equal its config from now on."""
         self._abandoned.add(fingerprint(trial.config))
         super().on_abandon(trial)
 
@@ -214,7 +208,7 @@ def searcher_of(description: Description, space: Space) -> Searcher:
 
     Args:
         description: the searcher's description.
-        space: the experiment's space, for a searcher without a space of its own.
+        space: the experiment's space.
 
     Raises:
         ConfigurationError: its class, or a function of its own space, exists only in the user's code.

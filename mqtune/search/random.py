@@ -13,27 +13,26 @@ from mqtune.search.values import copy_value
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: Spaces with at most this many configs are searched without repeats. In larger ones a repeat is rare, and listing all
-#: configs would block the driver.
+#: Spaces of at most this size are searched without repeats. In larger ones repeats are rare, and listing all configs
+#: would block the driver.
 MAX_COUNTED: Final = 10_000
 
-#: Samples to find a new config, before all configs are listed to find the remaining ones.
+#: Samples to find a new config, before all configs are listed.
 SAMPLES_BEFORE_COUNTING: Final = 20
-#: Samples from a larger space to find a config that was not abandoned, as nearly all were not.
+#: Samples to find a config that was not abandoned, in a larger space.
 _MOST_SAMPLES: Final = 1000
 
 
 class RandomSearcher(Searcher):
     """Samples each config from the space, independently of the others and of every report.
 
-    It is exhausted only when each config of the space was abandoned. An abandoned config is never proposed again.
+    It is exhausted only when each config was abandoned. An abandoned config is never proposed again.
 
-    With ``grid_search`` entries it walks the grid, and samples the other values for each point. After the last point it
-    starts again, so ``max_trials`` alone limits the number of trials.
+    With ``grid_search`` entries it walks the grid again and again, and samples the other values for each point, so
+    ``max_trials`` alone limits the number of trials.
 
     A space of at most 10,000 different configs is sampled without repeats until each config was proposed, for each
-    point of the grid. Then it starts again, so a ``max_trials`` above the size of the space gives repeats. ``choice``
-    weights and log scales shape the order of the configs.
+    point of the grid. Then it starts again.
 
     Args:
         space: the search space.
@@ -54,11 +53,10 @@ class RandomSearcher(Searcher):
         self._counts = size is not None and size <= MAX_COUNTED
         self._seen: set[str] = set()
         self._abandoned: set[str] = set()
-        #: By grid point: the remaining configs in random order, once sampling no longer finds new ones.
+        #: By grid point: remaining configs in random order, once sampling finds no new ones.
         self._left: dict[str, list[Config]] = {}
 
     def suggest(self, trial: TrialId) -> Config | None:
-        """Return the next config, or None if all were abandoned."""
         for _ in range(self._space.grid_size):
             point = next(self._points)
             if not self._counts:
@@ -82,12 +80,10 @@ class RandomSearcher(Searcher):
         return config
 
     def avoid(self, config: Config) -> None:
-        """Count *config* as proposed."""
         if self._counts:
             self._seen.add(fingerprint(config))
 
     def on_abandon(self, trial: Trial) -> None:
-        """Never suggest its config again."""
         self._abandoned.add(fingerprint(trial.config))
         self.avoid(trial.config)
 
@@ -103,7 +99,7 @@ class RandomSearcher(Searcher):
         return None
 
     def _drawn(self, point: dict[str, object]) -> Config | None:
-        """Return a sample. Return None if configs are counted and the constraint refuses it."""
+        """Return a sample, or None if configs are counted and the constraint refuses it."""
         if not self._counts:
             return self._space.draw(self._draws, point)
         config = self._space.config(next(self._draws) | point)

@@ -36,7 +36,6 @@ class InRecordedOrder(Searcher):
         return {self.role: "recorded"}
 
     def suggest(self, trial: TrialId) -> Config | None:
-        """Return the next config."""
         found: Config | None = copy_value(self._left.pop()) if self._left else None
         return found
 
@@ -44,8 +43,8 @@ class InRecordedOrder(Searcher):
 class NearestRecorded(Telling):
     """Proposes the remaining recorded config that is nearest to another searcher's suggestion.
 
-    That searcher is notified of the proposed config in place of its suggestion, and learns from it. The distance of two
-    configs is that of their ``Encoding``. A value that one of them lacks counts as the whole width of its domain.
+    That searcher learns the proposed config in place of its suggestion. Distances are those of ``Encoding`` rows. A
+    value that only one config has counts as the whole width of its domain.
 
     Args:
         searcher: the other searcher, made for this space.
@@ -70,20 +69,16 @@ class NearestRecorded(Telling):
         return {self.role: "recorded", "nearest_to": described(self._searcher)}
 
     def check_space(self, space: Space) -> None:
-        """Check the other searcher."""
         self._searcher.check_space(space)
 
     def check_objective(self, objective: Objective) -> None:
-        """Check the objective with the other searcher, too."""
         super().check_objective(objective)
         self._searcher.check_objective(objective)
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Bind the other searcher."""
         self._searcher.bind(space, seed, metric=metric, mode=mode)
 
     def suggest(self, trial: TrialId) -> Suggestion:
-        """Return the config that is nearest to the other searcher's suggestion."""
         if not self._left:
             return None
         wanted = self._searcher.suggest(trial)
@@ -96,7 +91,7 @@ class NearestRecorded(Telling):
 
     def _take_nearest(self, wanted: Config) -> Config:
         away = self._rows - self._encoding.encode([wanted])
-        # A value that both lack is NaN in both rows, and counts as equal.
+        # A value that both lack is NaN in both rows.
         here, there = np.isnan(self._rows), np.isnan(self._encoding.encode([wanted]))
         away[here & there] = 0.0
         away[here ^ there] = 1.0

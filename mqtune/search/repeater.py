@@ -15,13 +15,13 @@ from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
 
-#: A domain with more values was not meant for repetitions.
+#: A larger domain was not meant for repetitions.
 _MOST_VALUES: Final = 1000
 #: The other searcher's key in descriptions.
 OTHER: Final = "of"
 #: Limit of requests for a config that is not abandoned in all repetitions.
 _SUGGESTIONS: Final = 25
-#: The other searcher's status for a config without a completed repetition: the first of these that a repetition has.
+#: The other searcher's status of a config without a completed repetition: the first of these among its repetitions.
 _STATUSES: Final = (TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED)
 
 
@@ -31,12 +31,12 @@ class _Group:
 
     #: The config that the other searcher proposed.
     config: Config
-    #: The repetitions that were not suggested yet, and the number of unfinished repetitions.
+    #: Repetitions that were not suggested yet, and the number of unfinished ones.
     left: deque[Config]
     missing: int
-    #: The trial that stands for the group in the other searcher, once the first repetition is staged.
+    #: The trial that the other searcher sees, once the first repetition is staged.
     trial: Trial | None = None
-    #: The last values of completed repetitions, and the statuses of all ended ones.
+    #: Last values of completed repetitions, and statuses of all ended ones.
     scores: list[float] = field(default_factory=list)
     statuses: set[TrialStatus] = field(default_factory=set)
 
@@ -53,39 +53,35 @@ class _Member:
 class Repeater(Searcher):
     """Tries each config of another searcher with each value of one entry, such as a seed.
 
-    The other searcher learns the mean. The entry is in the space and has countable values: with ``"seed":
-    mqtune.choice([1, 2, 3])`` and ``Repeater("seed", "tpe")`` each config gives three trials, one after the other as
-    slots are free. When all three have ended, TPE learns one trial with the mean of their values. For the other
-    searcher, and for the constraint when that searcher calls it, the entry is a constant: its first value.
+    The other searcher learns the mean. With ``"seed": mqtune.choice([1, 2, 3])`` in the space and ``Repeater("seed",
+    "tpe")``, each config gives three trials, one after the other as slots are free. When all have ended, TPE learns one
+    trial with the mean of their values. For that searcher, also when it calls the constraint, the entry is a constant:
+    its first value.
 
     - *The score* of a repetition is its last value. Only completed ones count for the mean. If none has completed, the
       other searcher sees an end without a value: early stopped if any repetition was, else failed if any has, else
       abandoned.
     - *NaN* as the last value of a repetition makes the mean NaN.
-    - *Until all have ended* the config is pending for the other searcher, which receives no report, pause or lost
-      attempt.
-    - *A scheduler* that stops or pauses trials is refused, as means of trials of different length can't be compared.
-      Rules (``stop=``) may end trials.
-    - *A trial that a user adds* is not repeated. The other searcher sees it as a config with its own value. The same
-      holds for the points of a ``PointsFirst`` around this searcher. Points of a ``PointsFirst`` within it are
-      repeated.
+    - *Until all have ended* the config is pending for the other searcher, without reports, pauses or lost attempts.
+    - *A scheduler* that stops or pauses trials is refused. Rules (``stop=``) may end trials.
+    - *A trial that a user adds* is not repeated, and is a config of its own for the other searcher. So are points of a
+      ``PointsFirst`` around this searcher. Points of a ``PointsFirst`` within it are repeated.
     - *A repetition that a person continues with another config* no longer counts.
-    - *Several metrics* are refused, as the mean is of one. So are outcome constraints if the other searcher learns.
+    - *Several metrics* are refused, and outcome constraints if the other searcher learns.
     - *An abandoned* repetition is not suggested again. Neither is a config whose repetitions are all abandoned.
 
-    ``max_trials`` counts repetitions. If it ends within a config, the other searcher never learns that config's score.
-    A resumed driver continues within the config. ``Results.repeated()`` has the means. After Ray Tune's ``Repeater``,
-    which adds a key to configs.
+    ``max_trials`` counts repetitions. If it ends within a config, the other searcher never learns its score. A resumed
+    driver continues within the config. ``Results.repeated()`` has the means. After Ray Tune's ``Repeater``, which adds
+    a key to configs.
 
     Args:
         over: the path of the entry, such as ``seed`` or ``data/fold``: a ``choice``, ``grid_search``, ``randint``, … of
             at most 1,000 values, outside of lists and of other choices.
-        searcher: proposes the configs, or its name, such as "tpe". The default is a RandomSearcher, which walks a grid,
-            too.
+        searcher: the other searcher, or its name, such as "tpe". The default is a RandomSearcher.
 
     Raises:
         ConfigurationError: *searcher* is not a searcher, or its library is not installed. Also raised by a suggestion
-            from a space of that searcher's own, in which the entry is not that constant.
+            in which the entry is not that constant, from a space of that searcher's own.
         SpaceError: the space has no such entry.
     """
 
@@ -105,11 +101,10 @@ class Repeater(Searcher):
         self.is_slow = searcher is not None and searcher.is_slow
         self._used: Space | None = None
         self._is_bound = False
-        #: Groups with repetitions that were not suggested yet, and suggestions whose trial is not staged yet, oldest
-        #: first.
+        #: Groups with repetitions to suggest, and suggestions whose trial is not staged yet, oldest first.
         self._filling: deque[_Group] = deque()
         self._asked: deque[_Member] = deque()
-        #: By trial. None for a trial that continues with another config.
+        #: By trial. None for a trial with another config.
         self._members: dict[TrialId, _Member | None] = {}
         self._abandoned: set[str] = set()
         self._avoided: list[Config] = []
@@ -130,10 +125,10 @@ class Repeater(Searcher):
             self._given.check_space(self._rest)
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that the other searcher can do with the mean alone.
+        """Check the objective.
 
         Raises:
-            ConfigurationError: it learns, and there are outcome constraints.
+            ConfigurationError: there are outcome constraints, and the other searcher learns.
         """
         super().check_objective(objective)
         if objective.constraints and self.adaptive:
@@ -157,7 +152,7 @@ class Repeater(Searcher):
             self.avoid(self._avoided.pop())
 
     def rest(self, space: Space) -> Space:
-        """Return the space of the other searcher, in which the entry is a constant.
+        """Return the other searcher's space, in which the entry is a constant.
 
         Raises:
             SpaceError: there is no such entry, or its values can't be counted.
@@ -186,11 +181,9 @@ class Repeater(Searcher):
 
     @property
     def can_learn(self) -> bool:
-        """Whether the other searcher learns from past trials."""
         return self._given is not None and self._given.can_learn
 
     def learn(self, trial: PastTrial) -> None:
-        """Have the other searcher learn from a single repetition."""
         self._searcher.learn(trial._replace(config=self._base(trial.config)))
 
     def suggest(self, trial: TrialId) -> Suggestion:
@@ -263,13 +256,11 @@ class Repeater(Searcher):
         return self._space.with_value(config, self._over, value)
 
     def adopt(self, trial: TrialId, config: Config) -> None:
-        """Pass the config to the other searcher, with a value of its own."""
         base = self._base(config)
         self._searcher.adopt(trial, copy_value(base))
         self._members[trial] = _Member(fingerprint(config), _Group(base, deque(), 1))
 
     def avoid(self, config: Config) -> None:
-        """Pass the config to the other searcher, once it is bound."""
         if self._is_bound:
             self._searcher.avoid(self._base(config))
         else:
@@ -297,13 +288,11 @@ class Repeater(Searcher):
         return member
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Record its value."""
         member, value = self._members.get(trial.id), report.metrics.get(self._metric)
         if member is not None and is_number(value):
             member.last = value
 
     def on_abandon(self, trial: Trial) -> None:
-        """Never suggest this repetition again."""
         self._abandoned.add(fingerprint(trial.config))
 
     def on_trial_end(self, trial: Trial) -> None:
@@ -334,6 +323,5 @@ class Repeater(Searcher):
         self._searcher.on_trial_end(trial)
 
     def describe(self) -> Description:
-        """Return the entry, and the description of the other searcher if one was given."""
         of = {} if self._given is None else {OTHER: described(self._given)}
         return {self.role: self.kind, "over": self._over, **of}

@@ -35,7 +35,7 @@ class Resolution:
         self._under_way: list[str] = []
 
     def value(self, path: str) -> object:
-        """Return a copy of the value at *path*, computing it if necessary."""
+        """Return a copy of the value at *path*."""
         if path not in self._values:
             self._values[path] = self._compute(path)
         return copy_value(self._values[path])
@@ -77,7 +77,7 @@ class _View(Mapping[str, object]):
         return len(self._tree)
 
     def __getattr__(self, name: str) -> object:
-        """Return a value by attribute, as in functions for Ray Tune: ``spec.config.lr``."""
+        """Return a value by attribute, for Ray Tune's ``spec.config.lr``."""
         if name.startswith("__"):
             raise AttributeError(name)
         try:
@@ -93,13 +93,10 @@ class _Spec(_View):
 
     @property
     def config(self) -> _View:
-        """The config."""
         return _View(self._tree, self._value)
 
 
 class _ListView(Sequence[object]):
-    """A read-only list of a config, for a ``sample_from`` function."""
-
     __slots__ = ("_nodes", "_value")
 
     def __init__(self, nodes: list[Node], value: Callable[[str], object]) -> None:
@@ -123,10 +120,7 @@ def _seen(node: Node, value: Callable[[str], Any]) -> object:
 
 
 def grown(node: Any, values: Mapping[str, Any]) -> Any:
-    """Return the config, or a part of one, with these values by path.
-
-    Values of entries that were not chosen are left out.
-    """
+    """Return the config, or a part of one, with these values by path."""
     if isinstance(node, dict):
         return {key: values[each] if isinstance(each, str) else grown(each, values) for key, each in node.items()}
     if isinstance(node, list):
@@ -162,7 +156,7 @@ def _heads(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
 
 
 def count(node: Node, counts: Mapping[str, int]) -> int:
-    """Return the number of combinations of values, given the number of values by path."""
+    """Return the number of combinations of values, given their numbers by path."""
     heads = [(path, entries) for path, entries in _heads(node) if path in counts]
     return math.prod(
         sum(count(each, counts) for each in entries) if entries else counts[path] for path, entries in heads
@@ -170,7 +164,7 @@ def count(node: Node, counts: Mapping[str, int]) -> int:
 
 
 def combinations(node: Node, options: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, object]]:
-    """Yield all combinations of values of these paths, in the order of nested loops."""
+    """Yield all combinations of values of these paths, in nested-loop order."""
     heads = [(path, entries) for path, entries in _heads(node) if path in options]
     for parts in itertools.product(*(_alternatives(path, entries, options) for path, entries in heads)):
         yield {path: value for part in parts for path, value in part.items()}

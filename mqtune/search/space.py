@@ -1,4 +1,4 @@
-"""Search spaces: domains and constants by the names that configs have for them."""
+"""Search spaces."""
 
 from __future__ import annotations
 
@@ -28,30 +28,26 @@ from mqtune.search.values import MAX_DEPTH, copy_value, plain_value
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: Key for all paths in the description of a space that accepts every config. No other space has an empty path.
+#: Stands for all paths in the description of a space that accepts every config.
 _ANYTHING: Final = ""
-#: Key of the constraint in a description. No path begins like this.
+#: The constraint's key in a description. No path begins like this.
 _CONSTRAINT: Final = "/constraint"
-#: Joins the keys of nested dicts to a path such as ``optimizer/lr``.
+#: Joins keys to a path such as ``optimizer/lr``.
 SEPARATOR: Final = "/"
 
-#: Configs drawn per block, at first and at most. The first ones must be fast, and more than 256 gain nothing.
+#: Configs drawn per block, at first and at most. The first ones must be fast.
 _FIRST_BLOCK: Final = 4
 _LARGEST_BLOCK: Final = 256
 
-#: Samples to find a config that the constraint allows, about a tenth of a second. There may be thousands of points of a
-#: grid, so each has fewer.
+#: Samples to find a config that the constraint allows, about a tenth of a second; fewer for each of a grid's points.
 _MOST_SAMPLES: Final = 10_000
 _GRID_SAMPLES: Final = 200
-#: Allowed configs are counted in spaces of at most this many configs.
+#: Larger spaces with a constraint are not counted.
 _MOST_COUNTED: Final = 10_000
 
 
 class _Spot(NamedTuple):
-    """The place of a definition.
-
-    It is the path of its value, the place in a config, and the index of each enclosing choice's entry by path.
-    """
+    """The place of a definition: its path, its place in a config, and the enclosing entries."""
 
     path: str
     place: str
@@ -71,23 +67,21 @@ class _Spot(NamedTuple):
 class Space:
     """The configs that an experiment may try. Immutable.
 
-    Values have paths: the keys of dicts, the indexes in lists and, below a ``choice`` whose entries contain domains,
-    the index of the entry, such as ``optimizer/0/lr``. That index is the value of the choice itself. A config has only
-    the values of the chosen entry. A config, or a part of one, that fits several entries matches the first entry that
-    it completes, else the first.
+    Values have paths: keys of dicts, indexes in lists and, below a ``choice`` with domains in its entries, the entry's
+    index, such as ``optimizer/0/lr``. That index is the value of the choice itself. A config has only the values of the
+    chosen entry. If it fits several entries, the first that it completes counts, else the first.
 
     Args:
         definition: a dict of domains, constants, and further dicts and lists. The order of its keys is the order in
             which values are drawn and a grid is walked, the last key fastest.
         constraint: a function that receives a copy of each complete config, and returns whether it may be tried.
-            Refused samples are drawn again. A point of the grid is left out if the constraint refuses all of 200
-            samples with its values. The driver alone calls it. For reproducible runs its answer must depend on the
-            config alone.
+            Refused samples are drawn again. A point of the grid is left out if 200 samples with its values are all
+            refused. The driver alone calls it. For reproducible runs its answer must depend on the config alone.
 
     Raises:
         SpaceError: a key is not a string or holds a ``/``, a value can't be sent to a worker, a function fails, or the
-            constraint refuses all of 10,000 samples. Each function is called here, with each entry of each choice, so
-            that mistakes show before the first trial.
+            constraint refuses all of 10,000 samples. Functions are called here with each entry of each choice, so that
+            mistakes show before the first trial.
     """
 
     def __init__(self, definition: Mapping[str, object], *, constraint: Callable[[Config], bool] | None = None) -> None:
@@ -102,7 +96,7 @@ class Space:
         self._places: dict[str, str] = {}
         #: The definition by path, outside of lists and choices.
         self._outer: dict[str, object] = {}
-        #: For each entry of a choice, the indexes that lead to it.
+        #: The indexes that lead to each entry of a choice.
         self._ways: list[dict[str, object]] = []
         self._tree = self._plant_dict(definition, _Spot("", "", {}))
         self._grid = {path: _steps(entry) for path, entry in self._entries.items() if _is_grid(entry)}
@@ -163,7 +157,7 @@ class Space:
 
     @property
     def places(self) -> dict[str, str]:
-        """The place in a config of each path. Entries of a choice may share a place."""
+        """The place in a config by path. Entries of a choice may share a place."""
         return dict(self._places)
 
     @property
@@ -180,15 +174,13 @@ class Space:
 
     @property
     def has_grid(self) -> bool:
-        """Whether there is a ``grid_search`` entry."""
         return bool(self._grid)
 
     @cached_property
     def size(self) -> int | None:
         """The number of different configs, or None if they can't be counted.
 
-        Equal configs of several entries of a choice count once for each. With a constraint at most 10,000 can be
-        counted.
+        Equal configs of several entries count once for each. With a constraint at most 10,000 are counted.
         """
         size = self._size()
         if self._constraint is None or size is None:
@@ -203,13 +195,13 @@ class Space:
     def walk(self, values: Mapping[str, object]) -> Iterator[str]:
         """Yield the paths of a config with these values, in order.
 
-        The value of a choice whose entries contain domains is read when the next path is requested, and may be set
-        until then. Without it, the paths of its entries are left out.
+        The value of a choice is read when the next path is requested. Without it, the paths of its entries are left
+        out.
         """
         return walk(self._tree, values)
 
     def grid_points(self) -> Iterator[dict[str, object]]:
-        """Yield each point of the grid as values by path, in the order of nested loops.
+        """Yield each point of the grid as values by path, in nested-loop order.
 
         Without a grid, yield ``{}``.
         """
@@ -229,7 +221,7 @@ class Space:
 
     @property
     def constraint(self) -> str:
-        """The name of the constraint, or an empty text without one."""
+        """The name of the constraint, or an empty text."""
         return "" if self._constraint is None else _name_of(self._constraint)
 
     def allows(self, config: Config) -> bool:
@@ -271,8 +263,8 @@ class Space:
     def draws(self, rng: Generator) -> Iterator[dict[str, object]]:
         """Yield, without end, random values by path, for all but grid and function values.
 
-        :meth:`config` makes a config of them. They are drawn in growing blocks, as NumPy is as fast for dozens of
-        numbers as for one. The same state of *rng*, and the same use of it in between, give the same values.
+        They are drawn in growing blocks, as NumPy is as fast for dozens of numbers as for one. The same state of *rng*,
+        and the same use of it in between, give the same values.
         """
         drawn = [
             (p, entry.at) for p, entry in self._entries.items() if p not in self._grid and p not in self._functions
@@ -284,9 +276,7 @@ class Space:
             size = min(2 * size, _LARGEST_BLOCK)
 
     def draw(self, draws: Iterator[dict[str, object]], grid_point: Mapping[str, object]) -> Config:
-        """Return a config of the next of *draws* that the constraint allows.
-
-        It has the values of *grid_point*.
+        """Return a config of the next of *draws* that the constraint allows, at this grid point.
 
         Raises:
             SpaceError: as :meth:`sample`.
@@ -298,9 +288,9 @@ class Space:
         raise self._refusal(config, is_sampled=True)
 
     def config(self, values: dict[str, object]) -> Config:
-        """Return the config of these values by path, with the values of its functions.
+        """Return the config of these values by path, and compute its function values.
 
-        Values of entries that were not chosen are left out. The function takes ownership of *values*.
+        Values of entries that were not chosen are left out. The config takes over *values*.
 
         Raises:
             SpaceError: a ``sample_from`` function fails.
@@ -330,8 +320,8 @@ class Space:
         """Check a config. With *partial* it may lack values.
 
         Raises:
-            SpaceError: a key is unknown, a value is not in its domain, a required one is missing, or the constraint
-                refuses the config.
+            SpaceError: a key is unknown, a value is not in its domain or is missing, or the constraint refuses the
+                config.
         """
         given = self._match(config)
         missing = [path for path in self.walk(given) if path not in given]
@@ -419,10 +409,7 @@ class Space:
         return self.config({**constants, **chosen})
 
     def describe(self) -> dict[str, object]:
-        """Return each entry's definition by path, in values that a message can carry.
-
-        A function is described by its name.
-        """
+        """Return each entry's definition by path, in values that a message can carry."""
         entries: dict[str, object] = {path: describe_definition(entry) for path, entry in self._outer.items()}
         if self._constraint is not None:
             entries[_CONSTRAINT] = {"function": self.constraint}
@@ -432,10 +419,7 @@ class Space:
         return f"Space({', '.join(f'{path}: {written(entry)}' for path, entry in self._outer.items())})"
 
     def _match(self, config: object, likely: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Return the values of a config, or of a part of one, by path.
-
-        If several entries of a choice fit, that of *likely* comes first.
-        """
+        """Return values by path. If several entries of a choice fit, that of *likely* comes first."""
         return dict(self._matched(config, self._tree, "", likely or {}))
 
     def _matched(
@@ -521,7 +505,7 @@ class Space:
 
 
 class AnySpace(Space):
-    """Accepts every config, and has no values to choose. For trials that a caller adds."""
+    """Accepts every config, for trials that a caller adds."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -557,7 +541,6 @@ def _is_grid(domain: Domain) -> bool:
 
 
 def _steps(domain: Domain) -> list[object]:
-    """Return a grid's values in turn. A value listed twice comes twice."""
     return list(domain.options if isinstance(domain, Grid) else domain.values())
 
 
@@ -570,7 +553,7 @@ def space_of(description: Mapping[str, Mapping[str, object]], *, any_unknown: bo
 
     Args:
         description: the description.
-        any_unknown: whether functions of the user's code become any value, which is enough to read configs.
+        any_unknown: whether functions of the user's code may be missing, which is enough to read configs.
 
     Raises:
         SpaceError: it has a ``sample_from`` or a constraint, whose function exists only in the user's code.

@@ -12,22 +12,22 @@ from mqtune.core.errors import SpaceError
 
 T = TypeVar("T")
 
-#: Bounds of the integers that msgpack can carry.
+#: Bounds of msgpack's integers.
 LOWEST_INT: Final = -(2**63)
 HIGHEST_INT: Final = 2**64 - 1
 
-#: Limit of nested lists and dicts in a value. A deeper value contains itself, or is a mistake.
+#: A deeper value contains itself, or is a mistake.
 MAX_DEPTH: Final = 64
 
 
 def plain_value(value: object, where: str, depth: int = 0) -> Any:
     """Return *value* as a trial will see it: a copy made of plain types.
 
-    They are None, bool, int, float, str, bytes, list and dict. Tuples become lists and NumPy scalars become numbers.
-    This happens here, before sending, so that the driver, the results and the trial have the same config.
+    They are None, bool, int, float, str, bytes, list and dict. Tuples become lists and NumPy scalars numbers already
+    here, so that the driver, the results and the trial have the same config.
 
     Raises:
-        SpaceError: a message can't carry the value. The text names its place, *where*.
+        SpaceError: a message can't carry the value at *where*.
     """
     if depth > MAX_DEPTH:
         raise SpaceError(
