@@ -1,4 +1,4 @@
-"""Shows experiments and trials in a terminal: tables, single lines, and the live table of a run."""
+"""Experiments and trials in a terminal: tables, single lines, and a run's live table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mqtune.results.best_curve import BestCurve
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.experiments import duration
 
-#: The most characters of a value, and entries of a config, that are shown: more than fits into a line of a wide terminal.
+#: Limits of a shown value's characters and of a config's entries, above the width of a terminal.
 _VALUE_CHARS: Final = 30
 _CONFIG_ENTRIES: Final = 20
 
@@ -57,14 +57,14 @@ def short_value(value: object) -> str:
 
 
 def short_config(config: Config) -> str:
-    """Return a config on one line, such as ``lr=0.01 layers.width=64``; a large one is cut."""
+    """Return a config on one line, such as ``lr=0.01 layers.width=64``. A long one is cut."""
     items = flatten(config)
     parts = [f"{printable(name)}={short_value(value)}" for name, value in islice(items, _CONFIG_ENTRIES)]
     return " ".join(parts) + (" …" if next(items, None) is not None else "")
 
 
 def counts_text(experiment: Experiment, total: int | None = None) -> str:
-    """Return the number of trials, of each status and in all; where it is planned, how many of the planned ones have ended."""
+    """Return the numbers of trials by status and in all, or ended and planned ones."""
     counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
     # A user may have added trials to the planned ones.
     is_planned = total is not None and total >= len(experiment.trials)
@@ -74,7 +74,7 @@ def counts_text(experiment: Experiment, total: int | None = None) -> str:
 
 
 def best_text(experiment: Experiment) -> str:
-    """Return the best value so far, its trial and its config on one line, or an empty text; of several metrics the range of the front."""
+    """Return the best value, trial and config on one line, the front's ranges, or an empty text."""
     best = experiment.best
     if best is None:
         return _front_text(experiment)
@@ -93,9 +93,10 @@ def _front_text(experiment: Experiment) -> str:
 
 
 def ranked(experiment: Experiment) -> list[Trial]:
-    """Return all trials, best value first; then those that violate an outcome constraint, those without a value, and abandoned ones.
+    """Return all trials, best first.
 
-    Of several metrics, those on the Pareto front come first, and the first metric counts.
+    Trials that violate an outcome constraint follow, then trials without a value and abandoned ones. Of several
+    metrics, the Pareto front comes first, and the first metric counts.
     """
     if not experiment.objective.is_single:
         front = {trial.id for trial in experiment.pareto_front}
@@ -120,7 +121,7 @@ class Column(NamedTuple):
     head: str
     cell: Callable[[Experiment, Trial], str]
     justify: Literal["left", "right"] = "left"
-    #: The narrowest terminal that has room for it.
+    #: The narrowest terminal that shows it.
     from_width: int = 0
     max_width: int | None = None
 
@@ -134,7 +135,7 @@ def _last(experiment: Experiment, trial: Trial) -> str:
 
 
 def _where(attempt: Attempt) -> str:
-    """Return the worker of an attempt, and on how many others it is."""
+    """Return the worker of an attempt, and the number of further workers."""
     others = len({seat.worker for seat in attempt.seats} - {attempt.worker})
     return printable(attempt.worker) + (f" +{others}" if others else "")
 
@@ -175,7 +176,7 @@ def _column_of(metric: str) -> Column:
 
 
 def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) -> Table:
-    """Return a table for a terminal of *width* columns with a row for each of *trials*."""
+    """Return a table of *trials* for a terminal of *width* columns."""
     trials = list(trials)
     has_tags = any(trial.labels.tags for trial in trials)
     columns = [
@@ -195,17 +196,17 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
 
 def _cell(column: Column, experiment: Experiment, trial: Trial) -> Text:
     style = _STYLES.get(trial.status, "") if column.head == "status" else ""
-    # Text, because a config may hold what rich would take for markup in a string.
+    # Text, as a config's strings may look like rich's markup.
     return Text(column.cell(experiment, trial), style, no_wrap=True, overflow="ellipsis")
 
 
-#: The width of what a notebook shows, in characters, as rich has it.
+#: The width of a notebook's output, in rich's characters.
 _NOTEBOOK_WIDTH: Final = 115
 _PRE: Final = '<pre style="white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace">{code}</pre>'
 
 
 def experiment_html(experiment: Experiment) -> str:
-    """Return an experiment as a notebook shows it: how its trials stand, and the best of them; all text of others is escaped."""
+    """Return an experiment for a notebook: its counts and best trials. User text is escaped."""
     trials = ranked(experiment)
     lines: list[Text | Table] = [Text(f"{printable(experiment.name)} · {counts_text(experiment)}", style="bold")]
     if best := best_text(experiment):
@@ -218,7 +219,7 @@ def experiment_html(experiment: Experiment) -> str:
 
 
 def trial_html(trial: Trial, values: Mapping[str, object]) -> str:
-    """Return a trial as a notebook shows it: its status and the values that it is ranked by, its config, and why it failed."""
+    """Return a trial for a notebook: status, ranked values, config, and reason."""
     shown = ", ".join(f"{printable(name)}={short_value(value)}" for name, value in values.items())
     lines = [Text(f"trial {trial.id} · {trial.status.value.replace('_', ' ')} · {shown}", style="bold")]
     if trial.reason:
@@ -236,35 +237,35 @@ def _html(*parts: Text | Table | Group) -> str:
     return console.export_html(inline_styles=True, code_format=_PRE)
 
 
-#: The time between redraws: nobody reads numbers faster, and it costs some 2 % of a core.
+#: Seconds between redraws, which cost about 2 % of a core.
 REDRAW_S: Final = 0.25
-#: The time between lines without a terminal: a night's run still makes a readable log.
+#: Seconds between lines without a terminal, for a readable log of a night's run.
 LINE_S: Final = 10.0
-#: The time between checks whether a line is due.
+#: Seconds between checks whether a line is due.
 LINE_CHECK_S: Final = 1.0
-#: A wait is shown when it has lasted this long: a local worker takes about that time to start.
+#: Seconds until a wait is shown: about as long as a local worker takes to start.
 WAITING_S: Final = 2.0
-#: The most trials in the live table, and the number of lines around it.
+#: Limit of trials in the live table, and the number of lines around it.
 ROWS_MOST: Final = 10
 _LINES_AROUND: Final = 7
 _NUMBERS: Final = re.compile(r"\d+")
-#: How long a frame may take to be written before the reader counts as stuck.
+#: Seconds for writing a frame, after which the reader counts as stuck.
 _STUCK_S: Final = 0.1
-#: How long a stuck reader has to read the last lines.
+#: Seconds that a stuck reader has for the last lines.
 _LAST_WORDS_S: Final = 2.0
 #: The echo of Ctrl-C at a terminal's cursor.
 _ECHO: Final = "^C"
 
 
 class ProgressConsole(Console):
-    """A console that raises BrokenPipeError when its reader is gone; rich's own would exit the process."""
+    """A console that raises BrokenPipeError if its reader is gone, where rich would exit."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 class UnblockedStream(io.TextIOBase):
-    """A text stream whose writer never waits for a stuck reader, such as a terminal after Ctrl-S or a frozen ssh.
+    """A text stream that never waits for a stuck reader, such as a terminal after Ctrl-S.
 
     A thread writes to the descriptor. It must not use the stream itself, whose lock would keep Python from exiting.
     """
@@ -284,7 +285,7 @@ class UnblockedStream(io.TextIOBase):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the reader has not taken all that was flushed."""
+        """Whether the reader has not read all flushed text."""
         return not self._written.is_set()
 
     def isatty(self) -> bool:
@@ -298,7 +299,7 @@ class UnblockedStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Have the thread write, and wait for it briefly, so that texts of others come in order.
+        """Have the thread write, and wait for it briefly, to preserve the order with other writers.
 
         Raises:
             OSError: the reader is gone.
@@ -315,11 +316,11 @@ class UnblockedStream(io.TextIOBase):
             self.wait(_STUCK_S)
 
     def wait(self, seconds: float) -> None:
-        """Wait until all is written, at most so long."""
+        """Wait until all is written, at most this long."""
         self._written.wait(seconds)
 
     def finish(self, seconds: float) -> None:
-        """Wait as above, and end the thread."""
+        """Wait likewise, and end the thread."""
         self.wait(seconds)
         self._writer.close()
 
@@ -332,21 +333,22 @@ class UnblockedStream(io.TextIOBase):
 
 
 class ProgressDisplay(Callback):
-    """Shows a running experiment: a live table in a terminal or a notebook's cell, otherwise a line every ten seconds.
+    """Shows a running experiment: a live table, or without a terminal a line every ten seconds.
 
-    Outside a notebook it draws on standard error if that is a terminal, else on standard output if that is one. Otherwise it writes lines
-    to standard error. When the reader is gone, it stops drawing; while the reader is stuck, it skips frames. The experiment continues. The work for one step does not
-    grow with the number of trials that have ended.
+    In a notebook the table is drawn in the cell. Otherwise it is drawn on standard error if that is a terminal, else on
+    standard output if that is one. Lines go to standard error. If the reader is gone, it stops drawing, and while the
+    reader is stuck, it skips frames. The experiment continues. The work for a step does not grow with the number of
+    ended trials.
 
-    It reads the whole experiment, a few times a second, and so runs in the driver's loop.
+    It reads the whole experiment a few times a second, and so runs in the driver's loop.
 
     Args:
-        total: returns the number of planned trials, which a request may change; None if it is not known.
+        total: returns the number of planned trials, which may change, or None.
         folder: the experiment's folder, which has the full errors.
-        console: where to draw; by default as described above.
+        console: where to draw. The default is described above.
         clock: a monotonic clock, in seconds.
-        said: returns the line that somebody else has written to the terminal, below the table; empty until then.
-        deciders: the experiment's searcher and scheduler, in words: the first line.
+        said: returns the line that others wrote to the terminal, below the table, or an empty text.
+        deciders: the searcher and scheduler in words, for the first line.
     """
 
     in_loop = True
@@ -374,7 +376,7 @@ class ProgressDisplay(Callback):
         self._experiment: Experiment | None = None
         self._live: Live | None = None
         self._picture_drawn = Constrain(Group())
-        #: The cell's output, where it is drawn in a notebook.
+        #: The output of a notebook's cell.
         self._cell: Any = None
         self._curve = BestCurve("")
         self._began_at = 0.0
@@ -461,15 +463,13 @@ class ProgressDisplay(Callback):
     def _is_waiting(self) -> bool:
         return bool(self._waiting_for) and self._clock() - self._waiting_since >= WAITING_S
 
-    # In a terminal.
-
     def _redraw(self, experiment: Experiment, now: float, *, final: bool = False) -> None:
         self._shown_at = now
         if self._console.is_jupyter:
             self._draw_in_cell(experiment, now, final=final)
             return
         if self._live is None:
-            # What the script prints goes above the table, unless it is redirected.
+            # The script's output goes above the table, unless it is redirected.
             self._live = Live(
                 console=self._console,
                 auto_refresh=False,
@@ -480,21 +480,21 @@ class ProgressDisplay(Callback):
         elif (said := self._said()) != self._moved_for:
             self._moved_for = said
             self._move_below(said)
-        # The terminal's echo of Ctrl-C must not wrap: it may come before the message or after it.
+        # The terminal's echo of Ctrl-C must not wrap, before the message or after it.
         self._picture_drawn = Constrain(
             self._picture(experiment, final=final), max(1, self._console.width - len(_ECHO))
         )
         self._live.update(self._picture_drawn, refresh=True)
 
     def _move_below(self, said: str) -> None:
-        """Take the table away from above a line that was written below it, so that it is drawn again below that line."""
+        """Remove the table from above a line that was written below it, to draw it again below."""
         console, lines = self._console, self._console.render_lines(self._picture_drawn, pad=False)
         above, line = min(len(lines), console.height), math.ceil(len(said) / console.width)
-        # Up to the table's first line, delete it, down past the line, and down to where the table's last line is to be.
+        # Go up to the table's first line, delete it, and go down past the line to the table's future last line.
         console.file.write(f"\x1b[{above + line}A\x1b[{above}M\x1b[{line}B\r" + "\n" * (above - 1))
 
     def _draw_in_cell(self, experiment: Experiment, now: float, *, final: bool) -> None:
-        """Draw table and best value in the output of a notebook's cell, in place of what was drawn there before."""
+        """Draw table and best value in a notebook's cell, in place of the last drawing."""
         elapsed_s = now - self._began_at
         if experiment.best is not None:
             self._curve.add(elapsed_s, experiment.best.best_value)
@@ -524,12 +524,10 @@ class ProgressDisplay(Callback):
         return Group(*lines)
 
     def _newest(self) -> Iterator[Trial]:
-        """Yield running trials, then others that have not ended, then those that have, newest first."""
+        """Yield running trials, other unfinished ones, then ended ones, newest first."""
         for status in (TrialStatus.RUNNING, TrialStatus.STAGED, TrialStatus.PAUSED, TrialStatus.CANDIDATE):
             yield from (trial for trial in self._open.values() if trial.status is status)
         yield from reversed(self._ended)
-
-    # Where there is no terminal.
 
     def _write_lines(self, experiment: Experiment, now: float) -> None:
         if self._is_waiting and self._waiting_shown != self._waiting_for:
