@@ -1,7 +1,7 @@
 """ASHA: stop a trial that is bad among those that reached the same rung.
 
-After Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, section 3. ``ASHA`` stops trials
-at a rung, ``PromotionASHA`` pauses and promotes them.
+After Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, section 3. ``PromotionASHA``
+pauses and promotes trials; ``ASHA`` stops them.
 """
 
 from __future__ import annotations
@@ -30,43 +30,40 @@ class ASHA(RungHalving[InBracket]):
 
     **Brackets.** With *brackets* above 1, some trials are judged from a higher rung on, for metrics that say little at
     first. This is as in Hyperband (Li et al., JMLR 18 (2018), Algorithm 1), but no trial waits for another. Bracket b
-    of 0, 1, … has rungs of its own, from rung b on, and compares its trials with each other alone. With K rungs, their
-    numbers of trials are in proportion to ceil(K / (K - b) * reduction_factor**(K - b - 1)). At its first report a
-    trial joins the bracket that lacks most of its part, of equal ones the first. Of 49 trials, (max_t=27, brackets=4)
-    judges 27 from 1 on, 12 from 3 on, 6 from 9 on, and runs 4 to 27.
+    of 0, 1, … has its own rungs, from rung b on, and compares its own trials. With K rungs, brackets get trials in
+    proportion to ceil(K / (K - b) * reduction_factor**(K - b - 1)). At its first report a trial joins the bracket that
+    lacks most of its part, of equal ones the first. Of 49 trials, (max_t=27, brackets=4) judges 27 from 1 on, 12 from 3
+    on, 6 from 9 on, and none of the last 4.
 
     **The rule.** A trial enters a rung with the metric of the first report whose time has reached the rung. Of the n
     trials that have entered, itself included, it continues if it is among the best ``max(1, floor(n /
-    reduction_factor))``, else it stops. Trials that entered earlier are not judged again. At *max_t* every trial
-    completes.
+    reduction_factor))``, else it stops. Earlier trials are not judged again. At *max_t* every trial completes.
 
     - *Ties*: a trial that equals the last of the best continues too.
-    - *NaN* is worse than every number and equal to itself, and counts like any score. Infinities are numbers.
-    - *Outcome constraints*: a report that violates one is worse than any that does not, and better than NaN. Of two,
-      the smaller violation is better (``Objective.violation``). A missing constrained metric violates nothing. The
-      report's own values count, not those of *scope*.
-    - *A report without the metric*, or with None for it, enters no rung; the next one with it does. At *max_t* the
-      trial completes anyway.
-    - *A report that skips rungs* enters the highest that it has reached, and the trial never enters those below.
-    - *Each trial enters a rung once*, across attempts. A repeated or late report changes nothing and gets the decision
-      in force.
-    - *A trial that fails* leaves its scores in the rungs. An attempt that starts from scratch, or from an older
-      checkpoint, is not judged until it is past the last rung that its trial has entered.
-    - *An abandoned trial's scores* are removed from the rungs, and from n. Earlier decisions stand.
+    - *NaN* is worse than every number and equal to itself. Infinities are numbers.
+    - *Outcome constraints*: a report that violates one is worse than any that does not, and better than NaN. A smaller
+      violation is better (``Objective.violation``). A missing constrained metric violates nothing. The report's own
+      values count, not those of *scope*.
+    - *A report without the metric*, or with None, enters no rung; the next one with it does. At *max_t* the trial
+      completes anyway.
+    - *A report that skips rungs* enters the highest, and the trial never enters those below.
+    - *Each trial enters a rung once*, across attempts. A repeated or late report gets the decision in force.
+    - *A trial that fails* leaves its scores. An attempt from scratch, or from an older checkpoint, is not judged until
+      it is past the last rung that its trial has entered.
+    - *An abandoned trial's scores* are removed, also from n. Earlier decisions stand.
 
-    **Cost.** A report that reaches no rung costs two look-ups, otherwise O(log n) in the trials of the rung. Memory is
-    one score for each trial in each rung.
+    **Cost.** A report that reaches no rung costs two look-ups, otherwise O(log n) in the rung's trials. Memory is one
+    score for each trial in each rung.
 
     Args:
         max_t: the time at which a trial completes.
         grace_period: the time of the lowest rung. No trial stops earlier.
-        reduction_factor: one in this many continues. Above 1, fractions allowed, usually 3 or 4.
+        reduction_factor: above 1. One in this many continues, usually 3 or 4, fractions allowed.
         brackets: the number of brackets, at most one for each rung. 1 stops most.
-        stop_last_trials: whether a trial completes at *max_t*. If not, it runs until it ends by itself or by a stop
-            rule.
-        scope: the value that counts at a report: "last", the report's own; "avg", the mean so far; "last-5-avg", with
-            any number, the mean of the last ones; "all", the best so far.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
+        scope: the value that counts: "last", a report's own; "avg", the mean so far; "last-5-avg", with any number, the
+            mean of the last ones; "all", the best so far.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     asks_ahead = True
@@ -99,17 +96,15 @@ class ASHA(RungHalving[InBracket]):
         return Decision(Action.STOP, f"{rung.name}: {self._in_words(report)} {reason}")
 
     def _in_words(self, report: Report) -> str:
-        """Return the judged values of a report, for people."""
         values = ", ".join(f"{self._judged(name)}={float(report.metrics[name]):g}" for name in self.metrics)
         violated = [] if self.objective is None else self.objective.violated(report.metrics)
         return f"{values} (violates {' and '.join(map(str, violated))})" if violated else values
 
     def _rank(self, report: Report) -> AnyRank | None:
-        """Return the rank of a report, or None if it lacks the metric."""
         return self._rank_of(report)
 
     def _why_stopped(self, trial: Trial, rung: Rung, rank: AnyRank) -> str:
-        """Return why a trial that has entered *rung* stops there, or an empty text."""
+        """Return the reason to stop a trial that has entered *rung*, or an empty text."""
         return "" if rung.is_among_best(rank) else f"is not among the best {rung.places} of {rung.entered}"
 
 
@@ -117,7 +112,7 @@ _WAIT: Final = Wait("no new trial can start, and no paused one is promotable bef
 
 
 class Climb(InBracket):
-    """A trial's progress, the rung that it is to reach, and its rank there."""
+    """A trial's progress, its next or entered rung, and its rank there."""
 
     __slots__ = ("index", "is_under_way", "rank")
 
@@ -130,7 +125,6 @@ class Climb(InBracket):
 
     @property
     def rung(self) -> Rung:
-        """The rung that it is to reach, or has entered."""
         return self.bracket.rungs[self.index]
 
 
@@ -141,55 +135,53 @@ class PromotionASHA(RungHalving[Climb]):
     bracket's lowest.
 
     **The rule.** A trial enters its rung with the metric of the first report whose time has reached it, and is paused.
-    A free slot goes to the highest rung, below *max_t*, with a promotable trial; of rungs at the same time to the first
-    bracket's. A trial is promotable if it is among the best ``floor(n / reduction_factor)`` of the n trials that have
-    entered its rung, was not promoted from there, and is paused. The best promotable trial is resumed, with the next
-    rung as its goal. Without such a trial, a new one starts. At *max_t* every trial completes. So fewer than
-    *reduction_factor* trials in a rung promote none, and with few trials none may reach *max_t*.
+    A free slot goes to the highest rung, below *max_t*, with a promotable trial, of equal rungs to the first bracket's.
+    A trial is promotable if it is among the best ``floor(n / reduction_factor)`` of the n trials of its rung, was not
+    promoted from there, and is paused. The best promotable trial is resumed for the next rung. Without one, a new trial
+    starts. At *max_t* every trial completes. So fewer than *reduction_factor* trials in a rung promote none, and with
+    few trials none may reach *max_t*.
 
-    **By cost.** With *cost*, a trial is promotable if it and the better ones together have at most ``1 /
-    reduction_factor`` of the cost of all trials of the rung. So more cheap trials and fewer expensive ones are
-    promoted. After Ivkin et al., "Cost-aware Adversarial Best Arm Identification", NAS workshop at ICLR 2021. The cost
-    is read from the report that enters the rung. A report without a finite cost of at least 0 enters none. Sums are
-    exact.
+    **By cost.** With *cost*, a trial is promotable if it and the better ones have at most ``1 / reduction_factor`` of
+    the rung's cost. So more cheap trials are promoted. After Ivkin et al., "Cost-aware Adversarial Best Arm
+    Identification", NAS workshop at ICLR 2021. The report that enters the rung has the cost. Without a finite cost of
+    at least 0 it enters none. Sums are exact.
 
-    - *Scores that count*: those of all trials that have entered the rung, also if they were promoted, failed or ended
-      since. Only abandoned trials are removed, also from n.
+    - *Scores that count*: those of all trials of the rung, also if promoted, failed or ended since. Only abandoned
+      trials are removed, also from n.
     - *Ties*: the trial that entered earlier is better.
     - *NaN* is worse than every number; of several, the earlier is better. Infinities are numbers.
     - *Outcome constraints*: as in ``ASHA``.
-    - *A report without the metric*, or with None for it, enters no rung; the next one with it does. At *max_t* the
-      trial completes anyway.
-    - *A report that skips rungs* enters the highest that it has reached, and none of those below.
-    - *A late or repeated report* changes nothing and gets the decision in force.
-    - *A trial that fails* before it has entered its rung is not counted there; a retry goes for the same rung. After
-      that, a retry is paused at its first report there, and its score stays.
+    - *A report without the metric*, or with None, enters no rung; the next one with it does. At *max_t* the trial
+      completes anyway.
+    - *A report that skips rungs* enters the highest, and none of those below.
+    - *A late or repeated report* gets the decision in force.
+    - *A trial that fails* before its rung is not counted there, and a retry goes for the same rung. After it, a retry
+      is paused at its first report there, and its score stays.
     - *A resume without a checkpoint*, or from an older one, is judged from its goal rung on.
     - *By hand*: a trial that a person resumes is promoted. A trial that a person pauses below its rung stays paused.
 
-    **The end.** When no new trial can start, paused trials of a rung are released (stopped early) once none of
-    them is promotable and no other trial can reach the rung.
+    **The end.** When no new trial can start, paused trials of a rung are released (stopped early), once none of them is
+    promotable and no other trial can reach the rung.
 
     **Few paused trials.** With *most_paused*, the worst of too many paused trials at a rung is released before a new
     trial starts, if no promotion is left. Its score still counts. ``Checkpoints(delete="stopped")`` then deletes its
-    checkpoints, which would otherwise grow with the number of paused trials. With m better ones paused at its rung, it
-    would be promoted only after about m * *reduction_factor* more arrivals.
+    checkpoints. With m better ones paused there, it would be promoted only after about m * *reduction_factor* more
+    arrivals.
 
     **Cost.** A report that reaches no rung costs two look-ups. Entering a rung, or a choice, costs O(log n) in the
-    trials of a rung. Memory is one score for each trial in each rung.
+    rung's trials. Memory is one score for each trial in each rung.
 
     Args:
         max_t: the time at which a trial completes.
         grace_period: the time of the lowest rung.
-        reduction_factor: one in this many is promoted. Above 1, fractions allowed, usually 3 or 4.
+        reduction_factor: above 1. One in this many is promoted, usually 3 or 4, fractions allowed.
         brackets: the number of brackets, at most one for each rung. 1 stops most.
-        stop_last_trials: whether a trial completes at *max_t*. If not, it runs until it ends by itself or by a stop
-            rule.
-        scope: the value that counts at a report: "last", the report's own; "avg", the mean so far; "last-5-avg", with
-            any number, the mean of the last ones; "all", the best so far.
-        cost: the key of a trial's cost so far in the reports, such as ``time_total_s``. By default all cost the same.
+        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
+        scope: the value that counts: "last", a report's own; "avg", the mean so far; "last-5-avg", with any number, the
+            mean of the last ones; "all", the best so far.
+        cost: the reports' key of a trial's cost so far, such as ``time_total_s``. By default all cost the same.
         most_paused: the number of trials that stay paused at each rung, at least 1. By default all.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "promotion_asha"
@@ -247,7 +239,7 @@ class PromotionASHA(RungHalving[Climb]):
             climb.rung.waiting.add(trial.id, climb.rank)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the promotion from the highest rung, or else a start, or at the end a release."""
+        """Return the highest rung's promotion, else a start, else at the end a release."""
         for rung in self._rungs_downwards():
             best = rung.waiting.first
             rank = None if best is None else self._progress[best].rank
@@ -260,7 +252,7 @@ class PromotionASHA(RungHalving[Climb]):
         return next(filter(None, map(self._release, self._all_brackets)), _WAIT)
 
     def _surplus(self, most: int) -> Release | None:
-        """Return the release of the worst trial of a rung with too many paused ones."""
+        """Return the release of the worst trial of an overfull rung."""
         for bracket in self._all_brackets:
             for rung in bracket.rungs:
                 if len(rung.waiting) > most and (worst := rung.waiting.last) is not None:
@@ -285,7 +277,6 @@ class PromotionASHA(RungHalving[Climb]):
         return f"not among the best {rung.places} of {rung.entered}, and no other trial comes there"
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget the progress of *trial*. Its scores stay in the rungs, unless it was abandoned."""
         climb = self._progress.pop(trial.id, None)
         if climb is None:
             return

@@ -12,8 +12,8 @@ from mqtune.core.trial import Decision, TrialId
 class BackgroundDecisions:
     """Has a model learn and decide in a thread, so that the driver's loop never waits for it.
 
-    The thread makes the calls in order. When none is left it decides, then rests for as long as that took, so it is
-    busy at most half of the time. After an error, which ``take`` raises, no further calls are made.
+    The thread makes the calls in order. When none is left it decides, then rests for as long as that took. After an
+    error, which ``take`` raises, no further calls are made.
 
     Args:
         decide: returns the decisions that follow from the calls since its last run.
@@ -47,5 +47,4 @@ class BackgroundDecisions:
         return found
 
     def close(self) -> None:
-        """End the thread after its current call."""
         self._background.close()

@@ -73,7 +73,6 @@ class Decider(KnownArguments, Registered, GoesByObjective):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All metrics of the experiment. Empty before :meth:`bind`."""
         return () if self.objective is None else self.objective.metrics
 
     def bind(self, metric: str, mode: str) -> None:
@@ -97,9 +96,9 @@ class Decider(KnownArguments, Registered, GoesByObjective):
 class Scheduler(Decider, ABC):
     """Decides after each report how its trial continues, and how free slots are used.
 
-    It changes nothing but itself. It is deterministic: the same calls in the same order give the same decisions, so a
-    resumed driver restores it by repeating the calls. ``choose`` alone may be called any number of times in between,
-    and must not change the scheduler's state. A scheduler belongs to one experiment.
+    It changes nothing but itself, and belongs to one experiment. It is deterministic: the same calls give the same
+    decisions, so a resumed driver repeats the calls. Only ``choose`` may be called any number of times in between, and
+    must not change the state.
     """
 
     role = "scheduler"
@@ -115,16 +114,16 @@ class Scheduler(Decider, ABC):
     def decide_in_background(self) -> None:
         """Have ``background`` decide if decisions take longer than a millisecond.
 
-        ``on_report`` then returns CONTINUE, and the driver applies each decision of ``background`` when it comes. A
-        resumed driver reads these decisions from the journal. Called before the first trial, and not in virtual time.
+        ``on_report`` then returns CONTINUE, and the driver applies ``background``'s decisions when they come. A resumed
+        driver reads them from the journal. Called before the first trial, and not in virtual time.
         """
 
     @property
     def time_attr(self) -> str:
-        """The key of the time in the reports, or empty if the scheduler uses no time.
+        """The reports' key of the time, or empty if the scheduler uses no time.
 
-        With a key, the scheduler receives only reports with a finite number there that does not go down within an
-        attempt. A report without ``training_iteration`` counts by its sequence number.
+        It receives only reports with a finite number there, which does not go down within an attempt. A report without
+        ``training_iteration`` counts by its sequence number.
         """
         return ""
 
@@ -132,7 +131,7 @@ class Scheduler(Decider, ABC):
         """Check the search space, before the first trial.
 
         Raises:
-            ConfigurationError: the space is unsuitable. The message says why.
+            ConfigurationError: the space is unsuitable.
         """
 
     def on_stage(self, trial: Trial) -> None:
@@ -143,7 +142,7 @@ class Scheduler(Decider, ABC):
         """Return the decision on *trial* after this report: CONTINUE, STOP, PAUSE or COMPLETE.
 
         Called once for each accepted report, in the journal's order, and not after a decision on the attempt. A later
-        attempt continues with the time of its checkpoint, and without one from the start.
+        attempt continues with the time of its checkpoint, without one from the start.
         """
 
     def on_trial_pause(self, trial: Trial) -> None:
@@ -166,25 +165,23 @@ class Scheduler(Decider, ABC):
         """
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Learn that *trial* has reached a terminal status. No more reports follow."""
+        """Learn that *trial* has reached a terminal status."""
 
 
 class FIFO(Scheduler):
     """First in, first out: lets every trial run until it ends by itself.
 
-    With *batch*, that many trials begin together, and the next batch begins when all of them have ended. A searcher
-    then proposes a batch with the results of all before it. Trials that a person adds count, and a failed trial has
-    ended once no retry is left.
+    With *batch*, that many trials begin together, and the next batch begins when all have ended. So a searcher proposes
+    a batch with the results of all before it. Trials that a person adds count. A failed trial ends with its last retry.
 
     Args:
-        batch: the number of trials that begin together. The default starts a trial whenever a slot is free.
+        batch: the number of trials that begin together. By default each begins when a slot is free.
     """
 
     kind = "fifo"
     later: ClassVar = {"batch": ""}
     takes_several = True
-    #: Trials of the batch, and trials that have not ended. Class attributes, as a subclass may have a constructor of
-    #: its own.
+    #: Trials of the batch, and unfinished trials. Class attributes, as a subclass may have its own constructor.
     _in_batch = _open = 0
     _batch: int | None = None
     asks_ahead = True

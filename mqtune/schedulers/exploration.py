@@ -18,13 +18,11 @@ from mqtune.search.kinds import Choice, Domain, Interval, Multiples, Normal, Rou
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value, is_same, plain_value
 
-#: Attempts to explore a config until the space's constraint allows the result.
+#: Attempts to find a config that the space's constraint allows.
 _EXPLORATIONS: Final = 100
 
-#: Changes an explored config.
 Explore = Callable[[Config], Config]
 
-#: The keys of nested dicts that lead to a value.
 _Path = tuple[str, ...]
 
 
@@ -32,10 +30,9 @@ class Exploration:
     """Makes new configs from a good one.
 
     Each value that may change is, with *resample_probability*, sampled from its domain. Otherwise a number is
-    multiplied by one of *factors* and kept within its bounds. Integers and multiples of q are rounded to the nearest,
-    but at least one step away unless that is out of bounds. A listed value becomes a neighbour, either equally likely;
-    at an end it may stay. A value that is not in the list, or not a number, is sampled. A value that the config lacks
-    is skipped.
+    multiplied by one of *factors* and kept within its bounds. Integers and multiples of q are rounded, and move by at
+    least one step within bounds. A listed value becomes either neighbour; at an end it may stay. Other values are
+    sampled, and missing ones skipped.
 
     Args:
         mutations: domains, or lists of values, by the names in a config.
@@ -113,7 +110,6 @@ class Exploration:
         return explored if self._explore is None else _explored_by(self._explore, explored)
 
     def describe(self) -> Description:
-        """Return the arguments, in values that a message can carry; a function by its name."""
         return {
             "hyperparam_mutations": {"/".join(path): domain.describe() for path, domain in self._domains.items()},
             "resample_probability": self._resample_probability,

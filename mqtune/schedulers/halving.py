@@ -1,4 +1,4 @@
-"""Base of the halving schedulers: their arguments, and rungs, at which trials are compared."""
+"""Base of the halving schedulers: their arguments, and their rungs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision
 from mqtune.schedulers.timed import AnyRank, Progress, TimedScheduler, Waiting, exact, plain
 
-#: More rungs come from a mistaken reduction factor. With factor 2 they would span 300 orders of magnitude.
+#: More rungs come from a mistaken reduction factor.
 MAX_RUNGS: Final = 1000
 
 
@@ -59,9 +59,8 @@ class Rung:
         self.entered = 0
         #: All entries so far, withdrawn ones included.
         self.arrivals = 0
-        #: A heap of the best ranks, negated so that the worst of them is on top.
+        #: A heap of the best ranks, negated so that the worst is on top.
         self._best: list[AnyRank] = []
-        #: A heap of the others.
         self._rest: list[AnyRank] = []
         #: Trials paused here, and the number of those on their way or about to pause.
         self.waiting = Waiting()
@@ -86,7 +85,6 @@ class Rung:
         ranks = [*self._rest, *map(_negated, self._best)]
         ranks.remove(rank)
         ranks.sort()
-        # Sorted lists are heaps.
         self._best = sorted(map(_negated, ranks[: self.places]))
         self._rest = ranks[self.places :]
 
@@ -153,16 +151,7 @@ P = TypeVar("P", bound=Progress)
 
 
 class Halving(TimedScheduler[P]):
-    """Lets one trial in *reduction_factor* continue at each rung up to *max_t*.
-
-    Args:
-        max_t: the time at which a trial completes.
-        grace_period: the time of the lowest rung.
-        reduction_factor: one in this many continues. Above 1.
-        stop_last_trials: whether a trial completes at *max_t*.
-        scope: the value that counts at a report.
-        time_attr: the key of the time in the reports.
-    """
+    """Lets one trial in *reduction_factor* continue at each rung up to *max_t*."""
 
     later: ClassVar[Mapping[str, object]] = {"stop_last_trials": True, "scope": "last"}
 
@@ -183,12 +172,11 @@ class Halving(TimedScheduler[P]):
         self._levels = levels_of(self._name, self._grace_period, self._max_t, self._reduction_factor)
         self._stop_last_trials = flag(self._name, "stop_last_trials", stop_last_trials)
         complete = Decision(Action.COMPLETE, f"reached max_t={self._max_t}")
-        #: The decision on a trial that has reached max_t.
         self._at_max_t = complete if self._stop_last_trials else CONTINUE
 
 
 class Bracket:
-    """A bracket: its rungs by level, of which those below *lowest* stay empty, and its trials."""
+    """A bracket: its rungs by level, empty below *lowest*, and its trials."""
 
     __slots__ = ("lowest", "part", "rungs", "trials")
 
@@ -219,17 +207,7 @@ B = TypeVar("B", bound=InBracket)
 
 
 class RungHalving(Halving[B]):
-    """Compares each trial that enters a rung with earlier ones there.
-
-    Args:
-        max_t: the time at which a trial completes.
-        grace_period: the time of the lowest rung.
-        reduction_factor: one in this many continues. Above 1.
-        brackets: the number of brackets.
-        stop_last_trials: whether a trial completes at *max_t*.
-        scope: the value that counts at a report.
-        time_attr: the key of the time in the reports.
-    """
+    """Compares each trial that enters a rung with earlier ones there."""
 
     later: ClassVar = {**Halving.later, "brackets": 1}
     #: The minimum number of the best in a rung.
@@ -268,7 +246,7 @@ class RungHalving(Halving[B]):
 
     @property
     def rung_sizes(self) -> tuple[int, ...]:
-        """The number of trials that have entered each rung, in all brackets, without abandoned ones."""
+        """The number of trials in each rung, in all brackets, without abandoned ones."""
         rungs = zip(*(bracket.rungs for bracket in self._all_brackets), strict=True)
         return tuple(sum(rung.entered for rung in same_level) for same_level in rungs)
 

@@ -29,8 +29,6 @@ class Round(NamedTuple):
 
 
 class _Place(Enum):
-    """A trial's state in its bracket."""
-
     UNDER_WAY = "under way"  #: it is queued, running or to be retried
     WAITING = "waiting"  #: it is paused with its score until the round is over
     CHOSEN = "chosen"  #: it is paused and takes part in the next round
@@ -39,7 +37,7 @@ class _Place(Enum):
 
 
 class _Bracket:
-    """One bracket: its trials, and the progress of its present round."""
+    """A bracket: its trials, and its present round."""
 
     __slots__ = ("is_filling", "missing", "number", "paused", "plan", "round", "trials")
 
@@ -47,7 +45,6 @@ class _Bracket:
         self.number = number
         self.plan = plan
         self.round = 0
-        #: The number of its trials, and whether it takes more.
         self.trials = 0
         self.is_filling = True
         #: Trials of the round that have neither paused with a score nor ended.
@@ -61,13 +58,10 @@ class _Bracket:
 
     @property
     def best(self) -> TrialId:
-        """The paused trial with the best score."""
         return min(self.paused, key=self.paused.__getitem__)
 
 
 class _Member(Progress):
-    """A trial's progress, its bracket and its state there."""
-
     __slots__ = ("bracket", "order", "place", "rank", "reason")
 
     def __init__(self, bracket: _Bracket, order: int) -> None:
@@ -75,7 +69,6 @@ class _Member(Progress):
         self.bracket = bracket
         self.order = order
         self.place = _Place.UNDER_WAY
-        #: Its rank in the present round, once it has reached the round's time.
         self.rank: Rank | None = None
         self.reason = ""
 
@@ -83,33 +76,32 @@ class _Member(Progress):
 class HyperBand(Halving[_Member]):
     """Synchronous successive halving: pauses trials at the end of a round, and resumes the best.
 
-    **Brackets.** With R = *max_t* / *grace_period* and s_max the largest s for which reduction_factor**s is at most R,
-    bracket s (of s_max, …, 1, 0) begins with n = ceil((s_max + 1) / (s + 1) * reduction_factor**s) trials. Its round i
+    **Brackets.** R is *max_t* / *grace_period*, and s_max the largest s for which reduction_factor**s is at most R.
+    Bracket s (of s_max, …, 1, 0) begins with n = ceil((s_max + 1) / (s + 1) * reduction_factor**s) trials. Its round i
     (of 0, …, s) has floor(n / reduction_factor**i) trials, which run to *max_t* * reduction_factor**(i - s). Floats
-    count as the decimals that they are written as, and arithmetic is exact: (729, factor 3) has seven brackets, the
-    first with 729 trials at time 1. New trials fill one bracket after the other, in the order of staging, that with the
-    most trials first. After s = 0 the brackets start again, with *brackets* after that many. With 1 each is plain
-    successive halving (Jamieson and Talwalkar, AISTATS 2016, Algorithm 1): (27, factor 3) has 27 trials at time 1, 9 at
-    3, 3 at 9 and 1 at 27.
+    count as the decimals that they are written as, and arithmetic is exact. (729, factor 3) has seven brackets, the
+    first with 729 trials at time 1. New trials fill one bracket after the other, in the order of staging, from the most
+    trials to s = 0 and again. With *brackets* they start again after that many. With 1 each is plain successive halving
+    (Jamieson and Talwalkar, AISTATS 2016, Algorithm 1): (27, factor 3) has 27 trials at time 1, 9 at 3, 3 at 9 and 1 at
+    27.
 
-    **The rule.** A trial is paused at the first report whose time has reached that of its round, with that report's
-    metric as its score. The round is over when the bracket is full and each of the round's trials has paused or ended.
-    Then, of its n trials, the best max(1, floor(n / reduction_factor)) continue, and the others are released (stopped
-    early). The last round ends at *max_t*, where each trial completes. A free slot goes to a continuing trial, by
-    bracket and rank, or else to a new trial. Decisions don't depend on when trials ran: the same configs with the same
-    curves give the same decisions on any number of slots.
+    **The rule.** A trial is paused at the first report whose time has reached that of its round, with that metric as
+    its score. The round is over when the bracket is full and each of its trials has paused or ended. Then, of its n
+    trials, the best max(1, floor(n / reduction_factor)) continue, and the others are released (stopped early). At
+    *max_t*, the last round, each trial completes. A free slot goes to a continuing trial, by bracket and rank, or else
+    to a new one. The same configs with the same curves give the same decisions on any number of slots.
 
-    - *Scores that count*: those of the round's paused trials when it is over. A trial that fails, is abandoned or ends
+    - *Scores that count*: those of paused trials when the round is over. A trial that fails, is abandoned or ends
       before is out, but still counts in n. So it takes no other's place, and leaves none empty as long as others have
       scores.
     - *Ties*: the trial that was staged earlier is better.
     - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.
     - *Outcome constraints*: as in ``ASHA``.
-    - *A report without the metric*, or with None for it, gives no score; the next one with it does. At *max_t* the
-      trial completes anyway.
-    - *A report that skips the times of several rounds* counts in the present round, and the trial is paused. At *max_t*
-      it completes in any round.
-    - *A late or repeated report* changes nothing and gets the decision in force.
+    - *A report without the metric*, or with None, gives no score; the next one with it does. At *max_t* the trial
+      completes anyway.
+    - *A report that skips several rounds* counts in the present round, and the trial is paused. At *max_t* it completes
+      in any round.
+    - *A late or repeated report* gets the decision in force.
     - *A failed trial that is retried* goes for the same round. If it had a score, it is paused at its first report
       there, and keeps that score.
     - *A resume without a checkpoint*, or from an older one, is judged from its round's time on.
@@ -124,14 +116,12 @@ class HyperBand(Halving[_Member]):
     Args:
         max_t: R of the paper: the time at which a trial completes.
         grace_period: the unit that R is counted in. No trial is paused earlier.
-        reduction_factor: eta of the paper: one in this many continues. Above 1, fractions allowed, usually 3 or 4.
-        brackets: the number of different brackets, beginning with the one that stops most. By default all, which are
-            s_max + 1.
-        stop_last_trials: whether a trial completes at *max_t*. If not, it runs until it ends by itself or by a stop
-            rule.
-        scope: the value that counts at a report: "last", the report's own; "avg", the mean so far; "last-5-avg", with
-            any number, the mean of the last ones; "all", the best so far.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        reduction_factor: eta of the paper, above 1. One in this many continues, usually 3 or 4, fractions allowed.
+        brackets: the number of different brackets, beginning with the one that stops most. By default all s_max + 1.
+        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
+        scope: the value that counts: "last", a report's own; "avg", the mean so far; "last-5-avg", with any number, the
+            mean of the last ones; "all", the best so far.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "hyperband"
@@ -171,7 +161,7 @@ class HyperBand(Halving[_Member]):
 
     @property
     def brackets(self) -> tuple[tuple[Round, ...], ...]:
-        """The rounds of each bracket, in the order in which the brackets are filled."""
+        """The rounds of each bracket, in the order of filling."""
         return tuple(self._plan(s) for s in self._in_use)
 
     @property
@@ -181,7 +171,6 @@ class HyperBand(Halving[_Member]):
         return range(self._highest, lowest - 1, -1)
 
     def on_stage(self, trial: Trial) -> None:
-        """Assign a new trial to a bracket, and start the round of a chosen one."""
         member = self._staged(trial)
         if member is None:
             return
@@ -197,7 +186,6 @@ class HyperBand(Halving[_Member]):
         member.next_level = self._max_t if member.place is _Place.LEFT_ALONE else bracket.level
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Have *trial* wait for the end of its round."""
         member = self._progress.get(trial.id)
         if member is None or member.place is not _Place.UNDER_WAY:
             return
@@ -209,7 +197,7 @@ class HyperBand(Halving[_Member]):
         self._count_off(member.bracket)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return a release, or else a resume for the next round, or else a start."""
+        """Return a release, else a resume for the next round, else a start."""
         if self._out.first is not None:
             return Release(self._out.first, self._progress[self._out.first].reason)
         if self._chosen.first is not None:

@@ -28,7 +28,7 @@ from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler, exact
 Against = Literal["averages", "completed"]
 
 _MEDIAN: Final = 0.5
-#: Each finite float is a whole number of 2 to the power of minus this.
+#: Each finite float is a whole number of 2 ** -_SCALE_BITS.
 _SCALE_BITS: Final = 1074
 
 
@@ -39,14 +39,14 @@ class MedianStopping(TimedScheduler["_Course"]):
     trial reaches a milestone with the first report whose time has reached it.
 
     **The rule.** At a milestone a trial's running average is the mean of its values from *grace_period* up to that
-    report. Its best is the lowest (or highest, by the mode) of all its values so far. The trial stops if its best is
-    strictly worse than the median of the others' averages there. At least *min_samples* others must have reached the
-    milestone before it, and it must have run for *min_run_s* seconds. In any case its own average counts from then on
-    for later trials. Trials that came earlier are not judged again.
+    report. Its best is the lowest (or highest, by the mode) of all its values so far. It stops if its best is strictly
+    worse than the median of the others' averages there. At least *min_samples* others must have reached the milestone
+    before, and it must have run for *min_run_s* seconds. In any case its own average counts for later trials. Earlier
+    trials are not judged again.
 
-    **The share.** Another *cutoff* than 1/2 replaces the median by that quantile of the averages, the best of them
-    first. With 0.25 only trials as good as the best quarter continue. Of n averages, a_0 the best, it is the value at
-    (n - 1) * cutoff, interpolated linearly.
+    **The share.** Another *cutoff* than 1/2 replaces the median by that quantile of the averages, best first. With 0.25
+    only trials as good as the best quarter continue. Of n averages, a_0 the best, it is the value at (n - 1) * cutoff,
+    interpolated linearly.
 
     **Completed trials alone.** With ``against="completed"`` the best is compared with the values, not the averages, of
     COMPLETED trials at the milestone. NaN there doesn't count. At least *min_completed* trials must have completed. If
@@ -59,14 +59,14 @@ class MedianStopping(TimedScheduler["_Course"]):
     - *Median*: of an even number of averages the mean of the middle two, or the worse if one is infinite. Other
       quantiles are interpolated likewise.
     - *Ties*: a trial that equals the median continues.
-    - *Seconds* are the report's ``time_total_s``, which mqtune measures. Without a number there, no trial stops.
+    - *Seconds* are the report's ``time_total_s``, which mqtune measures. Without it no trial stops.
     - *NaN* is left out of a trial's average and best, and so is a report that violates an outcome constraint. A trial
       with no other values counts as infinitely bad. A missing constrained metric violates nothing.
-    - *A report without the metric*, or with None for it, has no value, and the next one with it reaches the milestone.
+    - *A report without the metric*, or with None, has no value, and the next one with it reaches the milestone.
     - *A report that skips milestones* reaches the highest, and none of those below.
-    - *A late or repeated report* changes nothing and gets the decision in force.
+    - *A late or repeated report* gets the decision in force.
     - *A trial that fails, or is paused by hand, and runs again* keeps its average and its best. Reports of the new
-      attempt at times that an earlier one has reached are ignored.
+      attempt at times reached before are ignored.
 
     **Cost.** A report costs O(1), or at a milestone O(log n) in its trials. Memory is one number for each trial at each
     of its milestones.
@@ -74,13 +74,12 @@ class MedianStopping(TimedScheduler["_Course"]):
     Args:
         grace_period: no trial stops earlier, and averages begin here.
         interval: the time between milestones.
-        min_samples: the number of other trials that must have reached a milestone before one can stop there.
+        min_samples: the number of others that must have reached a milestone before a trial can stop there.
         cutoff: the quantile that a trial must reach, above 0 and below 1. A lower one stops more.
         min_run_s: the seconds that a trial must have run before it can stop.
-        against: the values that a trial's best is compared with: "averages", the others' running averages, or
-            "completed", the values of COMPLETED trials.
+        against: "averages", the others' running averages, or "completed", the values of COMPLETED trials.
         min_completed: the number of trials that must have completed before one can stop.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "median_stopping"
@@ -164,7 +163,6 @@ class MedianStopping(TimedScheduler["_Course"]):
         super().on_trial_end(trial)
 
     def _has_run(self, report: Report) -> bool:
-        """Return whether a trial has run for *min_run_s*."""
         if not self._min_run_s:
             return True
         seconds = report.metrics.get(TIME_TOTAL)
@@ -181,10 +179,10 @@ class _Course(Progress):
         self.next_milestone = next_milestone
         #: The latest time of its earlier attempts.
         self.reached = -math.inf
-        #: Its values at milestones, with the quantiles that they join once it has completed.
+        #: Its values at milestones, for the quantiles that it joins once it has completed.
         self.values: list[tuple[Quantile, float]] = []
         self._count = 0
-        #: The exact sum of the finite values, in units of 2 ** -_SCALE_BITS: it neither rounds nor overflows.
+        #: The exact sum of the finite values, in units of 2 ** -_SCALE_BITS.
         self._sum = 0
         #: The sum of the infinite values. NaN if they have both signs.
         self._infinite = 0.0
@@ -199,7 +197,6 @@ class _Course(Progress):
 
     @property
     def best(self) -> float:
-        """The lowest value, or infinity."""
         return self._lowest
 
     def add(self, value: float, *, is_averaged: bool) -> None:

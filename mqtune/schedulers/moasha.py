@@ -31,16 +31,15 @@ class MOASHA(ASHA):
 
     **The rule.** A trial enters a rung with all metrics of the first report whose time has reached the rung. Of the n
     trials that have entered, itself included, it continues if it is among the best ``max(1, floor(n /
-    reduction_factor))``, else it stops. Trials that entered earlier are not judged again. At *max_t* every trial
-    completes.
+    reduction_factor))``, else it stops. Earlier trials are not judged again. At *max_t* every trial completes.
 
     **The best.** A trial dominates another if it is nowhere worse and somewhere better. Trials that no other dominates
     come first, then those that only these dominate, and so on: non-dominated sorting. From the first group that does
-    not fit as a whole, trials far from each other are chosen one by one, an epsilon-net. The first is the best by the
-    first metric, each next one the farthest from its nearest chosen trial (Clarkson, "Nearest-neighbor searching and
-    metric space dimensions", 2006). Each metric is scaled by its range in the group. An infinite value lies one range
-    beyond the others. Of equal distances the better by the first metric is chosen. So a trial that dominates all others
-    never stops, nor does the best by the first metric.
+    not fit as a whole, trials far from each other are chosen, an epsilon-net. The first is the best by the first
+    metric. Each next one is the farthest from its nearest chosen trial (Clarkson, "Nearest-neighbor searching and
+    metric space dimensions", 2006), of equal ones the better by the first metric. Each metric is scaled by its range in
+    the group. An infinite value lies one range beyond the others. So a trial that dominates all others never stops, nor
+    does the best by the first metric.
 
     - *One metric*: the rule is that of ``ASHA``.
     - *Ties*: a trial with the same values as one of the best continues too.
@@ -51,18 +50,17 @@ class MOASHA(ASHA):
     - *A report without one of the metrics* enters no rung; the next one with all of them does.
     - All else is as in ``ASHA``.
 
-    **Cost.** A report that reaches no rung costs two look-ups. Otherwise it costs O(n) in the trials of the rung, and
-    O(f²) in the group that is cut. Memory is one point for each trial in each rung.
+    **Cost.** A report that reaches no rung costs two look-ups, otherwise O(n) in the rung's trials, and O(f²) in the
+    group that is cut. Memory is one point for each trial in each rung.
 
     Args:
         max_t: the time at which a trial completes.
         grace_period: the time of the lowest rung. No trial stops earlier.
-        reduction_factor: one in this many continues. Above 1, fractions allowed, usually 3 or 4.
+        reduction_factor: above 1. One in this many continues, usually 3 or 4, fractions allowed.
         brackets: the number of brackets, at most one for each rung. 1 stops most.
-        stop_last_trials: whether a trial completes at *max_t*. If not, it runs until it ends by itself or by a stop
-            rule.
-        scope: the value of each metric that counts at a report, as in ``ASHA``.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
+        scope: the value of each metric that counts, as in ``ASHA``.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "moasha"

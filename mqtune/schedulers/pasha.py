@@ -29,9 +29,9 @@ class PASHA(PromotionASHA):
     to its end afterwards.
 
     **The rule** is that of ``PromotionASHA``, but no trial is promoted beyond the top rung, at first the second one.
-    Each time that a trial enters the top rung, its trials are ranked by their scores there, and by those in the rung
-    below. If the rankings differ, the next rung becomes the top rung, up to that at *max_t*, where trials complete.
-    They don't differ if at each place the two trials' scores in the rung below are at most *epsilon* apart.
+    When a trial enters the top rung, its trials are ranked by their scores there, and by those in the rung below. If
+    the rankings differ, the next rung becomes the top rung, up to *max_t*, where trials complete. They don't differ if
+    at each place the two trials' scores in the rung below are at most *epsilon* apart.
 
     **Epsilon** is the measured noise of a score. Two trials of the top rung differ by noise if the better one, over
     their common times, has changed at least twice. Epsilon is the 90th percentile of such pairs' gaps at the last
@@ -44,8 +44,8 @@ class PASHA(PromotionASHA):
     - *A trial that skips a rung* is in no ranking of that rung.
     - *An abandoned trial's scores* are removed from rankings and epsilon. The top rung stays.
 
-    **The end.** As in ``PromotionASHA``: when no new trial can start, paused trials of the top rung are released too,
-    as soon as no other trial is on its way there.
+    **The end.** As in ``PromotionASHA``. Paused trials of the top rung are released too, once no other trial is on its
+    way there.
 
     **Cost.** A report costs two look-ups. Entering the top rung costs O(k t log t), with k trials of up to t reports
     there. Memory is the scores of ``PromotionASHA``, and the values of unfinished trials and those in the top rung.
@@ -53,9 +53,9 @@ class PASHA(PromotionASHA):
     Args:
         max_t: the time at which a trial completes, if any comes so far.
         grace_period: the time of the lowest rung.
-        reduction_factor: one in this many is promoted. Above 1, fractions allowed, usually 3 or 4.
-        time_attr: the key of the time in the reports, which never goes down within an attempt. For epsilon trials must
-            have its values in common, such as epochs.
+        reduction_factor: above 1. One in this many is promoted, usually 3 or 4, fractions allowed.
+        time_attr: the reports' key of the time, which never goes down within an attempt. For epsilon trials need common
+            times, such as epochs.
     """
 
     kind = "pasha"
@@ -80,7 +80,6 @@ class PASHA(PromotionASHA):
 
     @property
     def current_max_t(self) -> float:
-        """The time of the present top rung."""
         return self._levels[self._top]
 
     def on_stage(self, trial: Trial) -> None:

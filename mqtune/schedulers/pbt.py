@@ -21,7 +21,6 @@ from mqtune.schedulers.timed import Milestones, TimedScheduler, exact
 from mqtune.search.domains import domain_of
 from mqtune.search.space import SEPARATOR, Space
 
-#: With more, the worst and the best would overlap.
 _LARGEST_QUANTILE: Final = 0.5
 
 
@@ -32,25 +31,24 @@ class PBT(TimedScheduler[Member]):
     trial reaches a milestone with the first report whose time has reached it. A report that skips several reaches all
     of them.
 
-    **The rule.** The population is all unfinished trials that have reached a milestone, each with the metric of the
-    report that reached its last one. When a trial reaches a milestone, q is ``floor(n * quantile_fraction)`` of the n
-    in the population, itself included, but at least 1 and at most half of n. If it is among the worst q, a source is
-    drawn from the best q that may be copied, each equally likely. Without a source it runs on. Otherwise it is
-    replaced: paused, and resumed from the source's newest checkpoint at that time, with a config explored from the
-    source's. All other trials run on: a trial ends by itself or by a stop rule.
+    **The rule.** The population is all unfinished trials that have reached a milestone, each with the metric at its
+    last one. When a trial reaches a milestone, q is ``floor(n * quantile_fraction)`` of the n in the population, itself
+    included, but at least 1 and at most half of n. If it is among the worst q, a source is drawn from the best q that
+    may be copied, each equally likely. Without a source it runs on. Otherwise it is replaced: paused, and resumed from
+    the source's newest checkpoint at that time, with a config explored from the source's. A trial ends by itself or by
+    a stop rule.
 
-    - *A replaced trial* keeps its last score in the population until it reaches a milestone again. So no more trials
-      are replaced than *quantile_fraction* says, however noisy scores are. Its next milestone is the first after the
-      time of the checkpoint. If the checkpoint has no time, it is the first after the trial's first report.
+    - *A replaced trial* keeps its last score in the population until its next milestone. So no more trials are replaced
+      than *quantile_fraction* says, however noisy scores are. That milestone is the first after the time of the
+      checkpoint, or without a time after the trial's first report.
     - *Sources*: a trial may be copied if it has a checkpoint, was not replaced since it scored, and began before the
       copying trial had reached its first milestone. Of more than 32 best, 32 random ones are checked.
 
     **Turns.** By default the population is as large as there are slots, and further trials begin when others end. With
-    *population_size*, that many trials share the slots, and with fewer slots they take turns. A trial that reaches a
-    milestone is paused if another has not begun, is paused or is queued. A free slot goes to a new trial until the
-    population is full, then to the trial with the least time. A replaced trial counts with its source's time. The first
-    *population_size* trials may all copy each other. If each trial has a slot, leave *population_size* out, so that no
-    trial pauses for nothing.
+    *population_size*, that many trials share fewer slots in turns. A trial is paused at a milestone if another has not
+    begun, is paused or is queued. A free slot goes to a new trial until the population is full, then to the trial with
+    the least time. A replaced trial counts with its source's time. The first *population_size* trials may all copy each
+    other. If each trial has a slot, leave *population_size* out, so that no trial pauses for nothing.
 
     **Generations.** With *synchronous* every trial is paused at the milestone of its generation. When all
     *population_size* have reached it, or have ended, the rule is applied to all of them together. They continue to the
@@ -60,18 +58,17 @@ class PBT(TimedScheduler[Member]):
 
     **Exploring.** Each value that may change is, with *resample_probability*, sampled from its domain. Otherwise a
     number is multiplied by one of *perturbation_factors* and kept within its domain, and a listed value becomes a
-    neighbour. ``sample_from`` values stay as they are, unless *explore* changes them. If the space's constraint refuses
-    100 explored configs, the copy has its source's config.
+    neighbour. ``sample_from`` values stay, unless *explore* changes them. If the space's constraint refuses 100
+    explored configs, the copy has its source's config.
 
     - *Ties*: the trial that was staged earlier is better.
     - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.
     - *Outcome constraints*: as in ``ASHA``. A trial whose score violates one is not copied.
-    - *A report without the metric*, or with None for it, reaches no milestone; the next one with it does.
-    - *A late or repeated report* changes nothing and gets the decision in force.
-    - *A trial that fails, ends or is abandoned* leaves the population. A retried trial stays in it with its score, and
-      continues to its next milestone. Times that it has passed are ignored.
-    - *A trial that begins later*, in place of an ended one, copies older ones but is not copied by them, as that would
-      throw them back.
+    - *A report without the metric*, or with None, reaches no milestone; the next one with it does.
+    - *A late or repeated report* gets the decision in force.
+    - *A trial that fails, ends or is abandoned* leaves the population. A retried trial keeps its score, and continues
+      to its next milestone. Times that it has passed are ignored.
+    - *A trial that begins later*, in place of an ended one, copies older ones but is not copied by them.
     - *The source's checkpoint* is kept from the decision until the copy begins.
     - *By hand*: a trial that a person pauses leaves the population, and its generation, until it runs and reaches a
       milestone. A trial that a person resumes while it waits to copy another does not copy it. One that waits for its
@@ -95,7 +92,7 @@ class PBT(TimedScheduler[Member]):
         seed: the same seed gives the same decisions.
         population_size: the number of trials that share the slots, at least 2.
         synchronous: whether the population proceeds in generations. It needs *population_size*.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "pbt"
@@ -160,7 +157,6 @@ class PBT(TimedScheduler[Member]):
         self._exploration.check_space(space)
 
     def on_stage(self, trial: Trial) -> None:
-        """Let a new trial, or a copy, run to its next milestone."""
         member = self._staged(trial)
         if member is None:
             return

@@ -31,8 +31,6 @@ class PolicyStep(NamedTuple):
 
 
 class _Origin(NamedTuple):
-    """The origin of a checkpoint."""
-
     attempt: tuple[TrialId, int]
     time: float
 
@@ -40,13 +38,13 @@ class _Origin(NamedTuple):
 def policy_of(events: Iterable[Event | Report], trial: str, *, time_attr: str = ITERATION) -> list[PolicyStep]:
     """Return the configs that led to the state of *trial*, in order, copied ones included.
 
-    A trial that copied nothing has a policy of one step. Steps that trained nothing are left out, and so are resumes
-    with the same config.
+    A trial that copied nothing has one step. Steps that trained nothing, and resumes with the same config, are left
+    out.
 
     Args:
-        events: a journal's, in order, as ``mqtune.results.experiments.saved_events`` yields them.
+        events: a journal's, in order, as from ``mqtune.results.experiments.saved_events``.
         trial: the trial's id.
-        time_attr: the key of the time in the reports. A report without it counts by its sequence number.
+        time_attr: the reports' key of the time. A report without it counts by its sequence number.
 
     Raises:
         ConfigurationError: the journal lacks the trial, or a checkpoint that it continued from.
@@ -110,8 +108,6 @@ def _lineage(
 
 
 class _Course(Progress):
-    """A trial's progress, and its step of the policy."""
-
     __slots__ = ("index", "is_due", "order", "trial")
 
     def __init__(self, trial: Trial, order: int) -> None:
@@ -161,7 +157,6 @@ class PBTReplay(TimedScheduler[_Course]):
 
     @property
     def config(self) -> Config:
-        """The config that the policy begins with."""
         config: Config = copy_value(self._policy[0].config)
         return config
 
@@ -199,7 +194,6 @@ class PBTReplay(TimedScheduler[_Course]):
         course.next_level = self._time_of(course.index + 1)
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Queue *trial* to be resumed if a step is due."""
         course = self._progress.get(trial.id)
         if course is not None and course.is_due and trial.id not in self._waiting:
             self._waiting.add(trial.id, (course.order,))

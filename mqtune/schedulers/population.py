@@ -1,4 +1,4 @@
-"""The population of PBT: members, their ranking, copies, and times of judgement."""
+"""The population of PBT: members, their ranking, and their copies."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ from mqtune.schedulers.base import START, Choice, Resume, Wait
 from mqtune.schedulers.exploration import Exploration
 from mqtune.schedulers.timed import Milestones, Progress, Rank, Waiting, keeps_to_constraints
 
-#: Limit of random candidates among the best for a copy, so that a report's cost does not grow with the population. The
-#: best quarter of 128 is checked as a whole.
+#: Random candidates for a copy, so that a report's cost does not grow with the population.
 _LOOKED_AT: Final = 32
 
 
@@ -83,7 +82,6 @@ class Ranking:
 
     @property
     def members(self) -> list[Member]:
-        """All members, the best first."""
         return [self._members[order] for *_, order in self._ranks]
 
     @property
@@ -133,7 +131,7 @@ class Pace(ABC):
         exploration: makes the configs of the copies.
         seed: the same seed gives the same copies.
         size: the maximum of members, or None for the number of slots.
-        time_attr: the key of the time in the reports.
+        time_attr: the reports' key of the time.
     """
 
     members: Mapping[TrialId, Member]
@@ -150,7 +148,6 @@ class Pace(ABC):
 
     @property
     def _has_room(self) -> bool:
-        """Whether the population may have another member."""
         return self.size is None or len(self.members) - len(self._aside) < self.size
 
     def _copy(self, ranking: Ranking, what_for: str, may_be: Callable[[Member], bool]) -> Copy | None:
@@ -218,7 +215,7 @@ class Turns(Pace):
         self._enrolled = 0
         #: The member that was staged last. While it is queued, no slot is free.
         self._newest: Member | None = None
-        #: Whether a member continued although the population had room, so that no config was left to start.
+        #: Whether a member continued although the population had room, as no config was left to start.
         self._has_no_more = False
 
     def enrolled(self, member: Member) -> None:
@@ -292,7 +289,7 @@ class Turns(Pace):
         return Decision(Action.PAUSE, f"{place}: {copy.reason}", copy.source.trial.id)
 
     def _go_on(self, member: Member, copy: Copy) -> None:
-        """Set the progress of a resumed member. A user may have resumed it without the copy."""
+        """Set the progress of a resumed member, which a user may have resumed without its copy."""
         attempt = member.trial.attempt
         if attempt.source != copy.source.trial.id:
             member.is_replaced = False
@@ -332,12 +329,10 @@ class _Cohort:
         #: The time at which this generation pauses, and the time of its furthest member.
         self.level = level
         self.reached: float = 0
-        #: The number of trials that have begun in it, and whether it takes more.
         self.begun = 0
         self.is_filling = True
         #: Members that have neither paused with a score nor ended.
         self.missing = 0
-        #: Members that have paused with a score.
         self.ranking = Ranking(fraction)
 
 
@@ -358,7 +353,6 @@ class Generations(Pace):
         self._ready = Waiting()
 
     def enrolled(self, member: Member) -> None:
-        """Add a new member to the population that is not full."""
         cohort = self._open
         if cohort is None:
             self._opened += 1
@@ -371,7 +365,6 @@ class Generations(Pace):
         self._cohorts[member.trial.id] = cohort
 
     def staged(self, member: Member) -> None:
-        """Let a member run to the milestone of its generation."""
         trial, cohort = member.trial.id, self._cohorts[member.trial.id]
         has_scored = member.rank is not None
         if has_scored and self._may_complete(cohort) and member is self._parts_of(cohort)[0].member:

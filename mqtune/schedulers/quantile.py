@@ -58,5 +58,4 @@ class Quantile:
         numbers = sorted([*(-low for low in self._low), *self._high])
         numbers.remove(number)
         lower = self._lower(len(numbers))
-        # Sorted lists are heaps.
         self._low, self._high = [-low for low in reversed(numbers[:lower])], numbers[lower:]

@@ -25,7 +25,7 @@ class RUSH(ASHA):
 
     **The rule.** The first *candidates* staged trials are the candidates. All trials follow the rule of ``ASHA``, with
     one bracket. Another trial that would continue also stops if its score is worse than the best with which a candidate
-    has continued from that rung. Candidates follow the rule of ``ASHA`` alone.
+    has continued from that rung.
 
     - *Ties*: a trial that equals the best candidate continues.
     - *NaN* is worse than every number and equal to itself.
@@ -38,8 +38,8 @@ class RUSH(ASHA):
         max_t: the time at which a trial completes.
         candidates: the number of first trials with known configs.
         grace_period: the time of the lowest rung. No trial stops earlier.
-        reduction_factor: one in this many continues. Above 1, fractions allowed, usually 3 or 4.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        reduction_factor: above 1. One in this many continues, usually 3 or 4, fractions allowed.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "rush"
@@ -61,7 +61,6 @@ class RUSH(ASHA):
         self._bars: dict[str, dict[TrialId, AnyRank]] = {rung.name: {} for rung in self._all_brackets[0].rungs}
 
     def on_stage(self, trial: Trial) -> None:
-        """Count the first trials as candidates."""
         if len(self._known) < self._candidates:
             self._known.add(trial.id)
 

@@ -46,13 +46,13 @@ _LAST: Final = "last"
 class TimedScheduler(Scheduler, Generic[P]):
     """Follows the time of each trial's reports, and decides when it reaches the next level.
 
-    A report that is late, repeated, or before the next level changes nothing and gets the decision in force. It costs
-    two look-ups. A trial's progress is forgotten when it ends.
+    A report that is late, repeated, or before the next level gets the decision in force, for two look-ups. A trial's
+    progress is forgotten when it ends.
 
     Args:
-        time_attr: the key of the time in the reports, which starts above 0 and never goes down within an attempt. Under
-            its default name, a report without it counts by its sequence number.
-        scope: the value that counts at a report. See ``ScopedValue``.
+        time_attr: the reports' key of the time, which starts above 0 and never goes down within an attempt. Under its
+            default name, a report without it counts by its sequence number.
+        scope: the value that counts. See ``ScopedValue``.
     """
 
     def __init__(self, time_attr: str, scope: str = _LAST) -> None:
@@ -67,7 +67,7 @@ class TimedScheduler(Scheduler, Generic[P]):
         Raises:
             ConfigurationError: the time or the metric is not a number, or the time goes down within an attempt.
         """
-        # Look-ups are few, as a flood of reports is the driver's hot path.
+        # A flood of reports is the driver's hot path.
         progress, attempt, sequence = self._progress.get(trial.id), report.attempt, report.sequence
         if progress is None or attempt > progress.attempt:
             if trial.status.is_terminal:
@@ -117,7 +117,6 @@ class TimedScheduler(Scheduler, Generic[P]):
         return self._time_attr
 
     def _judged(self, metric: str) -> str:
-        """Return the judged value's name, for people."""
         return metric if self._scope == _LAST else f"{self._scope} of {metric}"
 
     @property
@@ -142,7 +141,6 @@ class TimedScheduler(Scheduler, Generic[P]):
         return progress
 
     def _begin(self, trial: Trial, attempt: int) -> P:
-        """Return the progress of *trial* at the start of an attempt."""
         if not self.metric:
             raise ConfigurationError(f"{self._name}: there is no metric to decide on; call bind(metric, mode) first")
         progress = self._progress.get(trial.id)
@@ -209,7 +207,6 @@ class Milestones:
         self.lowest = plain(self._lowest * self._interval)
 
     def number(self, time: float) -> int:
-        """Return the number of the last multiple that *time* has reached."""
         return exact(time) // self._interval
 
     def after(self, time: float) -> float:
@@ -226,8 +223,8 @@ AnyRank = tuple[float, ...]
 def rank_of(score: float, order: int = 0, violation: float = 0.0) -> Rank:
     """Return the rank of a score. Lower is better, and so is a lower *order* of equal scores.
 
-    A report without a violated outcome constraint is better, and so is a smaller violation. After
-    Deb, "An efficient constraint handling method for genetic algorithms", 2000, section 3.
+    A report without a violated outcome constraint is better, and so is a smaller violation. After Deb, "An efficient
+    constraint handling method for genetic algorithms", 2000, section 3.
     """
     if math.isnan(score):
         return 2, 0.0, order
@@ -269,12 +266,10 @@ class Waiting:
         return max(self._keys, key=self._keys.__getitem__, default=None)
 
     def add(self, trial: TrialId, key: _Key) -> None:
-        """Add a trial that is not in the queue."""
         self._keys[trial] = key
         heapq.heappush(self._heap, (key, trial))
 
     def discard(self, trial: TrialId) -> None:
-        """Remove a trial, if it is in the queue."""
         self._keys.pop(trial, None)
         # Other removed entries stay in the heap until they come first, so ``first`` changes nothing.
         while self._heap and self._keys.get(self._heap[0][1]) != self._heap[0][0]:

@@ -21,7 +21,7 @@ from mqtune.schedulers.timed import Progress, TimedScheduler
 
 #: Fewer pairs say nothing.
 _FEWEST: Final = 2
-#: Up to these numbers of pairs the p-value is exact, as in SciPy: for distinct differences that are not 0, and for any.
+#: Up to these numbers of pairs the p-value is exact, as in SciPy, without and with equal or zero differences.
 _EXACT: Final = 50
 _EXACT_WITH_TIES: Final = 13
 
@@ -41,7 +41,7 @@ class WilcoxonStopping(TimedScheduler["_Values"]):
     - *NaN and infinities*: a trial that has reported one is neither stopped nor the best.
     - *Outcome constraints*: a trial with a report that violates one is not the best. Whether it stops depends on its
       values alone. A missing constrained metric violates nothing.
-    - *A report without the metric*, or with None for it, is skipped.
+    - *A report without the metric*, or with None, is skipped.
 
     It decides as Optuna's ``WilcoxonPruner`` if the objective returns the mean of its values.
 
@@ -51,7 +51,7 @@ class WilcoxonStopping(TimedScheduler["_Values"]):
     Args:
         p_threshold: the p-value below which a trial stops, from 0 to 1. A higher one stops more.
         min_samples: the minimum number of pairs, at least 2.
-        paired_by: the key of the task's name or number in the reports.
+        paired_by: the reports' key of the task's name or number.
     """
 
     kind = "wilcoxon_stopping"
@@ -78,7 +78,6 @@ class WilcoxonStopping(TimedScheduler["_Values"]):
         if self._best is None or not progress.is_finite:
             return CONTINUE
         id_, best = self._best
-        # In the order of the reports.
         differences = [own - best.values[task] for task, own in progress.values.items() if task in best.values]
         if len(differences) < self._min_samples or best.mean >= progress.mean:
             return CONTINUE
@@ -107,8 +106,6 @@ class WilcoxonStopping(TimedScheduler["_Values"]):
 
 
 class _Values(Progress):
-    """A trial's values by their tasks. Lower is better."""
-
     __slots__ = ("is_feasible", "is_finite", "values")
 
     def __init__(self) -> None:
@@ -118,7 +115,6 @@ class _Values(Progress):
         self.is_feasible = True
 
     def add(self, task: object, value: float) -> None:
-        """Add the value of a task, unless it has one."""
         self.is_finite = self.is_finite and math.isfinite(value)
         self.values.setdefault(task, value)
 
@@ -129,7 +125,6 @@ class _Values(Progress):
 
     @property
     def mean(self) -> float:
-        """The mean of at least one value."""
         return sum(self.values.values()) / len(self.values)
 
 

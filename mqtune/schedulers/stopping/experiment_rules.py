@@ -73,11 +73,7 @@ def _trial_s(experiment: Experiment, now: float) -> float:
 
 
 class _Count(StopRule):
-    """Stops the experiment when it has a number of trials of some kind.
-
-    Args:
-        trials: at least 1.
-    """
+    """Stops the experiment at a number of trials of some kind."""
 
     scopes = frozenset({Scope.EXPERIMENT})
     takes_several = True
@@ -183,14 +179,14 @@ class ExperimentPlateau(StopRule):
 
     The best values of the *top* best trials are a plateau while there are that many, with a population standard
     deviation of *std* or less. The experiment stops when *patience* trials have ended in the plateau after reporting
-    the metric; with 0 immediately. A better value that leaves a plateau doesn't restart the count. One that ends it
-    does. NaN, reports without the metric, and violations of outcome constraints are ignored.
+    the metric. A better value that leaves a plateau doesn't restart the count. One that ends it does. NaN, reports
+    without the metric, and violations of outcome constraints are ignored.
 
     Args:
         metric: its key in the reports. By default the experiment's, if that is one metric.
         std: the standard deviation, 0 for equal values.
         top: the number of trials that are compared, at least 2.
-        patience: the number of trials that may still end.
+        patience: the number of trials that may still end. With 0 it stops immediately.
         mode: "min" or "max", for a metric that is not the experiment's.
     """
 
@@ -221,7 +217,6 @@ class ExperimentPlateau(StopRule):
         self._best: dict[TrialId, float] = {}
         self._worst = math.inf
         self._spread = math.nan
-        #: Trials that have reported the metric and not ended.
         self._reporting: set[TrialId] = set()
         self._waited = 0
 
@@ -286,7 +281,6 @@ class ExperimentPlateau(StopRule):
             self._waited = 0
 
     def on_abandon(self, trial: Trial) -> None:
-        """Remove the trial and its values."""
         self._reporting.discard(trial.id)
         self._scores.pop(trial.id, None)
         if trial.id in self._best:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Scope(Enum):
-    """The scope of a rule: the kind of thing that it may end."""
+    """The kinds of things that a rule may end."""
 
     TRIAL = "trial"
     EXPERIMENT = "experiment"
@@ -36,9 +36,8 @@ class StopRule(Decider):
     A trial that a rule stops ends as COMPLETED with the rule's reason, or as EARLY_STOPPED if the rule gives it up.
     When a rule stops the experiment, no further trial starts and running ones end as EARLY_STOPPED.
 
-    A rule changes nothing but itself, and forgets ended trials. Its answers about trials depend on the reports alone:
-    the same calls in the same order give the same answers, so a resumed driver restores it by repeating the calls. A
-    rule belongs to one experiment.
+    A rule changes nothing but itself, forgets ended trials, and belongs to one experiment. Its answers about trials
+    depend on the reports alone: the same calls give the same answers, so a resumed driver repeats the calls.
 
     ``rule | other`` stops when either does, ``rule & other`` when both do, at the same report or time. *other* may also
     be a dict or a function, see :func:`as_rule`.
@@ -46,7 +45,6 @@ class StopRule(Decider):
 
     role = "rule"
     instead_of_several = "give one that names its metric, or does without"
-    #: Whether this rule may end trials, the experiment, or both.
     scopes: frozenset[Scope] = frozenset(Scope)
     #: Whether it gives up the trial that it stopped last, which then has not completed.
     gives_up: bool = False
@@ -85,7 +83,7 @@ class StopRule(Decider):
         """
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Learn that *trial* has reached a terminal status. No more reports follow."""
+        """Learn that *trial* has reached a terminal status."""
 
     def __or__(self, other: object) -> StopRule:
         return AnyRule(self, other)
@@ -277,7 +275,6 @@ class MetricBounds(StopRule):
         }
         #: Key, bound, and whether the bound is reached from above.
         self._checks: list[tuple[str, float, bool]] = []
-        #: Metrics that no report has had yet.
         self._awaited = set(self._bounds)
         self._is_warned = False
 

@@ -98,10 +98,10 @@ class TrialDiverged(StopRule):
 class TrialPlateau(StopRule):
     """Stops a trial whose metric no longer moves, or no longer improves.
 
-    It stops with the first report at which the trial has at least *grace_period* values of the metric, and the last
-    *num_results* have a population standard deviation of *std* or less. Reports without the metric don't count. NaN and
-    infinities count as values, but a window with one is no plateau. An attempt from the trial's own checkpoint keeps
-    its values. One from scratch, or from another trial's checkpoint, starts without values.
+    It stops when the trial has at least *grace_period* values of the metric, and the last *num_results* have a
+    population standard deviation of *std* or less. Reports without the metric don't count. NaN and infinities count as
+    values, but a window with one is no plateau. An attempt from the trial's own checkpoint keeps its values. One from
+    scratch, or from another trial's checkpoint, starts without values.
 
     With *min_delta* values may move: the trial stops if the best of the last *num_results* is worse than the best
     before by more than that. NaN is ignored, and if either side has only NaN the trial continues. With *grace_period* 0
@@ -210,7 +210,6 @@ class _Window:
         self.best_before = math.nan
 
     def add(self, value: float) -> None:
-        """Add a value, in place of the oldest if the window is full."""
         if len(self.values) == self.values.maxlen:
             oldest = self.values[0]
             if not (math.isnan(oldest) or self.best_before <= oldest):
