@@ -40,7 +40,6 @@ class BackgroundSearcher(Searcher):
         self._found: queue.SimpleQueue[Suggestion] = queue.SimpleQueue()
         #: Configs that are requested or ready, and configs to prefetch while no slot is free.
         self._ahead, self._wanted_ahead = 0, 1
-        #: Whether a free slot has waited for the next config.
         self._has_waited = False
         self._running: set[TrialId] = set()
         #: In seconds.

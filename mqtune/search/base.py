@@ -176,7 +176,6 @@ def fingerprint(value: Any) -> str:
     return repr(value)
 
 
-#: The kind of the TPE searcher, in descriptions.
 TPE: Final = "optuna"
 #: mqtune's own searchers by name. None stands for random search, an experiment's default.
 _NAMED: Final = {"random": None, "tpe": TPE}

@@ -15,7 +15,6 @@ from mqtune.search.kinds import Choice, Domain, Entries, Ordinal
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
 
-#: Joins a choice's path and the index of a value to a column's name.
 _IS: Final = "="
 
 

@@ -22,7 +22,6 @@ from mqtune.search.space import Space
 _TAIL: Final = 1e-6
 
 
-#: The domains that models support.
 MODELLED: Final = (Interval, Multiples, Normal, Choice, Entries)
 
 

@@ -63,7 +63,6 @@ class PointsFirst(Telling):
             )
         self._given = list(points)
         self._after = searcher
-        #: The space and the seed.
         self._bound: tuple[Space, int] | None = None
         self._has_own = space is not None
         self.adaptive = searcher is not None and searcher.adaptive

@@ -17,7 +17,6 @@ from mqtune.search.values import copy_value
 
 #: A larger domain was not meant for repetitions.
 _MOST_VALUES: Final = 1000
-#: The other searcher's key in descriptions.
 OTHER: Final = "of"
 #: Limit of requests for a config that is not abandoned in all repetitions.
 _SUGGESTIONS: Final = 25
@@ -27,8 +26,6 @@ _STATUSES: Final = (TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.A
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """The repetitions of one config."""
-
     #: The config that the other searcher proposed.
     config: Config
     #: Repetitions that were not suggested yet, and the number of unfinished ones.
@@ -43,8 +40,6 @@ class _Group:
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A repetition: its config's fingerprint, its group and its last value."""
-
     fingerprint: str
     group: _Group
     last: float | None = None
@@ -243,7 +238,6 @@ class Repeater(Searcher):
         return suggested
 
     def _end_abandoned(self) -> None:
-        """End abandoned repetitions, as the original suggestion of the next config did."""
         for group in list(self._filling):
             while group.left and fingerprint(group.left[0]) in self._abandoned:
                 self._take(group)

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _ANYTHING: Final = ""
 #: The constraint's key in a description. No path begins like this.
 _CONSTRAINT: Final = "/constraint"
-#: Joins keys to a path such as ``optimizer/lr``.
 SEPARATOR: Final = "/"
 
 #: Configs drawn per block, at first and at most. The first ones must be fast.
@@ -94,7 +93,6 @@ class Space:
         self._constraint = constraint
         self._entries: dict[str, Domain] = {}
         self._places: dict[str, str] = {}
-        #: The definition by path, outside of lists and choices.
         self._outer: dict[str, object] = {}
         #: The indexes that lead to each entry of a choice.
         self._ways: list[dict[str, object]] = []
@@ -385,7 +383,6 @@ class Space:
         return found
 
     def _searched(self, value: object, node: Node) -> object:
-        """Return a config without constants, function values and unknown keys."""
         if not isinstance(node, dict) or not isinstance(value, Mapping):
             return value
         searched = {key: each for key, each in node.items() if not isinstance(each, str) or each in self._domains}
