@@ -12,9 +12,7 @@ from typing import Any, Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CheckpointId
 
-#: The content of a checkpoint that is a dict.
 State = dict[str, Any]
-#: Numbers or strings saved with a checkpoint, by name.
 Counters = Mapping[str, Any]
 
 _NO_COUNTERS: Final[Counters] = MappingProxyType({})

@@ -11,8 +11,7 @@ from mqtune.checkpoints.checkpoint import Counters, State
 from mqtune.core.codec import decode_value, encode_value, is_version
 from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
 
-#: Maximum bytes of a packed checkpoint in Redis. The server handles that in milliseconds, and a thousand of them fit
-#: its memory.
+#: Redis handles that in milliseconds, and a thousand of them fit its memory.
 MAX_DICT_BYTES: Final = 1_000_000
 _VERSION: Final = 1
 
@@ -93,7 +92,6 @@ def plain_counters(counters: Mapping[str, object]) -> dict[str, int | float | st
 
 
 def _what_is_wrong(data: Mapping[str, object], error: Exception) -> str:
-    """Return the message for a dict that can't be packed because of *error*."""
     wrong = "the dict"
     for key, value in data.items():
         try:

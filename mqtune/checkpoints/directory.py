@@ -50,17 +50,13 @@ from mqtune.core.trial import CheckpointId
 
 #: Unfinished and deleted checkpoints, inside the store so that a rename publishes them.
 _STAGING: Final = ".staging"
-#: The folder with the store's mark. The rename of a folder, unlike a file's, never replaces an existing one.
+#: Its rename never replaces an existing one, unlike a file's.
 _MARK_FOLDER: Final = ".store"
-#: The folder with a file for each tenant.
 _TENANTS: Final = ".tenants"
-#: The folder with a checkpoint's files, beside its manifest.
 _FILES: Final = "files"
-#: The errors of a rename whose target exists.
 _TAKEN: Final = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 _FULL: Final = "free space there, keep fewer checkpoints, or use another store"
 _GONE: Final = "see whether it is mounted on this machine, and whether somebody removed it"
-#: Remedies by error number.
 _WAYS_OUT: Final = {
     **dict.fromkeys(DISK_FULL, _FULL),
     errno.EROFS: "mount it so that it can be written to, or use another store",

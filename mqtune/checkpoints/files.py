@@ -16,16 +16,15 @@ import xxhash
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import open_regular
 
-#: The errors of a full disk or quota.
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TOKEN_BYTES: Final = 8
-#: Files flushed at the same time. File systems write them together, in a third of the time.
+#: File systems flush several files in a third of the time.
 _AT_ONCE: Final = 8
-#: The errors of file systems that can't, and need not, flush a folder.
+#: Some file systems can't flush a folder, and need not.
 _NOTHING_TO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
-#: Bytes per read, which stay in a core's cache until they are hashed and written.
+#: They stay in a core's cache until they are hashed and written.
 _CHUNK_BYTES: Final = 2**18
-#: Bytes of a copy after which the disk begins to write them, so that the final flush is short.
+#: The disk begins to write after these bytes of a copy, so that the final flush is short.
 _FLUSHED_BYTES: Final = 2**24
 
 T = TypeVar("T")
@@ -91,7 +90,7 @@ def sync_all(paths: Sequence[str]) -> None:
 
 def in_threads(threads: int, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return the results of *function* in the order of *items*. After an error, start no more."""
-    # Few trials save many files, and the others should not wait for the import.
+    # Few trials need it, and it is slow to import.
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
     with ThreadPoolExecutor(threads, "mqtune-files") as pool:
@@ -118,7 +117,7 @@ def newest_change(path: str) -> float:
 
 def remove_tree(folder: str | os.PathLike[str]) -> None:
     """Remove a folder with its content. If that fails, a later ``sweep`` does."""
-    # Slow to import, and a trial that saves nothing does not need it.
+    # Few trials need it, and it is slow to import.
     import shutil  # noqa: PLC0415
 
     shutil.rmtree(folder, ignore_errors=True)
@@ -183,7 +182,6 @@ def scan(source: Path) -> Listing:
 
 
 def _linked(place: str, path: str, root: str, source: Path) -> str:
-    """Return the file that a link points to."""
     there = os.path.realpath(place)
     inside = there.startswith(f"{root}{os.sep}")
     if inside and os.path.isfile(there):

@@ -27,7 +27,6 @@ from mqtune.core.errors import (
 from mqtune.core.trial import CheckpointId
 from mqtune.core.version import __version__
 
-#: The name of a checkpoint's manifest in a folder.
 MANIFEST: Final = "manifest.json"
 _VERSION: Final = 1
 
@@ -57,7 +56,6 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """The total size of the files in bytes."""
         return sum(file.size for file in self.files)
 
     def check_equals(self, there: Manifest, store: str) -> None:
@@ -188,7 +186,6 @@ class Arrival:
         raise CheckpointBroken(f"checkpoint {self._manifest.id} is broken: its file {file.path!r} {found}")
 
     def place(self, file: StoredFile) -> str:
-        """Return the path that a file is fetched to."""
         return os.path.join(self._folder, file.path)
 
 

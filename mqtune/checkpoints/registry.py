@@ -114,7 +114,7 @@ def _scheme_of(place: str) -> str:
 
 
 def _entry_points() -> list[EntryPoint]:
-    # Slow to import, and not needed for a folder.
+    # Slow to import.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return list(entry_points(group=STORES))
@@ -156,7 +156,6 @@ def _open_installed(entry: EntryPoint, url: str) -> CheckpointStore:
 
 
 def _package_of(entry: EntryPoint) -> str:
-    """Return an entry point's package, version and callable, for an error."""
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a package without a name"
     return f"{package} ({entry.value})"
 

@@ -35,16 +35,14 @@ from mqtune.core.trial import CheckpointId
 _MANIFESTS: Final = "manifests"
 #: Files by id and save, so that the files of two saves never mix.
 _CONTENT: Final = "content"
-#: The folder with an object for each tenant.
 _TENANTS: Final = "tenants"
-#: Objects are written here before they are moved to their place.
 _STAGING: Final = "staging"
-#: Characters that fsspec may read as a pattern.
+#: fsspec may read them as a pattern.
 _PATTERN: Final = re.compile(r"[*?\[\]]")
-#: Characters of a file's name that its object's name omits. The others help people who inspect the store.
+#: The other characters of a file's name help people who inspect the store.
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _PLAIN_CHARS: Final = 80
-#: Maximum bytes of a file that is read as a whole and sent in one request, an object store's limit for one part.
+#: A smaller file is sent in one request, as object stores take it in one part.
 _WHOLE_BYTES: Final = 2**24
 
 
@@ -280,7 +278,6 @@ class FsspecStore(CheckpointStore):
         super().remove()
         for name in (_TENANTS, _MANIFESTS, _CONTENT, _STAGING, MARK):
             self._remove(self._at(name))
-        # The folder may have other files.
         with suppress(Exception):
             self._files.rmdir(self._root)
 
@@ -293,7 +290,6 @@ class FsspecStore(CheckpointStore):
         return now
 
     def _content_of(self, id: CheckpointId) -> str:  # noqa: A002
-        """Return the save that a checkpoint's manifest names, or an empty text if it is gone."""
         data = self._get(self._manifest_at(id))
         return Manifest.decode(data, id, self._manifest_at(id)).content if data is not None else ""
 
@@ -304,7 +300,6 @@ class FsspecStore(CheckpointStore):
         return self._at(_MANIFESTS, f"{id}.json")
 
     def _get(self, place: str) -> bytes | None:
-        """Return the content of an object, or None if it does not exist."""
         try:
             data: bytes = self._files.cat_file(place)
         except FileNotFoundError:

@@ -21,7 +21,6 @@ SWEEP_AFTER_S: Final = 86_400.0
 
 #: Ids become names of folders and objects, so each file system and object store must accept them.
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-#: The name of the file with a store's mark.
 MARK: Final = "store.json"
 _VERSION: Final = 1
 #: A URL that identifies one store, and no other one at the same place.
@@ -66,7 +65,6 @@ class Tenant(NamedTuple):
         return bool(is_same_process) or _are_one_place(self.place, other.place)
 
     def encode(self) -> bytes:
-        """Return its mark in a store."""
         return json.dumps(self._asdict()).encode()
 
     @classmethod
