@@ -6,11 +6,11 @@ import math
 from html import escape
 from typing import Final
 
-#: In pixels: the picture's size, and the margin of the line.
+#: In pixels.
 _WIDTH: Final = 640
 _HEIGHT: Final = 120
 _MARGIN: Final = 14
-#: A longer line is thinned, as the picture has fewer pixels.
+#: The picture has fewer pixels.
 _MOST_STEPS: Final = 1_000
 _SVG: Final = (
     '<svg viewBox="0 0 {width} {height}" style="max-width:{width}px;width:100%;font:11px monospace" role="img">'
@@ -56,7 +56,6 @@ class BestCurve:
         )
 
     def _points(self, elapsed_s: float, low: float, span: float) -> list[str]:
-        """Return the corners of a step line."""
         corners: list[tuple[float, float]] = []
         for at, value in self._steps:
             corners += [(at, corners[-1][1])] if corners else []

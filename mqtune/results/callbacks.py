@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Queued events above which reports are dropped: some seconds of a busy experiment, at most about 50 MB.
+#: Limit of queued events, at most about 50 MB, above which reports are dropped.
 MOST_WAITING: Final = 50_000
-#: The dropped events. All others grow with the number of attempts, which the driver keeps anyway.
+#: The dropped events. The number of others is limited by the attempts.
 _DROPPED: Final = frozenset({"on_report", "on_checkpoint"})
-#: Timeout of ``close``, in seconds: enough to write queued events, and short after Ctrl-C.
+#: In seconds: enough to write queued events, and short after Ctrl-C.
 _CLOSE_S: Final = 10.0
-#: Rest of an idle thread, in seconds. Waking it for each event would cost the driver as much as the event.
+#: Rest of an idle thread, in seconds, as waking it costs the driver as much as an event.
 _REST_S: Final = 0.01
 
 _METHODS: Final = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 class _Listener(NamedTuple):
-    """A callback that overrides the method of an event, and that method."""
+    """A callback, and its method for an event."""
 
     callback: Callback
     call: Callable[..., None]
@@ -77,9 +77,8 @@ class CallbackDispatcher:
         #: The method and callback of the running call, or None.
         self._telling: tuple[str, Callback] | None = None
         self._dropped: Counter[str] = Counter()
-        #: A sentence on undelivered events after ``close``, or an empty text.
         self._unfinished = ""
-        #: Failures by the callback's id.
+        #: By the callback's id.
         self._failures: dict[int, _Failures] = {}
 
     def _listeners(self, method: str, *, in_loop: bool) -> list[_Listener]:
@@ -143,7 +142,7 @@ class CallbackDispatcher:
             self._step_waits = True
         self._queue.put((method, tuple(_copied(a) if isinstance(a, Trial) else a for a in arguments)))
         if self._thread is None:
-            # A daemon, so that a hanging callback does not keep the process from ending.
+            # A daemon, so that a hanging callback does not keep the process alive.
             self._thread = threading.Thread(target=self._run, name="mqtune-callbacks", daemon=True)
             self._thread.start()
 
@@ -209,8 +208,6 @@ class CallbackDispatcher:
 
 @dataclasses.dataclass(slots=True)
 class _Failures:
-    """The number of a callback's failures, and the first one."""
-
     name: str
     method: str
     error: str

@@ -29,7 +29,7 @@ from mqtune.core.trial import (
 )
 
 Which = Literal["newest", "best"]
-#: The start of a trial: "newest", "best", the id of a checkpoint of the experiment, or a local folder.
+#: "newest", "best", the id of a checkpoint of the experiment, or a local folder.
 Origin = str | os.PathLike[str] | Checkpoint
 
 _ID: Final = re.compile(r"[pm]-.+-\d+-\d+(\.\w+)?")
@@ -56,8 +56,8 @@ def fetch_checkpoint(
 
     Raises:
         ConfigurationError: the trial has no checkpoint.
-        CheckpointGone: it was deleted, or was a dict in a Redis that is gone.
-        CheckpointBroken: its content differs from the saved one.
+        CheckpointGone: it was deleted, or was in a Redis that is gone.
+        CheckpointBroken: its content has changed.
         StoreUnavailable: the store can't be read from this machine.
     """
     if not name:
@@ -122,7 +122,7 @@ def choose_checkpoint(
 
     Args:
         experiment: the experiment with the checkpoints.
-        source: the trial that the checkpoint must belong to, or None for any.
+        source: the trial that it must belong to, or None for any.
         origin: an ``Origin``, or a checkpoint of ``get_checkpoint``.
 
     Raises:
@@ -175,11 +175,11 @@ def _known(experiment: Experiment, source: TrialId | None, name: CheckpointId) -
 def import_checkpoint(trial: TrialId, origin: Path | Checkpoint, store: str) -> CheckpointId:
     """Copy a local folder into the experiment's store, for a trial, and return its id.
 
-    A checkpoint in another experiment's store, or fetched from one, keeps its counters.
+    A checkpoint from another experiment's store keeps its counters.
 
     Raises:
         ConfigurationError: the experiment has no store, or the folder has content that can't be saved.
-        CheckpointBroken: it is a stored checkpoint whose content differs from the saved one.
+        CheckpointBroken: it is a stored checkpoint whose content has changed.
         StoreUnavailable: the store can't be reached or written.
     """
     if not store:

@@ -28,8 +28,8 @@ class Curve(NamedTuple):
 class Recorded(NamedTuple):
     """All curves of an experiment, in the order of its trials.
 
-    *left_out* are trials that ran without a curve of their own: abandoned ones, and those with another config or
-    another trial's checkpoint. *saves* says whether any report came with a checkpoint.
+    *left_out* are trials without a curve of their own: abandoned ones, and those with another config or another trial's
+    checkpoint. *saves* says whether any report came with a checkpoint.
     """
 
     curves: list[Curve]

@@ -33,7 +33,7 @@ from mqtune.results.best_curve import BestCurve
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.experiments import duration
 
-#: Limits of a shown value's characters and of a config's entries, above the width of a terminal.
+#: Limits of shown characters of a value, and of a config's entries.
 _VALUE_CHARS: Final = 30
 _CONFIG_ENTRIES: Final = 20
 
@@ -57,7 +57,7 @@ def short_value(value: object) -> str:
 
 
 def short_config(config: Config) -> str:
-    """Return a config on one line, such as ``lr=0.01 layers.width=64``. A long one is cut."""
+    """Return a config on one line, such as ``lr=0.01 layers.width=64``, cut if it is long."""
     items = flatten(config)
     parts = [f"{printable(name)}={short_value(value)}" for name, value in islice(items, _CONFIG_ENTRIES)]
     return " ".join(parts) + (" …" if next(items, None) is not None else "")
@@ -66,7 +66,6 @@ def short_config(config: Config) -> str:
 def counts_text(experiment: Experiment, total: int | None = None) -> str:
     """Return the numbers of trials by status and in all, or ended and planned ones."""
     counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
-    # A user may have added trials to the planned ones.
     is_planned = total is not None and total >= len(experiment.trials)
     ended = sum(count for status, count in experiment.counts.items() if status.is_terminal)
     number = f"{ended}/{total} trials" if is_planned else counted(len(experiment.trials), "trial")
@@ -135,7 +134,6 @@ def _last(experiment: Experiment, trial: Trial) -> str:
 
 
 def _where(attempt: Attempt) -> str:
-    """Return the worker of an attempt, and the number of further workers."""
     others = len({seat.worker for seat in attempt.seats} - {attempt.worker})
     return printable(attempt.worker) + (f" +{others}" if others else "")
 
@@ -184,7 +182,7 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
     ]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        # rich shrinks a column that may wrap first; its cells are cut, not wrapped.
+        # rich first shrinks a column that may wrap; its cells are cut.
         may_shrink = column.head == "config"
         table.add_column(
             column.head, justify=column.justify, no_wrap=not may_shrink, max_width=column.max_width, header_style="bold"
@@ -200,7 +198,7 @@ def _cell(column: Column, experiment: Experiment, trial: Trial) -> Text:
     return Text(column.cell(experiment, trial), style, no_wrap=True, overflow="ellipsis")
 
 
-#: The width of a notebook's output, in rich's characters.
+#: In characters.
 _NOTEBOOK_WIDTH: Final = 115
 _PRE: Final = '<pre style="white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace">{code}</pre>'
 
@@ -237,21 +235,19 @@ def _html(*parts: Text | Table | Group) -> str:
     return console.export_html(inline_styles=True, code_format=_PRE)
 
 
-#: Seconds between redraws, which cost about 2 % of a core.
+#: In seconds. Redraws cost about 2 % of a core.
 REDRAW_S: Final = 0.25
-#: Seconds between lines without a terminal, for a readable log of a night's run.
+#: In seconds, so that a night's run leaves a readable log.
 LINE_S: Final = 10.0
-#: Seconds between checks whether a line is due.
 LINE_CHECK_S: Final = 1.0
-#: Seconds until a wait is shown: about as long as a local worker takes to start.
+#: A wait is shown after these seconds, about the start of a local worker.
 WAITING_S: Final = 2.0
-#: Limit of trials in the live table, and the number of lines around it.
+#: The most trials in the live table, and the lines around it.
 ROWS_MOST: Final = 10
 _LINES_AROUND: Final = 7
 _NUMBERS: Final = re.compile(r"\d+")
-#: Seconds for writing a frame, after which the reader counts as stuck.
+#: Seconds for a frame, after which the reader counts as stuck.
 _STUCK_S: Final = 0.1
-#: Seconds that a stuck reader has for the last lines.
 _LAST_WORDS_S: Final = 2.0
 #: The echo of Ctrl-C at a terminal's cursor.
 _ECHO: Final = "^C"
@@ -280,7 +276,6 @@ class UnblockedStream(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The stream's encoding."""
         return self._stream.encoding
 
     @property
@@ -316,11 +311,9 @@ class UnblockedStream(io.TextIOBase):
             self.wait(_STUCK_S)
 
     def wait(self, seconds: float) -> None:
-        """Wait until all is written, at most this long."""
         self._written.wait(seconds)
 
     def finish(self, seconds: float) -> None:
-        """Wait likewise, and end the thread."""
         self.wait(seconds)
         self._writer.close()
 
@@ -335,10 +328,9 @@ class UnblockedStream(io.TextIOBase):
 class ProgressDisplay(Callback):
     """Shows a running experiment: a live table, or without a terminal a line every ten seconds.
 
-    In a notebook the table is drawn in the cell. Otherwise it is drawn on standard error if that is a terminal, else on
-    standard output if that is one. Lines go to standard error. If the reader is gone, it stops drawing, and while the
-    reader is stuck, it skips frames. The experiment continues. The work for a step does not grow with the number of
-    ended trials.
+    The table is drawn in a notebook's cell, on standard error, or on standard output, the first that is interactive.
+    Lines go to standard error. If the reader is gone, drawing stops, and while the reader is stuck, frames are skipped.
+    The experiment continues. The work for a step does not grow with the number of ended trials.
 
     It reads the whole experiment a few times a second, and so runs in the driver's loop.
 
@@ -347,7 +339,7 @@ class ProgressDisplay(Callback):
         folder: the experiment's folder, which has the full errors.
         console: where to draw. The default is described above.
         clock: a monotonic clock, in seconds.
-        said: returns the line that others wrote to the terminal, below the table, or an empty text.
+        said: returns the line that others wrote below the table, or an empty text.
         deciders: the searcher and scheduler in words, for the first line.
     """
 
@@ -376,7 +368,6 @@ class ProgressDisplay(Callback):
         self._experiment: Experiment | None = None
         self._live: Live | None = None
         self._picture_drawn = Constrain(Group())
-        #: The output of a notebook's cell.
         self._cell: Any = None
         self._curve = BestCurve("")
         self._began_at = 0.0
@@ -480,7 +471,7 @@ class ProgressDisplay(Callback):
         elif (said := self._said()) != self._moved_for:
             self._moved_for = said
             self._move_below(said)
-        # The terminal's echo of Ctrl-C must not wrap, before the message or after it.
+        # The terminal's echo of Ctrl-C must not wrap.
         self._picture_drawn = Constrain(
             self._picture(experiment, final=final), max(1, self._console.width - len(_ECHO))
         )
@@ -490,7 +481,7 @@ class ProgressDisplay(Callback):
         """Remove the table from above a line that was written below it, to draw it again below."""
         console, lines = self._console, self._console.render_lines(self._picture_drawn, pad=False)
         above, line = min(len(lines), console.height), math.ceil(len(said) / console.width)
-        # Go up to the table's first line, delete it, and go down past the line to the table's future last line.
+        # Go up, delete the table, and go down past the line to the table's future last line.
         console.file.write(f"\x1b[{above + line}A\x1b[{above}M\x1b[{line}B\r" + "\n" * (above - 1))
 
     def _draw_in_cell(self, experiment: Experiment, now: float, *, final: bool) -> None:
@@ -531,7 +522,7 @@ class ProgressDisplay(Callback):
 
     def _write_lines(self, experiment: Experiment, now: float) -> None:
         if self._is_waiting and self._waiting_shown != self._waiting_for:
-            # A text that differs only in its numbers, such as a duration, is not repeated each second.
+            # A text that differs only in its numbers is not repeated each second.
             is_new = _NUMBERS.sub("", self._waiting_shown) != _NUMBERS.sub("", self._waiting_for)
             if is_new or now - self._waiting_shown_at >= LINE_S:
                 self._waiting_shown, self._waiting_shown_at = self._waiting_for, now
@@ -571,7 +562,7 @@ def _console() -> Console:
     to_stdout = sys.stdout.isatty() and not sys.stderr.isatty()
     stream = sys.stdout if to_stdout else sys.stderr
     replace_unencodable(stream)
-    # Environment variables that force colours would have the live table drawn into a file.
+    # Environment variables that force colours would draw the live table into a file.
     is_standard = stream is sys.__stdout__ or stream is sys.__stderr__
     file = cast("IO[str]", UnblockedStream(stream)) if is_standard else None
     return ProgressConsole(file=file, stderr=not to_stdout, force_terminal=None if stream.isatty() else False)

@@ -24,7 +24,6 @@ from mqtune.journal.copy import JOURNAL_FILE, is_written
 if TYPE_CHECKING:
     from mqtune.services.submissions.board import SubmissionState
 
-#: The number of names that an error suggests.
 _SUGGESTIONS: Final = 5
 _MINUTE_S: Final = 60
 _RUNNING: Final = "running"
@@ -163,7 +162,7 @@ class Snapshot:
     """The first entries of a journal, or of a copy of one.
 
     Attributes:
-        count: the number of entries. None for those of the first read, which later reads yield again.
+        count: their number. None for those of the first read, which later reads repeat.
     """
 
     def __init__(self, copy: Readable, count: int | None = None) -> None:
@@ -171,7 +170,6 @@ class Snapshot:
         self.count = count
 
     def read(self) -> Iterator[Entry]:
-        """Yield the entries."""
         if self.count is not None:
             yield from islice(self._copy.read(), self.count)
             return
@@ -197,7 +195,7 @@ def state_in_words(outcome: str, *, is_driven: bool, age_s: float, script: Submi
         outcome: its outcome, or empty if it has not ended.
         is_driven: whether it has a driver.
         age_s: seconds since its newest event.
-        script: its submitted script, if that has not ended: it has no driver yet, or waits for a slot.
+        script: its submitted script, if that has not ended.
     """
     if outcome or is_driven:
         return outcome or _RUNNING
@@ -225,9 +223,7 @@ def script_in_words(state: SubmissionState) -> str:
 def with_failures(state: str, counts: Mapping[str, int]) -> str:
     """Return the state of an experiment: "failed" instead of "finished" if every trial failed.
 
-    Args:
-        state: as ``state_in_words`` returns it.
-        counts: the number of trials by status.
+    *state* is one of ``state_in_words``, and *counts* the number of trials by status.
     """
     is_hopeless = 0 < sum(counts.values()) == counts.get(TrialStatus.FAILED.value)
     return _FAILED if state == _FINISHED and is_hopeless else state
@@ -236,9 +232,7 @@ def with_failures(state: str, counts: Mapping[str, int]) -> str:
 def with_waiting(state: str, counts: Mapping[str, int]) -> str:
     """Return the state of an experiment, or "waiting for a slot" if none of its trials runs.
 
-    Args:
-        state: as ``state_in_words`` returns it.
-        counts: the number of trials by status.
+    *state* is one of ``state_in_words``, and *counts* the number of trials by status.
     """
     state = with_failures(state, counts)
     waits = counts.get(TrialStatus.STAGED.value) and not counts.get(TrialStatus.RUNNING.value)

@@ -28,7 +28,7 @@ from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile, entries_of, incomplete, lacks_entries
 from mqtune.results.experiments import Readable, Snapshot, empty_experiment, saved_events, with_entry
 
-#: Pause between checks of a file, in seconds, as no event reports its growth.
+#: In seconds, as no event reports a file's growth.
 _LOOK_S: Final = 0.02
 
 
@@ -62,7 +62,6 @@ class FolderSource:
     def __init__(self, folder: Path) -> None:
         self._path = folder / JOURNAL_FILE
         self._inode = self._path.stat().st_ino
-        #: The file's size, and the end of its last complete entry.
         self._size = self._end = 0
 
     def read(self, timeout_s: float) -> list[Entry]:
@@ -76,7 +75,6 @@ class FolderSource:
     def _look(self) -> list[Entry]:
         if (self._path.stat().st_ino, self._path.stat().st_size) == (self._inode, self._size):
             return []
-        # Opened only if it has changed.
         with self._path.open("rb") as file:
             found = os.fstat(file.fileno())
             if found.st_ino != self._inode or found.st_size < self._end:
@@ -126,7 +124,6 @@ class BrokerSource:
         return entries
 
     def close(self) -> None:
-        """Close the connections, and the copy."""
         self._open.close()
 
 
@@ -187,7 +184,7 @@ class Fold:
         return {*trials} & self.experiment.trials.keys()
 
     def _has_later_reports(self, event: Event) -> bool:
-        """Return whether reports after the one of this decision were folded already."""
+        """Return whether later reports than this decision's were folded already."""
         if not isinstance(event, DecisionTaken) or not event.sequence:
             return False
         return self.experiment.trials[event.trial].attempts[event.attempt - 1].reports > event.sequence
@@ -205,8 +202,7 @@ class Followed(Generic[F]):
         source: the source of entries, which ``close`` closes.
         name: its name.
         fold: makes the fold of its first event.
-        written: the processed part of a copy, which grows. With it, the existing entries are folded in the drivers'
-            order.
+        written: the processed part of a copy, which grows. With it, existing entries are folded in the drivers' order.
 
     Attributes:
         fold: the fold of its events.
@@ -231,7 +227,6 @@ class Followed(Generic[F]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the experiment has ended, in the journal so far."""
         return self.fold.ended_at is not None
 
     def fold_all(self) -> F:

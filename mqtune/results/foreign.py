@@ -101,8 +101,6 @@ class _Step(NamedTuple):
 
 
 class _Journal:
-    """The journal that the experiment would have in mqtune."""
-
     def __init__(self, foreign: Foreign, name: str) -> None:
         self._foreign = foreign
         self._name = name
@@ -110,7 +108,6 @@ class _Journal:
         self._ms, self._count = 0, 0
 
     def entries(self) -> Iterator[Entry]:
-        """Yield its entries, by time."""
         trials = sorted(self._foreign.trials, key=_begin)
         began = _begin(trials[0])
         yield self._entry(began, ExperimentCreated(name=self._name, definition=self._definition(), at=began).encode())
@@ -142,7 +139,7 @@ class _Journal:
         yield _Step(at, number, staged)
         yield _Step(at, number, started)
         for sequence, (time, metrics) in enumerate(trial.reports, 1):
-            # Times may go backwards if clocks were set.
+            # Clocks may have been set back.
             at = max(at, time)
             report = [at, {ITERATION: sequence, **metrics}]
             yield _Step(at, number, encode_value([VERSION, Reports.KIND, [[id_, 1, sequence, [report]]]]))
@@ -232,7 +229,7 @@ def _trial_of(row: Mapping[str, str], metric: str, at: float) -> ForeignTrial | 
     values = {name: cell_value(text) for name, text in row.items() if text}
     metrics = _group(values, "metrics.")
     if not metrics and metric in values:
-        # The metric's own column, also in an export, where aggregates of reports have no name of their own.
+        # The metric's own column, also in an export.
         metrics = {metric: values[metric]}
     if any(name.startswith("config.") for name in row):
         config = _group(values, "config.")

@@ -12,14 +12,10 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten
 from mqtune.core.trial import Attempt, Trial, TrialId
 
-#: Values by column.
 Row = dict[str, object]
-#: The kinds of rows of a table.
 Rows = Literal["trials", "attempts", "reports"]
-#: Libraries for data frames.
 Library = Literal["pandas", "polars"]
 
-#: Columns of the trial itself come first, then configs, then metrics.
 _COLUMN_GROUPS: Final = {"config": 1, "metrics": 2}
 
 
@@ -123,7 +119,7 @@ def frame_of(rows: Iterable[Row], library: Library) -> Any:
     # By column, as a million dicts would take gigabytes.
     columns = _columns(rows)
     found = {name: columns[name] for name in in_order(columns)}
-    # Choices may have several types: pandas makes objects of them, and polars would refuse a strict column.
+    # Choices may have several types, which a strict column of polars would refuse.
     return module.DataFrame(found) if library == "pandas" else module.DataFrame(found, strict=False)
 
 

@@ -40,7 +40,6 @@ from mqtune.results.experiments import created_event, empty_experiment, first_ev
 logger = logging.getLogger(__name__)
 
 STATE_FILE: Final = "state.msgpack"
-#: The number of samples of a copy that are compared, and their bytes.
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 4096
 
@@ -50,9 +49,8 @@ class Worth(NamedTuple):
 
     Attributes:
         least: minimum of saved bytes: about 150,000 reports, or a quarter of a second of reading.
-        a_trial: the same for each trial, as reading a trial's state takes as long as a few dozen reports.
-        lag: the end of the copy that a state leaves out, about 20,000 reports, as a driver may be about to decide on
-            them.
+        a_trial: the same for each trial, as its state takes as long to read as a few dozen reports.
+        lag: the end of the copy that a state leaves out, as a driver may be about to decide on it.
     """
 
     least: int = 8 * 2**20
@@ -60,7 +58,6 @@ class Worth(NamedTuple):
     lag: int = 2**20
 
     def of(self, experiment: Experiment) -> int:
-        """Return the bytes that a state of this experiment must save."""
         return max(self.least, self.a_trial * len(experiment.trials))
 
 
@@ -81,7 +78,6 @@ class Mark(NamedTuple):
 
     @property
     def cursor(self) -> Cursor:
-        """The place."""
         return Cursor(self.entry, self.reports)
 
 
@@ -93,7 +89,6 @@ class JournalPart:
         self._path = path
 
     def read(self) -> Iterator[Entry]:
-        """Yield the entries."""
         with self._path.open("rb") as file:
             yield from _entries_between(file, 0, self.end)
 
@@ -152,7 +147,7 @@ def keep_whole_state(folder: Path, experiment: Experiment, cursor: Cursor) -> No
 
 
 def _form() -> list[object]:
-    """Return the version of a state's format: the rules of the fold, and its fields."""
+    """Return the version of a state's format."""
     return [__version__, zlib.crc32(repr(STATE_FORM).encode())]
 
 
@@ -208,7 +203,6 @@ class _Tail:
     """
 
     def __init__(self, file: BinaryIO, mark: Mark, lag_bytes: int) -> None:
-        #: The end of the last complete entry.
         self.end = mark.end
         self._file = file
         self._mark = mark

@@ -60,7 +60,6 @@ def label(folder: Path, trial: str, given: Body) -> Results:
 
 
 def _next(last: str) -> str:
-    """Return the id of the entry after this one."""
     before_ms, _, number = last.partition("-")
     now_ms = int(time.time() * 1000)
     return f"{now_ms}-0" if now_ms > int(before_ms) else f"{before_ms}-{int(number) + 1}"

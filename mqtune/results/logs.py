@@ -22,18 +22,15 @@ from mqtune.results.results import Results
 if TYPE_CHECKING:
     from mqtune.services.submissions.board import SubmissionState
 
-#: Requests a part of an attempt's output from a worker.
 Ask = Callable[[str, TrialId, int, LogStream, int], LogChunk]
 
-#: Pause before followed output is read again, in seconds.
+#: In seconds, between reads of followed output.
 _LOOK_S: Final = 0.2
-#: Pause before the journal's copy is read again for the attempt's end: at least this many seconds, and this many times
-#: the duration of reading.
+#: Pause between reads of the journal's copy: these seconds, and this many times the duration of a read.
 _LOOK_AT_COPY_S: Final = 1.0
 _COPY_SHARE: Final = 20.0
-#: Depth of an output file below its worker's log folder, as an index of its parents.
 _BELOW_ROOT: Final = 2
-#: Yielded in place of a missing part, as a worker keeps the first and the last part of a long file.
+#: A worker keeps the first and the last part of a long file.
 _CUT: Final = "\n… mqtune: output was cut out of the file before it was read here …\n".encode()
 
 
@@ -94,7 +91,7 @@ class AttemptOutput:
         self._ask = ask
         is_stdout = stream == "stdout"
         self._path = attempt.stdout_path if is_stdout else attempt.stderr_path
-        #: Its last part, as recorded in the journal.
+        #: From the journal.
         self.tail = (attempt.stdout_tail if is_stdout else attempt.stderr_tail).encode()
 
     @property
@@ -156,7 +153,6 @@ class AttemptOutput:
             elif is_over(chunk):
                 return
             else:
-                # No event reports a log's growth.
                 time.sleep(_LOOK_S)
             chunk = self.chunk(at)
 
@@ -293,7 +289,7 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
 
 
 def _end_of_run(look: Callable[[], SubmissionState], run: int) -> Callable[[LogChunk], bool]:
-    """Return a function that tells whether a run has no more output, as it may lose its worker."""
+    """Return a function that tells whether a run has no more output."""
 
     def is_over(chunk: LogChunk) -> bool:
         return not chunk.is_open or not run or look().run != run
@@ -302,7 +298,6 @@ def _end_of_run(look: Callable[[], SubmissionState], run: int) -> Callable[[LogC
 
 
 def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[TrialId, Attempt] | None:
-    """Return an attempt in this machine's copy, or None if the trial is not in it."""
     try:
         trials = Results.load(experiment).experiment.trials
     except (ConfigurationError, CopyIncomplete):
@@ -338,13 +333,13 @@ def _from_server(exchange: LogExchange, trial: str, number: int | None) -> tuple
 
 
 def _end_of_copy(experiment: str | Path, trial: TrialId, attempt: Attempt) -> Callable[[LogChunk], bool]:
-    """Return a function that tells whether an attempt has ended, from rare reads of the copy."""
+    """Return a function that tells whether an attempt has ended, by rare reads of the copy."""
     due = time.monotonic()
     ended = attempt.end is not None
 
     def is_over(_: LogChunk) -> bool:
         nonlocal due, ended
-        # Output that was read before the end may lack the last bytes, so one more read follows.
+        # The last bytes may be missing, so one more read follows.
         was_over, now = ended, time.monotonic()
         if not ended and now >= due:
             found = _from_copy(experiment, trial, attempt.number)

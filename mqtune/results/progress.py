@@ -12,11 +12,11 @@ from mqtune.core.registry import CLASS
 from mqtune.core.trial import is_number
 from mqtune.results.frames import Row
 
-#: Points of a list's small picture, which is about 100 pixels wide.
+#: About 100 pixels show it.
 _MOST: Final = 40
 
 _NONE: Final = "none"
-#: Users' names for some kinds of definitions.
+#: Users' names for kinds.
 _NAMES: Final = {"optuna": "tpe", "fifo": _NONE, "nobody": _NONE}
 
 
@@ -41,7 +41,6 @@ class Deciders(NamedTuple):
     scheduler: str
 
     def __str__(self) -> str:
-        """Return both in words."""
         return self.in_words()
 
     def in_words(self, why_searcher: str = "") -> str:
@@ -62,7 +61,6 @@ def _name_of(description: object, role: str) -> str:
     if not isinstance(description, Mapping):
         return _NONE
     own, kind = str(description.get(CLASS, "")).rpartition(":")[2], str(description.get(role, _NONE))
-    # Optuna's name of a sampler says more.
     name = own or str(description.get("sampler", "")) or _NAMES.get(kind, kind)
     wrapped = [_name_of(each, role) for each in description.values() if isinstance(each, Mapping) and role in each]
     return f"{name} of {wrapped[0]}" if wrapped else name

@@ -109,7 +109,7 @@ def _write(path: Path, parts: Iterable[str]) -> None:
     Raises:
         OSError: the folder can't be written.
     """
-    # A surrogate, as from an argument that was no UTF-8, must not cost the whole file.
+    # A surrogate must not cost the whole file.
     replace_file(path, (part.encode(errors="backslashreplace") for part in parts))
 
 
@@ -138,7 +138,7 @@ class TrialResult:
     value: float
     metrics: Metrics
     values: Mapping[str, float] = field(default_factory=dict)
-    #: Whether these metrics meet the experiment's outcome constraints.
+    #: Whether these metrics meet the outcome constraints.
     is_feasible: bool = True
 
     @property
@@ -211,7 +211,6 @@ class Results:
         self.experiment = experiment
         self.folder = folder
         self._copy = written if written is not None else JournalFile(folder / JOURNAL_FILE)
-        #: The failed best trials that a warning was logged for.
         self._told_of: set[TrialId] = set()
         say_in_one_line()
 
@@ -406,7 +405,6 @@ class Results:
         return best
 
     def _values(self, scope: str) -> Callable[[Trial], float]:
-        """Return the function that ranks trials by their value."""
         match scope:
             case "all":
                 return lambda trial: trial.best_value
@@ -461,7 +459,7 @@ class Results:
         for trial in self.experiment.trials.values():
             if trial.status not in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
                 continue
-            # Late reports, between a stop decision and the trial's end, were run too.
+            # Late reports were run, too.
             last = trial.late_metrics or trial.last_metrics
             reported = last.get(scheduler.get("time_attr", ITERATION))
             counted = trial.attempt.reports + trial.late_reports
@@ -526,7 +524,7 @@ class Results:
         of = None if trial_id is None else reports_of(self._copy.read(), TrialId(trial_id))
         for event in of or saved_events(self._copy):
             if isinstance(event, Report):
-                # The attempt counts accepted reports. Later ones came after its last decision, or are not folded yet.
+                # The attempt counts accepted reports. Others are late, or not folded yet.
                 attempt = self._attempt_of(event)
                 is_late = attempt is not None and event.sequence > attempt.reports
                 if attempt is not None and not (is_late and attempt.is_open):

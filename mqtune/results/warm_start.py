@@ -24,8 +24,7 @@ from mqtune.search.space import Space
 
 logger = logging.getLogger(__name__)
 
-#: Maximum bytes of all learnt trials, packed: about ten thousand trials of ten values. Each worker reads them with the
-#: definition.
+#: Maximum bytes of all learnt trials, packed: about ten thousand trials of ten values.
 MAX_LEARNT_BYTES: Final = 2**20
 #: A trial in a definition: config, value (None if it diverged), step, and status.
 _Kept = tuple[Config, float | None, int, str]
@@ -66,7 +65,6 @@ class WarmStart(GoesByObjective):
                 "WarmStart: learn_from=[] is empty; give the name of an experiment, or leave WarmStart out"
             )
         self._sources = sources
-        #: The searcher that learns.
         self.searcher = _learner(searcher)
 
     def check_objective(self, objective: Objective) -> None:
@@ -132,11 +130,6 @@ def teach(searcher: Searcher, learnt: Iterable[_Kept]) -> None:
 
 
 def _learner(searcher: object) -> Searcher:
-    """Return the searcher of this name, or the given one.
-
-    Raises:
-        ConfigurationError: it is invalid, or can't learn.
-    """
     known = ", ".join(searcher_names())
     if isinstance(searcher, str) and is_searcher_name(searcher):
         found = searcher_named(searcher)
@@ -163,11 +156,6 @@ class _Source(NamedTuple):
     mode: str = ""
 
     def check(self, metric: str, mode: str) -> None:
-        """Check that it has the same metric and mode.
-
-        Raises:
-            ConfigurationError: it has not.
-        """
         for what, theirs, ours in (("metric", self.metric, metric), ("mode", self.mode, mode)):
             if theirs and theirs != ours:
                 raise ConfigurationError(
@@ -251,7 +239,6 @@ def _of_pairs(pairs: Sequence[tuple[Config, float]]) -> _Source:
 def _of_experiment(results: Results) -> _Source:
     experiment = results.experiment
     trials = [past for trial in experiment.trials.values() for past in _past(trial, experiment.metric)]
-    # Several metrics equal no single one.
     metric = experiment.metric if experiment.objective.is_single else str(experiment.objective)
     return _Source(experiment.name, trials, _fit, metric, experiment.mode)
 

@@ -32,11 +32,9 @@ from mqtune.search.random import RandomSearcher
 from mqtune.search.recorded import InRecordedOrder, NearestRecorded
 from mqtune.search.space import AnySpace, Space, space_of
 
-#: The name of a replayed experiment.
 _NAME: Final = "replay"
-#: The longest wait of a step, in virtual seconds. Each step costs real time.
+#: In virtual seconds. Each step costs real time.
 _STEP_S: Final = 3600.0
-#: The number of trials that a verdict names.
 _SHOWN: Final = 5
 
 
@@ -119,7 +117,6 @@ class Replay:
         self._recorded: Recorded = recorded_curves(results, trust_rules=self._recorded_rule() is None)
         if not self._recorded.curves:
             raise ConfigurationError(f"no trial of experiment {results.name!r} has a learning curve of its own")
-        #: The experiment as it was recorded.
         self.original = self._original()
 
     def run(
@@ -226,7 +223,6 @@ class Replay:
         return NearestRecorded(searcher, configs, self._space()), f"nearest recorded to {name}"
 
     def _said(self, course: Course) -> Replayed:
-        """Return a replay with its verdict."""
         if left_out := self._recorded.left_out:
             verdict = f"no verdict: left out are {_trials(left_out)}, without a learning curve of their own"
             return Replayed(self.original, course, verdict, is_certain=False)
@@ -287,7 +283,6 @@ def _run(settings: Settings, folder: Path) -> Results:
 
 
 def _course(results: Results, ids: Mapping[TrialId, TrialId], *, scheduler: str, searcher: str, slots: int) -> Course:
-    """Return an experiment's course, with its trials named by *ids*."""
     experiment, best = results.experiment, results.experiment.best
     began = experiment.created_at or 0.0
     trials_s, reports, last, found = 0.0, 0, began, None
@@ -325,7 +320,6 @@ def _is_cut(trial: Trial) -> bool:
 
 
 def _most_at_once(trials: Sequence[Trial]) -> int:
-    """Return the greatest number of attempts that ran at the same time."""
     steps = sorted(step for trial in trials for step in _steps(trial))
     running = most = 0
     for _, step in steps:

@@ -18,7 +18,7 @@ from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet, 
 #: Pixels per inch, and a file's pixels per pixel of the picture.
 _DPI: Final = 100
 _SHARPNESS: Final = 1.5
-#: The height of title and legend, in pixels.
+#: In pixels.
 _AROUND: Final = 110
 _MARKERS: Final = {
     "": "",

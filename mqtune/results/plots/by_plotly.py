@@ -13,7 +13,7 @@ from typing import Any, Final
 from mqtune.results.frames import Row
 from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet, step_of
 
-#: The height of title and legend, in pixels, and the gap between two panels as a share of the size.
+#: Pixels around the panels, and the gap between two panels as a share of the size.
 _TOP, _BOTTOM = 70, 110
 _GAP: Final = 0.09
 #: From this ratio on, logarithmic ticks are powers of ten only.
@@ -77,11 +77,9 @@ def _place(picture: Sheet, number: int) -> tuple[float, float, float, float]:
     """Return the left, right, bottom and top of a panel, as shares of the whole."""
     rows, columns = math.ceil(len(picture.panels) / picture.columns), picture.columns
     row, column = divmod(number, columns)
-    # Labels between panels have the same size with any number of panels.
     beside, below = 2 * _GAP / max(2, columns), 2 * _GAP / max(2, rows)
     wide, high = (1 + beside) / columns - beside, (1 + below) / rows - below
     left, top = column * (wide + beside), 1 - row * (high + below)
-    # Titles of panels and labels below them need some of it.
     return left, left + wide, max(0.0, top - high + (below / 2 if rows > 1 else 0)), top
 
 

@@ -40,10 +40,8 @@ from mqtune.results.plots.panels import (
 )
 from mqtune.results.plots.picture import Picture
 
-#: The colours of experiments, which repeat after the last, and the most experiments.
 _COLORS: Final = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
 MOST_COMPARED: Final = 10
-#: The most trials of an experiment with a point of their own, and the most parameters.
 _MOST_DOTS, _MOST_PANELS = 300, 12
 
 
@@ -128,7 +126,6 @@ class Compared:
         # Numbers and texts have no axis in common: the first experiment's counts.
         has_names = bool(next(iter(those.values())).names)
         those = {name: each for name, each in those.items() if bool(each.names) == has_names}
-        # Experiments may have different values: the names of all, each once.
         every = list(dict.fromkeys(each for parameter_ in those.values() for each in parameter_.names))
         series = []
         for name, results, look in self._each():

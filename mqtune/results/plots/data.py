@@ -25,10 +25,10 @@ from mqtune.schedulers.policy import PolicyStep
 from mqtune.search.kinds import Choice, Domain, Interval, Multiples, ReverseInterval
 from mqtune.search.space import Space, space_of
 
-#: Limits for a picture's points, which every browser draws immediately, and for lines that people can follow.
+#: Every browser draws as many points, and people can follow as many lines.
 MOST_POINTS: Final = 6_000
 MOST_LINES: Final = 200
-#: The most values of a parameter with a place of their own. Others share the last one.
+#: Others share the last place.
 _MOST_CATEGORIES: Final = 12
 _OTHERS: Final = "others"
 #: Without a search space, values that span a larger ratio get a logarithmic axis.
@@ -224,7 +224,7 @@ def _parameter(name: str, values: Sequence[object], space: Space | None) -> Para
 
 
 def _is_chosen(name: str, values: Sequence[object], space: Space | None) -> bool:
-    """Return whether a parameter is a choice among few, so that only its options are possible."""
+    """Return whether a parameter is a choice among few."""
     options = [
         option
         for domain in _domains_of(name, space)

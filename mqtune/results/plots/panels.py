@@ -14,16 +14,14 @@ Marker = Literal["", "circle", "x", "triangle-down", "square", "diamond", "star"
 #: The colours of Okabe and Ito (2008), distinguishable with colour blindness, without the palest.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
-#: The colours of text and grid lines.
 TEXT, GRID = "#222222", "#E5E5E5"
 
-#: The size of a panel in pixels, alone and as one of several, and the most per row.
+#: Sizes in pixels, alone and as one of several, and the most per row.
 PANEL: Final = (820, 460)
 SMALL_PANEL: Final = (400, 300)
 ROW_PANELS: Final = 3
-#: Up to this many whole numbers have a tick each.
 _FEW_WHOLE: Final = 10
-#: The longest label, in characters.
+#: In characters.
 _LABEL_CHARS: Final = 60
 
 
@@ -34,7 +32,7 @@ class Axis:
     label: str
     is_log: bool = False
     ticks: Sequence[tuple[float, str]] = ()
-    #: Its ends. The default is the data's range and a margin.
+    #: The default is the data's range and a margin.
     ends: tuple[float, float] | None = None
 
 
@@ -96,16 +94,13 @@ class Sheet:
     #: Its basis, and the left out parts.
     note: str
     panels: Sequence[Panel]
-    #: The height of a panel in pixels, if it has many rows.
+    #: In pixels, for many rows.
     height: int | None = None
-    #: The most panels beside each other.
     most_columns: int = ROW_PANELS
-    #: The axes of parallel coordinates.
     scales: Sequence[Scale] = ()
 
     @property
     def columns(self) -> int:
-        """The number of panels beside each other."""
         return min(len(self.panels), self.most_columns)
 
     @property

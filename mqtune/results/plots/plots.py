@@ -58,15 +58,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The most trials with a point of their own.
 _MOST_DOTS: Final = 2_000
-#: The most readable rows of a timeline or a lineage, a row's height and that around them, in pixels.
+#: Readable rows of a timeline or a lineage, a row's height and that around them, in pixels.
 _MOST_ROWS: Final = 60
 _ROW_PX, _AROUND_PX = 22, 90
-#: The most panels, one for each parameter.
 _MOST_PANELS: Final = 12
-#: For importances: the fewest trials, the number up to which chance matters, and the most, for which the forest takes
-#: about 5 s.
+#: Trials for importances: the fewest, the limit of chance, and the most, for which the forest takes about 5 s.
 _FEWEST, _FEW, _MOST_FITTED = 4, 30, 500
 
 _LOOKS: Final[Mapping[TrialStatus, Look]] = {
@@ -87,7 +84,6 @@ class _Unit(NamedTuple):
 
 
 def _unit_of(span_s: float) -> _Unit:
-    """Return a readable unit for a time."""
     units = (_Unit("s", 1), _Unit("min", 60), _Unit("h", 3_600), _Unit("days", 86_400))
     return max((unit for unit in units if unit.seconds * 3 <= max(3, span_s)), key=lambda unit: unit.seconds)
 
@@ -604,7 +600,6 @@ class Plots:
     def _picture(
         self, title: str, panels: Sequence[Panel], drawn: Sequence[Trial], *notes: str, rows: int | None = None
     ) -> Picture:
-        """Return a picture with a note on its trials."""
         total, counts = len(self._experiment.trials), Counter(trial.status for trial in drawn)
         statuses = ", ".join(f"{counts[status]:,} {_in_words(status)}" for status in TrialStatus if counts[status])
         number = f"{len(drawn):,} of {total:,} trials" if len(drawn) < total else f"{total:,} trial{'s' * (total != 1)}"
@@ -613,10 +608,8 @@ class Plots:
         return Picture(f"{label(self._experiment.name)}: {label(title)}", note, panels, height)
 
 
-#: The names of the pictures and methods.
 KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timeline", "rungs", "lineage", "pareto")
 
-#: The outcomes of trials at a rung, and their looks.
 _OUTCOMES: Final[Mapping[str, Look]] = {
     "went on": Look(BLUE, marker="circle"),
     "stopped there": Look(ORANGE, marker="x"),

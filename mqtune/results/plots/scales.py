@@ -10,7 +10,7 @@ from mqtune.results.display import short_value
 from mqtune.results.plots.data import Parameter, joined
 from mqtune.results.plots.panels import BLACK, BLUE, SKY, Look, Scale, Series, label
 
-#: Shares of the trials by rank, the best first, and their lines' colours, from dark to light.
+#: Shares of the trials by rank, and their lines' colours, from dark to light.
 _TIERS: Final = (
     (0.1, BLACK, "best 10 %"),
     (0.25, BLUE, "next 15 %"),

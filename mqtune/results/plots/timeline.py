@@ -10,7 +10,7 @@ from mqtune.core.trial import Attempt, AttemptEnd, TrialId
 from mqtune.results.plots.data import MOST_LINES, MOST_POINTS, joined, spread
 from mqtune.results.plots.panels import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, Look, Series
 
-#: The colours of attempts' ends. None stands for running ones.
+#: None stands for running attempts.
 _ENDS: Final[Mapping[AttemptEnd | None, str]] = {
     AttemptEnd.COMPLETED: BLUE,
     AttemptEnd.STOPPED: ORANGE,
@@ -20,11 +20,11 @@ _ENDS: Final[Mapping[AttemptEnd | None, str]] = {
     AttemptEnd.HANDED_BACK: GREY,
     None: GREEN,
 }
-#: The gap after a bar, as a share of the whole time.
+#: As a share of the whole time.
 _GAP: Final = 1 / 800
 
 
-#: A slot may begin its next trial before the last end has arrived, some milliseconds or more on a busy machine.
+#: A slot may begin its next trial before the last end has arrived.
 _HANDOVER_S: Final = 0.1
 
 
