@@ -119,7 +119,6 @@ class _Heard(Callback):
 
 
 def _facts(argument: object) -> _Fact:
-    """Return the identity of an event's argument."""
     match argument:
         case Trial():
             return argument.id, len(argument.attempts)

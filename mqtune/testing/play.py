@@ -65,7 +65,6 @@ def _play(config: Config, done: int, *, saves: bool) -> None:
 
 
 def _wait(seconds: float, step: int | None) -> None:
-    """Wait for the next report. Save *step*, unless it is None, when asked to."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _POLL_S))

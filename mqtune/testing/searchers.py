@@ -21,7 +21,6 @@ from mqtune.testing.worlds import METRICS, SPACE, WORLDS, InVirtualTime, check_p
 NewSearcher = Callable[[], Searcher]
 
 _SEED: Final = 1
-#: Suggestions per test.
 _SUGGESTIONS: Final = 30
 #: Trials to learn from: more than most models want before their first suggestion.
 _LEARNT: Final = 12
@@ -182,25 +181,21 @@ class _Story:
         return TrialId(f"{self._number + 1:04d}")
 
     def suggest(self) -> Config | None:
-        """Return the next suggestion, once it is ready."""
         found = eventually(lambda: (found := self.searcher.suggest(self._next)) is not WAIT and (found,))
         assert found
         return found[0]
 
     def begin(self, config: Config) -> Trial:
-        """Stage a trial with the last suggestion."""
         trial = Trial(self._next, config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
         self._number += 1
         self.searcher.on_stage(trial)
         return trial
 
     def adopt(self, config: Config) -> Trial:
-        """Stage a trial with a config of another origin."""
         self.searcher.adopt(self._next, deepcopy(config))
         return self.begin(config)
 
     def report(self, trial: Trial, loss: object) -> None:
-        """Have a trial report, with a loss or, for None, without one."""
         trial.status = TrialStatus.RUNNING
         trial.reports += 1
         metrics = {"training_iteration": trial.reports} | ({} if loss is None else {"loss": loss})
@@ -211,7 +206,6 @@ class _Story:
         self.searcher.on_trial_end(trial)
 
     def begin_all(self) -> list[Config]:
-        """Stage a trial for each suggestion, up to a bound, and return the configs."""
         found: list[Config] = []
         while len(found) < _SUGGESTIONS and (config := self.suggest()) is not None:
             found.append(deepcopy(config))

@@ -94,7 +94,6 @@ def _bound(rule: StopRule) -> StopRule:
 
 
 def _answers(rule: StopRule) -> list[str]:
-    """Return a rule's answers to the reports of three trials, with missing and odd values."""
     rng = random.Random(0)
     trials = [Trial(TrialId(f"{n:04d}"), {}, TrialStatus.RUNNING, [Attempt(1, 0.0, {})]) for n in (1, 2, 3)]
     answers = []

@@ -29,7 +29,6 @@ SPACE: Final[Mapping[str, Any]] = {"lr": uniform(0, 1), "momentum": uniform(0, 1
 
 #: The optimised metrics: the loss, alone and with an outcome constraint that half of the reports meet.
 METRICS: Final[Sequence[Metric]] = ("loss", ["loss", "accuracy >= 0.5"])
-#: Values of the metric that no decision can use.
 _ODD: Final = (float("nan"), float("inf"), -float("inf"))
 
 _numbers = itertools.count(1)

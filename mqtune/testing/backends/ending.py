@@ -13,7 +13,6 @@ from mqtune.schedulers.stopping.experiment_rules import TimeLimit
 from mqtune.testing.backends.world import Rule, Tune, TunerTests, await_reports, drive, reports_of
 from mqtune.testing.play import ENDLESS, played
 
-#: A limit that expires within a test.
 _SHORT_S: Final = 1.0
 #: Calls that end a trial, and the resulting status.
 _ENDING_CALLS: Final = [

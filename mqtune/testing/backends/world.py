@@ -26,7 +26,6 @@ from mqtune.tuner import Tuner
 DEADLINE_S: Final = 30.0
 #: Longest duration of one step.
 _STEP_S: Final = 0.1
-#: The last trials, described when a wait fails.
 _SHOWN_TRIALS: Final = 5
 
 _numbers = itertools.count(1)
@@ -106,7 +105,6 @@ def drive(tuner: Tuner, until: Callable[[], object], why: str = "") -> None:
 
 
 def _state(tuner: Tuner) -> str:
-    """Return the state of the experiment and of the last trials' attempts."""
     attempts = [
         f"trial {trial.id} {trial.status}, attempt {attempt.number} on {attempt.worker or 'no worker'}: "
         f"{attempt.reports} reports, {attempt.end or 'has not ended'}{attempt.error and ': ' + attempt.error}"
