@@ -23,13 +23,13 @@ class BackgroundSearcher(Searcher):
     same time, and at most one for each running trial. Before the first suggestion, as in a replay, calls run in the
     driver's thread.
 
-    A pure-Python model shares the interpreter with the driver, which may then wait some milliseconds at each report.
+    A pure-Python model may delay the driver by some milliseconds at each report, as they share the interpreter.
 
     The searcher receives each trial as it was when the driver called. If a call fails, the driver's next call raises
     UserCodeFailed, and no further calls are made.
 
     Args:
-        searcher: is bound already. Nothing else may call it from now on.
+        searcher: bound already, and called by nothing else.
     """
 
     def __init__(self, searcher: Searcher, timing: Timing = Timing()) -> None:

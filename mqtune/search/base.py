@@ -45,8 +45,8 @@ class Searcher(Registered, GoesByObjective, ABC):
     For each new trial, the driver calls either ``suggest`` or ``adopt``, then ``on_stage``. Reports and ends follow in
     the journal's order, each once. A searcher must not change a trial that it receives.
 
-    A resumed driver repeats these calls, with ``replay`` in place of ``suggest``. A searcher that is slow, or may
-    propose other configs for the same calls, overrides ``replay``.
+    A resumed driver repeats these calls, with ``replay`` in place of ``suggest``. Searchers that are slow or not
+    deterministic override ``replay``.
     """
 
     role = "searcher"
@@ -82,8 +82,7 @@ class Searcher(Registered, GoesByObjective, ABC):
     def learn(self, trial: PastTrial) -> None:
         """Learn from a trial of another experiment.
 
-        Called after ``bind``, before the first suggestion, also by a resumed driver. Its config is in the space, and
-        may be suggested again.
+        Called between ``bind`` and the first suggestion, also by a resumed driver. Its config is in the space.
         """
 
     @abstractmethod

@@ -22,16 +22,13 @@ class Encoding:
     """Configs of a space as rows of numbers from 0 to 1, and back.
 
     A domain with an order has one column: the share of samples below a value, or the middle of its stretch for a
-    multiple, integer or ordinal. A ``choice`` has a column for each value: 1 for the chosen one, 0 for the others.
-    Constants, computed values and domains of one value have no column. Values that a config lacks, as another entry was
-    chosen, are NaN.
+    multiple, integer or ordinal. A ``choice`` has a column for each value: 1 for the chosen one, else 0. Constants,
+    computed values and domains of one value have no column. Values that a config lacks, as another entry was chosen,
+    are NaN.
 
     Any row of numbers from 0 to 1 can be decoded: the largest column of a choice counts. The constraint may refuse the
     result (``Space.allows``). Encoding and decoding preserves listed values and multiples exactly, and other floats up
     to rounding. Values of a normal distribution must lie within about five standard deviations.
-
-    Args:
-        space: the space.
 
     Attributes:
         columns: the columns' names: paths such as ``optimizer/0/lr``, and for choices ``optimizer=0``, with the index

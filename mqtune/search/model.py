@@ -42,8 +42,6 @@ class Parameter:
     """A domain as a model's parameter, with conversions.
 
     Attributes:
-        kind: the kind of parameter.
-        low: the lower bound.
         high: the upper bound, included.
         log: whether the model should use a log scale.
         to_value: converts the model's value to the space's.
@@ -67,7 +65,6 @@ def parameter(searcher: str, library: str, domain: Domain) -> Parameter:
     Args:
         searcher: the asking searcher, for error texts.
         library: the model's library, for error texts.
-        domain: the domain.
 
     Raises:
         ConfigurationError: the domain is a class of the user's own.

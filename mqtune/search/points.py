@@ -205,10 +205,6 @@ class Nobody(Searcher):
 def searcher_of(description: Description, space: Space) -> Searcher:
     """Return the searcher of a definition, in its initial state.
 
-    Args:
-        description: the searcher's description.
-        space: the experiment's space.
-
     Raises:
         ConfigurationError: its class, or a function of its own space, exists only in the user's code.
     """

@@ -35,7 +35,6 @@ class RandomSearcher(Searcher):
     point of the grid. Then it starts again.
 
     Args:
-        space: the search space.
         seed: the same seed gives the same configs in the same order.
     """
 

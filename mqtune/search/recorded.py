@@ -43,13 +43,8 @@ class InRecordedOrder(Searcher):
 class NearestRecorded(Telling):
     """Proposes the remaining recorded config that is nearest to another searcher's suggestion.
 
-    That searcher learns the proposed config in place of its suggestion. Distances are those of ``Encoding`` rows. A
-    value that only one config has counts as the whole width of its domain.
-
-    Args:
-        searcher: the other searcher, made for this space.
-        configs: the recorded configs, all in the space.
-        space: the space.
+    That searcher, made for *space*, learns the proposed config in place of its suggestion. Distances are those of
+    ``Encoding`` rows. A value that only one config has counts as the whole width of its domain.
 
     Raises:
         SpaceError: a recorded config is not in the space.

@@ -288,7 +288,7 @@ class Space:
     def config(self, values: dict[str, object]) -> Config:
         """Return the config of these values by path, and compute its function values.
 
-        Values of entries that were not chosen are left out. The config takes over *values*.
+        Values of other entries are left out. The config takes over *values*.
 
         Raises:
             SpaceError: a ``sample_from`` function fails.
@@ -549,7 +549,6 @@ def space_of(description: Mapping[str, Mapping[str, object]], *, any_unknown: bo
     """Return the space that ``Space.describe`` described.
 
     Args:
-        description: the description.
         any_unknown: whether functions of the user's code may be missing, which is enough to read configs.
 
     Raises:
