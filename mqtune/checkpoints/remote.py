@@ -42,7 +42,7 @@ _PATTERN: Final = re.compile(r"[*?\[\]]")
 #: The other characters of a file's name help people who inspect the store.
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _PLAIN_CHARS: Final = 80
-#: A smaller file is sent in one request, as object stores take it in one part.
+#: A smaller file is sent in one request, as one part for an object store.
 _WHOLE_BYTES: Final = 2**24
 
 

@@ -136,7 +136,7 @@ class CheckpointStore(ABC):
         Args:
             id: the checkpoint's permanent name.
             source: a folder that nothing writes to meanwhile.
-            counters: numbers or strings by name, saved with the checkpoint.
+            counters: numbers or strings by name.
 
         Raises:
             CheckpointExists: *id* exists with another content.
@@ -300,7 +300,6 @@ def checked_name(mark: bytes | None, expected: str, place: str) -> str:
     Args:
         mark: the content of the mark, or None.
         expected: the name that the store must have, or empty for any.
-        place: the place, for an error.
 
     Raises:
         StoreUnavailable: the store is missing, or is another one.
