@@ -52,9 +52,6 @@ class CallbackDispatcher:
     While *most_waiting* events are queued, reports and checkpoints are dropped and counted. The journal has them. At
     most one step is queued.
 
-    Args:
-        callbacks: the callbacks to call.
-
     Raises:
         ConfigurationError: one of them is not a Callback.
     """
@@ -245,9 +242,6 @@ class ErrorLog(Callback):
     An attempt has failed if its user code did, if its worker was lost or could not start it, or if it ended without
     reporting the metric. Earlier entries stay. A resumed driver adds the failures that happened without a driver, and
     no failure twice. A write error is logged once, and the next failure tries again.
-
-    Args:
-        folder: the experiment's.
     """
 
     def __init__(self, folder: Path) -> None:

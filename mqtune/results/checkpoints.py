@@ -47,7 +47,6 @@ def fetch_checkpoint(
     """Return a trial's checkpoint. A folder is copied to this machine.
 
     Args:
-        trial: the trial.
         name: the checkpoint's id, or an empty text.
         store: URL of the experiment's store, or empty.
         folder: the experiment's folder.
@@ -121,7 +120,6 @@ def choose_checkpoint(
     """Return the id of the requested checkpoint, or a local folder or checkpoint.
 
     Args:
-        experiment: the experiment with the checkpoints.
         source: the trial that it must belong to, or None for any.
         origin: an ``Origin``, or a checkpoint of ``get_checkpoint``.
 

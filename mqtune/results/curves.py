@@ -57,7 +57,6 @@ def recorded_curves(results: Results, *, trust_rules: bool) -> Recorded:
     """Return an experiment's curves, without reports that were lost and repeated.
 
     Args:
-        results: the experiment's.
         trust_rules: whether a trial that a stop rule has ended would have ended there anyway.
 
     Raises:

@@ -337,7 +337,7 @@ class ProgressDisplay(Callback):
     Args:
         total: returns the number of planned trials, which may change, or None.
         folder: the experiment's folder, which has the full errors.
-        console: where to draw. The default is described above.
+        console: replaces these streams.
         clock: a monotonic clock, in seconds.
         said: returns the line that others wrote below the table, or an empty text.
         deciders: the searcher and scheduler in words, for the first line.

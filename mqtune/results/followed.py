@@ -95,8 +95,6 @@ class BrokerSource:
     """The journal on a broker.
 
     Args:
-        url: the broker's.
-        name: the experiment's name.
         patience_s: seconds for which a read tries to reach the server.
         folder: the folder for a copy of the entries, if any.
 
@@ -131,7 +129,6 @@ class Fold:
     """The state of an experiment, from its events so far.
 
     Attributes:
-        experiment: the experiment so far.
         ended_at: the time of its end, or None.
         is_out_of_order: whether drivers are known to have processed the entries in another order.
     """
@@ -200,12 +197,10 @@ class Followed(Generic[F]):
 
     Args:
         source: the source of entries, which ``close`` closes.
-        name: its name.
         fold: makes the fold of its first event.
         written: the processed part of a copy, which grows. With it, existing entries are folded in the drivers' order.
 
     Attributes:
-        fold: the fold of its events.
         last: the id of the last processed entry.
 
     Raises:

@@ -69,7 +69,6 @@ class AttemptOutput:
     """The output of one attempt on one stream.
 
     Args:
-        experiment: the experiment's name.
         trial: the trial's id, or the name of one of the attempt's seats.
         attempt: the attempt in its current state, in that seat.
         stream: "stdout" or "stderr".
@@ -223,7 +222,7 @@ def follow_log(
 def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = True) -> Iterator[bytes]:
     """Yield the output of a submitted script, both streams, until it has ended.
 
-    Only the newest run has output. With *follow*, a line announces a run on another worker, if the last one is gone.
+    The output is the newest run's. With *follow*, a line announces a run on another worker, if the last one is gone.
     Another line says if a worker may not run the script. If a worker can't be asked, the end of the output that it left
     on the server is yielded.
 

@@ -41,7 +41,6 @@ def repeated_configs(experiment: Experiment, over: str, last_values: Mapping[Tri
     Configs with a completed trial that violates an outcome constraint follow, and last those with fewer values.
 
     Args:
-        experiment: a Repeater's.
         over: the path of the entry that differs.
         last_values: by trial, if it has one.
     """

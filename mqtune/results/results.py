@@ -218,11 +218,10 @@ class Results:
     def load(cls, experiment: str | Path) -> Results:
         """Read an experiment, ended or not, from its folder on this machine, without a broker.
 
-        Args:
-            experiment: its name, or its folder.
+        *experiment* is its name, or its folder.
 
         Raises:
-            ConfigurationError: the experiment is not on this machine, or its journal is still empty.
+            ConfigurationError: it is not on this machine, or its journal is still empty.
             CopyIncomplete: the folder lacks entries that its driver could not write, for instance on a full disk. They
                 are in Redis: read them with ``mqtune.Client(url).experiment(name).results(folder)``.
             MessageVersionError: a later version of mqtune wrote it.
@@ -475,7 +474,6 @@ class Results:
         """Return a checkpoint of a trial, by default of the best one. A folder is copied here.
 
         Args:
-            trial_id: the trial's id.
             which: "newest", or "best": the existing one with the best value.
             target: the new folder to copy to. The default is below the experiment's.
 
@@ -560,10 +558,6 @@ class Results:
         It has one value for each trial, in the order of ``trials``: from the trial's best report, or else from its
         config. Nested values have names such as ``layers.width``. With a trial's id, it has one value for each of its
         reports, without late ones.
-
-        Args:
-            name: the metric, or the hyperparameter.
-            trial_id: the trial's id, by default all trials.
 
         Raises:
             KeyError: the trial does not exist.

@@ -89,9 +89,6 @@ class WarmStart(GoesByObjective):
         """Return the trials to learn from, for the definition.
 
         Args:
-            space: the search space.
-            metric: the experiment's.
-            mode: "min" or "max".
             broker: URL of the experiment's broker, or empty.
 
         Raises:

@@ -103,8 +103,7 @@ class Replay:
     A trial that was stopped, or had not ended, has a curve that is cut off. If a scheduler would have continued it, it
     fails there, and is named in ``cut``.
 
-    Args:
-        results: the experiment's, which may still run.
+    The experiment may still run.
 
     Raises:
         ConfigurationError: no trial has a curve.
@@ -129,7 +128,7 @@ class Replay:
         """Replay the experiment, and return its cost and its best trial.
 
         Args:
-            scheduler: a new scheduler. The default is the recorded one.
+            scheduler: a new one. The default is the recorded one.
             searcher: the default keeps the recorded order of configs, and "random" shuffles it. Each suggestion of
                 another searcher is replaced by the nearest remaining recorded config, which it learns.
             slots: the number of slots. The default is the most that were in use when it was recorded.

@@ -51,7 +51,7 @@ class Compared:
     Each method raises NothingToDraw if no experiment has data for it.
 
     Args:
-        results: of the experiments, by their names.
+        results: by the experiments' names.
         curves: returns the reports of each trial with a metric. The default reads the journal.
     """
 

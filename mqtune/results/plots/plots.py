@@ -98,7 +98,6 @@ class Plots:
     All but ``pareto``, ``parallel``, ``slices``, ``importances`` and ``timeline`` read all reports.
 
     Args:
-        results: of the experiment.
         curves: returns the reports of each trial with a metric. The default reads the journal.
 
     Raises:
