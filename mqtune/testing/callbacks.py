@@ -24,7 +24,7 @@ _Fact = tuple[str | int, ...]
 class CallbackContract(InVirtualTime):
     """The tests that a callback must pass, in virtual time. They also show its guarantees.
 
-    A subclass whose name pytest collects overrides one fixture::
+    A subclass overrides one fixture::
 
         class TestMine(CallbackContract):
             @pytest.fixture

@@ -88,7 +88,7 @@ class Watched(Scheduler):
 class SchedulerContract(InVirtualTime):
     """The tests that a scheduler must pass, in virtual time.
 
-    A subclass whose name pytest collects overrides one fixture, and may set another ``space``::
+    A subclass overrides one fixture, and may set another ``space``::
 
         class TestMine(SchedulerContract):
             @pytest.fixture

@@ -31,7 +31,7 @@ _LOSSES: Final = (0.5, float("nan"), None, float("inf"), -1.0, -float("inf"), 0.
 class SearcherContract(InVirtualTime):
     """The tests that a searcher must pass, by itself and in experiments in virtual time.
 
-    A subclass whose name pytest collects overrides one fixture, and may set another ``space``::
+    A subclass overrides one fixture, and may set another ``space``::
 
         class TestMine(SearcherContract):
             @pytest.fixture

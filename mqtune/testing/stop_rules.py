@@ -24,7 +24,7 @@ _ODD: Final = (float("nan"), float("inf"), -float("inf"), 0, True)
 class StopRuleContract(InVirtualTime):
     """The tests that a stop rule must pass, by itself and in experiments in virtual time.
 
-    A subclass whose name pytest collects overrides one fixture::
+    A subclass overrides one fixture::
 
         class TestMine(StopRuleContract):
             @pytest.fixture

@@ -10,8 +10,7 @@ T = TypeVar("T")
 
 #: Ten times the duration of an immediate action with a program start or two, on a busy machine.
 DEADLINE_S: Final = 30.0
-#: The pause between two checks, at first and at most. In between it is a share of the time waited so far, as a check
-#: may be as expensive as the awaited work.
+#: The pause between two checks, at first and at most, and in between as a share of the time waited so far.
 _POLL_S: Final = 0.002
 _LONGEST_POLL_S: Final = 0.02
 _SHARE: Final = 0.05

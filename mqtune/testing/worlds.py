@@ -67,7 +67,7 @@ class World:
         """Run a new experiment to its end.
 
         Args:
-            new_arguments: returns a driver's further tuner arguments.
+            new_arguments: returns a driver's tuner arguments.
             cut_after: the numbers of steps after which a driver is replaced by the next.
             time_attr: the key of an additional time in the reports, or empty.
         """
