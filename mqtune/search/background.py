@@ -38,7 +38,7 @@ class BackgroundSearcher(Searcher):
         self._searcher = searcher
         self._background = Background("mqtune-searcher")
         self._found: queue.SimpleQueue[Suggestion] = queue.SimpleQueue()
-        #: Configs that are requested or ready, and configs to prefetch while no slot is free.
+        #: Requested or ready configs, and configs to prefetch while no slot is free.
         self._ahead, self._wanted_ahead = 0, 1
         self._has_waited = False
         self._running: set[TrialId] = set()

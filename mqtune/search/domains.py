@@ -246,7 +246,6 @@ def sample_from(function: Callable[[Mapping[str, object]], object]) -> Domain:
     return Derived(function)
 
 
-#: Functions that rebuild domains, by their names in descriptions.
 _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
     function.__name__: function
     for function in (

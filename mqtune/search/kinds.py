@@ -432,7 +432,6 @@ def between(low: float, high: float, share: float) -> float:
 
 
 def _share(value: float, low: float, high: float) -> float:
-    """Return the share of the way from *low* to *high* at which *value* lies."""
     return min(max((value / 2 - low / 2) / (high / 2 - low / 2), 0.0), 1.0)
 
 

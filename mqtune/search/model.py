@@ -28,9 +28,7 @@ MODELLED: Final = (Interval, Multiples, Normal, Choice, Entries)
 class Kind(Enum):
     """The kind of a model's parameter."""
 
-    #: All numbers between two bounds.
     INTERVAL = "interval"
-    #: All whole numbers between two bounds, both included.
     STEPS = "steps"
     #: Indexes into a list, from 0, whose order means something, or does not.
     ORDERED = "ordered"

@@ -118,7 +118,6 @@ class RandomSearcher(Searcher):
         if left:
             found: Config = copy_value(left[-1])
             return found
-        # All were proposed: start again, without abandoned ones.
         del self._left[key]
         configs = list(self._space.configs(point))
         self._seen.difference_update(map(fingerprint, configs))

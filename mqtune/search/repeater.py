@@ -15,7 +15,6 @@ from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
 
-#: A larger domain was not meant for repetitions.
 _MOST_VALUES: Final = 1000
 OTHER: Final = "of"
 #: Limit of requests for a config that is not abandoned in all repetitions.
@@ -26,7 +25,6 @@ _STATUSES: Final = (TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.A
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    #: The config that the other searcher proposed.
     config: Config
     #: Repetitions that were not suggested yet, and the number of unfinished ones.
     left: deque[Config]
@@ -227,7 +225,7 @@ class Repeater(Searcher):
             found = self._searcher.replay(trial, copy_value(base))
             group = self._begin(base)
             if wanted not in map(fingerprint, group.left):
-                # A function of the space computes something else than before.
+                # A function of the space computes another value than before.
                 group.left[0] = config
             if found != base:
                 suggested = found

@@ -57,8 +57,6 @@ class Resolution:
 
 
 class _View(Mapping[str, object]):
-    """A read-only config, for a ``sample_from`` function."""
-
     __slots__ = ("_tree", "_value")
 
     def __init__(self, tree: dict[str, Node], value: Callable[[str], object]) -> None:

@@ -94,7 +94,6 @@ class Space:
         self._entries: dict[str, Domain] = {}
         self._places: dict[str, str] = {}
         self._outer: dict[str, object] = {}
-        #: The indexes that lead to each entry of a choice.
         self._ways: list[dict[str, object]] = []
         self._tree = self._plant_dict(definition, _Spot("", "", {}))
         self._grid = {path: _steps(entry) for path, entry in self._entries.items() if _is_grid(entry)}
@@ -466,7 +465,6 @@ class Space:
             raise SpaceError(f"{place}: {error}") from None
 
     def _built(self, fixed: Mapping[str, object], rng: random.Random) -> Config:
-        """Return a config with these values by path, others sampled, that the constraint allows."""
         config, is_allowed = self._sampled(fixed, rng, _MOST_SAMPLES)
         if not is_allowed:
             raise self._refusal(config, is_sampled=self._has_free(fixed))
