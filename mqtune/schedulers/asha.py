@@ -104,7 +104,6 @@ class ASHA(RungHalving[InBracket]):
         return self._rank_of(report)
 
     def _why_stopped(self, trial: Trial, rung: Rung, rank: AnyRank) -> str:
-        """Return the reason to stop a trial that has entered *rung*, or an empty text."""
         return "" if rung.is_among_best(rank) else f"is not among the best {rung.places} of {rung.entered}"
 
 
@@ -252,7 +251,6 @@ class PromotionASHA(RungHalving[Climb]):
         return next(filter(None, map(self._release, self._all_brackets)), _WAIT)
 
     def _surplus(self, most: int) -> Release | None:
-        """Return the release of the worst trial of an overfull rung."""
         for bracket in self._all_brackets:
             for rung in bracket.rungs:
                 if len(rung.waiting) > most and (worst := rung.waiting.last) is not None:

@@ -100,9 +100,7 @@ class CostRung(Rung):
 
     def __init__(self, name: str, factor: Fraction) -> None:
         super().__init__(name, factor, least=0)
-        #: The cost of each rank, to be set before it enters.
         self.costs: dict[AnyRank, Fraction] = {}
-        #: The cost of all ranks, and of the best.
         self._total = Fraction(0)
         self._spent = Fraction(0)
 

@@ -37,8 +37,6 @@ class _Place(Enum):
 
 
 class _Bracket:
-    """A bracket: its trials, and its present round."""
-
     __slots__ = ("is_filling", "missing", "number", "paused", "plan", "round", "trials")
 
     def __init__(self, number: int, plan: tuple[Round, ...]) -> None:
@@ -166,7 +164,6 @@ class HyperBand(Halving[_Member]):
 
     @property
     def _in_use(self) -> range:
-        """The brackets' s, in order."""
         lowest = 0 if self._brackets is None else self._highest + 1 - self._brackets
         return range(self._highest, lowest - 1, -1)
 

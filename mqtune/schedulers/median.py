@@ -24,7 +24,6 @@ from mqtune.core.trial import (
 from mqtune.schedulers.quantile import Quantile
 from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler, exact
 
-#: The values that a trial's best is compared with.
 Against = Literal["averages", "completed"]
 
 _MEDIAN: Final = 0.5
@@ -110,7 +109,6 @@ class MedianStopping(TimedScheduler["_Course"]):
         self._min_run_s = number(self._name, "min_run_s", min_run_s, least=0)
         self._against = one_of(self._name, "against", against, get_args(Against))
         self._min_completed = whole_number(self._name, "min_completed", min_completed, 0)
-        #: Completed trials, and the values to compare with by milestone.
         self._completed = 0
         self._compared: dict[int, Quantile] = {}
 
@@ -170,8 +168,6 @@ class MedianStopping(TimedScheduler["_Course"]):
 
 
 class _Course(Progress):
-    """A trial's progress and values. Lower is better."""
-
     __slots__ = ("_count", "_infinite", "_lowest", "_sum", "next_milestone", "reached", "values")
 
     def __init__(self, next_milestone: float) -> None:

@@ -188,7 +188,6 @@ class PBTReplay(TimedScheduler[_Course]):
             self._waiting.discard(trial.id)
             course.index += 1
         if not follows:
-            # It never reaches a step.
             course.index = len(self._policy)
         course.is_due = False
         course.next_level = self._time_of(course.index + 1)

@@ -143,7 +143,6 @@ class Pace(ABC):
     time_attr: str
 
     def __post_init__(self) -> None:
-        #: Members that a person has paused.
         self._aside: set[TrialId] = set()
 
     @property
@@ -311,7 +310,7 @@ _WAIT_FOR_GENERATION: Final = Wait("no new trial can start, and the generation w
 
 
 class _Part(NamedTuple):
-    """A member's part in the next generation: its copy, or None to continue unchanged, and why."""
+    """A member's part in the next generation: its copy if any, and the reason."""
 
     member: Member
     copy: Copy | None
@@ -319,8 +318,6 @@ class _Part(NamedTuple):
 
 
 class _Cohort:
-    """The trials of one population, and their generation."""
-
     __slots__ = ("begun", "generation", "is_filling", "level", "missing", "number", "ranking", "reached")
 
     def __init__(self, number: int, level: float, fraction: Fraction) -> None:
@@ -450,10 +447,6 @@ class Generations(Pace):
             self._ready.add(trial, (cohort.number, cohort.generation, position))
 
     def _parts_of(self, cohort: _Cohort) -> list[_Part]:
-        """Return the part in the next generation of each member that has scored.
-
-        Copying members come first, as sources replace their checkpoint when they continue.
-        """
         ranking = cohort.ranking
         where = f"generation {cohort.generation}:"
         copies, others = [], []

@@ -57,7 +57,6 @@ class RUSH(ASHA):
         super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
         self._candidates = whole_number(self._name, "candidates", candidates, 1)
         self._known: set[TrialId] = set()
-        #: The ranks with which candidates have continued from each rung.
         self._bars: dict[str, dict[TrialId, AnyRank]] = {rung.name: {} for rung in self._all_brackets[0].rungs}
 
     def on_stage(self, trial: Trial) -> None:

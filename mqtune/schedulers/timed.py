@@ -103,7 +103,6 @@ class TimedScheduler(Scheduler, Generic[P]):
         self._progress.pop(trial.id, None)
 
     def _scoped(self, report: Report, progress: P) -> Report:
-        """Return a report with the judged values in place of its own."""
         values = None if self.objective is None else self.objective.values(report.metrics)
         if self.objective is None or values is None:
             return report
@@ -132,7 +131,7 @@ class TimedScheduler(Scheduler, Generic[P]):
         """Decide on a trial that has reached its next level, and set the level after that."""
 
     def _staged(self, trial: Trial) -> P | None:
-        """Return the progress of *trial* at the start of its staged attempt, or None if begun before."""
+        """Return the progress of *trial* at its staged attempt's start, or None if begun before."""
         known = self._progress.get(trial.id)
         if known is not None and trial.attempt.number <= known.attempt:
             return None

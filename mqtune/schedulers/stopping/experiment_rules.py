@@ -65,7 +65,6 @@ class TimeLimit(StopRule):
 
 
 def _trial_s(experiment: Experiment, now: float) -> float:
-    """Return the sum of the trials' run times in seconds, running ones included."""
     if not experiment.counts[TrialStatus.RUNNING]:
         return experiment.run_s
     running = [trial.attempt for trial in experiment.trials.values() if trial.status is TrialStatus.RUNNING]
@@ -77,7 +76,6 @@ class _Count(StopRule):
 
     scopes = frozenset({Scope.EXPERIMENT})
     takes_several = True
-    #: The verb in the reason.
     _WORD: str
 
     def __init__(self, trials: int) -> None:

@@ -198,8 +198,6 @@ class TrialPlateau(StopRule):
 
 
 class _Window:
-    """The last values of one trial (lower is better), their number so far, and their attempt."""
-
     __slots__ = ("attempt", "best_before", "count", "values")
 
     def __init__(self, size: int) -> None:
