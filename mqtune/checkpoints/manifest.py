@@ -191,7 +191,7 @@ class Arrival:
 
 @contextmanager
 def arriving(manifest: Manifest, target: Path) -> Iterator[Arrival]:
-    """Yield a folder to fetch into. It becomes *target* at the end, or is removed after an error.
+    """Yield a folder to fetch into. It becomes *target* at the end, and after an error vanishes.
 
     Raises:
         ConfigurationError: *target* exists already.
