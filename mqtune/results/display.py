@@ -242,14 +242,12 @@ LINE_S: Final = 10.0
 LINE_CHECK_S: Final = 1.0
 #: A wait is shown after these seconds, about the start of a local worker.
 WAITING_S: Final = 2.0
-#: The most trials in the live table, and the lines around it.
 ROWS_MOST: Final = 10
 _LINES_AROUND: Final = 7
 _NUMBERS: Final = re.compile(r"\d+")
 #: Seconds for a frame, after which the reader counts as stuck.
 _STUCK_S: Final = 0.1
 _LAST_WORDS_S: Final = 2.0
-#: The echo of Ctrl-C at a terminal's cursor.
 _ECHO: Final = "^C"
 
 
@@ -270,7 +268,6 @@ class UnblockedStream(io.TextIOBase):
         self._stream = stream
         self._parts: list[str] = []
         self._writer = Background("mqtune-display")
-        #: Set once the newest flushed text is written, or can't be.
         self._written = threading.Event()
         self._written.set()
 

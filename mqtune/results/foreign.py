@@ -188,7 +188,6 @@ def _begin(trial: ForeignTrial) -> float:
     return trial.began or (trial.reports[0][0] if trial.reports else 0.0)
 
 
-#: The ended statuses of a table, and its columns besides configs and metrics.
 _STATUSES: Final = {status.value: status for status in _ENDS}
 _OTHERS: Final = frozenset({"trial", "status", "reason", "started_at", "ended_at"})
 
@@ -237,7 +236,6 @@ def _trial_of(row: Mapping[str, str], metric: str, at: float) -> ForeignTrial | 
         others = {metric, *_OTHERS}
         config = {n: value for n, value in values.items() if n not in others and not n.startswith("metrics.")}
     if not metrics and not row.get("status"):
-        # It has no result yet.
         return None
     began, ended = (_number(values.get(name)) or at for name in ("started_at", "ended_at"))
     reports = [(ended, nested(metrics))] if metrics else []

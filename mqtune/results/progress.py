@@ -12,11 +12,9 @@ from mqtune.core.registry import CLASS
 from mqtune.core.trial import is_number
 from mqtune.results.frames import Row
 
-#: About 100 pixels show it.
 _MOST: Final = 40
 
 _NONE: Final = "none"
-#: Users' names for kinds.
 _NAMES: Final = {"optuna": "tpe", "fifo": _NONE, "nobody": _NONE}
 
 

@@ -241,7 +241,7 @@ class Results:
 
     @property
     def outcome(self) -> str:
-        """The last driver's outcome: finished, interrupted or failed; empty if it runs, or was killed."""
+        """The last driver's outcome: finished, interrupted or failed. Empty if running or killed."""
         return self.experiment.outcome
 
     @cached_property
@@ -419,7 +419,6 @@ class Results:
         return value if is_number(value) else math.nan
 
     def _values_of_reports(self, scope: str) -> dict[TrialId, float]:
-        """Return the ranked value of each trial that has one, from all reports."""
         experiment = self.experiment
         ranked = {trial: ScopedValue(scope, experiment.mode) for trial in experiment.trials}
         values = {}
@@ -529,12 +528,11 @@ class Results:
                     yield RecordedReport(*event, is_late)
 
     def _attempt_of(self, report: Report) -> Attempt | None:
-        """Return a report's attempt, or None if a running tuner has not folded it yet."""
         trial = self.experiment.trials.get(report.trial)
         return trial.attempts[report.attempt - 1] if trial and report.attempt <= len(trial.attempts) else None
 
     def to_csv(self, path: str | Path) -> None:
-        """Write one row per trial. NaN is nan, infinities are inf and -inf, missing values are empty."""
+        """Write one row per trial. NaN is nan, infinities are inf and -inf, missing values empty."""
         _write(Path(path), [self.csv()])
 
     def to_jsonl(self, path: str | Path) -> None:

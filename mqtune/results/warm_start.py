@@ -241,7 +241,6 @@ def _of_experiment(results: Results) -> _Source:
 
 
 def _past(trial: Trial, metric: str) -> Iterator[PastTrial]:
-    """Yield a trial if it has ended with a value: its last report's, or else its best."""
     if not trial.status.is_terminal or not trial.status.expecting_data:
         return
     for metrics in (trial.last_metrics, trial.best_metrics):

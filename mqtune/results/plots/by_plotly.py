@@ -143,7 +143,6 @@ def _trace(series: Series) -> Row:
         "text": list(map(_text, series.labels)),
     }
     if look.is_bar:
-        # A bar's text is one of the panel's texts, beside the bar.
         return {**trace, "type": "bar", "orientation": "h", "textposition": "none", "marker": {"color": look.color}}
     mode = "+".join(["lines"] * bool(look.width) + ["markers"] * bool(look.marker))
     dash = "dash" if look.is_dashed else "solid"
@@ -158,7 +157,6 @@ def _trace(series: Series) -> Row:
 
 
 def _numbers(values: Sequence[float]) -> list[float | None]:
-    """Return numbers for JSON, with None for NaN and infinities."""
     return [float(each) if math.isfinite(each) else None for each in values]
 
 

@@ -583,7 +583,6 @@ class Plots:
     def _by_status(
         self, trials: Sequence[Trial], x: Callable[[Trial], float], y: Callable[[Trial], float]
     ) -> list[Series]:
-        """Return a series of points by status, and one for infeasible trials."""
         found = []
         if violating := [trial for trial in trials if not self._experiment.is_feasible(trial)]:
             ids = [trial.id for trial in violating]
@@ -651,7 +650,6 @@ def _steps(at: NDArray[np.float64], value: NDArray[np.float64], *, is_min: bool)
 
 
 def _bar_chart(title: str, shares: Mapping[str, float]) -> Panel:
-    """Return shares as bars, the largest on top."""
     names = sorted(shares, key=lambda name: shares[name])
     rows, sizes = list(map(float, range(len(names)))), [shares[name] for name in names]
     texts = [f"{size:.0%}" for size in sizes]
