@@ -26,7 +26,6 @@ class Watched(Scheduler):
         self.inner = inner
         self.asks_ahead = inner.asks_ahead
         self.searcher = inner.searcher
-        #: The reports that it received, and its decisions, in order.
         self.log: list[tuple[Report, Decision]] = []
         self.ended: set[TrialId] = set()
         self._last: dict[TrialId, Report] = {}

@@ -119,7 +119,6 @@ class SearcherContract(InVirtualTime):
             Space(self.space).check(config, partial=False)
 
     def _past(self, new_searcher: NewSearcher) -> list[PastTrial]:
-        """Return trials to learn from. Skip the test if the searcher can't."""
         if not new_searcher().can_learn:
             pytest.skip("this searcher learns nothing from trials of other experiments")
         values = itertools.cycle(loss for loss in _LOSSES if loss is not None)
