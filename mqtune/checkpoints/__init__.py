@@ -24,13 +24,13 @@ __all__ = [
     "stores_below",
 ]
 
-# Most trials need none of it, and none should wait for the stores.
+# Imported on first use, as most trials need no store.
 _HOMES: Final[dict[str, str]] = {
     "Checkpoint": "mqtune.checkpoints.checkpoint",
     **dict.fromkeys(("MAX_DICT_BYTES", "decode_dict", "encode_dict"), "mqtune.checkpoints.dicts"),
     **dict.fromkeys(("experiment_url", "open_store", "store_beside", "stores_below"), "mqtune.checkpoints.registry"),
     "CheckpointStore": "mqtune.checkpoints.store",
-    # Of the inside, for unit tests.
+    # Internal names, for unit tests.
     **dict.fromkeys(("DirectoryStore",), "mqtune.checkpoints.directory"),
     **dict.fromkeys(("Tenant", "is_same_store"), "mqtune.checkpoints.store"),
 }

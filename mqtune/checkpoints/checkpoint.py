@@ -1,4 +1,4 @@
-"""A checkpoint, as trainables and results have it."""
+"""The checkpoint object of trainables and results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import Any, Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CheckpointId
 
-#: The content of a checkpoint that is a dict.
 State = dict[str, Any]
-#: Numbers, or strings, that are kept with a checkpoint, by name.
 Counters = Mapping[str, Any]
 
 _NO_COUNTERS: Final[Counters] = MappingProxyType({})
@@ -25,14 +23,14 @@ class Checkpoint:
     """A complete state of a trial, to start from or to report: a folder of files, or a dict.
 
     A trainable gets one from ``mqtune.get_checkpoint()``, and may pass one to ``mqtune.report(…, checkpoint=…)``. The
-    folder is a copy that belongs to the trial: it may be changed, and is deleted when the attempt ends.
+    folder is a copy for this trial. It may be changed, and is deleted when the attempt ends.
 
     Args:
-        id: its name for ever; empty until it is saved.
-        path: the folder, which exists.
-        data: the dict; either this or *path* is given.
-        counters: training_iteration, time_total_s and others, as they were when it was saved.
-        metrics: the metrics of the report that named it, where results return it; empty elsewhere.
+        id: its permanent name, empty until it is saved.
+        path: an existing folder.
+        data: the dict. Give either this or *path*.
+        counters: training_iteration, time_total_s and others, as of the save.
+        metrics: the metrics of its report, in results only.
     """
 
     __slots__ = ("_data", "_path", "counters", "id", "metrics")
@@ -40,7 +38,7 @@ class Checkpoint:
     def __init__(
         self,
         *,
-        id: str = "",  # noqa: A002 - it is what everybody calls it
+        id: str = "",  # noqa: A002  - the usual name
         path: Path | None = None,
         data: State | None = None,
         counters: Counters = _NO_COUNTERS,
@@ -70,7 +68,7 @@ class Checkpoint:
         """Return an unsaved checkpoint that is a folder.
 
         Raises:
-            ConfigurationError: there is no such folder.
+            ConfigurationError: the folder does not exist.
         """
         folder = Path(path)
         if not folder.is_dir():
@@ -79,7 +77,7 @@ class Checkpoint:
 
     @property
     def is_dict(self) -> bool:
-        """Whether it is a dict, in ``data``; otherwise it is a folder, in ``path``."""
+        """Whether it is a dict, in ``data``. Otherwise it is a folder, in ``path``."""
         return self._data is not None
 
     @property
@@ -95,12 +93,12 @@ class Checkpoint:
 
     @contextmanager
     def as_directory(self) -> Iterator[Path]:
-        """Yield ``path``, as the checkpoints of Ray do; the folder stays after the block."""
+        """Yield ``path``, as Ray's checkpoints do. The folder stays after the block."""
         yield self.path
 
     @property
     def data(self) -> State:
-        """The dict; tuples have become lists.
+        """The dict. Tuples have become lists.
 
         Raises:
             ConfigurationError: it is a folder.

@@ -1,4 +1,4 @@
-"""Checkpoints that are small dicts: they are packed as msgpack and kept in Redis."""
+"""Checkpoints that are small dicts, stored in Redis as msgpack."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from mqtune.checkpoints.checkpoint import Counters, State
 from mqtune.core.codec import decode_value, encode_value, is_version
 from mqtune.core.errors import CheckpointBroken, CheckpointVersionError, ConfigurationError
 
-#: The most bytes that a checkpoint in Redis may have, packed: a Redis server, which does one thing at a time, serves that
-#: within some milliseconds, and a thousand paused trials with as much don't fill its memory.
+#: Redis handles that in milliseconds, and a thousand of them fit its memory.
 MAX_DICT_BYTES: Final = 1_000_000
 _VERSION: Final = 1
 
 
 def encode_dict(data: Mapping[str, object], counters: Mapping[str, object]) -> bytes:
-    """Return a checkpoint that is a dict, and its counters, as bytes of at most ``MAX_DICT_BYTES``.
+    """Return a dict checkpoint and its counters as at most ``MAX_DICT_BYTES`` bytes.
 
-    Numbers, NaN and infinity included, strings, bytes, None, lists and dicts are restored as they were; tuples become lists,
-    and NumPy scalars numbers.
+    Numbers (NaN and infinity included), strings, bytes, None, lists and dicts are preserved. Tuples become lists, and
+    NumPy scalars numbers.
 
     Raises:
-        ConfigurationError: a value can't be packed, or the dict is too large; the message names the key.
+        ConfigurationError: a value can't be packed, or the dict is too large. The message names the key.
     """
     if not isinstance(data, dict):
         raise ConfigurationError(f"checkpoint: a dict such as {{'epoch': 3}} is wanted, not {type(data).__name__}")
@@ -46,10 +45,10 @@ def encode_dict(data: Mapping[str, object], counters: Mapping[str, object]) -> b
 
 
 def decode_dict(data: bytes) -> tuple[State, Counters]:
-    """Return the dict and the counters that ``encode_dict`` has encoded.
+    """Return the dict and the counters that ``encode_dict`` encoded.
 
     Raises:
-        CheckpointBroken: the bytes are not those that were saved.
+        CheckpointBroken: the bytes were changed.
         CheckpointVersionError: a later version of mqtune wrote them.
     """
     try:
@@ -93,7 +92,6 @@ def plain_counters(counters: Mapping[str, object]) -> dict[str, int | float | st
 
 
 def _what_is_wrong(data: Mapping[str, object], error: Exception) -> str:
-    """Return the message for a dict that can't be packed because of *error*."""
     wrong = "the dict"
     for key, value in data.items():
         try:

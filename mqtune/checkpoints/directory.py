@@ -1,4 +1,4 @@
-"""The store in a folder: of this machine, or one that all machines mount."""
+"""The store in a folder, local or mounted by all machines."""
 
 from __future__ import annotations
 
@@ -48,19 +48,15 @@ from mqtune.core.errors import CheckpointBroken, MqtuneError, StoreUnavailable
 from mqtune.core.machine import open_regular
 from mqtune.core.trial import CheckpointId
 
-#: The folder for unfinished and deleted checkpoints; it is inside the store so that a rename makes its content visible.
+#: Unfinished and deleted checkpoints, inside the store so that a rename publishes them.
 _STAGING: Final = ".staging"
-#: The folder with the store's mark; a folder, since only the rename of a folder never replaces an existing one.
+#: Its rename never replaces an existing one, unlike a file's.
 _MARK_FOLDER: Final = ".store"
-#: The folder with a file for each tenant.
 _TENANTS: Final = ".tenants"
-#: The folder with a checkpoint's files, beside its manifest.
 _FILES: Final = "files"
-#: The errors of a rename whose target exists already.
 _TAKEN: Final = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 _FULL: Final = "free space there, keep fewer checkpoints, or use another store"
 _GONE: Final = "see whether it is mounted on this machine, and whether somebody removed it"
-#: The remedy for an error, by its number.
 _WAYS_OUT: Final = {
     **dict.fromkeys(DISK_FULL, _FULL),
     errno.EROFS: "mount it so that it can be written to, or use another store",
@@ -73,14 +69,14 @@ _WAYS_OUT: Final = {
 
 
 class DirectoryStore(CheckpointStore):
-    """Holds checkpoints in a folder, which may be on any file system that all machines mount, such as NFS.
+    """Stores checkpoints in a folder, on any file system that all machines mount, such as NFS.
 
-    Each is a folder named by its id, with ``manifest.json`` and ``files/``. It is written in ``.staging``, flushed to disk, and
-    made visible by a rename.
+    Each is a folder named by its id, with ``manifest.json`` and ``files/``. It is written in ``.staging``, flushed to
+    disk, and made visible by a rename.
 
     Args:
-        folder: the store's folder; ``create`` makes it.
-        name: the name that the store's mark must have; empty for any.
+        folder: the store's folder, which ``create`` makes.
+        name: the name that the store's mark must have, or empty for any.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, name: str = "") -> None:
@@ -107,13 +103,13 @@ class DirectoryStore(CheckpointStore):
         try:
             write_file(os.path.join(work, MARK), new_mark())
             sync_all([os.path.join(work, MARK), work])
-            # If two drivers make the store at once, the second finds it made.
+            # If two drivers make the store at the same time, the second finds it made.
             self._publish(work, _MARK_FOLDER)
         finally:
             remove_tree(work)
 
     def is_there(self) -> bool:
-        """Return whether the folder has the store with the expected mark; nothing is written."""
+        """Return whether the folder has the store with the expected mark, without writing."""
         try:
             checked_name(self._read_mark(), self._name, self._root)
         except MqtuneError:
@@ -168,12 +164,12 @@ class DirectoryStore(CheckpointStore):
                 self._complete(work, manifest)
                 is_new = self._publish(work, id)
             except BaseException:
-                # A stop may be raised at any moment, also between the rename and here.
+                # A stop may be raised at any time, also between the rename and here.
                 if not os.path.lexists(work):
                     with suppress(StoreUnavailable):
                         self.delete(id)
                 elif staged:
-                    # The files belong to the caller, who may try again.
+                    # The caller owns the files, and may try again.
                     with suppress(OSError):
                         os.unlink(os.path.join(work, MANIFEST))
                 else:
@@ -187,14 +183,14 @@ class DirectoryStore(CheckpointStore):
         return manifest.size
 
     def _complete(self, work: str, manifest: Manifest) -> None:
-        """Write the manifest, and flush all of a workspace to disk."""
+        """Write the manifest, and flush a workspace to disk."""
         write_file(os.path.join(work, MANIFEST), manifest.encode())
         folder = os.path.join(work, _FILES)
         paths = [*(file.path for file in manifest.files), *reversed(manifest.directories)]
         sync_all([*(os.path.join(folder, path) for path in paths), folder, os.path.join(work, MANIFEST), work])
 
     def _publish(self, work: str, name: str) -> bool:
-        """Rename a workspace to *name* in the store; return False if that exists already."""
+        """Rename a workspace to *name* in the store. Return False if that exists already."""
         try:
             os.rename(work, os.path.join(self._root, name))
         except OSError as error:
@@ -298,7 +294,7 @@ class DirectoryStore(CheckpointStore):
                 now = newest_change(probe)
             finally:
                 os.rmdir(probe)
-            # Of .staging only what is in it counts: the probe has changed that itself.
+            # The probe has changed .staging itself, so only its content counts.
             inside = [entry.path for entry in os.scandir(self._root) if entry.name != _STAGING]
             inside += [entry.path for entry in os.scandir(os.path.join(self._root, _STAGING))]
             return max(0.0, now - max(map(newest_change, inside), default=now))
@@ -307,7 +303,7 @@ class DirectoryStore(CheckpointStore):
         super().remove()
         for name in (_TENANTS, _STAGING, _MARK_FOLDER):
             remove_tree(os.path.join(self._root, name))
-        # Somebody may have files of his own there.
+        # The folder may have other files.
         with suppress(OSError):
             os.rmdir(self._root)
 
@@ -327,14 +323,14 @@ class DirectoryStore(CheckpointStore):
         return work
 
     def _workspace_of(self, source: Path) -> str | None:
-        """Return the workspace that *source* belongs to if it came from ``staging``; else None."""
+        """Return the workspace of a *source* from ``staging``, or None for any other."""
         work, name = os.path.split(os.path.abspath(source))
         is_staged = name == _FILES and os.path.dirname(work) == os.path.join(self._root, _STAGING)
         return work if is_staged and not os.path.islink(source) else None
 
     @contextmanager
     def _reading(self, id: CheckpointId, place: str) -> Iterator[None]:  # noqa: A002
-        """Turn an OSError within the block into the error of the checkpoint that is read."""
+        """Turn an OSError within the block into the checkpoint's error."""
         try:
             yield
         except PermissionError as error:
@@ -358,7 +354,7 @@ class DirectoryStore(CheckpointStore):
 
 
 def _take(listing: Listing, folder: str | None) -> tuple[StoredFile, ...]:
-    """Return files with their hashes, copied into a new *folder* if there is one."""
+    """Return files with their hashes, copied into a new *folder* if given."""
     if folder is not None:
         os.mkdir(folder)
         for path in listing.directories:
@@ -377,6 +373,6 @@ def _take_file(file: SourceFile, folder: str | None) -> StoredFile:
 
 
 def _content_of(path: str) -> bytes:
-    """Return the content of one of the store's own files; trials may write there."""
+    """Return the content of one of the store's own files. Trials may write there."""
     with open(open_regular(path), "rb") as file:
         return file.read()

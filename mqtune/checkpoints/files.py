@@ -1,4 +1,4 @@
-"""Local files and folders: listed, copied and hashed in one pass, created, flushed to disk and removed."""
+"""Local files and folders: listed, hashed and copied in one pass, flushed and removed."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ import xxhash
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import open_regular
 
-#: The errors of a full disk, or of a user's full quota.
 DISK_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TOKEN_BYTES: Final = 8
-#: How many files are flushed at once: a file system writes them together, in a third of the time.
+#: File systems flush several files in a third of the time.
 _AT_ONCE: Final = 8
-#: The errors of file systems that can't flush a folder, and need not.
+#: Some file systems can't flush a folder, and need not.
 _NOTHING_TO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP})
-#: The most bytes that are read at once: they stay in a core's cache until they are hashed and written.
+#: They stay in a core's cache until they are hashed and written.
 _CHUNK_BYTES: Final = 2**18
-#: After how many bytes of a copy the disk is to begin with them: it writes while more is copied, and the flush waits for the last ones alone.
+#: The disk begins to write after these bytes of a copy, so that the final flush is short.
 _FLUSHED_BYTES: Final = 2**24
 
 T = TypeVar("T")
@@ -39,7 +38,7 @@ def token() -> str:
 
 @contextmanager
 def creating(path: str, *, executable: bool = False) -> Iterator[int]:
-    """Create a file that does not exist yet, and yield its descriptor, to write and to read."""
+    """Create a new file, and yield its descriptor for writing and reading."""
     mode = 0o777 if executable else 0o666
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
@@ -50,20 +49,20 @@ def creating(path: str, *, executable: bool = False) -> Iterator[int]:
 
 
 def write_all(descriptor: int, data: memoryview) -> None:
-    """Write all of *data*, however much the system takes at once."""
+    """Write all of *data*, in as many calls as needed."""
     while data:
         data = data[os.write(descriptor, data) :]
 
 
 def begin_to_flush(descriptor: int, begin: int, size: int) -> None:
-    """Have the disk begin to write a part of a file, without waiting for it; a no-op where the system can't be asked."""
+    """Have the disk begin to write a part of a file, without waiting. Do nothing if unsupported."""
     if hasattr(os, "posix_fadvise"):
-        # Linux begins to write what is not written yet, and forgets the rest of that part.
+        # Linux begins to write dirty pages, and drops the rest from its cache.
         os.posix_fadvise(descriptor, begin, size, os.POSIX_FADV_DONTNEED)
 
 
 def write_file(path: str, data: bytes) -> None:
-    """Create a file that does not exist yet, with *data* as its content."""
+    """Create a new file with *data* as its content."""
     with creating(path) as descriptor:
         write_all(descriptor, memoryview(data))
 
@@ -90,8 +89,8 @@ def sync_all(paths: Sequence[str]) -> None:
 
 
 def in_threads(threads: int, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return what *function* returns for each item, in their order; once one has failed, no further one begins."""
-    # Few trials save so much, and the others should not wait for the import.
+    """Return the results of *function* in the order of *items*. After an error, start no more."""
+    # Few trials need it, and it is slow to import.
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
     with ThreadPoolExecutor(threads, "mqtune-files") as pool:
@@ -103,7 +102,7 @@ def in_threads(threads: int, function: Callable[[T], R], items: Iterable[T]) -> 
 
 
 def newest_change(path: str) -> float:
-    """Return when something at or below *path* changed last, by its file system's clock; 0 if it does not exist."""
+    """Return the file system's time of the last change at or below *path*, 0 if it is missing."""
     try:
         newest = os.stat(path, follow_symlinks=False).st_ctime
         with os.scandir(path) as entries:
@@ -117,15 +116,15 @@ def newest_change(path: str) -> float:
 
 
 def remove_tree(folder: str | os.PathLike[str]) -> None:
-    """Remove a folder with its content; if that fails, a later ``sweep`` does."""
-    # Slow to import, and a trial that saves nothing does not need it.
+    """Remove a folder with its content. If that fails, a later ``sweep`` does."""
+    # Few trials need it, and it is slow to import.
     import shutil  # noqa: PLC0415
 
     shutil.rmtree(folder, ignore_errors=True)
 
 
 class SourceFile(NamedTuple):
-    """A file to be saved: its path below the folder, with slashes, and the path to read it from."""
+    """A file to save: its relative path with slashes, and the path to read it from."""
 
     path: str
     place: str
@@ -136,7 +135,7 @@ class SourceFile(NamedTuple):
 class Listing(NamedTuple):
     """The content of a folder in a fixed order, folders before their content.
 
-    ``shared`` is true if it has links, so that its files may be changed under other names.
+    ``shared`` means that it has links, so that its files may be changed under other names.
     """
 
     files: list[SourceFile]
@@ -150,8 +149,8 @@ def scan(source: Path) -> Listing:
     A link to a file inside of the folder counts as that file.
 
     Raises:
-        ConfigurationError: it is not a folder, can't be read, or has content that no checkpoint can have: a socket, a pipe, a
-            device, a link to a folder, to nothing or to the outside, or a name that is not UTF-8.
+        ConfigurationError: it is not a folder, can't be read, or has invalid content: a socket, a pipe, a device, a
+            link to a folder, to nothing or to the outside, or a name that is not UTF-8.
     """
     files: list[SourceFile] = []
     directories: list[str] = []
@@ -183,7 +182,6 @@ def scan(source: Path) -> Listing:
 
 
 def _linked(place: str, path: str, root: str, source: Path) -> str:
-    """Return the file that a link points to."""
     there = os.path.realpath(place)
     inside = there.startswith(f"{root}{os.sep}")
     if inside and os.path.isfile(there):
@@ -210,9 +208,9 @@ def _kind(mode: int) -> str:
 
 
 class Reader:
-    """A file that is open: called, it fills a buffer and returns how far; 0 at the end.
+    """An open file. A call fills a buffer and returns the byte count, 0 at the end.
 
-    Each call of the operating system is within ``translating``, which translates its errors.
+    ``translating`` translates the errors of the operating system.
     """
 
     def __init__(self, descriptor: int, translating: Callable[[], AbstractContextManager[None]]) -> None:
@@ -226,12 +224,12 @@ class Reader:
 
 @contextmanager
 def reading(place: str, translating: Callable[[], AbstractContextManager[None]]) -> Iterator[Reader]:
-    """Open a file to read; each call of the operating system is within *translating*, which translates its errors."""
+    """Open a file for reading. *translating* translates the errors of the operating system."""
     with translating():
         descriptor = open_regular(place)
     try:
         if hasattr(os, "posix_fadvise"):
-            # The disk reads ahead twice as far.
+            # This doubles the disk's readahead.
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_SEQUENTIAL)
         yield Reader(descriptor, translating)
     finally:
@@ -249,7 +247,7 @@ def open_source(file: SourceFile) -> AbstractContextManager[Reader]:
 
 
 def status_of(file: SourceFile) -> tuple[int, ...]:
-    """Return what changes when a file is written to, or another one takes its place."""
+    """Return values that change when a file is written or replaced."""
     with _from_source(file.place):
         status = os.stat(file.place, follow_symlinks=False)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
@@ -269,22 +267,22 @@ def _from_source(place: str) -> Iterator[None]:
 
 
 def hash_file(read: Reader, size: int, *, flush: bool = False) -> tuple[int, str]:
-    """Read a file of some *size* to its end, and return its size in bytes and its hash.
+    """Read a file of about *size* bytes to its end, and return its size and hash.
 
     Args:
-        flush: have the disk begin to write what is not written yet.
+        flush: have the disk begin to write it.
     """
     begin_to_write = partial(begin_to_flush, read.descriptor) if flush else None
     return _take_in(read, size, None, begin_to_write)
 
 
 def copy_file(read: Reader, size: int, descriptor: int, *, flush: bool = False) -> tuple[int, str]:
-    """Copy a file of some *size* to its end, and return how many bytes were copied and their hash.
+    """Copy a file of about *size* bytes to its end, and return the copied bytes and their hash.
 
-    Each byte is read once, so that the hash is of the bytes that were written.
+    Each byte is read once, so the hash is of the written bytes.
 
     Args:
-        descriptor: the file to write; its errors are not translated.
+        descriptor: the file to write. Its errors are not translated.
         flush: have the disk begin to write before the end.
     """
     begin_to_write = partial(begin_to_flush, descriptor) if flush else None
@@ -292,7 +290,7 @@ def copy_file(read: Reader, size: int, descriptor: int, *, flush: bool = False) 
 
 
 def read_file(read: Reader, size: int) -> tuple[bytes, str]:
-    """Read a file of some *size* to its end, and return its content and the hash of that."""
+    """Read a file of about *size* bytes to its end, and return its content and hash."""
     chunks: list[bytes] = []
     _, found = _take_in(read, size, lambda data: chunks.append(bytes(data)), None)
     return b"".join(chunks), found
@@ -304,11 +302,11 @@ def _take_in(
     write: Callable[[memoryview], None] | None,
     begin_to_write: Callable[[int, int], None] | None,
 ) -> tuple[int, str]:
-    """Read to the end, which may be before or behind the *expected* size; write what was read, if it is to be written."""
-    # XXH3 (Collet, https://github.com/Cyan4973/xxHash): it takes a fiftieth of a copy's time. It shows what was damaged; who may write
-    # to a store may replace a checkpoint with its manifest, so that a cryptographic hash would show no more.
+    """Read to the end, and write if *write* is given. The size may differ from *expected*."""
+    # XXH3 (Collet, https://github.com/Cyan4973/xxHash) takes a fiftieth of a copy's time. It detects damage. A
+    # cryptographic hash would add nothing, as a writer could replace the manifest, too.
     digest = xxhash.xxh3_128()
-    # One byte more than expected shows at once that a small file has ended.
+    # One byte more than expected, so that a small file needs one read.
     buffer = memoryview(bytearray(min(expected + 1, _CHUNK_BYTES)))
     size = begun = 0
     while count := read(buffer):

@@ -1,4 +1,4 @@
-"""The manifest: what a checkpoint in a store consists of, and how a fetched copy is checked against it."""
+"""The manifest of a stored checkpoint, and the check of a fetched copy."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from mqtune.core.errors import (
 from mqtune.core.trial import CheckpointId
 from mqtune.core.version import __version__
 
-#: The name of a checkpoint's manifest in a folder.
 MANIFEST: Final = "manifest.json"
 _VERSION: Final = 1
 
 
 class StoredFile(NamedTuple):
-    """A file of a checkpoint: its path below the folder, with slashes, its size in bytes and its XXH3 of 128 bits in hex."""
+    """A checkpoint's file: its relative path with slashes, its bytes and 128-bit XXH3 in hex."""
 
     path: str
     size: int
@@ -43,10 +42,10 @@ class StoredFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The files, folders and counters of a checkpoint; encoded it has a hash of itself.
+    """The files, folders and counters of a checkpoint. Encoded it has a hash of itself.
 
-    ``directories`` are the paths of all folders below the checkpoint's own, parents first. ``content`` is the name of the
-    folder with the files, which the store chooses.
+    ``directories`` are the paths of all folders below the checkpoint's own, parents first. ``content`` is the store's
+    name for the folder with the files.
     """
 
     id: CheckpointId
@@ -57,11 +56,10 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """The total size of the files in bytes."""
         return sum(file.size for file in self.files)
 
     def check_equals(self, there: Manifest, store: str) -> None:
-        """Check that the checkpoint that is in a store has the same content as this one, with NaN equal to NaN.
+        """Check that the stored checkpoint has the same content. NaN equals NaN.
 
         Raises:
             CheckpointExists: it has other files, bytes or counters.
@@ -73,7 +71,7 @@ class Manifest:
             )
 
     def encode(self) -> bytes:
-        """Return the manifest as JSON that people can read too."""
+        """Return the manifest as readable JSON."""
         body = {
             "id": self.id,
             "mqtune": __version__,
@@ -85,7 +83,7 @@ class Manifest:
         return json.dumps({"version": _VERSION, "sha256": _seal(body), "checkpoint": body}, indent=1).encode()
 
     @classmethod
-    def decode(cls, data: bytes, id: CheckpointId, where: str) -> Manifest:  # noqa: A002 - it is what everybody calls it
+    def decode(cls, data: bytes, id: CheckpointId, where: str) -> Manifest:  # noqa: A002  - the usual name
         """Return the manifest of checkpoint *id*, which was read from *where*.
 
         Raises:
@@ -159,17 +157,17 @@ class Arrival:
             ) from error
 
     def take(self, file: StoredFile) -> None:
-        """Check a file that was written at its ``place`` by other means, and set its permission to execute.
+        """Check a fetched file, and set its permission to execute.
 
         Raises:
-            CheckpointBroken: its size or hash is not that of the manifest.
+            CheckpointBroken: its size or hash differs from the manifest.
         """
         place = self.place(file)
         with reading(place, self.writing) as read:
             self.check(file, *hash_file(read, file.size))
         if file.executable:
             with self.writing():
-                # Everybody who may read it may execute it.
+                # Readers may execute it, too.
                 mode = stat.S_IMODE(os.stat(place).st_mode)
                 os.chmod(place, mode | (mode & 0o444) >> 2)
 
@@ -177,7 +175,7 @@ class Arrival:
         """Check the size and hash of a fetched file.
 
         Raises:
-            CheckpointBroken: its size or hash is not that of the manifest.
+            CheckpointBroken: one differs from the manifest.
         """
         if size != file.size:
             found = f"has {size:,} bytes instead of {file.size:,}"
@@ -188,13 +186,12 @@ class Arrival:
         raise CheckpointBroken(f"checkpoint {self._manifest.id} is broken: its file {file.path!r} {found}")
 
     def place(self, file: StoredFile) -> str:
-        """Return the path that a file is fetched to."""
         return os.path.join(self._folder, file.path)
 
 
 @contextmanager
 def arriving(manifest: Manifest, target: Path) -> Iterator[Arrival]:
-    """Yield a folder to fetch the checkpoint of *manifest* into; it becomes *target* at the end, and is removed after an error.
+    """Yield a folder to fetch into. It becomes *target* at the end, and after an error vanishes.
 
     Raises:
         ConfigurationError: *target* exists already.

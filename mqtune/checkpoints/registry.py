@@ -1,4 +1,4 @@
-"""Which store a place means: a folder, a URL that an installed package knows, or any URL that fsspec knows."""
+"""Find the store of a place: a folder, an installed package's URL, or any fsspec URL."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from mqtune.core.machine import CHECKPOINTS
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: The group of entry points in which a package names its stores: a URL scheme, and a callable that takes the whole URL,
-#: unchanged, and returns a ``CheckpointStore``.
+#: The entry point group of packages' stores. The name is a URL scheme. The object takes the whole URL, unchanged, and
+#: returns a ``CheckpointStore``.
 STORES: Final = "mqtune.checkpoint_stores"
 _SCHEME: Final = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)(?P<separator>://|::)")
 #: The schemes of folders, which no package can take over.
@@ -25,15 +25,15 @@ _FOLDERS: Final = ("file", "local")
 
 
 def open_store(url: str) -> CheckpointStore:
-    """Return the store of checkpoints at *url*; nothing is made, read or written yet.
+    """Return the store of checkpoints at *url*, without making, reading or writing it.
 
-    A path or ``file://…`` is a folder. A scheme that an installed package names among its entry points, in the group
-    ``mqtune.checkpoint_stores``, is opened by that package. Any other URL is opened with fsspec, which has the credentials from
-    its own settings or those of the protocol's driver.
+    A path or ``file://…`` is a folder. A scheme among installed packages' entry points, in the group
+    ``mqtune.checkpoint_stores``, is opened by that package. Any other URL is opened with fsspec, which has credentials
+    from its own settings or the protocol driver's.
 
     Raises:
-        ConfigurationError: it is empty, or nothing that is installed here knows such a URL, or two packages do.
-        StoreUnavailable: fsspec, the driver of that protocol, or the package that has the store can't be used here.
+        ConfigurationError: the URL is empty, unknown here, or known to two packages.
+        StoreUnavailable: fsspec, the protocol's driver, or the store's package can't be used here.
     """
     place, name = split_name(url)
     _check_place(place)
@@ -54,9 +54,9 @@ def open_store(url: str) -> CheckpointStore:
 
 
 def store_beside(url: str, folder: Path) -> str:
-    """Return the URL of an experiment's store, which may have moved with the experiment's folder.
+    """Return the URL of an experiment's store, which may have moved with its folder.
 
-    The store's mark decides: one in *folder* that has the mark of *url* is the same store, or a copy of it.
+    A store in *folder* with the mark of *url* is the same store, or a copy of it.
     """
     place, name = split_name(url)
     beside = folder / CHECKPOINTS
@@ -67,10 +67,10 @@ def store_beside(url: str, folder: Path) -> str:
 
 
 def experiment_url(place: str | os.PathLike[str], experiment: str) -> str:
-    """Return the URL of one experiment's own store below *place*, a folder or URL: ids are unique in an experiment alone.
+    """Return the URL of an experiment's own store below *place*, a folder or URL.
 
-    A relative path becomes absolute, by this process's folder. The experiment's name is appended to a URL's path, in front of
-    a query (``?…``) if the URL has one.
+    Each experiment needs its own, as ids are unique only within one. A relative path becomes absolute. The experiment's
+    name is appended to a URL's path, before a query (``?…``).
 
     Raises:
         ConfigurationError: *place* is empty, or *experiment* can't be a name in it.
@@ -86,16 +86,16 @@ def experiment_url(place: str | os.PathLike[str], experiment: str) -> str:
 
 
 def stores_below(place: str | os.PathLike[str]) -> list[CheckpointStore]:
-    """Return what may be the experiments' own stores below *place*, as ``Checkpoints(store=…)`` names one.
+    """Return possible stores of experiments below *place*, as for ``Checkpoints(store=…)``.
 
     Raises:
-        ConfigurationError, StoreUnavailable: it can't be opened, or looked into.
+        ConfigurationError, StoreUnavailable: *place* can't be opened or listed.
     """
     return [open_store(experiment_url(place, name)) for name in open_store(os.fspath(place)).folders() if is_id(name)]
 
 
 def schemes() -> list[str]:
-    """Return the URL schemes that a store can be opened by here, sorted: built in, of installed packages, and fsspec's."""
+    """Return the known URL schemes, sorted: built in, of installed packages, and fsspec's."""
     from mqtune.checkpoints.remote import protocols  # noqa: PLC0415 - it imports fsspec
 
     return sorted({*_FOLDERS, *(each.name.lower() for each in _entry_points()), *protocols()})
@@ -114,17 +114,17 @@ def _scheme_of(place: str) -> str:
 
 
 def _entry_points() -> list[EntryPoint]:
-    # Slow to import, and not needed for a folder.
+    # Slow to import.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return list(entry_points(group=STORES))
 
 
 def _installed(place: str) -> EntryPoint | None:
-    """Return the entry point that opens a URL; None when no package has one.
+    """Return the entry point for a URL, or None.
 
     Raises:
-        ConfigurationError: more than one package has.
+        ConfigurationError: more than one package has one.
     """
     scheme = _scheme_of(place)
     # The same package may be found twice on the path.
@@ -156,13 +156,12 @@ def _open_installed(entry: EntryPoint, url: str) -> CheckpointStore:
 
 
 def _package_of(entry: EntryPoint) -> str:
-    """Return the package that has an entry point, with its version, and the callable, for an error."""
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else "a package without a name"
     return f"{package} ({entry.value})"
 
 
 def _local_path(place: str) -> str | None:
-    """Return the folder of this machine that a place is, or None for a URL of another kind."""
+    """Return the local folder of a place, or None for another kind of URL."""
     found = _SCHEME.match(place)
     if found is None:
         return place

@@ -31,25 +31,23 @@ from mqtune.checkpoints.store import (
 from mqtune.core.errors import CheckpointBroken, ConfigurationError, MqtuneError, StoreUnavailable
 from mqtune.core.trial import CheckpointId
 
-#: The folder of the manifests, by id; a checkpoint exists once its manifest, which is written last and whole, does.
+#: Manifests by id. A checkpoint exists once its manifest does, which is written last and in one step.
 _MANIFESTS: Final = "manifests"
-#: The folder of the files, by id and by the save that wrote them, so that the files of two saves never mix.
+#: Files by id and save, so that the files of two saves never mix.
 _CONTENT: Final = "content"
-#: The folder with an object for each tenant.
 _TENANTS: Final = "tenants"
-#: The folder where objects are written before they are moved to their place.
 _STAGING: Final = "staging"
-#: Characters that fsspec takes for a pattern in some places.
+#: fsspec may read them as a pattern.
 _PATTERN: Final = re.compile(r"[*?\[\]]")
-#: The characters that an object's name does not take from its file's; the others are for people who look into the store.
+#: The other characters of a file's name help people who inspect the store.
 _PLAIN: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _PLAIN_CHARS: Final = 80
-#: Up to how many bytes a file is read as a whole and sent in one request, which is what object stores take in one part.
+#: A smaller file is sent in one request, as one part for an object store.
 _WHOLE_BYTES: Final = 2**24
 
 
 def protocols() -> frozenset[str]:
-    """Return the URL schemes that fsspec knows, whether or not their drivers are installed; none without fsspec."""
+    """Return the URL schemes that fsspec knows, with or without installed drivers."""
     try:
         import fsspec  # noqa: PLC0415 - an extra, and slow to import
     except ImportError:
@@ -58,20 +56,21 @@ def protocols() -> frozenset[str]:
 
 
 class FsspecStore(CheckpointStore):
-    """Holds checkpoints below a URL that fsspec opens; it needs the extra ``mqtune[fsspec]`` and the protocol's driver.
+    """Stores checkpoints below a URL that fsspec opens.
 
-    Object stores have no folders, and can't rename any. The files of a save go below ``content/<id>/<save>/``, under names that
-    every store accepts; then the manifest is written aside and moved to ``manifests/<id>.json``. That is one step wherever
-    a move or a copy of one small object is, as in every object store and file system. If two processes save under the same
-    new id at the same moment, one of the two is kept whole, without an error.
+    It needs the extra ``mqtune[fsspec]`` and the protocol's driver. Object stores can't rename folders. So the files of
+    a save go below ``content/<id>/<save>/``, under names that every store accepts. Then the manifest is written aside
+    and moved to ``manifests/<id>.json``. That is atomic wherever a move or copy of a small object is, as in every
+    object store and file system. If two processes save under the same new id at the same time, one of the saves is kept
+    whole, without an error.
 
     Args:
-        url: a folder or prefix, such as ``s3://bucket/folder``; ``create`` makes it.
-        name: the name that the store's mark must have; empty for any.
+        url: a folder or prefix, such as ``s3://bucket/folder``, which ``create`` makes.
+        name: the name that the store's mark must have, or empty for any.
 
     Raises:
         ConfigurationError: fsspec doesn't know such a URL.
-        StoreUnavailable: fsspec, or the driver of that protocol, is not installed here.
+        StoreUnavailable: fsspec, or the protocol's driver, is not installed here.
     """
 
     def __init__(self, url: str, *, name: str = "") -> None:
@@ -164,7 +163,7 @@ class FsspecStore(CheckpointStore):
                 return StoredFile(file.path, len(data), xxh3, file.executable)
             size, xxh3 = hash_file(read, file.size)
         with self._storing("write to"):
-            # The driver knows how many requests are best.
+            # The driver knows the best number of requests.
             self._files.put_file(file.place, place)
         if status_of(file) != before:
             raise ConfigurationError(
@@ -174,7 +173,7 @@ class FsspecStore(CheckpointStore):
         return StoredFile(file.path, size, xxh3, file.executable)
 
     def _withdraw(self, id: CheckpointId, folder: str, content: str) -> None:  # noqa: A002
-        """Undo a save that was not completed; a stop may be raised when the checkpoint is visible already."""
+        """Undo an incomplete save. A stop may be raised when the checkpoint is visible already."""
         with suppress(MqtuneError):
             if self.exists(id) and self._manifest(id).content == content:
                 self.delete(id)
@@ -190,7 +189,7 @@ class FsspecStore(CheckpointStore):
     def _fetch_file(self, index: int, file: StoredFile, manifest: Manifest, arrival: Arrival) -> None:
         place = self._at(_CONTENT, manifest.id, manifest.content, _object_name(index, file.path))
         try:
-            # The driver knows how many requests are best.
+            # The driver knows the best number of requests.
             with self._storing("read"):
                 self._files.get_file(place, arrival.place(file))
         except StoreUnavailable as error:
@@ -272,19 +271,18 @@ class FsspecStore(CheckpointStore):
 
     def idle_s(self) -> float:
         with self._storing("look into"):
-            # Of two infinities, where the store doesn't know when a file changed, the difference is no number.
+            # If the store doesn't know times of change, this is the difference of two infinities: NaN.
             return max(0.0, -(self._newest_change(self._root) - self._now()))
 
     def remove(self) -> None:
         super().remove()
         for name in (_TENANTS, _MANIFESTS, _CONTENT, _STAGING, MARK):
             self._remove(self._at(name))
-        # Where there are folders; somebody may have files of his own there.
         with suppress(Exception):
             self._files.rmdir(self._root)
 
     def _now(self) -> float:
-        """Return the time by the store's clock; infinity if that is not known."""
+        """Return the time by the store's clock, or infinity if it is not known."""
         probe = self._at(_STAGING, token())
         self._files.pipe_file(probe, b"")
         now = self._newest_change(probe)
@@ -292,7 +290,6 @@ class FsspecStore(CheckpointStore):
         return now
 
     def _content_of(self, id: CheckpointId) -> str:  # noqa: A002
-        """Return which save a checkpoint's manifest names; empty when it is gone meanwhile."""
         data = self._get(self._manifest_at(id))
         return Manifest.decode(data, id, self._manifest_at(id)).content if data is not None else ""
 
@@ -303,7 +300,6 @@ class FsspecStore(CheckpointStore):
         return self._at(_MANIFESTS, f"{id}.json")
 
     def _get(self, place: str) -> bytes | None:
-        """Return the content of an object; None if there is no such object."""
         try:
             data: bytes = self._files.cat_file(place)
         except FileNotFoundError:
@@ -311,7 +307,7 @@ class FsspecStore(CheckpointStore):
         return data
 
     def _put(self, place: str, data: bytes) -> None:
-        """Write an object in one step, also where the file system needs several for that."""
+        """Write an object in one step, even if the file system needs several."""
         aside = self._at(_STAGING, token())
         try:
             self._files.pipe_file(aside, data)
@@ -322,7 +318,7 @@ class FsspecStore(CheckpointStore):
             raise
 
     def _list(self, folder: str) -> list[str]:
-        """Return the paths of the objects in a folder; none if there is no such folder, since empty ones need not exist."""
+        """Return the paths of the objects in a folder, which may be missing if it is empty."""
         self._files.invalidate_cache()
         try:
             found = self._files.ls(folder, detail=False)
@@ -333,23 +329,23 @@ class FsspecStore(CheckpointStore):
         return [path for path in paths if posixpath.basename(path) != posixpath.basename(folder)]
 
     def _newest_change(self, path: str) -> float:
-        """Return when something at or below *path* changed last, by the store's clock; infinity if that is not known."""
+        """Return the store's time of the last change at or below *path*, or infinity if unknown."""
         self._files.invalidate_cache()
         try:
             return max(float(self._files.modified(each).timestamp()) for each in self._files.find(path) or [path])
-        # Not every store of fsspec knows when a file changed.
+        # Not every store of fsspec knows times of change.
         except (FileNotFoundError, NotImplementedError):
             return math.inf
 
     def _remove(self, path: str) -> None:
-        """Remove everything at or below *path*; if that fails, a later ``sweep`` does."""
+        """Remove everything at or below *path*. If that fails, a later ``sweep`` does."""
         with suppress(Exception):
             self._files.invalidate_cache()
             self._files.rm(path, recursive=True)
 
     @contextmanager
     def _storing(self, what: str) -> Iterator[None]:
-        """Turn any error within the block into StoreUnavailable: the drivers of fsspec raise all kinds of errors."""
+        """Turn any error within the block into StoreUnavailable, as fsspec's drivers raise many."""
         try:
             yield
         except MqtuneError:
@@ -365,5 +361,5 @@ class FsspecStore(CheckpointStore):
 
 
 def _object_name(index: int, path: str) -> str:
-    """Return the name of a file's object: its number, which is unique, and the end of its path."""
+    """Return the name of a file's object: its unique number and the end of its path."""
     return f"{index}-{_PLAIN.sub('_', posixpath.basename(path))[-_PLAIN_CHARS:]}"

@@ -1,4 +1,4 @@
-"""Results: what has become of experiments, read from their journals; tables, pictures and other schedulers over recorded curves."""
+"""Results of experiments, from their journals: tables, pictures, and replays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Replay"]
 
-#: The names that unit tests may use, by the module that defines them.
+#: The names that unit tests may use, by module.
 _NAMES = {
     "best_curve": ("BestCurve",),
     "callbacks": ("CallbackDispatcher", "ErrorLog"),

@@ -1,4 +1,4 @@
-"""The best value so far over the time of a run, as a small picture in a notebook's cell."""
+"""A small picture of the best value over a run's time, for notebooks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from html import escape
 from typing import Final
 
-#: The size of the picture, and the space around the line, in pixels.
+#: In pixels.
 _WIDTH: Final = 640
 _HEIGHT: Final = 120
 _MARGIN: Final = 14
-#: From this many steps on the line is thinned: more than it has pixels is not seen.
+#: The picture has fewer pixels.
 _MOST_STEPS: Final = 1_000
 _SVG: Final = (
     '<svg viewBox="0 0 {width} {height}" style="max-width:{width}px;width:100%;font:11px monospace" role="img">'
@@ -20,19 +20,19 @@ _SVG: Final = (
 
 
 class BestCurve:
-    """The best value at each moment at which it has changed; memory stays small however long a run takes.
+    """The best value over time, in bounded memory.
 
     Args:
-        metric: the name of what is best.
+        metric: the metric's name.
     """
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
-        #: The elapsed time of a run, in seconds, and the best value from then on.
+        #: Elapsed seconds, and the best value from then on.
         self._steps: list[tuple[float, float]] = []
 
     def add(self, elapsed_s: float, value: float) -> None:
-        """Note the best value at a moment; one that is no finite number has no place on an axis."""
+        """Record the best value at a time. Ignore NaN and infinities."""
         if not math.isfinite(value) or (self._steps and self._steps[-1][1] == value):
             return
         if len(self._steps) >= _MOST_STEPS:
@@ -40,7 +40,7 @@ class BestCurve:
         self._steps.append((elapsed_s, value))
 
     def svg(self, elapsed_s: float, ended: str) -> str:
-        """Return the picture up to a moment, whose name is *ended*; an empty text while there is no value."""
+        """Return the picture up to a time, whose label is *ended*, or an empty text without values."""
         if not self._steps:
             return ""
         values = [value for _, value in self._steps]
@@ -56,7 +56,6 @@ class BestCurve:
         )
 
     def _points(self, elapsed_s: float, low: float, span: float) -> list[str]:
-        """Return the corners of a line that steps from value to value."""
         corners: list[tuple[float, float]] = []
         for at, value in self._steps:
             corners += [(at, corners[-1][1])] if corners else []

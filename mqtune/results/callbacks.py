@@ -1,4 +1,4 @@
-"""Callbacks: the dispatcher that calls them in a thread of their own, and the one that writes ``errors.txt``."""
+"""Callbacks: their dispatcher, with its thread, and the one that writes ``errors.txt``."""
 
 from __future__ import annotations
 
@@ -24,38 +24,33 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Events in the queue from which on reports are dropped: some seconds of a busy experiment, at most some 50 MB.
+#: Limit of queued events, at most about 50 MB, above which reports are dropped.
 MOST_WAITING: Final = 50_000
-#: The events that are dropped. The number of all others grows with the number of attempts, which the driver keeps anyway.
+#: The dropped events. The number of others is limited by the attempts.
 _DROPPED: Final = frozenset({"on_report", "on_checkpoint"})
-#: The default timeout of ``close``: enough to write what is queued, and short for someone who pressed Ctrl-C.
+#: In seconds: enough to write queued events, and short after Ctrl-C.
 _CLOSE_S: Final = 10.0
-#: How long the thread rests when it has told everything: to be woken for each event of a busy driver would cost that as much as the
-#: event.
+#: Rest of an idle thread, in seconds, as waking it costs the driver as much as an event.
 _REST_S: Final = 0.01
 
 _METHODS: Final = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 class _Listener(NamedTuple):
-    """A callback that overrides the method of an event, and that method."""
+    """A callback, and its method for an event."""
 
     callback: Callback
     call: Callable[..., None]
 
 
 class CallbackDispatcher:
-    """Calls callbacks without ever delaying or ending the run; one thread uses it.
+    """Calls callbacks without ever delaying or ending the run. One thread uses it.
 
-    Callbacks are called in a thread that they share, in the order of ``tell``; those with ``in_loop`` in the caller's
-    thread, at once. A callback that does not override a method costs nothing for that event. The thread starts with the
-    first event that a callback overrides.
+    Callbacks run in a shared thread, in the order of ``tell``, or with ``in_loop`` immediately in the caller's thread.
+    Methods that are not overridden cost nothing.
 
-    While *most_waiting* events are queued, reports and checkpoints are dropped and counted: the driver must not wait, and
-    the journal has them. At most one step is queued.
-
-    Args:
-        callbacks: the callbacks to call.
+    While *most_waiting* events are queued, reports and checkpoints are dropped and counted. The journal has them. At
+    most one step is queued.
 
     Raises:
         ConfigurationError: one of them is not a Callback.
@@ -76,12 +71,11 @@ class CallbackDispatcher:
         #: The argument of the next on_step, and whether one is queued.
         self._waiting_for = ""
         self._step_waits = False
-        #: The method and callback of the call that is running; None between calls.
+        #: The method and callback of the running call, or None.
         self._telling: tuple[str, Callback] | None = None
         self._dropped: Counter[str] = Counter()
-        #: A sentence on what was still queued when it was closed, or an empty string.
         self._unfinished = ""
-        #: The failures of each callback, by its id.
+        #: By the callback's id.
         self._failures: dict[int, _Failures] = {}
 
     def _listeners(self, method: str, *, in_loop: bool) -> list[_Listener]:
@@ -95,12 +89,12 @@ class CallbackDispatcher:
 
     @property
     def interval_s(self) -> float | None:
-        """The longest time between calls of ``on_step``, in seconds; None if no callback asks for one."""
+        """The longest time between calls of ``on_step``, in seconds, or None without a limit."""
         return min((c.interval_s for c in self._callbacks if c.interval_s is not None), default=None)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The problems with callbacks so far, a sentence each, to be shown at the end."""
+        """The problems with callbacks so far, a sentence each."""
         found = [failures.text() for failures in list(self._failures.values())]
         if self._dropped:
             numbers = " and ".join(f"{count} {method}" for method, count in sorted(self._dropped.items()))
@@ -111,14 +105,14 @@ class CallbackDispatcher:
         return tuple(found)
 
     def hears(self, method: str) -> bool:
-        """Return whether any callback overrides *method*; if not, a driver need not call ``tell``."""
+        """Return whether any callback overrides *method*. If not, ``tell`` is not needed."""
         return bool(self._in_loop[method] or self._in_thread[method])
 
     def tell(self, method: str, *arguments: Any) -> None:
         """Call *method* of every callback that overrides it, with these arguments.
 
-        It never raises a callback's error and never waits for the thread; callbacks with ``in_loop`` are called before it
-        returns. For the thread, trials are copied in their current state. After ``close`` it does nothing.
+        It never raises a callback's error and never waits for the thread. Callbacks with ``in_loop`` are called before
+        it returns. The thread receives copies of trials in their current state. After ``close`` it does nothing.
         """
         if self._is_closed:
             return
@@ -145,14 +139,14 @@ class CallbackDispatcher:
             self._step_waits = True
         self._queue.put((method, tuple(_copied(a) if isinstance(a, Trial) else a for a in arguments)))
         if self._thread is None:
-            # A daemon, so that a callback that hangs does not keep the process from ending.
+            # A daemon, so that a hanging callback does not keep the process alive.
             self._thread = threading.Thread(target=self._run, name="mqtune-callbacks", daemon=True)
             self._thread.start()
 
     def close(self, timeout_s: float = _CLOSE_S) -> None:
-        """Wait until the queue is empty, at most *timeout_s* seconds; nothing is called after it.
+        """Wait until the queue is empty, at most *timeout_s* seconds. No calls follow.
 
-        Call ``tell("on_end")`` before. A callback that is still busy then is abandoned, which ``problems`` reports. A
+        Call ``tell("on_end")`` before. A callback that is still busy is abandoned, and ``problems`` reports it. A
         second call does nothing.
         """
         if self._is_closed:
@@ -179,7 +173,7 @@ class CallbackDispatcher:
         while (event := self._queue.get()) is not None:
             method, arguments = event
             if method == "on_step":
-                # Reset before the text is read: one that is set in between is for the next on_step.
+                # Reset before the text is read: a later text is for the next on_step.
                 self._step_waits = False
                 arguments = (self._waiting_for,)
             for listener in self._in_thread[method]:
@@ -211,8 +205,6 @@ class CallbackDispatcher:
 
 @dataclasses.dataclass(slots=True)
 class _Failures:
-    """The number of a callback's failures, and the first one."""
-
     name: str
     method: str
     error: str
@@ -233,7 +225,7 @@ def _name(callback: Callback) -> str:
 
 
 def _copied(trial: Trial) -> Trial:
-    """Return a copy of a trial that stays as it is; attempts before the last one have ended and change no more."""
+    """Return a copy of a trial. Only its last attempt can still change."""
     attempts = [*trial.attempts[:-1], *map(dataclasses.replace, trial.attempts[-1:])]
     return dataclasses.replace(
         trial, attempts=attempts, history=list(trial.history), checkpoints=dict(trial.checkpoints)
@@ -245,14 +237,11 @@ _INDENT: Final = "    "
 
 
 class ErrorLog(Callback):
-    """Appends each failed attempt to ``errors.txt`` in a folder, with its time (UTC), worker, error and traceback.
+    """Appends failed attempts to ``errors.txt``, with time (UTC), worker, error and traceback.
 
-    An attempt has failed when its user code did, when its worker was lost or could not start it, or when it ended without
-    reporting the metric. Earlier entries are kept. A resumed driver adds the failures that happened without a driver, and
-    none twice. If the file can't be written, that is logged once; the next failure tries again.
-
-    Args:
-        folder: the experiment's.
+    An attempt has failed if its user code did, if its worker was lost or could not start it, or if it ended without
+    reporting the metric. Earlier entries stay. A resumed driver adds the failures that happened without a driver, and
+    no failure twice. A write error is logged once, and the next failure tries again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -311,7 +300,7 @@ class ErrorLog(Callback):
         """Append an entry, in one write if the disk has room.
 
         Raises:
-            OSError: it has none; a part of the entry may be in the file.
+            OSError: the disk is full. Part of the entry may be in the file.
         """
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -326,12 +315,12 @@ class ErrorLog(Callback):
 
 
 def _has_failed(trial: Trial, attempt: Attempt) -> bool:
-    """Return whether an attempt failed; *trial* is in its state after the attempt's end, or a later one."""
+    """Return whether an attempt failed, given its *trial* after the attempt's end."""
     if attempt.end in (AttemptEnd.FAILED, AttemptEnd.LOST) or attempt.could_not_start:
         return True
     if attempt.end is None or attempt.number != len(trial.attempts):
         return False
-    # It returned, or was told to complete, without having reported the metric; it may be retried.
+    # It ended without having reported the metric, and may be retried.
     wants_retry = trial.status is TrialStatus.STAGED and attempt.end is AttemptEnd.COMPLETED
     return trial.status is TrialStatus.FAILED or wants_retry
 

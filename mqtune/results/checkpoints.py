@@ -1,4 +1,4 @@
-"""Checkpoints for users: choosing one, fetching it to this machine, and importing one from here."""
+"""Checkpoints for users: choose one, fetch it to this machine, or import one from here."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ from mqtune.core.trial import (
 )
 
 Which = Literal["newest", "best"]
-#: The checkpoint that a trial starts from: "newest", "best", the id of a checkpoint of the experiment, or a folder on this
-#: machine.
+#: "newest", "best", the id of a checkpoint of the experiment, or a local folder.
 Origin = str | os.PathLike[str] | Checkpoint
 
 _ID: Final = re.compile(r"[pm]-.+-\d+-\d+(\.\w+)?")
@@ -45,20 +44,19 @@ def fetch_checkpoint(
     target: Path | None = None,
     read: Callable[[CheckpointId], bytes | None] = lambda _: None,
 ) -> Checkpoint:
-    """Return a trial's checkpoint; a folder is copied to this machine.
+    """Return a trial's checkpoint. A folder is copied to this machine.
 
     Args:
-        trial: the trial.
-        name: the checkpoint's id; empty if the trial has none.
+        name: the checkpoint's id, or an empty text.
         store: URL of the experiment's store, or empty.
         folder: the experiment's folder.
-        target: the new folder to copy to; by default one below *folder*, which each call replaces.
-        read: returns the data of a checkpoint that is held in Redis.
+        target: the new folder to copy to. The default is below *folder*, and each call replaces it.
+        read: returns the data of a checkpoint in Redis.
 
     Raises:
         ConfigurationError: the trial has no checkpoint.
-        CheckpointGone: it was deleted, or was a dict in a Redis that is gone.
-        CheckpointBroken: its content differs from what was saved.
+        CheckpointGone: it was deleted, or was in a Redis that is gone.
+        CheckpointBroken: its content has changed.
         StoreUnavailable: the store can't be read from this machine.
     """
     if not name:
@@ -85,13 +83,13 @@ def fetch_checkpoint(
 
 
 def checkpoint_of(experiment: Experiment, trial: Trial, which: Which) -> CheckpointId:
-    """Return the id of a trial's newest checkpoint, or of the one with the best value of the metric; empty if it has none.
+    """Return the id of a trial's newest or best checkpoint, or an empty id without checkpoints.
 
-    Only checkpoints that still exist count. Of several with the best value the first is the best, as of reports. If none has a value,
-    the newest is returned. One whose report keeps to the outcome constraints is better than one whose report doesn't.
+    Only existing checkpoints count. The best is the first with the best value of the metric, without a violated outcome
+    constraint if possible. Without values the newest is returned.
 
     Raises:
-        ConfigurationError: *which* is neither "newest" nor "best".
+        ConfigurationError: *which* is neither "newest" nor "best", or the experiment has several metrics.
     """
     if which == "newest":
         return trial.checkpoint
@@ -119,15 +117,14 @@ def _has_value(saved: SavedCheckpoint, metric: str) -> bool:
 def choose_checkpoint(
     experiment: Experiment, source: TrialId | None, origin: object
 ) -> CheckpointId | Path | Checkpoint:
-    """Return the id of the checkpoint that a user asks for, or the folder or checkpoint on this machine.
+    """Return the id of the requested checkpoint, or a local folder or checkpoint.
 
     Args:
-        experiment: the experiment whose checkpoints can be chosen.
-        source: the trial that the checkpoint must belong to; None for any.
-        origin: an ``Origin``: "newest", "best", an id, a folder, or a checkpoint that ``get_checkpoint`` returned.
+        source: the trial that it must belong to, or None for any.
+        origin: an ``Origin``, or a checkpoint of ``get_checkpoint``.
 
     Raises:
-        ConfigurationError: *origin* is something else, there is no such checkpoint or folder, or it belongs to another trial.
+        ConfigurationError: *origin* is invalid or missing, or belongs to another trial.
     """
     if not isinstance(origin, str | os.PathLike | Checkpoint):
         raise ConfigurationError(
@@ -174,13 +171,13 @@ def _known(experiment: Experiment, source: TrialId | None, name: CheckpointId) -
 
 
 def import_checkpoint(trial: TrialId, origin: Path | Checkpoint, store: str) -> CheckpointId:
-    """Copy a folder on this machine into the experiment's store, for a trial to start from, and return its id there.
+    """Copy a local folder into the experiment's store, for a trial, and return its id.
 
-    A checkpoint in another experiment's store, or fetched from one, keeps its counters.
+    A checkpoint from another experiment's store keeps its counters.
 
     Raises:
-        ConfigurationError: the experiment has no store, or the folder holds something that can't be saved.
-        CheckpointBroken: it is a checkpoint in a store, and its content differs from what was saved.
+        ConfigurationError: the experiment has no store, or the folder has content that can't be saved.
+        CheckpointBroken: it is a stored checkpoint whose content has changed.
         StoreUnavailable: the store can't be reached or written.
     """
     if not store:

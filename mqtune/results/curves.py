@@ -1,4 +1,4 @@
-"""The learning curves that an experiment has recorded."""
+"""The recorded learning curves of an experiment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mqtune.results.results import Results
 class Curve(NamedTuple):
     """A trial's reports, each with its duration in seconds.
 
-    *is_cut* says that its trial might have gone on; else it has ended there by itself, with *error* if that is not empty,
+    *is_cut* means that its trial might have continued. Otherwise the trial ended by itself, with *error* if not empty,
     *ending_s* after its last report.
     """
 
@@ -28,8 +28,8 @@ class Curve(NamedTuple):
 class Recorded(NamedTuple):
     """All curves of an experiment, in the order of its trials.
 
-    *left_out* are the trials that have run and have no curve of their own, as they were abandoned, went on with another config,
-    or from another trial's checkpoint. *saves* says whether any report came with a checkpoint.
+    *left_out* are trials without a curve of their own: abandoned ones, and those with another config or another trial's
+    checkpoint. *saves* says whether any report came with a checkpoint.
     """
 
     curves: list[Curve]
@@ -38,7 +38,7 @@ class Recorded(NamedTuple):
 
 
 def timed_reports(results: Results) -> Iterator[tuple[RecordedReport, float]]:
-    """Yield all reports with their durations in seconds: since the one before, or since their attempt has started.
+    """Yield all reports, with the seconds since the report before or the attempt's start.
 
     Raises:
         CopyIncomplete: as ``Results.reports``.
@@ -54,10 +54,9 @@ def timed_reports(results: Results) -> Iterator[tuple[RecordedReport, float]]:
 
 
 def recorded_curves(results: Results, *, trust_rules: bool) -> Recorded:
-    """Return an experiment's curves; what an attempt has lost, as it was done again, is left out.
+    """Return an experiment's curves, without reports that were lost and repeated.
 
     Args:
-        results: the experiment's.
         trust_rules: whether a trial that a stop rule has ended would have ended there anyway.
 
     Raises:
@@ -79,7 +78,10 @@ def recorded_curves(results: Results, *, trust_rules: bool) -> Recorded:
 
 
 def _drop_lost(so_far: list[tuple[RecordedReport, float]], checkpoint: str) -> None:
-    """Drop what came after the checkpoint that the next attempt begins with; one that came with no report was saved at the end."""
+    """Drop reports after the next attempt's checkpoint.
+
+    A checkpoint that came without a report was saved at the end.
+    """
     if not checkpoint:
         so_far.clear()
     named = [place for place, (report, _) in enumerate(so_far) if report.checkpoint == checkpoint]

@@ -1,4 +1,4 @@
-"""Shows experiments and trials in a terminal: tables, single lines, and the live table of a run."""
+"""Experiments and trials in a terminal: tables, single lines, and a run's live table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mqtune.results.best_curve import BestCurve
 from mqtune.results.callbacks import ERROR_FILE
 from mqtune.results.experiments import duration
 
-#: The most characters of a value, and entries of a config, that are shown: more than fits into a line of a wide terminal.
+#: Limits of shown characters of a value, and of a config's entries.
 _VALUE_CHARS: Final = 30
 _CONFIG_ENTRIES: Final = 20
 
@@ -57,16 +57,15 @@ def short_value(value: object) -> str:
 
 
 def short_config(config: Config) -> str:
-    """Return a config on one line, such as ``lr=0.01 layers.width=64``; a large one is cut."""
+    """Return a config on one line, such as ``lr=0.01 layers.width=64``, cut if it is long."""
     items = flatten(config)
     parts = [f"{printable(name)}={short_value(value)}" for name, value in islice(items, _CONFIG_ENTRIES)]
     return " ".join(parts) + (" …" if next(items, None) is not None else "")
 
 
 def counts_text(experiment: Experiment, total: int | None = None) -> str:
-    """Return the number of trials, of each status and in all; where it is planned, how many of the planned ones have ended."""
+    """Return the numbers of trials by status and in all, or ended and planned ones."""
     counts = [f"{count} {status.value.replace('_', ' ')}" for status, count in experiment.counts.items() if count]
-    # A user may have added trials to the planned ones.
     is_planned = total is not None and total >= len(experiment.trials)
     ended = sum(count for status, count in experiment.counts.items() if status.is_terminal)
     number = f"{ended}/{total} trials" if is_planned else counted(len(experiment.trials), "trial")
@@ -74,7 +73,7 @@ def counts_text(experiment: Experiment, total: int | None = None) -> str:
 
 
 def best_text(experiment: Experiment) -> str:
-    """Return the best value so far, its trial and its config on one line, or an empty text; of several metrics the range of the front."""
+    """Return the best value, trial and config on one line, the front's ranges, or an empty text."""
     best = experiment.best
     if best is None:
         return _front_text(experiment)
@@ -93,9 +92,10 @@ def _front_text(experiment: Experiment) -> str:
 
 
 def ranked(experiment: Experiment) -> list[Trial]:
-    """Return all trials, best value first; then those that violate an outcome constraint, those without a value, and abandoned ones.
+    """Return all trials, best first.
 
-    Of several metrics, those on the Pareto front come first, and the first metric counts.
+    Trials that violate an outcome constraint follow, then trials without a value and abandoned ones. Of several
+    metrics, the Pareto front comes first, and the first metric counts.
     """
     if not experiment.objective.is_single:
         front = {trial.id for trial in experiment.pareto_front}
@@ -120,7 +120,7 @@ class Column(NamedTuple):
     head: str
     cell: Callable[[Experiment, Trial], str]
     justify: Literal["left", "right"] = "left"
-    #: The narrowest terminal that has room for it.
+    #: The narrowest terminal that shows it.
     from_width: int = 0
     max_width: int | None = None
 
@@ -134,7 +134,6 @@ def _last(experiment: Experiment, trial: Trial) -> str:
 
 
 def _where(attempt: Attempt) -> str:
-    """Return the worker of an attempt, and on how many others it is."""
     others = len({seat.worker for seat in attempt.seats} - {attempt.worker})
     return printable(attempt.worker) + (f" +{others}" if others else "")
 
@@ -175,7 +174,7 @@ def _column_of(metric: str) -> Column:
 
 
 def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) -> Table:
-    """Return a table for a terminal of *width* columns with a row for each of *trials*."""
+    """Return a table of *trials* for a terminal of *width* columns."""
     trials = list(trials)
     has_tags = any(trial.labels.tags for trial in trials)
     columns = [
@@ -183,7 +182,7 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
     ]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
-        # rich shrinks a column that may wrap first; its cells are cut, not wrapped.
+        # rich first shrinks a column that may wrap; its cells are cut.
         may_shrink = column.head == "config"
         table.add_column(
             column.head, justify=column.justify, no_wrap=not may_shrink, max_width=column.max_width, header_style="bold"
@@ -195,17 +194,17 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
 
 def _cell(column: Column, experiment: Experiment, trial: Trial) -> Text:
     style = _STYLES.get(trial.status, "") if column.head == "status" else ""
-    # Text, because a config may hold what rich would take for markup in a string.
+    # Text, as a config's strings may look like rich's markup.
     return Text(column.cell(experiment, trial), style, no_wrap=True, overflow="ellipsis")
 
 
-#: The width of what a notebook shows, in characters, as rich has it.
+#: In characters.
 _NOTEBOOK_WIDTH: Final = 115
 _PRE: Final = '<pre style="white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace">{code}</pre>'
 
 
 def experiment_html(experiment: Experiment) -> str:
-    """Return an experiment as a notebook shows it: how its trials stand, and the best of them; all text of others is escaped."""
+    """Return an experiment for a notebook: its counts and best trials. User text is escaped."""
     trials = ranked(experiment)
     lines: list[Text | Table] = [Text(f"{printable(experiment.name)} · {counts_text(experiment)}", style="bold")]
     if best := best_text(experiment):
@@ -218,7 +217,7 @@ def experiment_html(experiment: Experiment) -> str:
 
 
 def trial_html(trial: Trial, values: Mapping[str, object]) -> str:
-    """Return a trial as a notebook shows it: its status and the values that it is ranked by, its config, and why it failed."""
+    """Return a trial for a notebook: status, ranked values, config, and reason."""
     shown = ", ".join(f"{printable(name)}={short_value(value)}" for name, value in values.items())
     lines = [Text(f"trial {trial.id} · {trial.status.value.replace('_', ' ')} · {shown}", style="bold")]
     if trial.reason:
@@ -236,35 +235,31 @@ def _html(*parts: Text | Table | Group) -> str:
     return console.export_html(inline_styles=True, code_format=_PRE)
 
 
-#: The time between redraws: nobody reads numbers faster, and it costs some 2 % of a core.
+#: In seconds. Redraws cost about 2 % of a core.
 REDRAW_S: Final = 0.25
-#: The time between lines without a terminal: a night's run still makes a readable log.
+#: In seconds, so that a night's run leaves a readable log.
 LINE_S: Final = 10.0
-#: The time between checks whether a line is due.
 LINE_CHECK_S: Final = 1.0
-#: A wait is shown when it has lasted this long: a local worker takes about that time to start.
+#: A wait is shown after these seconds, about the start of a local worker.
 WAITING_S: Final = 2.0
-#: The most trials in the live table, and the number of lines around it.
 ROWS_MOST: Final = 10
 _LINES_AROUND: Final = 7
 _NUMBERS: Final = re.compile(r"\d+")
-#: How long a frame may take to be written before the reader counts as stuck.
+#: Seconds for a frame, after which the reader counts as stuck.
 _STUCK_S: Final = 0.1
-#: How long a stuck reader has to read the last lines.
 _LAST_WORDS_S: Final = 2.0
-#: The echo of Ctrl-C at a terminal's cursor.
 _ECHO: Final = "^C"
 
 
 class ProgressConsole(Console):
-    """A console that raises BrokenPipeError when its reader is gone; rich's own would exit the process."""
+    """A console that raises BrokenPipeError if its reader is gone, where rich would exit."""
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError
 
 
 class UnblockedStream(io.TextIOBase):
-    """A text stream whose writer never waits for a stuck reader, such as a terminal after Ctrl-S or a frozen ssh.
+    """A text stream that never waits for a stuck reader, such as a terminal after Ctrl-S.
 
     A thread writes to the descriptor. It must not use the stream itself, whose lock would keep Python from exiting.
     """
@@ -273,18 +268,16 @@ class UnblockedStream(io.TextIOBase):
         self._stream = stream
         self._parts: list[str] = []
         self._writer = Background("mqtune-display")
-        #: Set once the newest flushed text is written, or can't be.
         self._written = threading.Event()
         self._written.set()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The stream's encoding."""
         return self._stream.encoding
 
     @property
     def is_stuck(self) -> bool:
-        """Whether the reader has not taken all that was flushed."""
+        """Whether the reader has not read all flushed text."""
         return not self._written.is_set()
 
     def isatty(self) -> bool:
@@ -298,7 +291,7 @@ class UnblockedStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Have the thread write, and wait for it briefly, so that texts of others come in order.
+        """Have the thread write, and wait for it briefly, to preserve the order with other writers.
 
         Raises:
             OSError: the reader is gone.
@@ -315,11 +308,9 @@ class UnblockedStream(io.TextIOBase):
             self.wait(_STUCK_S)
 
     def wait(self, seconds: float) -> None:
-        """Wait until all is written, at most so long."""
         self._written.wait(seconds)
 
     def finish(self, seconds: float) -> None:
-        """Wait as above, and end the thread."""
         self.wait(seconds)
         self._writer.close()
 
@@ -332,21 +323,21 @@ class UnblockedStream(io.TextIOBase):
 
 
 class ProgressDisplay(Callback):
-    """Shows a running experiment: a live table in a terminal or a notebook's cell, otherwise a line every ten seconds.
+    """Shows a running experiment: a live table, or without a terminal a line every ten seconds.
 
-    Outside a notebook it draws on standard error if that is a terminal, else on standard output if that is one. Otherwise it writes lines
-    to standard error. When the reader is gone, it stops drawing; while the reader is stuck, it skips frames. The experiment continues. The work for one step does not
-    grow with the number of trials that have ended.
+    The table is drawn in a notebook's cell, on standard error, or on standard output, the first that is interactive.
+    Lines go to standard error. If the reader is gone, drawing stops, and while the reader is stuck, frames are skipped.
+    The experiment continues. The work for a step does not grow with the number of ended trials.
 
-    It reads the whole experiment, a few times a second, and so runs in the driver's loop.
+    It reads the whole experiment a few times a second, and so runs in the driver's loop.
 
     Args:
-        total: returns the number of planned trials, which a request may change; None if it is not known.
+        total: returns the number of planned trials, which may change, or None.
         folder: the experiment's folder, which has the full errors.
-        console: where to draw; by default as described above.
+        console: replaces these streams.
         clock: a monotonic clock, in seconds.
-        said: returns the line that somebody else has written to the terminal, below the table; empty until then.
-        deciders: the experiment's searcher and scheduler, in words: the first line.
+        said: returns the line that others wrote below the table, or an empty text.
+        deciders: the searcher and scheduler in words, for the first line.
     """
 
     in_loop = True
@@ -374,7 +365,6 @@ class ProgressDisplay(Callback):
         self._experiment: Experiment | None = None
         self._live: Live | None = None
         self._picture_drawn = Constrain(Group())
-        #: The cell's output, where it is drawn in a notebook.
         self._cell: Any = None
         self._curve = BestCurve("")
         self._began_at = 0.0
@@ -461,15 +451,13 @@ class ProgressDisplay(Callback):
     def _is_waiting(self) -> bool:
         return bool(self._waiting_for) and self._clock() - self._waiting_since >= WAITING_S
 
-    # In a terminal.
-
     def _redraw(self, experiment: Experiment, now: float, *, final: bool = False) -> None:
         self._shown_at = now
         if self._console.is_jupyter:
             self._draw_in_cell(experiment, now, final=final)
             return
         if self._live is None:
-            # What the script prints goes above the table, unless it is redirected.
+            # The script's output goes above the table, unless it is redirected.
             self._live = Live(
                 console=self._console,
                 auto_refresh=False,
@@ -480,21 +468,21 @@ class ProgressDisplay(Callback):
         elif (said := self._said()) != self._moved_for:
             self._moved_for = said
             self._move_below(said)
-        # The terminal's echo of Ctrl-C must not wrap: it may come before the message or after it.
+        # The terminal's echo of Ctrl-C must not wrap.
         self._picture_drawn = Constrain(
             self._picture(experiment, final=final), max(1, self._console.width - len(_ECHO))
         )
         self._live.update(self._picture_drawn, refresh=True)
 
     def _move_below(self, said: str) -> None:
-        """Take the table away from above a line that was written below it, so that it is drawn again below that line."""
+        """Remove the table from above a line that was written below it, to draw it again below."""
         console, lines = self._console, self._console.render_lines(self._picture_drawn, pad=False)
         above, line = min(len(lines), console.height), math.ceil(len(said) / console.width)
-        # Up to the table's first line, delete it, down past the line, and down to where the table's last line is to be.
+        # Go up, delete the table, and go down past the line to the table's future last line.
         console.file.write(f"\x1b[{above + line}A\x1b[{above}M\x1b[{line}B\r" + "\n" * (above - 1))
 
     def _draw_in_cell(self, experiment: Experiment, now: float, *, final: bool) -> None:
-        """Draw table and best value in the output of a notebook's cell, in place of what was drawn there before."""
+        """Draw table and best value in a notebook's cell, in place of the last drawing."""
         elapsed_s = now - self._began_at
         if experiment.best is not None:
             self._curve.add(elapsed_s, experiment.best.best_value)
@@ -524,16 +512,14 @@ class ProgressDisplay(Callback):
         return Group(*lines)
 
     def _newest(self) -> Iterator[Trial]:
-        """Yield running trials, then others that have not ended, then those that have, newest first."""
+        """Yield running trials, other unfinished ones, then ended ones, newest first."""
         for status in (TrialStatus.RUNNING, TrialStatus.STAGED, TrialStatus.PAUSED, TrialStatus.CANDIDATE):
             yield from (trial for trial in self._open.values() if trial.status is status)
         yield from reversed(self._ended)
 
-    # Where there is no terminal.
-
     def _write_lines(self, experiment: Experiment, now: float) -> None:
         if self._is_waiting and self._waiting_shown != self._waiting_for:
-            # A text that differs only in its numbers, such as a duration, is not repeated each second.
+            # A text that differs only in its numbers is not repeated each second.
             is_new = _NUMBERS.sub("", self._waiting_shown) != _NUMBERS.sub("", self._waiting_for)
             if is_new or now - self._waiting_shown_at >= LINE_S:
                 self._waiting_shown, self._waiting_shown_at = self._waiting_for, now
@@ -573,7 +559,7 @@ def _console() -> Console:
     to_stdout = sys.stdout.isatty() and not sys.stderr.isatty()
     stream = sys.stdout if to_stdout else sys.stderr
     replace_unencodable(stream)
-    # Environment variables that force colours would have the live table drawn into a file.
+    # Environment variables that force colours would draw the live table into a file.
     is_standard = stream is sys.__stdout__ or stream is sys.__stderr__
     file = cast("IO[str]", UnblockedStream(stream)) if is_standard else None
     return ProgressConsole(file=file, stderr=not to_stdout, force_terminal=None if stream.isatty() else False)

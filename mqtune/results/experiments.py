@@ -1,4 +1,4 @@
-"""Experiments on this machine: finding their folders, and reading their journals."""
+"""Experiments on this machine: find their folders, and read their journals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from mqtune.journal.copy import JOURNAL_FILE, is_written
 if TYPE_CHECKING:
     from mqtune.services.submissions.board import SubmissionState
 
-#: How many names an error suggests: as many as are read.
 _SUGGESTIONS: Final = 5
 _MINUTE_S: Final = 60
 _RUNNING: Final = "running"
@@ -33,16 +32,16 @@ _FAILED: Final = "failed"
 
 
 def saved_experiments() -> list[Path]:
-    """Return the folders of the experiments in mqtune's home, sorted by their newest event, newest first."""
+    """Return the folders of the experiments in mqtune's home, newest event first."""
     changed = {path.parent: path.stat().st_mtime for path in mqtune_home().glob(f"*/{JOURNAL_FILE}")}
     return sorted(changed, key=lambda folder: (changed[folder], folder.name), reverse=True)
 
 
 def find_experiment(experiment: str | Path) -> Path:
-    """Return the folder of an experiment, given its name or the folder itself.
+    """Return the folder of an experiment, given its name or the folder.
 
     Raises:
-        ConfigurationError: there is none; the message suggests similar names.
+        ConfigurationError: it does not exist. The message suggests similar names.
     """
     for folder in (mqtune_home() / experiment, Path(experiment)):
         if (folder / JOURNAL_FILE).is_file():
@@ -53,14 +52,14 @@ def find_experiment(experiment: str | Path) -> Path:
 
 
 def _near(name: str, names: list[str]) -> list[str]:
-    """Return the names similar to *name*; the time at the end of a default name is ignored, as nobody types it."""
+    """Return the names similar to *name*, ignoring the time at the end of default names."""
     starts = {known: known[: len(name)] for known in names}
     close = difflib.get_close_matches(name, set(starts.values()))
     return [known for known in names if starts[known] in close][:_SUGGESTIONS]
 
 
 class RecordedReport(NamedTuple):
-    """A report in the journal; a *late* one came after a decision, and the scheduler was not shown it."""
+    """A report in the journal. A *late* one came after a decision, and the scheduler skipped it."""
 
     trial: TrialId
     attempt: int
@@ -72,35 +71,35 @@ class RecordedReport(NamedTuple):
 
 
 class Readable(Protocol):
-    """A journal, or a copy of one, whose entries can be read any number of times."""
+    """A journal, or a copy, whose entries can be read any number of times."""
 
     def read(self) -> Iterator[Entry]:
         """Yield all entries so far, in order."""
 
 
 def saved_events(copy: Readable) -> Iterator[Event | Report]:
-    """Yield a journal's events, and reports one by one, in the order in which the driver processed them.
+    """Yield a journal's events, and single reports, in the order of the driver's processing.
 
     Memory does not grow with the number of reports. Entries that a driver appends meanwhile are left out.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: the file does not exist.
         MessageVersionError: a later version of mqtune wrote it.
         CopyIncomplete: some entries could not be written to it.
     """
-    # It is iterated twice, which is all that is needed of a list here.
+    # It is iterated twice, and needs nothing else of a list.
     return events_in_order(cast("list[tuple[str, bytes]]", Snapshot(copy)))
 
 
 def with_entry(error: ImpossibleEvent, experiment: str, entries: Iterable[tuple[str, bytes]]) -> ImpossibleEvent:
-    """Return an error of a fold that names the event's entry among these entries, and the way out."""
+    """Return a fold's error with the id of the event's entry, and the remedy."""
     found = ""
-    # A reason why the journal can't be read again must not hide the error.
+    # An error of reading again must not hide the first error.
     with contextlib.suppress(MqtuneError, OSError):
         for id_, data in entries:
             event = decode_event(data, id_)
             if event == error.event or (isinstance(event, Reports) and error.event in [*event]):
-                # The first one of several was possible.
+                # Of several equal events the first was possible.
                 found = id_
     if not found:
         return error
@@ -114,7 +113,7 @@ def with_entry(error: ImpossibleEvent, experiment: str, entries: Iterable[tuple[
 
 
 def first_events(copy: Readable) -> Iterator[Event]:
-    """Yield a journal's events as they were written, reading no further than asked; for the first ones, which no order changes.
+    """Yield a journal's first events as they were written, reading no further than needed.
 
     Raises:
         as ``saved_events``.
@@ -139,14 +138,14 @@ def created_event(events: Iterator[Event | Report], folder: Path) -> ExperimentC
 
 
 def empty_experiment(created: ExperimentCreated) -> Experiment:
-    """Return the experiment that the rest of a journal is folded into.
+    """Return the initial state of an experiment, to fold the other events into.
 
     Raises:
-        MessageVersionError: its definition is none.
+        MessageVersionError: its definition can't be read.
     """
     try:
         settings = {name: created.definition[name] for name in ("mode", "max_failures")}
-        # All that reads a budget or a picture wants one.
+        # Budgets and pictures need it.
         created.definition["scheduler"].get("time_attr")
         later = {"max_lost": LOST_BUDGET, "accept_no_report": False}
         settings |= {name: created.definition.get(name, default) for name, default in later.items()}
@@ -163,7 +162,7 @@ class Snapshot:
     """The first entries of a journal, or of a copy of one.
 
     Attributes:
-        count: how many; None for those that there are when they are first read, which later reads yield again.
+        count: their number. None for those of the first read, which later reads repeat.
     """
 
     def __init__(self, copy: Readable, count: int | None = None) -> None:
@@ -171,7 +170,6 @@ class Snapshot:
         self.count = count
 
     def read(self) -> Iterator[Entry]:
-        """Yield the entries."""
         if self.count is not None:
             yield from islice(self._copy.read(), self.count)
             return
@@ -185,7 +183,7 @@ class Snapshot:
 
 
 def state_of_folder(folder: Path, outcome: str) -> str:
-    """Return the state of an experiment on this machine in a few words, such as "finished" or "running"."""
+    """Return the state of an experiment on this machine, such as "finished" or "running"."""
     copy = folder / JOURNAL_FILE
     return state_in_words(outcome, is_driven=is_written(copy), age_s=time.time() - copy.stat().st_mtime)
 
@@ -194,10 +192,10 @@ def state_in_words(outcome: str, *, is_driven: bool, age_s: float, script: Submi
     """Return the state of an experiment in a few words.
 
     Args:
-        outcome: how it has ended; empty if it has not.
+        outcome: its outcome, or empty if it has not ended.
         is_driven: whether it has a driver.
-        age_s: how long ago its newest event was.
-        script: its submitted script, if that has not ended: it runs without a driver yet, or waits for a slot.
+        age_s: seconds since its newest event.
+        script: its submitted script, if that has not ended.
     """
     if outcome or is_driven:
         return outcome or _RUNNING
@@ -225,20 +223,16 @@ def script_in_words(state: SubmissionState) -> str:
 def with_failures(state: str, counts: Mapping[str, int]) -> str:
     """Return the state of an experiment: "failed" instead of "finished" if every trial failed.
 
-    Args:
-        state: in words, as ``state_in_words`` returns it.
-        counts: how many trials have each status.
+    *state* is one of ``state_in_words``, and *counts* the number of trials by status.
     """
     is_hopeless = 0 < sum(counts.values()) == counts.get(TrialStatus.FAILED.value)
     return _FAILED if state == _FINISHED and is_hopeless else state
 
 
 def with_waiting(state: str, counts: Mapping[str, int]) -> str:
-    """Return the state of an experiment, or "waiting for a slot" if it has a driver and none of its trials runs.
+    """Return the state of an experiment, or "waiting for a slot" if none of its trials runs.
 
-    Args:
-        state: in words, as ``state_in_words`` returns it.
-        counts: how many trials have each status.
+    *state* is one of ``state_in_words``, and *counts* the number of trials by status.
     """
     state = with_failures(state, counts)
     waits = counts.get(TrialStatus.STAGED.value) and not counts.get(TrialStatus.RUNNING.value)

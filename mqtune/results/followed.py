@@ -1,4 +1,4 @@
-"""An experiment that is followed while another process drives it: what has become of it, as its journal grows."""
+"""Follow an experiment that another process drives, as its journal grows."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile, entries_of, incomplete, lacks_entries
 from mqtune.results.experiments import Readable, Snapshot, empty_experiment, saved_events, with_entry
 
-#: The pause between two looks at a file, of which nothing says that it has grown.
+#: In seconds, as no event reports a file's growth.
 _LOOK_S: Final = 0.02
 
 
 class Replaced(Exception):
-    """The file is another one than the one that was read; the next read begins with its first entry."""
+    """The file was replaced. The next read begins with its first entry."""
 
 
 class Source(Protocol):
-    """Where the entries of a journal come from."""
+    """A source of a journal's entries."""
 
     def read(self, timeout_s: float) -> list[Entry]:
-        """Return the entries that have come since; wait for some time if there are none.
+        """Return new entries. Wait up to *timeout_s* seconds for the first one.
 
         Raises:
             BrokerUnavailable: the server is away.
@@ -49,24 +49,22 @@ class Source(Protocol):
         """
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the source."""
 
 
 class FolderSource:
     """The driver's copy of a journal on this machine.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: it does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / JOURNAL_FILE
         self._inode = self._path.stat().st_ino
-        #: How long the file was, and where its last complete entry ended.
         self._size = self._end = 0
 
     def read(self, timeout_s: float) -> list[Entry]:
-        """Return the entries that have come since; see ``Source``."""
         deadline = time.monotonic() + timeout_s
         while not (entries := self._look()) and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
@@ -77,7 +75,6 @@ class FolderSource:
     def _look(self) -> list[Entry]:
         if (self._path.stat().st_ino, self._path.stat().st_size) == (self._inode, self._size):
             return []
-        # Opened only when there is something new.
         with self._path.open("rb") as file:
             found = os.fstat(file.fileno())
             if found.st_ino != self._inode or found.st_size < self._end:
@@ -91,17 +88,15 @@ class FolderSource:
         return entries
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, as no file is open."""
 
 
 class BrokerSource:
     """The journal on a broker.
 
     Args:
-        url: the broker's.
-        name: the experiment's name.
-        patience_s: how long a read tries to reach a server that is away.
-        folder: where what is read is copied to, if it is to be.
+        patience_s: seconds for which a read tries to reach the server.
+        folder: the folder for a copy of the entries, if any.
 
     Raises:
         ConfigurationError: the broker has no such experiment.
@@ -121,23 +116,20 @@ class BrokerSource:
             self._open = stack.pop_all()
 
     def read(self, timeout_s: float) -> list[Entry]:
-        """Return the entries that have come since; see ``Source``."""
         entries = self._follower.read(timeout_s)
         if self._copy is not None:
             self._copy.append(entries)
         return entries
 
     def close(self) -> None:
-        """Close the connections, and the copy."""
         self._open.close()
 
 
 class Fold:
-    """What has become of an experiment, in the order in which events are taken in.
+    """The state of an experiment, from its events so far.
 
     Attributes:
-        experiment: the experiment so far.
-        ended_at: when it ended; None while it goes on.
+        ended_at: the time of its end, or None.
         is_out_of_order: whether drivers are known to have processed the entries in another order.
     """
 
@@ -147,13 +139,13 @@ class Fold:
         self.is_out_of_order = False
 
     def on_report(self, report: Report, trial: Trial) -> None:
-        """Hear of a report that counts."""
+        """Process a report that counts."""
 
     def take(self, event: Event | Report) -> None:
         """Fold an event, a batch of reports, or one report.
 
         Raises:
-            InvalidTransition: the events before it do not allow it: a driver has processed them in another order.
+            InvalidTransition: it can't follow the events before, as a driver processed them in another order.
         """
         if isinstance(event, Report):
             trial = self.experiment.apply_report(event)
@@ -171,7 +163,7 @@ class Fold:
             self.experiment.apply(event)
 
     def take_entry(self, entry: Entry) -> set[TrialId]:
-        """Fold an entry as far as that is possible, and return the trials that it was about."""
+        """Fold an entry as far as possible, and return its trials."""
         event = decode_event(entry.data, entry.id)
         if event is None:
             return set()
@@ -189,7 +181,7 @@ class Fold:
         return {*trials} & self.experiment.trials.keys()
 
     def _has_later_reports(self, event: Event) -> bool:
-        """Whether reports were taken in that came after the decision on an earlier one."""
+        """Return whether later reports than this decision's were folded already."""
         if not isinstance(event, DecisionTaken) or not event.sequence:
             return False
         return self.experiment.trials[event.trial].attempts[event.attempt - 1].reports > event.sequence
@@ -199,20 +191,17 @@ F = TypeVar("F", bound=Fold)
 
 
 class Followed(Generic[F]):
-    """An experiment that is followed: it begins with all that there is, and takes in what comes, each entry once.
+    """An experiment that is followed, from its beginning, with each entry folded once.
 
-    What comes is folded as it comes, see ``Fold.is_out_of_order``. One thread uses it.
+    New entries are folded in the journal's order, see ``Fold.is_out_of_order``. One thread uses it.
 
     Args:
-        source: where its entries come from; it is closed with this.
-        name: its name.
-        fold: makes what its events are folded into.
-        written: the part of a copy that was taken in, which grows. With one, what there is at the beginning is folded in
-            the order in which drivers processed it.
+        source: the source of entries, which ``close`` closes.
+        fold: makes the fold of its first event.
+        written: the processed part of a copy, which grows. With it, existing entries are folded in the drivers' order.
 
     Attributes:
-        fold: what its events were folded into.
-        last: the id of the last entry that was taken in.
+        last: the id of the last processed entry.
 
     Raises:
         ConfigurationError: it has not begun yet.
@@ -233,11 +222,10 @@ class Followed(Generic[F]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the experiment has ended, as far as its journal was read."""
         return self.fold.ended_at is not None
 
     def fold_all(self) -> F:
-        """Read all there is from the source's first entry on, and return a fold of it."""
+        """Read all entries from the source's first one on, and return their fold."""
         while True:
             with contextlib.suppress(Replaced):
                 return self._fold_all()
@@ -253,7 +241,7 @@ class Followed(Generic[F]):
         entries = self.source.read(0)
         fold = self._make_fold(decode_event(entries[0].data, entries[0].id) if entries else None)
         while entries:
-            # The first is the one that it was made of.
+            # The first one made the fold.
             for entry in entries if self.last != START.entry else entries[1:]:
                 fold.take_entry(entry)
             self.last = entries[-1].id
@@ -261,7 +249,7 @@ class Followed(Generic[F]):
         return fold
 
     def fold_in_order(self, part: Readable, goes_on: Callable[[], bool] = lambda: True) -> F:
-        """Return a fold of these entries in the order in which drivers processed them, while *goes_on* says so."""
+        """Return a fold of entries in the drivers' order, until *goes_on* returns False."""
         events = saved_events(part)
         fold = self._make_fold(next(events, None))
         for event in events:
@@ -282,17 +270,17 @@ class Followed(Generic[F]):
         return self._make(created)
 
     def take(self, entry: Entry) -> set[TrialId]:
-        """Take in an entry that was read, and return the trials that it was about."""
+        """Fold a new entry, and return its trials."""
         if self._written is not None:
             self._written.count = (self._written.count or 0) + 1
         self.last = entry.id
         return self.fold.take_entry(entry)
 
     def take_in(self, timeout_s: float) -> bool:
-        """Take in what comes within some seconds, and return whether something did.
+        """Fold the entries of the next seconds, and return whether any came.
 
         Raises:
-            BrokerUnavailable: the server is away before the experiment has ended; the next call goes on.
+            BrokerUnavailable: the server is away before the experiment has ended. The next call continues.
             CopyIncomplete: the copy on this machine lacks entries.
         """
         try:
@@ -311,16 +299,15 @@ class Followed(Generic[F]):
         try:
             return self.source.read(timeout_s)
         except Replaced:
-            # By a driver, with the same entries and more.
+            # A driver replaced it, with the same entries and more.
             return self._read(0)
 
     def close(self) -> None:
-        """Close the source."""
         self.source.close()
 
 
 def source_of(name: str, folder: Path | None, url: str | None) -> Source:
-    """Return where an experiment's journal is: on this server, if one is given, else in this folder.
+    """Return the source of an experiment's journal: this server if given, else this folder.
 
     Raises:
         as ``BrokerSource`` and ``FolderSource``.

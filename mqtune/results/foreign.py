@@ -1,4 +1,4 @@
-"""Experiments of other tools as saved ones: their trials as journals have them, all of which have ended."""
+"""Experiments of other tools, imported as saved experiments with ended trials."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ _MS: Final = 1_000
 
 
 class ForeignTrial(NamedTuple):
-    """A trial of another tool, with its reports by their times (seconds since the epoch); COMPLETED, EARLY_STOPPED or FAILED."""
+    """A trial of another tool: COMPLETED, EARLY_STOPPED or FAILED.
+
+    Reports have their times, in seconds since the epoch.
+    """
 
     config: Config
     reports: Sequence[tuple[float, Metrics]]
@@ -50,7 +53,7 @@ class ForeignTrial(NamedTuple):
 
 
 class Foreign(NamedTuple):
-    """An experiment of another tool: which that is, the experiment's name there, what it optimises, and its trials."""
+    """An experiment of another tool: the tool, the name there, the objective, and the trials."""
 
     tool: str
     name: str
@@ -60,12 +63,12 @@ class Foreign(NamedTuple):
 
 
 def write_foreign(foreign: Foreign, folder: Path) -> Results:
-    """Write an experiment of another tool into a new folder, where it reads as one that has finished.
+    """Write an experiment of another tool into a new folder, as a finished one.
 
-    Its trials have ids in the order in which they began. It was never on a server, and nothing of it can go on.
+    Trials have ids in the order of their begins. The experiment was never on a server, and can't be resumed.
 
     Raises:
-        ConfigurationError: there is no trial, a value can't be kept, or the folder is there already.
+        ConfigurationError: it has no trial, a value can't be stored, or the folder exists.
         OSError: the folder can't be written.
     """
     if not foreign.trials:
@@ -83,14 +86,14 @@ def write_foreign(foreign: Foreign, folder: Path) -> Results:
         results = Results.load(folder)
         results.save()
     except BaseException:
-        # A part of it would be taken for an experiment that is there already.
+        # Part of it would look like an existing experiment.
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return results
 
 
 class _Step(NamedTuple):
-    """An event of a journal and its time; that of a driver is encoded once it is known what came before."""
+    """An event of a journal and its time. A driver's event is encoded later, with its cursor."""
 
     at: float
     trial: int
@@ -98,8 +101,6 @@ class _Step(NamedTuple):
 
 
 class _Journal:
-    """The journal that an experiment would have if this project had run it."""
-
     def __init__(self, foreign: Foreign, name: str) -> None:
         self._foreign = foreign
         self._name = name
@@ -107,13 +108,12 @@ class _Journal:
         self._ms, self._count = 0, 0
 
     def entries(self) -> Iterator[Entry]:
-        """Yield its entries, by their times."""
         trials = sorted(self._foreign.trials, key=_begin)
         began = _begin(trials[0])
         yield self._entry(began, ExperimentCreated(name=self._name, definition=self._definition(), at=began).encode())
         steps = [step for number, trial in enumerate(trials, 1) for step in self._steps(number, trial)]
         last = began
-        # A stable sort: what a trial does at one time stays in its order.
+        # A stable sort preserves a trial's order at one time.
         for step in sorted(steps, key=lambda step: step.at):
             last = step.at
             yield self._written(step)
@@ -139,7 +139,7 @@ class _Journal:
         yield _Step(at, number, staged)
         yield _Step(at, number, started)
         for sequence, (time, metrics) in enumerate(trial.reports, 1):
-            # Times may go backwards where clocks were set.
+            # Clocks may have been set back.
             at = max(at, time)
             report = [at, {ITERATION: sequence, **metrics}]
             yield _Step(at, number, encode_value([VERSION, Reports.KIND, [[id_, 1, sequence, [report]]]]))
@@ -188,9 +188,6 @@ def _begin(trial: ForeignTrial) -> float:
     return trial.began or (trial.reports[0][0] if trial.reports else 0.0)
 
 
-# Tables.
-
-#: What a table of trials may say of one besides its config and metrics.
 _STATUSES: Final = {status.value: status for status in _ENDS}
 _OTHERS: Final = frozenset({"trial", "status", "reason", "started_at", "ended_at"})
 
@@ -198,11 +195,11 @@ _OTHERS: Final = frozenset({"trial", "status", "reason", "started_at", "ended_at
 def read_csv(path: Path, metric: str, mode: str) -> Foreign:
     """Return the trials in a CSV file: a row for each, with its config and its result.
 
-    Columns are ``config.NAME`` and ``metrics.NAME``, as exports have them; or the metric's, and all others are the config. A
-    ``status`` may be completed, early_stopped or failed, and another one leaves the row out.
+    Columns are ``config.NAME`` and ``metrics.NAME``, as in exports. Or one is the metric's, and all others are the
+    config. A ``status`` is completed, early_stopped or failed. Rows with any other are left out.
 
     Raises:
-        ConfigurationError: the metric or the mode is not given, no column is the metric's, or the file can't be read.
+        ConfigurationError: the metric or the mode is not given, the metric has no column, or the file can't be read.
     """
     if not metric or not mode:
         raise ConfigurationError(f"what {path} optimises is not in it: give --metric NAME --mode min, or max")
@@ -218,7 +215,7 @@ def read_csv(path: Path, metric: str, mode: str) -> Foreign:
         raise ConfigurationError(f"{path} can't be read: {error}") from error
     if metric not in names and f"metrics.{metric}" not in names:
         raise ConfigurationError(f"{path} has no column {metric!r}; there are {names_in_words(names)}")
-    # Where a row has no times, they are the file's.
+    # Rows without times have the file's.
     at = path.stat().st_mtime
     trials = [trial for row in rows if (trial := _trial_of(row, metric, at)) is not None]
     return Foreign("csv", path.stem, metric, mode, trials)
@@ -231,7 +228,7 @@ def _trial_of(row: Mapping[str, str], metric: str, at: float) -> ForeignTrial | 
     values = {name: cell_value(text) for name, text in row.items() if text}
     metrics = _group(values, "metrics.")
     if not metrics and metric in values:
-        # The column of the metric itself, also of an export: an aggregate of all reports has no name of its own there.
+        # The metric's own column, also in an export.
         metrics = {metric: values[metric]}
     if any(name.startswith("config.") for name in row):
         config = _group(values, "config.")
@@ -239,7 +236,6 @@ def _trial_of(row: Mapping[str, str], metric: str, at: float) -> ForeignTrial | 
         others = {metric, *_OTHERS}
         config = {n: value for n, value in values.items() if n not in others and not n.startswith("metrics.")}
     if not metrics and not row.get("status"):
-        # Nothing came of it yet.
         return None
     began, ended = (_number(values.get(name)) or at for name in ("started_at", "ended_at"))
     reports = [(ended, nested(metrics))] if metrics else []

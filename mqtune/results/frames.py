@@ -1,4 +1,4 @@
-"""Tables of an experiment's trials, attempts and reports: rows of plain values, and data frames of them."""
+"""Tables of an experiment's trials, attempts and reports: plain rows, and data frames."""
 
 from __future__ import annotations
 
@@ -12,19 +12,15 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten
 from mqtune.core.trial import Attempt, Trial, TrialId
 
-#: Values by the names of their columns.
 Row = dict[str, object]
-#: What a table may have a row for.
 Rows = Literal["trials", "attempts", "reports"]
-#: What may make a data frame.
 Library = Literal["pandas", "polars"]
 
-#: What a trial is, then what it was given, then what it reported.
 _COLUMN_GROUPS: Final = {"config": 1, "metrics": 2}
 
 
 def trial_rows(experiment: Experiment) -> list[Row]:
-    """Return a flat dict for each trial, with the metrics of the report that had its best value, or its values of several metrics."""
+    """Return a flat dict for each trial, with the metrics of its best report."""
     front = {trial.id for trial in experiment.pareto_front}
     return [_trial_row(experiment, trial, front) for trial in list(experiment.trials.values())]
 
@@ -59,7 +55,7 @@ def _ranked_by(metric: str, trial: Trial) -> Row:
 
 
 def attempt_rows(experiment: Experiment) -> Iterator[Row]:
-    """Yield a flat dict for each attempt, trial by trial; what is not known yet is None or empty."""
+    """Yield a flat dict for each attempt, by trial. Unknown values are None or empty."""
     for trial in list(experiment.trials.values()):
         for attempt in list(trial.attempts):
             yield _attempt_row(trial, attempt)
@@ -104,15 +100,15 @@ def _named(group: str, values: Mapping[str, object]) -> Row:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Return the names of columns in their order: what a row is about first, then configs, then metrics."""
+    """Return column names in order: the row's subject, then configs, then metrics."""
     return sorted(names, key=lambda name: _COLUMN_GROUPS.get(name.partition(".")[0], 0))
 
 
 def frame_of(rows: Iterable[Row], library: Library) -> Any:
-    """Return rows as a data frame; what a row lacks is null.
+    """Return rows as a data frame. Missing values are null.
 
     Raises:
-        ConfigurationError: *library* is none of these.
+        ConfigurationError: *library* is invalid.
         MqtuneError: it is not installed.
     """
     checks.one_of("dataframe", "library", library, ("pandas", "polars"))
@@ -120,10 +116,10 @@ def frame_of(rows: Iterable[Row], library: Library) -> Any:
         module = import_module(library)
     except ImportError:
         raise MqtuneError(f"dataframe() needs {library}: pip install {library}, or use to_csv()") from None
-    # Not row by row: a million of dicts would take gigabytes.
+    # By column, as a million dicts would take gigabytes.
     columns = _columns(rows)
     found = {name: columns[name] for name in in_order(columns)}
-    # Choices may be of several types, of which pandas makes objects and polars would refuse a column.
+    # Choices may have several types, which a strict column of polars would refuse.
     return module.DataFrame(found) if library == "pandas" else module.DataFrame(found, strict=False)
 
 

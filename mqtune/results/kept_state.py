@@ -1,7 +1,7 @@
-"""The state that an experiment's events led to, kept in its folder, so that who opens it need not read all reports once more.
+"""The saved state of an experiment, so that opening its folder need not read all reports.
 
-The copy of the journal is the truth, and this is a shortcut to it: it is used only where it is whole, was written by this version,
-and the copy is still the one that it was made of, and it can be deleted at any time.
+It is a cache of the copy of the journal, and can be deleted at any time. It is used only if it is intact, of this
+version, and of this very copy.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ from mqtune.results.experiments import created_event, empty_experiment, first_ev
 logger = logging.getLogger(__name__)
 
 STATE_FILE: Final = "state.msgpack"
-#: How many places of a copy are compared with what they were, and how much there.
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 4096
 
 
 class Worth(NamedTuple):
-    """How long a copy has to be for a state to be kept beside it, in bytes.
+    """The length of a copy, in bytes, that makes saving a state worthwhile.
 
     Attributes:
-        least: the bytes that a state saves at least: some 150,000 reports, or a quarter of a second of reading.
-        a_trial: the same for each trial, since a trial's state is read in the time of a few dozen reports.
-        lag: the end of the copy that a state leaves out, some 20,000 reports: a driver may be about to decide on these.
+        least: minimum of saved bytes: about 150,000 reports, or a quarter of a second of reading.
+        a_trial: the same for each trial, as its state takes as long to read as a few dozen reports.
+        lag: the end of the copy that a state leaves out, as a driver may be about to decide on it.
     """
 
     least: int = 8 * 2**20
@@ -59,7 +58,6 @@ class Worth(NamedTuple):
     lag: int = 2**20
 
     def of(self, experiment: Experiment) -> int:
-        """Return the bytes that a state of this experiment has to save."""
         return max(self.least, self.a_trial * len(experiment.trials))
 
 
@@ -67,7 +65,11 @@ _WORTH: Final = Worth()
 
 
 class Mark(NamedTuple):
-    """How far a state goes: a driver's place in a copy, where that entry ends in the file, and up to where all that drivers wrote is in it."""
+    """The extent of a state.
+
+    It is a driver's place in a copy, the end of that entry in the file, and the end up to which drivers' events are
+    included.
+    """
 
     entry: str = START.entry
     reports: int = START.reports
@@ -76,7 +78,6 @@ class Mark(NamedTuple):
 
     @property
     def cursor(self) -> Cursor:
-        """The place."""
         return Cursor(self.entry, self.reports)
 
 
@@ -88,18 +89,17 @@ class JournalPart:
         self._path = path
 
     def read(self) -> Iterator[Entry]:
-        """Yield the entries."""
         with self._path.open("rb") as file:
             yield from _entries_between(file, 0, self.end)
 
 
 def fold_copy(folder: Path, worth: Worth = _WORTH) -> tuple[Experiment, JournalPart]:
-    """Return what the copy in a folder says of its experiment, and the part of it that says that.
+    """Return the experiment of the copy in a folder, and the part of the copy that was read.
 
     Raises:
         ConfigurationError: the copy is still empty.
         MessageVersionError: a later version of mqtune wrote it.
-        ImpossibleEvent: an event can't follow what came before; the error names its entry.
+        ImpossibleEvent: an event can't follow the ones before. The error names its entry.
     """
     path = folder / JOURNAL_FILE
     with path.open("rb") as file:
@@ -109,7 +109,7 @@ def fold_copy(folder: Path, worth: Worth = _WORTH) -> tuple[Experiment, JournalP
         except _OutOfOrder:
             experiment, mark = _empty(folder), Mark()
             tail = _Tail(file, mark, worth.lag)
-        # A driver may write more at any moment, of which the state knows nothing.
+        # A driver may write more at any time, which the state does not include.
         for events, reached in tail.parts():
             try:
                 for event in events:
@@ -122,7 +122,7 @@ def fold_copy(folder: Path, worth: Worth = _WORTH) -> tuple[Experiment, JournalP
 
 
 def keep_state(folder: Path, experiment: Experiment, mark: Mark, worth: Worth = _WORTH) -> None:
-    """Write a state beside the copy that it was made of, unless that is short, or can't be written to."""
+    """Write a state beside its copy, unless the copy is short. Write errors are ignored."""
     if mark.end < worth.of(experiment):
         return
     path = folder / JOURNAL_FILE
@@ -130,7 +130,7 @@ def keep_state(folder: Path, experiment: Experiment, mark: Mark, worth: Worth = 
         with path.open("rb") as file:
             body = {**mark._asdict(), "samples": _samples(file, mark.end), "state": experiment.state()}
             packed = encode_value(body)
-            # Nobody may read it who may not read the copy.
+            # The state has the permissions of the copy.
             mode = os.fstat(file.fileno()).st_mode & 0o666
         replace_file(folder / STATE_FILE, [encode_value([_form(), zlib.crc32(packed), packed])], mode=mode)
     except (OSError, TypeError, ValueError, OverflowError) as error:
@@ -138,7 +138,7 @@ def keep_state(folder: Path, experiment: Experiment, mark: Mark, worth: Worth = 
 
 
 def keep_whole_state(folder: Path, experiment: Experiment, cursor: Cursor) -> None:
-    """Write the state of a driver that has come to the end of its copy, and stands at this place; otherwise as ``keep_state``."""
+    """Write the state of a driver at the end of its copy, as ``keep_state``."""
     try:
         size = (folder / JOURNAL_FILE).stat().st_size
     except OSError:
@@ -147,7 +147,7 @@ def keep_whole_state(folder: Path, experiment: Experiment, cursor: Cursor) -> No
 
 
 def _form() -> list[object]:
-    """Return what must be the same in who writes a state and who reads it: the rules of the fold, and what it holds."""
+    """Return the version of a state's format."""
     return [__version__, zlib.crc32(repr(STATE_FORM).encode())]
 
 
@@ -156,7 +156,7 @@ def _empty(folder: Path) -> Experiment:
 
 
 def _begun(folder: Path, file: BinaryIO) -> tuple[Experiment, Mark]:
-    """Return the experiment as its kept state has it, and how far that goes; an empty one where there is none to be used."""
+    """Return the experiment and mark of the saved state, or an empty experiment without one."""
     experiment = _empty(folder)
     try:
         form, crc, packed = decode_value((folder / STATE_FILE).read_bytes())
@@ -175,7 +175,7 @@ def _begun(folder: Path, file: BinaryIO) -> tuple[Experiment, Mark]:
 
 
 def _samples(file: BinaryIO, end: int) -> int:
-    """Return a checksum of some places of a file, up to *end*; another journal differs in them, its entries' ids alone."""
+    """Return a checksum of samples of a file up to *end*, which differ between journals."""
     checksum, step = 0, max(0, end - _SAMPLE_BYTES) / (_SAMPLES - 1)
     for number in range(_SAMPLES):
         start = round(step * number)
@@ -196,18 +196,17 @@ def _entries_between(file: BinaryIO, start: int, end: int) -> Iterator[Entry]:
 
 
 class _Tail:
-    """The rest of a copy behind a mark, as far as it goes now.
+    """The rest of a copy after a mark, up to its present end.
 
     Raises:
-        _OutOfOrder: it has what a driver did before it had come as far as the mark.
+        _OutOfOrder: it has a driver's event for a place before the mark.
     """
 
     def __init__(self, file: BinaryIO, mark: Mark, lag_bytes: int) -> None:
-        #: Where the last complete entry ends.
         self.end = mark.end
         self._file = file
         self._mark = mark
-        #: The last entry behind which a state may be kept, and where it ends.
+        #: The last entry after which a state may be saved, and its end.
         self._reached: tuple[Entry, int] | None = None
         self._pending: dict[Cursor, list[Event]] = defaultdict(list)
         self._is_in_order = True
@@ -219,7 +218,7 @@ class _Tail:
             self.end = end
 
     def _is_place(self, entry: Entry, end: int) -> bool:
-        """Return whether a driver may stand at an entry; note what a driver wrote, to find it at its place."""
+        """Return whether a driver may stand at an entry. Collect drivers' events by their place."""
         if entry.data.startswith(REPORTS_PREFIX):
             return True
         event = decode_event(entry.data, entry.id)
@@ -235,7 +234,7 @@ class _Tail:
         return False
 
     def parts(self) -> Iterator[tuple[Iterable[Event | Report], Mark | None]]:
-        """Yield the events in order, in parts; where a state can be kept, the first ends at its mark."""
+        """Yield the events in order, in parts. The first part ends at the mark of a state to save."""
         start, mark = self._mark.end, self._next_mark()
         split = start if mark is None else mark.end
         first = placed_events(_entries_between(self._file, start, split), self._pending)
@@ -243,11 +242,11 @@ class _Tail:
             first = itertools.chain(with_told(self._pending.pop(self._mark.cursor, ())), first)
         rest = placed_events(_entries_between(self._file, split, self.end), self._pending)
         if not start:
-            # That it was created is known.
+            # The creation is known.
             next(first if split else rest, None)
         yield first, mark
         yield rest, None
-        # What a driver wrote after entries that are not here, as in a journal that was cut.
+        # Drivers' events after entries that are missing, as in a truncated journal.
         yield (event for events in self._pending.values() for event in with_told(events)), None
 
     def _next_mark(self) -> Mark | None:
@@ -256,7 +255,7 @@ class _Tail:
         entry, end = self._reached
         event = decode_event(entry.data, entry.id)
         reports = sum(1 for _ in event) if isinstance(event, Reports) else 0
-        # A driver does not stand at an entry of which it can read no report.
+        # A driver does not stand at an entry without readable reports.
         return Mark(entry.id, reports, end, self.end) if reports or not isinstance(event, Reports) else None
 
 
@@ -265,4 +264,4 @@ def _place(cursor: Cursor) -> tuple[tuple[int, int], int]:
 
 
 class _OutOfOrder(Exception):
-    """A driver has acted on what is before the mark since the state was kept."""
+    """A driver has acted on entries before the mark since the state was saved."""

@@ -1,4 +1,4 @@
-"""Labels for an experiment that is in a folder alone: its copy of the journal is the journal."""
+"""Labels for an experiment that exists only in a folder, where the copy is the journal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mqtune.results.results import Results
 
 
 def is_in_folder_alone(folder: Path) -> bool:
-    """Whether no server has an experiment: it is archived, was imported, or ran in virtual time."""
+    """Return whether no server has an experiment: it is archived, imported, or simulated."""
     drivers = (
         event.driver for event in first_events(JournalFile(folder / JOURNAL_FILE)) if isinstance(event, DriverStarted)
     )
@@ -29,13 +29,13 @@ def is_in_folder_alone(folder: Path) -> bool:
 
 
 def label(folder: Path, trial: str, given: Body) -> Results:
-    """Give an experiment in a folder, or one of its trials, labels, as ``TrialHandle.label`` does; return the results.
+    """Label an experiment in a folder, or one of its trials, and return the results.
 
-    If the experiment goes on, its driver finds the request where others are.
+    See ``TrialHandle.label``. If the experiment is resumed, its driver finds the request in the journal.
 
     Raises:
-        ConfigurationError: they can't be labels, or the trial has too many by now.
-        NameTaken: somebody writes to the folder.
+        ConfigurationError: the labels are invalid, or too many.
+        NameTaken: another process writes to the folder.
         OSError: it can't be written.
     """
     experiment = Results.load(folder).experiment
@@ -60,7 +60,6 @@ def label(folder: Path, trial: str, given: Body) -> Results:
 
 
 def _next(last: str) -> str:
-    """Return the id of the entry that follows one."""
     before_ms, _, number = last.partition("-")
     now_ms = int(time.time() * 1000)
     return f"{now_ms}-0" if now_ms > int(before_ms) else f"{before_ms}-{int(number) + 1}"

@@ -1,4 +1,4 @@
-"""Output of trials: read from a file, asked of the worker that has it, or its last part from the journal."""
+"""Output of trials: from a file, the attempt's worker, or its last part from the journal."""
 
 from __future__ import annotations
 
@@ -22,18 +22,15 @@ from mqtune.results.results import Results
 if TYPE_CHECKING:
     from mqtune.services.submissions.board import SubmissionState
 
-#: Asks a worker for a part of an attempt's output.
 Ask = Callable[[str, TrialId, int, LogStream, int], LogChunk]
 
-#: The pause before output that is followed is read again, when there was nothing new.
+#: In seconds, between reads of followed output.
 _LOOK_S: Final = 0.2
-#: The pause before the journal's copy is read again to see whether the attempt has ended: at least so long, and so many
-#: times as long as reading takes.
+#: Pause between reads of the journal's copy: these seconds, and this many times the duration of a read.
 _LOOK_AT_COPY_S: Final = 1.0
 _COPY_SHARE: Final = 20.0
-#: How far an output file is below its worker's log folder, as an index of its parents.
 _BELOW_ROOT: Final = 2
-#: Yielded in place of a part that is missing: a worker keeps the first and the last part of a long file.
+#: A worker keeps the first and the last part of a long file.
 _CUT: Final = "\n… mqtune: output was cut out of the file before it was read here …\n".encode()
 
 
@@ -41,7 +38,7 @@ def attempt_of(attempts: list[Attempt], trial: TrialId, number: int | None) -> A
     """Return the attempt with this number, by default the last one.
 
     Raises:
-        ConfigurationError: there is none with this number.
+        ConfigurationError: it does not exist.
     """
     chosen = len(attempts) if number is None else number
     if not 0 < chosen <= len(attempts):
@@ -50,7 +47,7 @@ def attempt_of(attempts: list[Attempt], trial: TrialId, number: int | None) -> A
 
 
 def with_seat(attempt: Attempt, trial: TrialId, seat: int) -> Attempt:
-    """Return the attempt as it is in one of its seats: on the worker and with the output of that one.
+    """Return the attempt with the worker and the output of one of its seats.
 
     Raises:
         ConfigurationError: it has no such seat.
@@ -72,11 +69,10 @@ class AttemptOutput:
     """The output of one attempt on one stream.
 
     Args:
-        experiment: the experiment's name.
         trial: the trial's id, or the name of one of the attempt's seats.
         attempt: the attempt in its current state, in that seat.
         stream: "stdout" or "stderr".
-        ask: asks the attempt's worker; None without a connection to it.
+        ask: requests output from the attempt's worker, or None without a connection.
 
     Raises:
         ConfigurationError: *stream* is neither.
@@ -94,15 +90,15 @@ class AttemptOutput:
         self._ask = ask
         is_stdout = stream == "stdout"
         self._path = attempt.stdout_path if is_stdout else attempt.stderr_path
-        #: Its last part, as recorded in the journal.
+        #: From the journal.
         self.tail = (attempt.stdout_tail if is_stdout else attempt.stderr_tail).encode()
 
     @property
     def is_here(self) -> bool:
         """Whether its file is on this machine, or in a folder that both machines share.
 
-        Any account that may append to the journal chooses the path there. So it has to be that of this attempt's output in
-        a log folder that a worker has marked. Nothing else is read.
+        Any account that may append to the journal chooses the path there. So it must be the path of this attempt's
+        output, in a log folder that a worker has marked. Nothing else is read.
         """
         file = Path(self._path)
         if len(file.parents) <= _BELOW_ROOT or ".." in file.parts:
@@ -116,7 +112,7 @@ class AttemptOutput:
         return file.is_file() and file.parent.resolve() == root.resolve() / self._experiment / self._trial
 
     def chunk(self, offset: int) -> LogChunk:
-        """Return a part of it from an offset on; a negative offset counts from the end.
+        """Return a part of it from an offset on. A negative offset counts from the end.
 
         Raises:
             LogUnavailable: it is not on this machine, and its worker can't send it.
@@ -135,7 +131,7 @@ class AttemptOutput:
         return self._ask(attempt.worker, self._trial, attempt.number, self._stream, offset)
 
     def all(self, offset: int) -> bytes:
-        """Return the output from an offset on, as far as there is any yet, in chunks as ``chunk`` returns them."""
+        """Return all present output from an offset on, read in chunks."""
         chunk = self.chunk(offset)
         found, end = [chunk.data], chunk.size
         while chunk.data and chunk.offset + len(chunk.data) < min(end, chunk.size):
@@ -144,7 +140,7 @@ class AttemptOutput:
         return b"".join(found)
 
     def follow(self, offset: int, is_over: Callable[[LogChunk], bool]) -> Iterator[bytes]:
-        """Yield chunks from an offset on as they are printed, until *is_over* returns True for one: no more will come."""
+        """Yield chunks from an offset on as they are printed, until *is_over* returns True for one."""
         chunk = self.chunk(offset)
         while True:
             at = chunk.offset + len(chunk.data)
@@ -156,7 +152,6 @@ class AttemptOutput:
             elif is_over(chunk):
                 return
             else:
-                # Nothing says that a log has grown.
                 time.sleep(_LOOK_S)
             chunk = self.chunk(at)
 
@@ -171,24 +166,24 @@ def follow_log(
     follow: bool = True,
     broker: str | None = None,
 ) -> Iterator[bytes]:
-    """Yield a trial's output, from any process: what there is, and then more as it comes, until its attempt has ended.
+    """Yield a trial's output, from any process, until its attempt has ended.
 
-    The output is read from its file, if that is on this machine or in a folder that the worker shares with it; otherwise
-    the worker is asked over the broker, also after the attempt has ended. If the worker can't be asked, the last part is
-    yielded, if this machine's journal has it.
+    It is read from its file, if that is on this machine or in a shared folder. Otherwise the worker is asked over the
+    broker, also after the attempt's end. If the worker can't be asked, the last part in this machine's journal is
+    yielded.
 
     Args:
         experiment: the experiment's name, or its folder on this machine.
-        trial: the trial's id; that of a trial with several seats has the output of seat 0, and ``0001~1`` that of seat 1.
+        trial: the trial's id, for seat 0. ``0001~1`` is seat 1.
         stream: "stdout" or "stderr".
-        attempt: the attempt's number; by default that of the last one.
-        offset: the number of bytes to leave out; if negative, the number of bytes at the end to yield.
-        follow: whether to go on until the attempt has ended.
-        broker: URL of the Redis that the worker uses; None for an experiment that ran on this machine alone.
+        attempt: the attempt's number, by default the last one's.
+        offset: the number of bytes to skip; if negative, the number of bytes at the end to yield.
+        follow: whether to continue until the attempt has ended.
+        broker: URL of the worker's Redis, or None for an experiment that ran on this machine alone.
 
     Raises:
-        ConfigurationError: there is no such experiment, trial, attempt or seat.
-        LogUnavailable: none of it can be read.
+        ConfigurationError: the experiment, trial, attempt or seat does not exist.
+        LogUnavailable: no output can be read.
         BrokerUnavailable: no server answers.
     """
     with ExitStack() as stack:
@@ -202,7 +197,7 @@ def follow_log(
         found = _from_copy(experiment, trial, attempt)
         if found is None:
             if exchange is None:
-                # Its error names what there is.
+                # This error lists the known names.
                 Results.load(experiment)
                 raise ConfigurationError(f"experiment {experiment!s} has no trial {trial!r}")
             found = _from_server(exchange, trial, attempt)
@@ -225,21 +220,21 @@ def follow_log(
 
 
 def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = True) -> Iterator[bytes]:
-    """Yield the output of a submitted script, on both streams, from any process: that of its newest run, and then more until it has ended.
+    """Yield the output of a submitted script, both streams, until it has ended.
 
-    With *follow* the output of a run that begins on another worker, because that of the last one is gone, comes behind a line that says
-    so; another line says if a worker may not run the script. Where a worker can't be asked any more, the end of the output is yielded as
-    that worker has left it on the server.
+    The output is the newest run's. With *follow*, a line announces a run on another worker, if the last one is gone.
+    Another line says if a worker may not run the script. If a worker can't be asked, the end of the output that it left
+    on the server is yielded.
 
     Args:
         name: the submission's name.
-        broker: URL of the Redis that has it; it takes a driver's account.
-        offset: the number of bytes to leave out; if negative, the number of bytes at the end to yield.
-        follow: whether to go on until the submission has ended.
+        broker: URL of the Redis, with a driver's account.
+        offset: the number of bytes to skip; if negative, the number of bytes at the end to yield.
+        follow: whether to continue until the submission has ended.
 
     Raises:
         ConfigurationError: nothing was submitted under this name.
-        LogUnavailable: none of it can be read; only without *follow*.
+        LogUnavailable: no output can be read, only without *follow*.
         BrokerUnavailable: no server answers.
     """
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
@@ -293,7 +288,7 @@ def follow_driver(name: str, broker: str, *, offset: int = 0, follow: bool = Tru
 
 
 def _end_of_run(look: Callable[[], SubmissionState], run: int) -> Callable[[LogChunk], bool]:
-    """Return a function that tells whether no more will come of a run, which may have lost its worker."""
+    """Return a function that tells whether a run has no more output."""
 
     def is_over(chunk: LogChunk) -> bool:
         return not chunk.is_open or not run or look().run != run
@@ -302,7 +297,6 @@ def _end_of_run(look: Callable[[], SubmissionState], run: int) -> Callable[[LogC
 
 
 def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[TrialId, Attempt] | None:
-    """Return an attempt as recorded in this machine's copy; None if the trial is not in it."""
     try:
         trials = Results.load(experiment).experiment.trials
     except (ConfigurationError, CopyIncomplete):
@@ -315,7 +309,7 @@ def _from_copy(experiment: str | Path, trial: str, number: int | None) -> tuple[
 
 
 def _names_of(given: str) -> list[TrialId]:
-    """Return the names of seats that somebody may mean: 1 is trial 0001, and 1~2 is seat 2 of it."""
+    """Return the possible seat names: 1 is trial 0001, and 1~2 is its seat 2."""
     if not is_seat(given):
         return []
     trial, seat = seat_in(given)
@@ -323,7 +317,7 @@ def _names_of(given: str) -> list[TrialId]:
 
 
 def _from_server(exchange: LogExchange, trial: str, number: int | None) -> tuple[TrialId, Attempt]:
-    """Return an attempt as recorded in Redis, which has only the last one."""
+    """Return an attempt in Redis, which has only the last one."""
     for id_ in _names_of(trial):
         last, worker = exchange.last_attempt(id_)
         if last:
@@ -338,13 +332,13 @@ def _from_server(exchange: LogExchange, trial: str, number: int | None) -> tuple
 
 
 def _end_of_copy(experiment: str | Path, trial: TrialId, attempt: Attempt) -> Callable[[LogChunk], bool]:
-    """Return a function that tells whether an attempt has ended, by this machine's copy, which it does not read too often."""
+    """Return a function that tells whether an attempt has ended, by rare reads of the copy."""
     due = time.monotonic()
     ended = attempt.end is not None
 
     def is_over(_: LogChunk) -> bool:
         nonlocal due, ended
-        # What was read before the end may lack the last bytes: one more look is needed.
+        # The last bytes may be missing, so one more read follows.
         was_over, now = ended, time.monotonic()
         if not ended and now >= due:
             found = _from_copy(experiment, trial, attempt.number)

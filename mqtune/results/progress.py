@@ -1,4 +1,4 @@
-"""How far an experiment has come, and by which searcher and scheduler: in a few values, for lists and headings."""
+"""Progress of an experiment, and its searcher and scheduler, in a few values."""
 
 from __future__ import annotations
 
@@ -12,19 +12,17 @@ from mqtune.core.registry import CLASS
 from mqtune.core.trial import is_number
 from mqtune.results.frames import Row
 
-#: The most values of the line that a list draws: its picture is some 100 pixels wide.
 _MOST: Final = 40
 
 _NONE: Final = "none"
-#: Names by which users know what definitions call otherwise.
 _NAMES: Final = {"optuna": "tpe", "fifo": _NONE, "nobody": _NONE}
 
 
 def progress_of(experiment: Experiment, definition: Mapping[str, object]) -> Row:
-    """Return how many trials have ended and are planned, the time of the newest event, and the best value so far.
+    """Return the ended and planned trials, the time of the newest event, and the best values.
 
-    ``best_so_far`` has the best value after each trial, in the order in which trials began; of many trials some. It is
-    empty where the experiment has no single metric.
+    ``best_so_far`` has the best value after each trial, in the order of begins, thinned for many trials. It is empty
+    without a single metric.
     """
     return {
         "ended": sum(count for status, count in experiment.counts.items() if status.is_terminal),
@@ -35,17 +33,16 @@ def progress_of(experiment: Experiment, definition: Mapping[str, object]) -> Row
 
 
 class Deciders(NamedTuple):
-    """The searcher and the scheduler of an experiment by their names, such as "random" and "asha"; "none" where there is none."""
+    """The names of an experiment's searcher and scheduler, such as "random", "asha" or "none"."""
 
     searcher: str
     scheduler: str
 
     def __str__(self) -> str:
-        """Return both in words, for people."""
         return self.in_words()
 
     def in_words(self, why_searcher: str = "") -> str:
-        """Return both in words, for people, with the reason for the searcher if one is given."""
+        """Return both in words, with the reason for the searcher if given."""
         searches = "no searcher, trials are added" if self.searcher == _NONE else f"searcher {self.searcher}"
         searches += why_searcher and f" ({why_searcher})"
         ends = "no scheduler, each trial runs to its end" if self.scheduler == _NONE else f"scheduler {self.scheduler}"
@@ -53,16 +50,15 @@ class Deciders(NamedTuple):
 
 
 def deciders_of(definition: Mapping[str, object]) -> Deciders:
-    """Return who decides in an experiment of this definition."""
+    """Return the searcher and the scheduler of this definition."""
     return Deciders(*(_name_of(definition.get(role), role) for role in Deciders._fields))
 
 
 def _name_of(description: object, role: str) -> str:
-    """Return the name of a class of the user's own, or else of mqtune's: of a wrapper with that of what it wraps."""
+    """Return the name of the user's class, or mqtune's, and for a wrapper the wrapped name, too."""
     if not isinstance(description, Mapping):
         return _NONE
     own, kind = str(description.get(CLASS, "")).rpartition(":")[2], str(description.get(role, _NONE))
-    # Optuna's own name for a sampler says more than whose it is.
     name = own or str(description.get("sampler", "")) or _NAMES.get(kind, kind)
     wrapped = [_name_of(each, role) for each in description.values() if isinstance(each, Mapping) and role in each]
     return f"{name} of {wrapped[0]}" if wrapped else name

@@ -15,10 +15,9 @@ from mqtune.search.space import SEPARATOR
 
 
 class Repeated(NamedTuple):
-    """A config without the entry that its repetitions differ in, and what they came to.
+    """A config, without the entry that differs, and its repetitions.
 
-    ``values`` are the last values of the trials that have completed; the mean and the sample standard deviation of them are
-    NaN where there are too few.
+    ``values`` are the last values of completed trials. Mean and sample standard deviation are NaN with too few of them.
     """
 
     config: Config
@@ -39,12 +38,11 @@ class Repeated(NamedTuple):
 def repeated_configs(experiment: Experiment, over: str, last_values: Mapping[TrialId, float]) -> list[Repeated]:
     """Return each config with all its trials, the best mean first.
 
-    Those of which a completed trial violates an outcome constraint come behind these, and last those with fewer values than others.
+    Configs with a completed trial that violates an outcome constraint follow, and last those with fewer values.
 
     Args:
-        experiment: a Repeater's.
-        over: the path of what repetitions differ in.
-        last_values: of each trial that has one.
+        over: the path of the entry that differs.
+        last_values: by trial, if it has one.
     """
     groups: dict[str, tuple[Config, list[Trial]]] = {}
     for trial in experiment.trials.values():

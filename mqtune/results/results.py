@@ -1,4 +1,4 @@
-"""Results of an experiment: its best trial, all trials and reports, as values, arrays, CSV and JSON lines."""
+"""Results of an experiment: its trials and reports as values, arrays, CSV and JSON lines."""
 
 from __future__ import annotations
 
@@ -67,9 +67,9 @@ def _summary(trial: Trial) -> Row:
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Return rows as CSV under one header; NaN is nan, infinities are inf and -inf, and a missing value is empty.
+    """Return rows as CSV. NaN is nan, infinities are inf and -inf, and missing values are empty.
 
-    A text that a spreadsheet would take for a formula has a ``'`` before it.
+    A text that a spreadsheet would read as a formula gets a leading ``'``.
     """
     names = in_order({name: None for row in rows for name in row})
     text = io.StringIO()
@@ -85,9 +85,9 @@ def _cell(value: object) -> object:
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """Return *value* as JSON; NaN and the infinities become "NaN", "Infinity" and "-Infinity", bytes become text.
+    """Return *value* as JSON. Non-finite numbers become strings, and bytes become text.
 
-    JSON has no such numbers; the JSON of Protocol Buffers writes them this way too, and float() reads them.
+    They are "NaN", "Infinity" and "-Infinity", as in the JSON of Protocol Buffers, and float() reads them.
     """
     return json.dumps(_standard(value), indent=indent, allow_nan=False, ensure_ascii=False)
 
@@ -104,12 +104,12 @@ def _standard(value: object) -> object:
 
 
 def _write(path: Path, parts: Iterable[str]) -> None:
-    """Write a file in one step: who reads it sees the old one or the new one, and a failure leaves the old one.
+    """Write a file in one step. Readers see the old or the new one, and a failure keeps the old.
 
     Raises:
         OSError: the folder can't be written.
     """
-    # A surrogate, as from an argument that was no UTF-8, must not cost the whole file.
+    # A surrogate must not cost the whole file.
     replace_file(path, (part.encode(errors="backslashreplace") for part in parts))
 
 
@@ -118,9 +118,9 @@ SUMMARY_FILE: Final = "results.json"
 
 
 class Budget(NamedTuple):
-    """The time that trials used, and that early stopping saved: what was left of the scheduler's ``max_t``, or 0 without one.
+    """Time that trials used and that early stopping saved, up to the scheduler's ``max_t``.
 
-    Trials that failed, were abandoned or have not ended are left out.
+    Without a ``max_t`` nothing is saved. Trials that failed, were abandoned or have not ended are left out.
     """
 
     used: float
@@ -129,16 +129,16 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TrialResult:
-    """A trial, the value of the metric that it is ranked by (NaN if it has none), and the metrics reported with it.
+    """A trial, its ranked value (NaN without one), and the metrics reported with it.
 
-    Where the experiment has several metrics, *values* has those of each, by name, and *value* is NaN unless one was asked for.
+    With several metrics, *values* has each by name, and *value* is NaN unless one was requested.
     """
 
     trial: Trial
     value: float
     metrics: Metrics
     values: Mapping[str, float] = field(default_factory=dict)
-    #: Whether these metrics keep to the experiment's outcome constraints.
+    #: Whether these metrics meet the outcome constraints.
     is_feasible: bool = True
 
     @property
@@ -155,7 +155,7 @@ class TrialResult:
 
     @property
     def reason(self) -> str:
-        """Why it has this status, or an empty string."""
+        """The reason for its status, or an empty text."""
         return self.trial.reason
 
     @property
@@ -173,17 +173,17 @@ class TrialResult:
 
     @property
     def checkpoint(self) -> CheckpointId:
-        """The id of its newest checkpoint, or an empty string; ``Results.get_checkpoint`` returns its content."""
+        """The id of its newest checkpoint, or an empty text. See ``Results.get_checkpoint``."""
         return self.trial.checkpoint
 
     @property
     def error(self) -> str:
-        """The error of its last attempt, as a traceback if there is one, or an empty string."""
+        """The error of its last attempt, with a traceback if possible, or an empty text."""
         return self.attempts[-1].error if self.attempts else ""
 
     @property
     def log_paths(self) -> tuple[str, str]:
-        """The paths of its last attempt's stdout and stderr, on the worker that ran it; empty if it never ran."""
+        """The paths of its last attempt's stdout and stderr on its worker, or empty texts."""
         return (self.attempts[-1].stdout_path, self.attempts[-1].stderr_path) if self.attempts else ("", "")
 
     def __repr__(self) -> str:
@@ -192,41 +192,38 @@ class TrialResult:
         return f"<trial {self.id} {self.status.name}: {shown}, config={self.config}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
         values = self.values or {"value": self.value}
         shown: str = import_module("mqtune.results.display").trial_html(self.trial, values)
         return shown
 
 
 class Results:
-    """The results of an experiment; those of a running tuner are always up to date.
+    """The results of an experiment. Those of a running tuner are always up to date.
 
-    Values are values of the experiment's metric. A trial whose value is NaN, that has none, or that was abandoned, is never
+    Values are those of the experiment's metric. A trial that was abandoned, or has no value other than NaN, is never
     the best.
 
-    Where the experiment has several metrics, no trial is the best by all of them: ``pareto_front`` has the trials that no other beats,
-    and ``best_by`` the best one by a metric. A trial counts with its last report that has a number other than NaN for each of them.
+    With several metrics no trial is the best by all: ``pareto_front`` has the trials that no other beats, and
+    ``best_by`` the best one by a metric. The last report with a number other than NaN for each metric counts.
     """
 
     def __init__(self, experiment: Experiment, folder: Path, written: Readable | None = None) -> None:
         self.experiment = experiment
         self.folder = folder
         self._copy = written if written is not None else JournalFile(folder / JOURNAL_FILE)
-        #: The failed trials that were warned of as the best.
         self._told_of: set[TrialId] = set()
         say_in_one_line()
 
     @classmethod
     def load(cls, experiment: str | Path) -> Results:
-        """Read an experiment, ended or not, from its folder on this machine; no broker is needed.
+        """Read an experiment, ended or not, from its folder on this machine, without a broker.
 
-        Args:
-            experiment: its name, or its folder.
+        *experiment* is its name, or its folder.
 
         Raises:
-            ConfigurationError: there is no such experiment on this machine, or its journal is still empty.
-            CopyIncomplete: the folder lacks entries that its driver could not write, as of a full disk. They are in Redis:
-                ``mqtune.Client(url).experiment(name).results(folder)`` reads them there.
+            ConfigurationError: it is not on this machine, or its journal is still empty.
+            CopyIncomplete: the folder lacks entries that its driver could not write, for instance on a full disk. They
+                are in Redis: read them with ``mqtune.Client(url).experiment(name).results(folder)``.
             MessageVersionError: a later version of mqtune wrote it.
         """
         folder = find_experiment(experiment)
@@ -244,15 +241,13 @@ class Results:
 
     @property
     def outcome(self) -> str:
-        """The outcome of the last driver: finished, interrupted or failed; empty while one runs, or if it was killed."""
+        """The last driver's outcome: finished, interrupted or failed. Empty if running or killed."""
         return self.experiment.outcome
 
     @cached_property
     def definition(self) -> dict[str, Any]:
         """The experiment's definition: space, metric, scheduler and so on, as plain values."""
         return created_event(first_events(self._copy), self.folder).definition
-
-    # Trials.
 
     @property
     def trials(self) -> list[TrialResult]:
@@ -261,7 +256,7 @@ class Results:
 
     @property
     def errors(self) -> list[TrialResult]:
-        """The trials that failed; each has a reason, an error and log paths."""
+        """The trials that failed, each with a reason, an error and log paths."""
         return [result for result in self if result.status is TrialStatus.FAILED]
 
     @property
@@ -273,7 +268,7 @@ class Results:
         return self.experiment.labels.notes
 
     def find(self, *tags: str, notes: str = "") -> list[TrialResult]:
-        """Return the trials that have all of these tags, and this text in their notes, whatever its case."""
+        """Return the trials with all of these tags, and this text in their notes, in any case."""
         return [result for result in self if result.trial.labels.match(tags, notes)]
 
     def __repr__(self) -> str:
@@ -286,7 +281,6 @@ class Results:
         return f"<Results of {self.name}: {len(self)} trials{': ' * bool(counts)}{', '.join(counts)}{ahead}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
         shown: str = import_module("mqtune.results.display").experiment_html(self.experiment)
         return shown
 
@@ -301,7 +295,7 @@ class Results:
         """Return the trial with this id.
 
         Raises:
-            KeyError: there is no such trial.
+            KeyError: it does not exist.
         """
         return self._result(self.experiment.trials[TrialId(trial_id)])
 
@@ -312,7 +306,7 @@ class Results:
 
     @property
     def best(self) -> TrialResult:
-        """The trial that reported the best value, with the metrics of that report: ``best_trial("all")``.
+        """The trial with the best value, and the metrics of that report: ``best_trial("all")``.
 
         Raises:
             MetricMissing: no trial has a value.
@@ -322,9 +316,10 @@ class Results:
 
     @property
     def pareto_front(self) -> list[TrialResult]:
-        """The trials that no other is at least as good as by every metric and better than by one; the best by the first metric first.
+        """The trials that no other dominates, the best by the first metric first.
 
-        With one metric, the best trial alone, if there is one.
+        A trial dominates another if it is at least as good by every metric and better by one. With one metric, the best
+        trial alone.
         """
         return [self._result(trial) for trial in self._ahead()]
 
@@ -333,7 +328,7 @@ class Results:
         return self.experiment.pareto_front if best is None else [best]
 
     def best_by(self, metric: str) -> TrialResult:
-        """Return the best trial by one of the experiment's metrics; of equal ones, the one that is better by the others.
+        """Return the best trial by one metric. Equal ones are ranked by the other metrics.
 
         Raises:
             MetricMissing: no trial has a value.
@@ -352,11 +347,11 @@ class Results:
         return replace(self._result(best), value=best.best_metrics[metric])
 
     def raise_if_failed(self) -> None:
-        """Raise an error if no trial has a result or every trial failed, so that a script exits with a code other than 0.
+        """Raise an error if no trial has a result or every trial failed, for a script's exit code.
 
         Raises:
             TrialFailed: trials failed. The error names the first one.
-            MetricMissing: none failed, and no trial has a value.
+            MetricMissing: no trial failed, and no trial has a value.
         """
         experiment = self.experiment
         has_result = self._ahead() or (experiment.accept_no_report and experiment.counts[TrialStatus.COMPLETED])
@@ -371,21 +366,21 @@ class Results:
         raise MetricMissing(self._why_no_best())
 
     def best_trial(self, scope: str = "all") -> TrialResult:
-        """Return the best trial; of equal ones, the first. A trial that failed afterwards counts too, with a warning.
+        """Return the best trial, of equal ones the first.
 
-        One that violates an outcome constraint does not: with its best report that keeps to them it counts by "all", and if its last
-        report does by the other scopes.
+        A trial that failed afterwards counts, with a warning. A report that violates an outcome constraint does not. By
+        "all" another report of its trial may count.
 
         Args:
-            scope: the value that a trial is ranked by: "all", the best one that it reported, which the live table shows and
-                which suits trials that are stopped early or keep their best checkpoint; "last", that of its last report,
-                the model that it ended with (Ray Tune's default); "avg", the mean of its values; "last-5-avg", with any number,
-                the mean of the last values that it reported, of fewer if it has no more, and NaN if one of them is.
+            scope: the value that a trial is ranked by: "all", its best one, for trials that are stopped early or keep
+                their best checkpoint; "last", its last report's, for the final model (Ray Tune's default); "avg", the
+                mean of its values; "last-5-avg", with any number, the mean of its last values, or of fewer if it has no
+                more, and NaN if one of them is.
 
         Raises:
             MetricMissing: no trial has a value.
-            ConfigurationError: *scope* is none of these, or the experiment has several metrics.
-            CopyIncomplete: as ``reports``, of the mean of the last values.
+            ConfigurationError: *scope* is invalid, or the experiment has several metrics.
+            CopyIncomplete: as ``reports``, for the mean of the last values.
         """
         if not (objective := self.experiment.objective).is_single:
             raise ConfigurationError(
@@ -409,7 +404,6 @@ class Results:
         return best
 
     def _values(self, scope: str) -> Callable[[Trial], float]:
-        """Return what gives the value that a trial is ranked by."""
         match scope:
             case "all":
                 return lambda trial: trial.best_value
@@ -425,7 +419,6 @@ class Results:
         return value if is_number(value) else math.nan
 
     def _values_of_reports(self, scope: str) -> dict[TrialId, float]:
-        """Return the values that trials are ranked by, of those that have one; all reports are read for that."""
         experiment = self.experiment
         ranked = {trial: ScopedValue(scope, experiment.mode) for trial in experiment.trials}
         values = {}
@@ -454,14 +447,17 @@ class Results:
 
     @property
     def budget(self) -> Budget:
-        """The time that trials used and that early stopping saved, in units of the scheduler's time, usually epochs."""
+        """The time that trials used and that early stopping saved, in the scheduler's unit.
+
+        It is usually epochs.
+        """
         scheduler = self.definition["scheduler"]
         used: float = 0
         saved: float = 0
         for trial in self.experiment.trials.values():
             if trial.status not in (TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED):
                 continue
-            # Late reports, between the decision to stop a trial and its end, were run too.
+            # Late reports were run, too.
             last = trial.late_metrics or trial.last_metrics
             reported = last.get(scheduler.get("time_attr", ITERATION))
             counted = trial.attempt.reports + trial.late_reports
@@ -474,16 +470,15 @@ class Results:
     def get_checkpoint(
         self, trial_id: str | None = None, which: Which = "newest", *, target: Path | None = None
     ) -> Checkpoint:
-        """Return a checkpoint of a trial, by default of the best one; a folder is copied to this machine.
+        """Return a checkpoint of a trial, by default of the best one. A folder is copied here.
 
         Args:
-            trial_id: the trial's id.
-            which: "newest", or "best": of those that still exist, the one with the best value.
-            target: the new folder to copy to; by default one below the experiment's.
+            which: "newest", or "best": the existing one with the best value.
+            target: the new folder to copy to. The default is below the experiment's.
 
         Raises:
             MqtuneError: as ``mqtune.results.checkpoints.fetch_checkpoint``.
-            KeyError: there is no such trial.
+            KeyError: the trial does not exist.
         """
         trial = (self.best if trial_id is None else self[trial_id]).trial
         name = checkpoint_of(self.experiment, trial, which)
@@ -491,18 +486,18 @@ class Results:
         return fetch_checkpoint(trial, name, store=store, folder=self.folder, target=target)
 
     def events(self) -> Iterator[Event | Report]:
-        """Yield all events, reports one by one, in the order in which the driver processed them; memory stays flat."""
+        """Yield all events and single reports in the driver's order. Memory stays flat."""
         return saved_events(self._copy)
 
     def repeated(self) -> list[Repeated]:
-        """Return the configs of a ``Repeater`` with the means of their repetitions, the best first; without one none.
+        """Return the configs of a ``Repeater``, the best mean first. Without a Repeater, return [].
 
-        Those with fewer values than others, as some trials failed or have not ended, come last.
+        Configs with fewer values, as trials failed or have not ended, come last.
 
         Raises:
             CopyIncomplete: as ``reports``.
         """
-        from mqtune.search.repeater import Repeater  # noqa: PLC0415 - it brings NumPy, as array()
+        from mqtune.search.repeater import Repeater  # noqa: PLC0415  - it imports NumPy, as array()
 
         searcher = self.definition["searcher"]
         if searcher["searcher"] != Repeater.kind:
@@ -510,16 +505,14 @@ class Results:
         return repeated_configs(self.experiment, searcher["over"], self._values_of_reports("last-1-avg"))
 
     def policy(self, trial_id: str) -> list[PolicyStep]:
-        """Return the configs that a trial went through under population-based training, for ``mqtune.schedulers.PBTReplay``."""
+        """Return the configs of a trial over time, for ``mqtune.schedulers.PBTReplay``."""
         time_attr = self.definition["scheduler"].get("time_attr", ITERATION)
         return policy_of(self.events(), trial_id, time_attr=time_attr)
 
-    # Reports and files.
-
     def reports(self, trial_id: str | None = None) -> Iterator[RecordedReport]:
-        """Yield all reports, or one trial's, in the order in which the driver processed them; memory stays flat.
+        """Yield all reports, or one trial's, in the driver's order. Memory stays flat.
 
-        One trial's take a small part of the time of all.
+        Reading one trial's takes a small part of the time of all.
 
         Raises:
             CopyIncomplete: some entries could not be written to the folder's copy, and the run is over.
@@ -528,26 +521,24 @@ class Results:
         of = None if trial_id is None else reports_of(self._copy.read(), TrialId(trial_id))
         for event in of or saved_events(self._copy):
             if isinstance(event, Report):
-                # The attempt counts the accepted reports; later ones came after the decision to end it, or are not folded yet.
+                # The attempt counts accepted reports. Others are late, or not folded yet.
                 attempt = self._attempt_of(event)
                 is_late = attempt is not None and event.sequence > attempt.reports
                 if attempt is not None and not (is_late and attempt.is_open):
                     yield RecordedReport(*event, is_late)
 
     def _attempt_of(self, report: Report) -> Attempt | None:
-        """Return the attempt that has made a report; None if the journal is ahead of what a running tuner has folded."""
         trial = self.experiment.trials.get(report.trial)
         return trial.attempts[report.attempt - 1] if trial and report.attempt <= len(trial.attempts) else None
 
     def to_csv(self, path: str | Path) -> None:
-        """Write one row per trial; NaN and the infinities are nan, inf and -inf, and a missing value is empty."""
+        """Write one row per trial. NaN is nan, infinities are inf and -inf, missing values empty."""
         _write(Path(path), [self.csv()])
 
     def to_jsonl(self, path: str | Path) -> None:
-        """Write one JSON object per report; late ones are marked.
+        """Write one JSON object per report, with late ones marked.
 
-        JSON has no NaN: it and the infinities are the strings "NaN", "Infinity" and "-Infinity", as in the JSON of
-        Protocol Buffers; Python's float() reads them.
+        NaN and the infinities are the strings "NaN", "Infinity" and "-Infinity", which float() reads.
         """
         _write(Path(path), self.jsonl())
 
@@ -560,21 +551,17 @@ class Results:
         return (f"{json_text(report._asdict())}\n" for report in self.reports())
 
     def array(self, name: str, trial_id: str | None = None) -> NDArray[np.float64]:
-        """Return a metric or hyperparameter as an array of floats, NaN where it is missing or not a number.
+        """Return a metric or hyperparameter as an array of floats, NaN for missing or other values.
 
-        There is one value for each trial, in the order of ``trials``: from the report with the trial's best value, or else
-        from its config. Nested values have names such as ``layers.width``. With a trial's id, there is one value for each
-        of its reports, late ones left out.
-
-        Args:
-            name: the metric, or the hyperparameter.
-            trial_id: the trial's id; by default all trials.
+        It has one value for each trial, in the order of ``trials``: from the trial's best report, or else from its
+        config. Nested values have names such as ``layers.width``. With a trial's id, it has one value for each of its
+        reports, without late ones.
 
         Raises:
-            KeyError: there is no such trial.
+            KeyError: the trial does not exist.
             CopyIncomplete: as ``reports``.
         """
-        import numpy as np  # noqa: PLC0415 - `mqtune show` and `mqtune list` must not wait for it
+        import numpy as np  # noqa: PLC0415  - `mqtune show` and `mqtune list` must not wait for it
 
         if trial_id is None:
             found = [{**dict(flatten(each.config)), **dict(flatten(each.metrics))}.get(name) for each in self]
@@ -584,7 +571,7 @@ class Results:
         return np.array([value if is_number(value) else math.nan for value in found], dtype=float)
 
     def to_optuna_study(self) -> Any:
-        """Return an ``optuna.Study`` in memory with all trials and reports, for Optuna's plots, importances and dashboard.
+        """Return an ``optuna.Study`` in memory with all trials and reports, for Optuna's tools.
 
         Raises:
             ConfigurationError: Optuna is not installed.
@@ -604,18 +591,18 @@ class Results:
         return plots
 
     def dataframe(self, rows: Rows = "trials", *, library: Library = "pandas") -> Any:
-        """Return a data frame of pandas, or of polars, with one row per trial, attempt or report.
+        """Return a data frame of pandas or polars, with one row per trial, attempt or report.
 
-        Configs are in columns such as ``config.lr`` and ``config.net.width``, metrics in ``metrics.loss``: those of a trial are of the
-        report with its best value. Times are seconds since the epoch (UTC). What a row lacks is null.
+        Columns are ``config.lr``, ``config.net.width``, ``metrics.loss`` and so on. A trial's metrics are those of its
+        best report. Times are seconds since the epoch (UTC). Missing values are null.
 
         Args:
-            rows: "trials", "attempts" or "reports"; reports in the order in which the driver processed them, ``late`` where one
-                came after a decision.
+            rows: "trials", "attempts" or "reports". Reports are in the driver's order, and ``late`` ones came after a
+                decision.
             library: "pandas" or "polars".
 
         Raises:
-            ConfigurationError: there are no such rows, or no such library.
+            ConfigurationError: *rows* or *library* is invalid.
             MqtuneError: the library is not installed.
             CopyIncomplete: as ``reports``.
         """

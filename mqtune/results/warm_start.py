@@ -1,4 +1,4 @@
-"""What a searcher learns, before its first suggestion, from trials that have ended elsewhere."""
+"""Warm starts: a searcher learns from past trials before its first suggestion."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ from mqtune.search.space import Space
 
 logger = logging.getLogger(__name__)
 
-#: The most bytes that all that was learnt may have, packed: about ten thousand trials of ten values. Each worker reads it, with the rest
-#: of the definition.
+#: Maximum bytes of all learnt trials, packed: about ten thousand trials of ten values.
 MAX_LEARNT_BYTES: Final = 2**20
-#: A trial as a definition has it: config, value (None where it diverged), step, and status.
+#: A trial in a definition: config, value (None if it diverged), step, and status.
 _Kept = tuple[Config, float | None, int, str]
 
 
 class WarmStart(GoesByObjective):
-    """Has a searcher learn from trials that have ended elsewhere, before it proposes its first config.
+    """Has a searcher learn from past trials, before it proposes its first config.
 
-    A trial counts if it is COMPLETED or EARLY_STOPPED, with the last value that it has reported, and if its config has values for all that
-    the space searches, each in its domain; constants, and keys that the space lacks, don't matter. The others are left out, with one warning.
-    What was learnt is part of the experiment's definition: a driver that goes on with it learns the same, and needs none of the sources.
+    A trial counts if it is COMPLETED or EARLY_STOPPED, with its last reported value, and if its config has a valid
+    value for each searched domain. Constants and unknown keys don't matter. Other trials are left out, with one
+    warning. The learnt trials become part of the definition, so a resumed driver learns the same without the sources.
 
     Args:
-        learn_from: a source, or a list of them: the name of an experiment on this machine or on the broker, which may still
-            run; a ``Results``; an ``optuna.Study``, or the URL or path of a storage that has one; or a pair of a config and its value.
-        searcher: who learns: "tpe", "ax", or another searcher that can.
+        learn_from: a source, or a list of them: the name of an experiment on this machine or on the broker, which may
+            still run; a ``Results``; an ``optuna.Study``, or the URL or path of its storage; or a pair of a config and
+            its value.
+        searcher: the searcher that learns: "tpe", "ax", or another one that can.
 
     Raises:
-        ConfigurationError: a source is none of these, or the searcher learns nothing. When the experiment begins: a source has another metric or mode,
-            can't be read, or has no trial that fits; or all of them are too large (``MAX_LEARNT_BYTES``).
+        ConfigurationError: a source is invalid, or the searcher can't learn. When the experiment begins: a source has
+            another metric or mode, can't be read, or has no trial that fits, or all trials are too large
+            (``MAX_LEARNT_BYTES``).
     """
 
     instead_of_several = "leave it out"
@@ -64,11 +65,10 @@ class WarmStart(GoesByObjective):
                 "WarmStart: learn_from=[] is empty; give the name of an experiment, or leave WarmStart out"
             )
         self._sources = sources
-        #: The searcher that learns.
         self.searcher = _learner(searcher)
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that what trials elsewhere have reported is all that is to be learnt of them.
+        """Check that past trials tell enough about the objective.
 
         Raises:
             ConfigurationError: there are several metrics, or outcome constraints.
@@ -82,20 +82,17 @@ class WarmStart(GoesByObjective):
 
     @property
     def names(self) -> list[str]:
-        """The sources' names, by which a definition knows them; all pairs are one."""
+        """The sources' names in definitions. All pairs are one source."""
         return list(dict.fromkeys(map(_name, self._sources)))
 
     def read(self, space: Space, metric: str, mode: str, *, broker: str) -> list[_Kept]:
-        """Return what there is to learn, as a definition has it.
+        """Return the trials to learn from, for the definition.
 
         Args:
-            space: what is searched.
-            metric: the experiment's.
-            mode: "min" or "max".
-            broker: URL of the one that the experiment runs on; empty without one.
+            broker: URL of the experiment's broker, or empty.
 
         Raises:
-            ConfigurationError: as the class says.
+            ConfigurationError: as for the class.
             BrokerUnavailable: the broker doesn't answer.
         """
         pairs = [source for source in self._sources if _is_pair(source)]
@@ -114,7 +111,7 @@ class WarmStart(GoesByObjective):
 
 
 def teach(searcher: Searcher, learnt: Iterable[_Kept]) -> None:
-    """Have a searcher learn what a definition says was learnt.
+    """Have a searcher learn a definition's past trials.
 
     Raises:
         UserCodeFailed: it has raised an error.
@@ -130,11 +127,6 @@ def teach(searcher: Searcher, learnt: Iterable[_Kept]) -> None:
 
 
 def _learner(searcher: object) -> Searcher:
-    """Return the searcher that is meant.
-
-    Raises:
-        ConfigurationError: it is none, or can't learn.
-    """
     known = ", ".join(searcher_names())
     if isinstance(searcher, str) and is_searcher_name(searcher):
         found = searcher_named(searcher)
@@ -151,11 +143,8 @@ def _learner(searcher: object) -> Searcher:
     return found
 
 
-# Sources.
-
-
 class _Source(NamedTuple):
-    """Trials that have ended, and how their configs become those of a space; metric and mode are empty where it has none."""
+    """Past trials, with a converter of their configs. Metric and mode may be empty."""
 
     name: str
     trials: list[PastTrial]
@@ -164,11 +153,6 @@ class _Source(NamedTuple):
     mode: str = ""
 
     def check(self, metric: str, mode: str) -> None:
-        """Check that it optimises the same.
-
-        Raises:
-            ConfigurationError: it does not.
-        """
         for what, theirs, ours in (("metric", self.metric, metric), ("mode", self.mode, mode)):
             if theirs and theirs != ours:
                 raise ConfigurationError(
@@ -215,7 +199,7 @@ def _source(source: Any, broker: str) -> _Source:
 
 
 def _stored(name: str, broker: str) -> _Source:
-    """Return what a name stands for: an experiment on this machine, a storage of Optuna's, or an experiment on the broker."""
+    """Return the experiment on this machine, Optuna storage, or experiment on the broker."""
     if "://" in name:
         return _of_study(_optuna().stored_study(name), redact(name))
     try:
@@ -252,13 +236,11 @@ def _of_pairs(pairs: Sequence[tuple[Config, float]]) -> _Source:
 def _of_experiment(results: Results) -> _Source:
     experiment = results.experiment
     trials = [past for trial in experiment.trials.values() for past in _past(trial, experiment.metric)]
-    # Several are no experiment's one metric.
     metric = experiment.metric if experiment.objective.is_single else str(experiment.objective)
     return _Source(experiment.name, trials, _fit, metric, experiment.mode)
 
 
 def _past(trial: Trial, metric: str) -> Iterator[PastTrial]:
-    """Yield what is known of a trial, if it has ended with a value: that of its last report, or the best if that has none."""
     if not trial.status.is_terminal or not trial.status.expecting_data:
         return
     for metrics in (trial.last_metrics, trial.best_metrics):
@@ -273,10 +255,10 @@ def _fit(space: Space) -> Callable[[Config], Config]:
 
 
 def _fitting(source: _Source, space: Space) -> Iterator[PastTrial]:
-    """Yield the trials that fit the space, with its configs; those that don't are counted in a warning.
+    """Yield the trials that fit the space, with its configs. Warn of the number of others.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: no trial fits.
     """
     read, misfits = source.reader(space), []
     for trial in source.trials:

@@ -1,4 +1,4 @@
-"""Replays of an experiment: another scheduler over its recorded learning curves, in virtual time."""
+"""Replays: another scheduler over an experiment's recorded learning curves, in virtual time."""
 
 from __future__ import annotations
 
@@ -32,11 +32,9 @@ from mqtune.search.random import RandomSearcher
 from mqtune.search.recorded import InRecordedOrder, NearestRecorded
 from mqtune.search.space import AnySpace, Space, space_of
 
-#: The name of an experiment that is run again.
 _NAME: Final = "replay"
-#: For how long a step waits at most, in virtual time: each step costs real time.
+#: In virtual seconds. Each step costs real time.
 _STEP_S: Final = 3600.0
-#: How many trials a verdict names.
 _SHOWN: Final = 5
 
 
@@ -45,11 +43,11 @@ class CurveEnds(Exception):
 
 
 class Failed(Exception):
-    """Fails a trial as it did when it was recorded."""
+    """Fails a trial as it failed when it was recorded."""
 
 
 def recorded(config: Config) -> None:
-    """Stand for the trainable of a replay, which looks reports up and never calls it."""
+    """Stand in for the trainable. A replay reads reports and never calls it."""
     raise AssertionError(f"{config} was to be trained, and not looked up")
 
 
@@ -58,10 +56,10 @@ class Course:
     """The cost of an experiment, and its best trial. Times are in seconds.
 
     ``trials_s`` is the time of all trials together, each up to its last report. ``took_s`` is the time from the
-    experiment's beginning to its last report, with its breaks. ``value``, ``config``, ``trial`` and ``found_s``, from the
-    beginning, are of the best report of one metric; ``front`` has the trials on the Pareto front of several. Trials have
-    their recorded ids. ``cut`` has the trials that would have continued where their curves were cut off; the first of
-    them did at ``known_s``. All figures are those of an end there.
+    beginning to the last report, breaks included. ``value``, ``config``, ``trial`` and ``found_s`` (since the
+    beginning) are of the best report of a single metric. ``front`` has the trials on the Pareto front of several.
+    Trials have their recorded ids. ``cut`` has the trials that would have continued where their curves were cut off,
+    the first at ``known_s``. All figures assume an end there.
     """
 
     scheduler: str
@@ -86,7 +84,7 @@ class Course:
 class Replayed:
     """An experiment as it was recorded, as it would have been, and a verdict in words.
 
-    *is_certain* is false where curves were cut off or left out.
+    *is_certain* is false if curves were cut off or left out.
     """
 
     original: Course
@@ -96,17 +94,16 @@ class Replayed:
 
 
 class Replay:
-    """Runs other schedulers over the learning curves that an experiment has recorded, in virtual time and without its code.
+    """Runs other schedulers over recorded learning curves, in virtual time without user code.
 
-    Each trial reports the recorded reports of its config, each after the same time, and fails where it did. Stop rules of
-    the experiment count again. Functions do not: a trial that one ended is taken to end there. All curves are kept in
-    memory.
+    Each trial repeats the recorded reports of its config, each after the same time, and fails where it failed. The
+    experiment's stop rules count again. Functions can't: a trial that one ended is assumed to end there. All curves are
+    kept in memory.
 
-    A trial that was stopped, or had not ended, has a curve that is cut off. Where a scheduler would have continued it,
-    nothing more is known: the trial ends there as failed, and is named in ``cut``.
+    A trial that was stopped, or had not ended, has a curve that is cut off. If a scheduler would have continued it, it
+    fails there, and is named in ``cut``.
 
-    Args:
-        results: the experiment's, which may still run.
+    The experiment may still run.
 
     Raises:
         ConfigurationError: no trial has a curve.
@@ -119,7 +116,6 @@ class Replay:
         self._recorded: Recorded = recorded_curves(results, trust_rules=self._recorded_rule() is None)
         if not self._recorded.curves:
             raise ConfigurationError(f"no trial of experiment {results.name!r} has a learning curve of its own")
-        #: The experiment as it was recorded.
         self.original = self._original()
 
     def run(
@@ -129,18 +125,17 @@ class Replay:
         searcher: Searcher | str | None = None,
         slots: int | None = None,
     ) -> Replayed:
-        """Run the experiment again and return what it would have taken and found.
+        """Replay the experiment, and return its cost and its best trial.
 
         Args:
-            scheduler: the other scheduler, new; by default the one that it had.
-            searcher: by default configs come in the order in which they were recorded. "random" is another order. Of any
-                other searcher each suggestion is replaced by the nearest recorded config that was not tried yet, of
-                which it learns.
-            slots: the number of slots; by default the most that it used when it was recorded.
+            scheduler: a new one. The default is the recorded one.
+            searcher: the default keeps the recorded order of configs, and "random" shuffles it. Each suggestion of
+                another searcher is replaced by the nearest remaining recorded config, which it learns.
+            slots: the number of slots. The default is the most that were in use when it was recorded.
 
         Raises:
-            ConfigurationError: the scheduler changes configs, of which nothing is recorded; or the searcher doesn't fit
-                the experiment's space, or that space is not known; or another argument is invalid.
+            ConfigurationError: the scheduler changes configs, which have no recorded curves; or the searcher doesn't
+                fit the space, or the space is not known; or another argument is invalid.
         """
         scheduler = scheduler if scheduler is not None else self._recorded_scheduler()
         if isinstance(scheduler, PBT | PBTReplay) or scheduler.searcher is not None:
@@ -227,7 +222,6 @@ class Replay:
         return NearestRecorded(searcher, configs, self._space()), f"nearest recorded to {name}"
 
     def _said(self, course: Course) -> Replayed:
-        """Return a replay with its verdict."""
         if left_out := self._recorded.left_out:
             verdict = f"no verdict: left out are {_trials(left_out)}, without a learning curve of their own"
             return Replayed(self.original, course, verdict, is_certain=False)
@@ -242,7 +236,7 @@ class Replay:
         return Replayed(self.original, course, verdict, is_certain=not course.cut)
 
     def _cost(self, course: Course) -> str:
-        """Return the cost as a share of the recorded one's, such as ``14% of the trials' time``."""
+        """Return the cost as a share of the recorded one, such as ``14% of the trials' time``."""
         # An experiment of another tool may have no times.
         if self.original.trials_s:
             return f"{course.trials_s / self.original.trials_s:.0%} of the trials' time"
@@ -288,7 +282,6 @@ def _run(settings: Settings, folder: Path) -> Results:
 
 
 def _course(results: Results, ids: Mapping[TrialId, TrialId], *, scheduler: str, searcher: str, slots: int) -> Course:
-    """Return an experiment's course, with its trials named by *ids*."""
     experiment, best = results.experiment, results.experiment.best
     began = experiment.created_at or 0.0
     trials_s, reports, last, found = 0.0, 0, began, None
@@ -326,7 +319,6 @@ def _is_cut(trial: Trial) -> bool:
 
 
 def _most_at_once(trials: Sequence[Trial]) -> int:
-    """Return the greatest number of attempts that ran at the same time."""
     steps = sorted(step for trial in trials for step in _steps(trial))
     running = most = 0
     for _, step in steps:
@@ -337,7 +329,7 @@ def _most_at_once(trials: Sequence[Trial]) -> int:
 
 def _steps(trial: Trial) -> Iterator[tuple[float, int]]:
     for attempt in trial.attempts:
-        # The end of a lost one is when that was seen: its slot had long been another's.
+        # A lost attempt's recorded end is its detection, when its slot had long been reused.
         if attempt.started_at is not None and attempt.end is not AttemptEnd.LOST:
             yield attempt.started_at, 1
             if attempt.ended_at is not None:
@@ -345,7 +337,7 @@ def _steps(trial: Trial) -> Iterator[tuple[float, int]]:
 
 
 def in_words(thing: Registered) -> str:
-    """Return a scheduler or searcher as it would be written, without arguments that are as they are by default."""
+    """Return a scheduler or searcher as Python code, without default arguments."""
     defaults = {name: each.default for name, each in signature(type(thing)).parameters.items()}
     given = {
         name: value

@@ -1,6 +1,6 @@
-"""Schedulers and stop rules: how long to keep trying a config, and when a trial or an experiment has done enough.
+"""Schedulers and stop rules: they decide when a trial or an experiment ends.
 
-Here is what a scheduler of your own needs; the others are in ``mqtune`` itself.
+Writing a scheduler needs the names in this package. The others are exported by ``mqtune`` itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("Fork", "Release", "Resume", "Scheduler", "Start", "Wait"), "mqtune.schedulers.base"),
     **dict.fromkeys(("PBTReplay", "PolicyStep", "policy_of"), "mqtune.schedulers.policy"),
     "stopping": "mqtune.schedulers.stopping",
-    # Of the inside, for unit tests.
+    # Internal names, for unit tests.
     **dict.fromkeys(("BackgroundDecisions",), "mqtune.schedulers.background"),
     **dict.fromkeys(("CONTINUE", "Choice", "START"), "mqtune.schedulers.base"),
     **dict.fromkeys(("Exploration",), "mqtune.schedulers.exploration"),

@@ -1,7 +1,7 @@
-"""ASHA: stop a trial early when it does badly among those that came as far.
+"""ASHA: stop a trial that is bad among those that reached the same rung.
 
-After Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, section 3, in the variant that
-stops trials at a rung instead of pausing and promoting them.
+After Li et al., "A System for Massively Parallel Hyperparameter Tuning", MLSys 2020, section 3. ``PromotionASHA``
+pauses and promotes trials; ``ASHA`` stops them.
 """
 
 from __future__ import annotations
@@ -22,55 +22,48 @@ from mqtune.schedulers.timed import AnyRank, Rank, exact
 
 
 class ASHA(RungHalving[InBracket]):
-    """Asynchronous successive halving: stops trials early, and completes those that reach *max_t*.
+    """Asynchronous successive halving: stops trials early, and completes them at *max_t*.
 
     **Rungs.** They lie at ``grace_period * reduction_factor**k`` for every k that gives less than *max_t*, and at
-    *max_t*. They are computed with fractions and never with logarithms, a float being taken as the decimal number
-    that it is written as: (1, 243, factor 3) has rungs 1, 3, 9, 27, 81 and 243; (1, 1000, factor 10) has 1, 10, 100
-    and 1000.
+    *max_t*. Floats count as the decimals that they are written as, and arithmetic is exact: (1, 243, factor 3) has
+    rungs 1, 3, 9, 27, 81 and 243.
 
-    **Brackets.** With *brackets* above 1, as in Hyperband (Li et al., JMLR 18 (2018), Algorithm 1) but with none waiting
-    for another, some trials are judged from a higher rung on, for metrics that say little at first. Bracket b of
-    0, 1, … has rungs of its own from rung b on, counted from 0, and its trials compare with each other alone. With K
-    rungs, that at *max_t* included, the brackets have trials in the proportion of Hyperband's:
-    ceil(K / (K - b) * reduction_factor**(K - b - 1)). With its first report a trial is given to the bracket that lacks
-    most of its part, of several to the first; nothing is drawn. (max_t=27, brackets=4) has, of 49 trials, 27 that are
-    judged from 1 on, 12 from 3 on, 6 from 9 on, and 4 that just run to 27.
+    **Brackets.** With *brackets* above 1, some trials are judged from a higher rung on, for metrics that say little at
+    first. This is as in Hyperband (Li et al., JMLR 18 (2018), Algorithm 1), but no trial waits for another. Bracket b
+    of 0, 1, … has its own rungs, from rung b on, and compares its own trials. With K rungs, brackets get trials in
+    proportion to ceil(K / (K - b) * reduction_factor**(K - b - 1)). At its first report a trial joins the bracket that
+    lacks most of its part, of equal ones the first. Of 49 trials, (max_t=27, brackets=4) judges 27 from 1 on, 12 from 3
+    on, 6 from 9 on, and none of the last 4.
 
     **The rule.** A trial enters a rung with the metric of the first report whose time has reached the rung. Of the n
-    trials that have entered, itself included, it continues if it is among the best
-    ``max(1, floor(n / reduction_factor))``, else it stops. Trials that entered earlier are not judged again. At *max_t* every
-    trial completes.
+    trials that have entered, itself included, it continues if it is among the best ``max(1, floor(n /
+    reduction_factor))``, else it stops. Earlier trials are not judged again. At *max_t* every trial completes.
 
     - *Ties*: a trial that equals the last of the best continues too.
-    - *NaN* is worse than every number and equal to itself; it counts like any other score. Infinities are numbers.
-    - *Outcome constraints*: a report that violates one is worse than all that don't, whatever its metric, and better than NaN. Of
-      two, the one that violates by less is better (``Objective.violation``). A constrained metric that the report lacks says nothing.
-      The report itself is meant, whatever the *scope*.
-    - *A report without the metric*, or with None for it, enters no rung; the next one that has it does. At *max_t* the trial
-      completes without one.
-    - *A report that skips rungs* enters the highest that it has reached. The trial never enters those below, as a
-      score from later on would spoil a cut-off that others are measured by.
-    - *Each trial enters a rung once*, across attempts. A report that was seen before, or is older than one that was
-      seen, changes nothing and gets the decision in force.
-    - *A trial that fails* leaves its scores in the rungs. An attempt that starts again from scratch, or from an older
-      checkpoint, is not judged until it is past the last rung that its trial has entered.
-    - The scores of *a trial that is abandoned* are removed from the rungs: from then on n is without it. Earlier
-      decisions stand.
+    - *NaN* is worse than every number and equal to itself. Infinities are numbers.
+    - *Outcome constraints*: a report that violates one is worse than any that does not, and better than NaN. A smaller
+      violation is better (``Objective.violation``). A missing constrained metric violates nothing. The report's own
+      values count, not those of *scope*.
+    - *A report without the metric*, or with None, enters no rung; the next one with it does. At *max_t* the trial
+      completes anyway.
+    - *A report that skips rungs* enters the highest, and the trial never enters those below.
+    - *Each trial enters a rung once*, across attempts. A repeated or late report gets the decision in force.
+    - *A trial that fails* leaves its scores. An attempt from scratch, or from an older checkpoint, is not judged until
+      it is past the last rung that its trial has entered.
+    - *An abandoned trial's scores* are removed, also from n. Earlier decisions stand.
 
-    **Cost.** A report that reaches no rung costs two look-ups; one that does, O(log n) in the trials of that rung.
-    Memory is one score for each trial in each rung.
+    **Cost.** A report that reaches no rung costs two look-ups, otherwise O(log n) in the rung's trials. Memory is one
+    score for each trial in each rung.
 
     Args:
         max_t: the time at which a trial completes.
-        grace_period: the time of the lowest rung; no trial stops earlier.
-        reduction_factor: one in this many continues; above 1, fractions allowed, 3 or 4 as a rule.
-        brackets: how many brackets, at most one for each rung; 1 early-stops most.
-        stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
-            by a stop rule.
-        scope: the value that a trial is judged by at a report: "last", the report's own; "avg", the mean of its values so far;
-            "last-5-avg", with any number, the mean of its last ones, for metrics that jump; "all", the best so far.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        grace_period: the time of the lowest rung. No trial stops earlier.
+        reduction_factor: above 1. One in this many continues, usually 3 or 4, fractions allowed.
+        brackets: the number of brackets, at most one for each rung. 1 stops most.
+        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
+        scope: the value that counts: "last", a report's own; "avg", the mean so far; "last-5-avg", with any number, the
+            mean of the last ones; "all", the best so far.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     asks_ahead = True
@@ -89,7 +82,7 @@ class ASHA(RungHalving[InBracket]):
             self._enter(progress, progress.bracket.rungs[index], rank)
         if is_top:
             if rank is not None or self._stop_last_trials:
-                # A late report must not enter the rung after the trial was completed.
+                # A late report must not enter the rung after completion.
                 progress.next_level = math.inf
             return self._at_max_t
         if rank is None:
@@ -103,17 +96,14 @@ class ASHA(RungHalving[InBracket]):
         return Decision(Action.STOP, f"{rung.name}: {self._in_words(report)} {reason}")
 
     def _in_words(self, report: Report) -> str:
-        """Return what a trial is judged by at a report."""
         values = ", ".join(f"{self._judged(name)}={float(report.metrics[name]):g}" for name in self.metrics)
         violated = [] if self.objective is None else self.objective.violated(report.metrics)
         return f"{values} (violates {' and '.join(map(str, violated))})" if violated else values
 
     def _rank(self, report: Report) -> AnyRank | None:
-        """Return the rank with which a report enters a rung; None if it lacks the metric."""
         return self._rank_of(report)
 
     def _why_stopped(self, trial: Trial, rung: Rung, rank: AnyRank) -> str:
-        """Return why a trial that has entered *rung* stops there, or an empty text."""
         return "" if rung.is_among_best(rank) else f"is not among the best {rung.places} of {rung.entered}"
 
 
@@ -121,7 +111,7 @@ _WAIT: Final = Wait("no new trial can start, and no paused one is promotable bef
 
 
 class Climb(InBracket):
-    """A trial's progress, the rung that it is to reach, and its rank there once it has entered it."""
+    """A trial's progress, its next or entered rung, and its rank there."""
 
     __slots__ = ("index", "is_under_way", "rank")
 
@@ -129,74 +119,68 @@ class Climb(InBracket):
         super().__init__(bracket, next_level)
         self.index = bracket.lowest
         self.rank: Rank | None = None
-        #: Whether it waits in a queue, runs, or is to be retried; else it is paused.
+        #: Whether it is queued, running or to be retried. Otherwise it is paused.
         self.is_under_way = True
 
     @property
     def rung(self) -> Rung:
-        """The rung that it is to reach, or has entered."""
         return self.bracket.rungs[self.index]
 
 
 class PromotionASHA(RungHalving[Climb]):
-    """Asynchronous successive halving by promotion: pauses trials at each rung, and resumes the best from there.
+    """Asynchronous successive halving by promotion: pauses trials, and resumes the best.
 
-    **Rungs.** As ``ASHA`` has them: at ``grace_period * reduction_factor**k`` for every k that gives less than *max_t*,
-    and at *max_t*, in exact arithmetic. A new trial is given the lowest rung of its bracket.
-
-    **Brackets.** As ``ASHA`` has them, but a trial is given to one when it is staged.
+    **Rungs and brackets** are those of ``ASHA``, but a trial joins a bracket when it is staged. Its first rung is the
+    bracket's lowest.
 
     **The rule.** A trial enters its rung with the metric of the first report whose time has reached it, and is paused.
-    For a free slot the rungs are looked through from the top down, without *max_t*'s; those at the same time in the
-    order of the brackets. A trial is promotable if it is among the best ``floor(n / reduction_factor)`` of the n trials
-    that have entered its rung, was not promoted from there, and is paused. The best promotable trial of the first rung
-    that has one is resumed, and given the next rung; where there is none, a new trial starts. At *max_t* every trial
-    completes. So of fewer than *reduction_factor* trials in a rung none is promoted, and with few trials none may reach
-    *max_t*.
+    A free slot goes to the highest rung, below *max_t*, with a promotable trial, of equal rungs to the first bracket's.
+    A trial is promotable if it is among the best ``floor(n / reduction_factor)`` of the n trials of its rung, was not
+    promoted from there, and is paused. The best promotable trial is resumed for the next rung. Without one, a new trial
+    starts. At *max_t* every trial completes. So fewer than *reduction_factor* trials in a rung promote none, and with
+    few trials none may reach *max_t*.
 
-    **By cost.** With *cost*, a trial is promotable if it and the better ones together have cost at most
-    ``1 / reduction_factor`` of what all trials have cost that have entered the rung: of cheap trials more are promoted, of
-    expensive ones fewer. After Ivkin et al., "Cost-aware Adversarial Best Arm Identification", NAS workshop at ICLR 2021.
-    What a trial has cost is taken from the report that enters the rung; one without a finite number of at least 0 there
-    enters no rung, like one without the metric. The sums are exact, as rungs are.
+    **By cost.** With *cost*, a trial is promotable if it and the better ones have at most ``1 / reduction_factor`` of
+    the rung's cost. So more cheap trials are promoted. After Ivkin et al., "Cost-aware Adversarial Best Arm
+    Identification", NAS workshop at ICLR 2021. The report that enters the rung has the cost. Without a finite cost of
+    at least 0 it enters none. Sums are exact.
 
-    - *Scores that count*: those of all trials that have entered the rung, also of those that were promoted, failed or
-      ended by themselves since. Only a trial that is abandoned takes its scores out; n is then without it.
-    - *Ties*: the trial that entered earlier is better, so that there are never more of the best than places.
+    - *Scores that count*: those of all trials of the rung, also if promoted, failed or ended since. Only abandoned
+      trials are removed, also from n.
+    - *Ties*: the trial that entered earlier is better.
     - *NaN* is worse than every number; of several, the earlier is better. Infinities are numbers.
-    - *Outcome constraints*: as ``ASHA`` has them.
-    - *A report without the metric*, or with None for it, enters no rung; the trial runs on, and the next one that has
-      it enters. At *max_t* the trial completes without one.
-    - *A report that skips rungs* enters the highest that it has reached, and none of those below.
-    - *A late or repeated report* changes nothing and gets the decision in force.
-    - *A trial that fails* before it has entered its rung is not counted there; a retry goes for the same rung. If it
-      has entered, it is paused again at its first report there, and its score stays what it was.
-    - *A resume without a checkpoint*, or from an older one, is looked at only from the rung on that the trial was given.
-    - *By hand*: a trial that a person resumes is promoted. One that a person pauses below its rung is left alone.
+    - *Outcome constraints*: as in ``ASHA``.
+    - *A report without the metric*, or with None, enters no rung; the next one with it does. At *max_t* the trial
+      completes anyway.
+    - *A report that skips rungs* enters the highest, and none of those below.
+    - *A late or repeated report* gets the decision in force.
+    - *A trial that fails* before its rung is not counted there, and a retry goes for the same rung. After it, a retry
+      is paused at its first report there, and its score stays.
+    - *A resume without a checkpoint*, or from an older one, is judged from its goal rung on.
+    - *By hand*: a trial that a person resumes is promoted. A trial that a person pauses below its rung stays paused.
 
-    **The end.** When no new trial can start, the paused trials of a rung are released (stopped early) as soon as none
-    of them is promotable and no trial is under way that was given the rung or one below it.
+    **The end.** When no new trial can start, paused trials of a rung are released (stopped early), once none of them is
+    promotable and no other trial can reach the rung.
 
-    **Few paused trials.** With *most_paused*, and no promotion left, the worst of more trials that are paused at one rung is
-    released before a new trial starts: its score still counts, but it is never resumed. ``Checkpoints(delete="stopped")`` then
-    deletes its checkpoints, of which there would be one for each paused trial. The worst are the least likely to be
-    promoted: with m better ones paused at its rung, a trial is only after about m * *reduction_factor* more have come there.
+    **Few paused trials.** With *most_paused*, the worst of too many paused trials at a rung is released before a new
+    trial starts, if no promotion is left. Its score still counts. ``Checkpoints(delete="stopped")`` then deletes its
+    checkpoints. With m better ones paused there, it would be promoted only after about m * *reduction_factor* more
+    arrivals.
 
-    **Cost.** A report that reaches no rung costs two look-ups; one that does, and a choice, O(log n) in the trials of a
-    rung. Memory is one score for each trial in each rung.
+    **Cost.** A report that reaches no rung costs two look-ups. Entering a rung, or a choice, costs O(log n) in the
+    rung's trials. Memory is one score for each trial in each rung.
 
     Args:
         max_t: the time at which a trial completes.
         grace_period: the time of the lowest rung.
-        reduction_factor: one in this many is promoted; above 1, fractions allowed, 3 or 4 as a rule.
-        brackets: how many brackets, at most one for each rung; 1 early-stops most.
-        stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
-            by a stop rule.
-        scope: the value that a trial is judged by at a report: "last", the report's own; "avg", the mean of its values so far;
-            "last-5-avg", with any number, the mean of its last ones, for metrics that jump; "all", the best so far.
-        cost: the key in the reports of what a trial has cost so far, such as ``time_total_s``; without one all cost the same.
-        most_paused: how many trials stay paused at each rung, at least 1; by default all.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        reduction_factor: above 1. One in this many is promoted, usually 3 or 4, fractions allowed.
+        brackets: the number of brackets, at most one for each rung. 1 stops most.
+        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
+        scope: the value that counts: "last", a report's own; "avg", the mean so far; "last-5-avg", with any number, the
+            mean of the last ones; "all", the best so far.
+        cost: the reports' key of a trial's cost so far, such as ``time_total_s``. By default all cost the same.
+        most_paused: the number of trials that stay paused at each rung, at least 1. By default all.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "promotion_asha"
@@ -230,7 +214,7 @@ class PromotionASHA(RungHalving[Climb]):
         )
 
     def on_stage(self, trial: Trial) -> None:
-        """Send a new trial to the lowest rung, and one that waited at a rung to the next."""
+        """Send a new trial to the lowest rung, and a promoted one to the next."""
         climb = self._staged(trial)
         if climb is None:
             return
@@ -244,7 +228,7 @@ class PromotionASHA(RungHalving[Climb]):
         climb.next_level = self._levels[climb.index]
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Queue *trial* at the rung that it has entered; one that a person paused before is left alone."""
+        """Queue *trial* at its rung. Ignore a trial that a person paused before."""
         climb = self._progress.get(trial.id)
         if climb is None or not climb.is_under_way:
             return
@@ -254,7 +238,7 @@ class PromotionASHA(RungHalving[Climb]):
             climb.rung.waiting.add(trial.id, climb.rank)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the promotion from the highest rung that has one, or else a start, or at the end a release."""
+        """Return the highest rung's promotion, else a start, else at the end a release."""
         for rung in self._rungs_downwards():
             best = rung.waiting.first
             rank = None if best is None else self._progress[best].rank
@@ -267,7 +251,6 @@ class PromotionASHA(RungHalving[Climb]):
         return next(filter(None, map(self._release, self._all_brackets)), _WAIT)
 
     def _surplus(self, most: int) -> Release | None:
-        """Return the release of the worst trial of a rung at which too many are paused."""
         for bracket in self._all_brackets:
             for rung in bracket.rungs:
                 if len(rung.waiting) > most and (worst := rung.waiting.last) is not None:
@@ -275,7 +258,7 @@ class PromotionASHA(RungHalving[Climb]):
         return None
 
     def _rungs_downwards(self) -> Iterator[Rung]:
-        """Yield the rungs that trials are promoted from; of a level in the order of the brackets."""
+        """Yield the rungs to promote from, by level, then bracket."""
         for index in range(len(self._levels) - 2, -1, -1):
             for bracket in self._all_brackets:
                 yield bracket.rungs[index]
@@ -292,7 +275,6 @@ class PromotionASHA(RungHalving[Climb]):
         return f"not among the best {rung.places} of {rung.entered}, and no other trial comes there"
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget the progress of *trial*; its scores stay in the rungs, unless it was abandoned."""
         climb = self._progress.pop(trial.id, None)
         if climb is None:
             return
@@ -305,10 +287,10 @@ class PromotionASHA(RungHalving[Climb]):
         return CostRung(name, factor) if self._cost else super()._rung(name, factor)
 
     def _costs_something(self, report: Report) -> bool:
-        """Return whether a report says what its trial has cost.
+        """Return whether a report has a valid cost.
 
         Raises:
-            ConfigurationError: it doesn't, and none before it did, so that the key must be a mistake.
+            ConfigurationError: no report has had one so far, so the key must be wrong.
         """
         cost = report.metrics.get(self._cost)
         is_valid = is_number(cost) and 0 <= cost < math.inf

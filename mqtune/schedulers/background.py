@@ -1,4 +1,4 @@
-"""A scheduler's decisions that take long, in a thread of their own."""
+"""A scheduler's slow decisions, in a thread."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from mqtune.core.trial import Decision, TrialId
 class BackgroundDecisions:
     """Has a model learn and decide in a thread, so that the driver's loop never waits for it.
 
-    The thread makes the calls in their order. When there are no more it decides on all that it has heard, and then rests for as
-    long as that took: it keeps a core busy for half of the time at most. After an error, which comes out of ``take``, nothing
-    is called any more.
+    The thread makes the calls in order. When none is left it decides, then rests for as long as that took. After an
+    error, which ``take`` raises, no further calls are made.
 
     Args:
-        decide: returns the decisions that follow from the calls since it was called last.
-        rests: whether it does rest; not where slots wait for what it works out.
+        decide: returns the decisions that follow from the calls since its last run.
+        rests: whether the thread rests. Give False if slots wait for its decisions.
     """
 
     def __init__(self, decide: Callable[[], Mapping[TrialId, Decision]], *, rests: bool = True) -> None:
@@ -31,14 +30,14 @@ class BackgroundDecisions:
         return self._background.is_behind or not self._found.empty()
 
     def tell(self, call: Callable[[], object]) -> None:
-        """Have the thread call this; before the first ``take``, as in a replay, it is only kept."""
+        """Queue a call for the thread, which starts with the first ``take``."""
         self._background.tell(call)
 
     def take(self) -> dict[TrialId, Decision]:
-        """Return the decisions since the last call, without waiting for any; the first call starts the thread.
+        """Return the decisions since the last call, without waiting. Start the thread if needed.
 
         Raises:
-            Exception: what the model has raised.
+            Exception: the model's error.
         """
         self._background.check()
         self._background.start()
@@ -48,5 +47,4 @@ class BackgroundDecisions:
         return found
 
     def close(self) -> None:
-        """End the thread after the call that it is in."""
         self._background.close()

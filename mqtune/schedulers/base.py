@@ -18,13 +18,13 @@ from mqtune.search.space import Space
 
 
 class Start(NamedTuple):
-    """Fill the slot with a new config of the searcher's."""
+    """Fill the slot with a new config of the searcher."""
 
 
 class Resume(NamedTuple):
-    """Fill the slot with a paused trial, from its newest checkpoint, or from that of the trial *source*.
+    """Fill the slot with a paused trial, from its newest checkpoint, or from that of *source*.
 
-    With a *config*, the trial has that from now on. With a *checkpoint* of the source's, it begins from that one, if it
+    With a *config*, the trial has that from now on. With a *checkpoint* of the source, it starts from that one, if it
     still exists when the trial is staged.
     """
 
@@ -36,7 +36,7 @@ class Resume(NamedTuple):
 
 
 class Fork(NamedTuple):
-    """Fill the slot with a new trial of this config, from the newest checkpoint of the trial *source*."""
+    """Fill the slot with a new trial of this config, from the newest checkpoint of *source*."""
 
     source: TrialId
     config: Config
@@ -44,7 +44,7 @@ class Fork(NamedTuple):
 
 
 class Release(NamedTuple):
-    """Stop a paused trial early, where it is: it will not be resumed. The slot is still free, and asked about again."""
+    """Stop a paused trial early. The slot stays free, and ``choose`` is called again."""
 
     trial: TrialId
     reason: str
@@ -61,26 +61,25 @@ Choice = Start | Resume | Fork | Release | Wait
 
 
 class Decider(KnownArguments, Registered, GoesByObjective):
-    """Decides by the metric of one experiment: the common base of schedulers and stop rules.
+    """Decides by the metric of one experiment: the base of schedulers and stop rules.
 
-    The constructor of each raises ConfigurationError for an invalid argument; the error names it and what is accepted.
+    Constructors raise ConfigurationError for an invalid argument. The error names it and the accepted values.
     """
 
     meant = OF_DECIDERS
-    #: The name of the experiment's metric, of several the first, and "min" or "max"; empty before :meth:`bind`.
+    #: The experiment's first metric, and "min" or "max". Empty before :meth:`bind`.
     metric: str = ""
     mode: str = ""
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """All that the experiment optimises; empty before :meth:`bind`."""
         return () if self.objective is None else self.objective.metrics
 
     def bind(self, metric: str, mode: str) -> None:
-        """Set the metric to decide by, and its mode "min" or "max"; called once, before the first report.
+        """Set the metric and its mode, "min" or "max". Called once, before the first report.
 
         Raises:
-            ConfigurationError: *metric* is not a name, *mode* is neither, or this was called before.
+            ConfigurationError: an argument is invalid, or this was called before.
         """
         checks.name("", "metric", metric, METRIC_KEY)
         checks.one_of("", "mode", mode, ("min", "max"))
@@ -95,99 +94,94 @@ class Decider(KnownArguments, Registered, GoesByObjective):
 
 
 class Scheduler(Decider, ABC):
-    """Decides after each report how its trial continues, and chooses what to do with a free slot.
+    """Decides after each report how its trial continues, and how free slots are used.
 
-    It reads trials and returns decisions; it changes nothing else. It is deterministic: the same calls in the same order
-    give the same decisions, so that a driver that resumes brings it to its earlier state by repeating the calls. Only
-    ``choose`` may be called any number of times in between, and must not change the scheduler's state. A scheduler
-    belongs to one experiment.
+    It changes nothing but itself, and belongs to one experiment. It is deterministic: the same calls give the same
+    decisions, so a resumed driver repeats the calls. Only ``choose`` may be called any number of times in between, and
+    must not change the state.
     """
 
     role = "scheduler"
     instead_of_several = "give mqtune.MOASHA(…), or leave the scheduler out"
     group = SCHEDULERS
-    #: What proposes the configs, where the scheduler itself does; the experiment then has no other searcher.
+    #: The searcher, if the scheduler proposes the configs itself.
     searcher: Searcher | None = None
-    #: Whether more new trials may be queued than slots are free; not if a slot may be needed for a paused trial.
+    #: Whether more new trials may be queued than slots are free. Not if paused trials may need a slot.
     asks_ahead: bool = False
-    #: What decides in a thread, once it was told to by :meth:`decide_in_background`; None for nothing.
+    #: Decides in a thread, once :meth:`decide_in_background` was called.
     background: BackgroundDecisions | None = None
 
     def decide_in_background(self) -> None:
-        """Have ``background`` decide, and ``on_report`` return CONTINUE, if decisions take longer than a millisecond.
+        """Have ``background`` decide if decisions take longer than a millisecond.
 
-        Called before the first trial, and not where time is virtual. The driver carries out what ``background`` decides as
-        soon as it has; one that resumes has these decisions from the journal.
+        ``on_report`` then returns CONTINUE, and the driver applies ``background``'s decisions when they come. A resumed
+        driver reads them from the journal. Called before the first trial, and not in virtual time.
         """
 
     @property
     def time_attr(self) -> str:
-        """The key of the time in the reports; empty if it does not use time.
+        """The reports' key of the time, or empty if the scheduler uses no time.
 
-        With a key, it is shown only reports that have a finite number there which is not below the one before, within an
-        attempt. Of ``training_iteration``, a report without it counts by its sequence number.
+        It receives only reports with a finite number there, which does not go down within an attempt. A report without
+        ``training_iteration`` counts by its sequence number.
         """
         return ""
 
     def check_space(self, space: Space) -> None:
-        """Refuse a search space that does not suit it, before the first trial.
+        """Check the search space, before the first trial.
 
         Raises:
-            ConfigurationError: the space lacks something; the message says what.
+            ConfigurationError: the space is unsuitable.
         """
 
     def on_stage(self, trial: Trial) -> None:
-        """Hear that an attempt of *trial* was staged: its first, a retry, or one that ``choose`` asked for.
-
-        ``trial.attempt`` is that attempt, with its config and the checkpoint that it starts from.
-        """
+        """Learn that ``trial.attempt`` was staged: the first, a retry, or a choice of ``choose``."""
 
     @abstractmethod
     def on_report(self, trial: Trial, report: Report) -> Decision:
         """Return the decision on *trial* after this report: CONTINUE, STOP, PAUSE or COMPLETE.
 
-        Called once for each accepted report, in the journal's order, and not for reports of an attempt after its decision.
-        In a later attempt of a trial the time goes on after that of its checkpoint, or from the start if there is none.
+        Called once for each accepted report, in the journal's order, and not after a decision on the attempt. A later
+        attempt continues with the time of its checkpoint, without one from the start.
         """
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Hear that *trial* is paused: its process has ended, and ``choose`` may resume it."""
+        """Learn that *trial* is paused: its process has ended, and ``choose`` may resume it."""
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return what to do with a free slot, without changing any state; it may be called again at once.
+        """Return the use of a free slot, without changing any state.
 
-        ``on_stage`` and ``on_trial_end`` tell of the result.
+        It may be called again immediately. ``on_stage`` and ``on_trial_end`` report the result.
 
         Args:
-            can_start: whether there is a config for a new trial; if not, ``Start`` means ``Wait``.
+            can_start: whether there is a config for a new trial. If not, ``Start`` means ``Wait``.
         """
         return START
 
     def on_abandon(self, trial: Trial) -> None:
-        """Hear that *trial* was abandoned: its reports no longer count for other trials.
+        """Learn that *trial* was abandoned: its reports no longer count for other trials.
 
-        Called once, before ``on_trial_end``, as soon as it is abandoned; its process may still run.
+        Called once, before ``on_trial_end``. Its process may still run.
         """
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Hear that *trial* has reached a terminal status; there are no more reports of it."""
+        """Learn that *trial* has reached a terminal status."""
 
 
 class FIFO(Scheduler):
     """First in, first out: lets every trial run until it ends by itself.
 
-    With *batch* that many trials begin, and the next ones once all of these have ended, so that a searcher proposes
-    them by the results of all before them; those of one batch it proposes by the same results, if there are slots for
-    all. A trial that a person adds is one of a batch, and so is one that fails, which has ended once no retry is left.
+    With *batch*, that many trials begin together, and the next batch begins when all have ended. So a searcher proposes
+    a batch with the results of all before it. Trials that a person adds count. A failed trial ends with its last retry.
 
     Args:
-        batch: how many trials begin together; None for as many as there are slots, each as one is free.
+        batch: the number of trials that begin together. By default each begins when a slot is free.
     """
 
     kind = "fifo"
     later: ClassVar = {"batch": ""}
     takes_several = True
-    #: How many trials are in the batch, and how many trials have not ended; here, as a class of a user's may have a constructor of its own.
+    #: Trials of the batch, and unfinished trials. Class attributes, as a subclass may have its own constructor.
     _in_batch = _open = 0
     _batch: int | None = None
     asks_ahead = True

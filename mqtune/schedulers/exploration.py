@@ -1,4 +1,4 @@
-"""Exploration of population-based training: configs that differ a little from a good one."""
+"""Exploration of population-based training: variations of a good config."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from mqtune.search.kinds import Choice, Domain, Interval, Multiples, Normal, Rou
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value, is_same, plain_value
 
-#: How often a config is explored until the space's constraint allows the result.
+#: Attempts to find a config that the space's constraint allows.
 _EXPLORATIONS: Final = 100
 
-#: Takes a config that was explored already and returns the one that counts.
 Explore = Callable[[Config], Config]
 
-#: The keys of nested dicts on the way to a value.
 _Path = tuple[str, ...]
 
 
@@ -32,16 +30,15 @@ class Exploration:
     """Makes new configs from a good one.
 
     Each value that may change is, with *resample_probability*, sampled from its domain. Otherwise a number is
-    multiplied by one of *factors*, each as likely, and kept within its domain: within its bounds, and for integers and
-    multiples of q on the nearest of these, but at least one step away unless that is out of bounds. Of a list of values
-    a neighbour of the present one is taken, either as likely; at an end it may stay. A value that is
-    not in the list, or not a number, is sampled from the domain. A value that the config lacks is skipped.
+    multiplied by one of *factors* and kept within its bounds. Integers and multiples of q are rounded, and move by at
+    least one step within bounds. A listed value becomes either neighbour; at an end it may stay. Other values are
+    sampled, and missing ones skipped.
 
     Args:
-        mutations: what may change: domains, or lists of values, under the names that a config gives them.
+        mutations: domains, or lists of values, by the names in a config.
         resample_probability: the probability of sampling a value, from 0 to 1.
-        factors: what numbers are multiplied by, each above 0.
-        explore: called with a copy of the resulting config; what it returns counts. It must give the same for the same.
+        factors: factors for numbers, each above 0 and equally likely.
+        explore: receives a copy of the resulting config and returns the final one. It must be deterministic.
     """
 
     def __init__(
@@ -73,7 +70,11 @@ class Exploration:
         self._space: Space | None = None
 
     def check_space(self, space: Space) -> None:
-        """Raise ConfigurationError unless *space* has all that may change; its constraint counts from now on."""
+        """Check that *space* has all values that may change. Its constraint counts from now on.
+
+        Raises:
+            ConfigurationError: it lacks one.
+        """
         self._space = space
         known = dict.fromkeys(space.places.values())
         for path in self._domains:
@@ -84,12 +85,12 @@ class Exploration:
                 )
 
     def __call__(self, config: Config, rng: random.Random) -> Config:
-        """Return a config explored from *config*, which stays as it is.
+        """Return a config explored from *config*, which stays unchanged.
 
-        One that the space's constraint refuses is explored again, 100 times at most; then it is a copy of *config*.
+        If the space's constraint refuses 100 explored configs, return a copy of *config*.
 
         Raises:
-            ConfigurationError: the function to explore with fails, or what it returns is not a config.
+            ConfigurationError: the *explore* function fails, or returns no config.
         """
         for _ in range(_EXPLORATIONS):
             explored = self._explored(config, rng)
@@ -109,7 +110,6 @@ class Exploration:
         return explored if self._explore is None else _explored_by(self._explore, explored)
 
     def describe(self) -> Description:
-        """Return its arguments, in values that a message can carry; a function by its name."""
         return {
             "hyperparam_mutations": {"/".join(path): domain.describe() for path, domain in self._domains.items()},
             "resample_probability": self._resample_probability,

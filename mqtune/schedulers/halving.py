@@ -1,4 +1,4 @@
-"""Base of the halving schedulers: their arguments, and rungs, at which trials are compared."""
+"""Base of the halving schedulers: their arguments, and their rungs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision
 from mqtune.schedulers.timed import AnyRank, Progress, TimedScheduler, Waiting, exact, plain
 
-#: More rungs than this are a mistaken reduction factor; with factor 2 they would span 300 orders of magnitude.
+#: More rungs come from a mistaken reduction factor.
 MAX_RUNGS: Final = 1000
 
 
 def levels_of(scheduler: str, grace_period: float, max_t: float, reduction_factor: float) -> list[float]:
-    """Return ``grace_period * reduction_factor**k`` for every k that gives less than *max_t*, and *max_t*.
+    """Return the times of the rungs, up to *max_t*.
+
+    They are ``grace_period * reduction_factor**k`` for every k that gives less than *max_t*, and *max_t*.
 
     Raises:
-        ConfigurationError: rungs can't be made of these numbers, which are finite.
+        ConfigurationError: these finite numbers give no rungs.
     """
     if grace_period <= 0:
         raise ConfigurationError(
@@ -43,9 +45,9 @@ def levels_of(scheduler: str, grace_period: float, max_t: float, reduction_facto
 
 
 class Rung:
-    """The ranks of the trials that have entered one rung; one in *factor*, but at least *least*, is among the best.
+    """The ranks of the trials in one rung. One in *factor*, but at least *least*, is best.
 
-    Two heaps hold the best and the others, so that an entry costs O(log n).
+    Two heaps of the best and the others make an entry O(log n).
     """
 
     __slots__ = ("_best", "_factor", "_least", "_rest", "arrivals", "coming", "entered", "name", "waiting")
@@ -55,24 +57,22 @@ class Rung:
         self._factor = factor.as_integer_ratio()
         self._least = least
         self.entered = 0
-        #: How many have ever entered, those that were taken out again included.
+        #: All entries so far, withdrawn ones included.
         self.arrivals = 0
-        #: A heap of the best ranks, negated so that the worst of them is on top; as many as there are places.
+        #: A heap of the best ranks, negated so that the worst is on top.
         self._best: list[AnyRank] = []
-        #: A heap of the others.
         self._rest: list[AnyRank] = []
-        #: Where trials pause: those paused here, and how many are on their way here, or have entered and are to pause.
+        #: Trials paused here, and the number of those on their way or about to pause.
         self.waiting = Waiting()
         self.coming = 0
 
     @property
     def places(self) -> int:
-        """The number of trials that are among the best."""
+        """The number of the best."""
         numerator, denominator = self._factor
         return max(self._least, self.entered * denominator // numerator)
 
     def enter(self, rank: AnyRank) -> None:
-        """Add a rank."""
         self.entered += 1
         self.arrivals += 1
         heapq.heappush(self._rest, _negated(heapq.heappushpop(self._best, _negated(rank))))
@@ -80,12 +80,11 @@ class Rung:
             heapq.heappush(self._best, _negated(heapq.heappop(self._rest)))
 
     def withdraw(self, rank: AnyRank) -> None:
-        """Remove a rank, as if it had never entered; this costs O(n), and is rare."""
+        """Remove a rank, as if it had never entered. This is rare and costs O(n)."""
         self.entered -= 1
         ranks = [*self._rest, *map(_negated, self._best)]
         ranks.remove(rank)
         ranks.sort()
-        # Sorted lists are heaps.
         self._best = sorted(map(_negated, ranks[: self.places]))
         self._rest = ranks[self.places :]
 
@@ -95,15 +94,13 @@ class Rung:
 
 
 class CostRung(Rung):
-    """A rung at which those are best, in the order of their ranks, that together have cost one *factor*-th of all costs."""
+    """A rung whose best trials have together one *factor*-th of all costs."""
 
     __slots__ = ("_spent", "_total", "costs")
 
     def __init__(self, name: str, factor: Fraction) -> None:
         super().__init__(name, factor, least=0)
-        #: What each rank has cost; to be set before it enters.
         self.costs: dict[AnyRank, Fraction] = {}
-        #: What all have cost, and the best.
         self._total = Fraction(0)
         self._spent = Fraction(0)
 
@@ -152,16 +149,7 @@ P = TypeVar("P", bound=Progress)
 
 
 class Halving(TimedScheduler[P]):
-    """Lets one trial in *reduction_factor* continue at each rung from *grace_period* to *max_t*.
-
-    Args:
-        max_t: the time at which a trial completes.
-        grace_period: the time of the lowest rung.
-        reduction_factor: one in this many goes on; above 1.
-        stop_last_trials: whether a trial completes at *max_t*.
-        scope: the value that a trial is judged by.
-        time_attr: the key of the time in the reports.
-    """
+    """Lets one trial in *reduction_factor* continue at each rung up to *max_t*."""
 
     later: ClassVar[Mapping[str, object]] = {"stop_last_trials": True, "scope": "last"}
 
@@ -182,30 +170,29 @@ class Halving(TimedScheduler[P]):
         self._levels = levels_of(self._name, self._grace_period, self._max_t, self._reduction_factor)
         self._stop_last_trials = flag(self._name, "stop_last_trials", stop_last_trials)
         complete = Decision(Action.COMPLETE, f"reached max_t={self._max_t}")
-        #: The decision on a trial that has reached max_t.
         self._at_max_t = complete if self._stop_last_trials else CONTINUE
 
 
 class Bracket:
-    """Rungs of its own, by level, of which none below *lowest* is entered; and how many trials were given to it."""
+    """A bracket: its rungs by level, empty below *lowest*, and its trials."""
 
     __slots__ = ("lowest", "part", "rungs", "trials")
 
     def __init__(self, lowest: int, rungs: list[Rung], part: int) -> None:
         self.lowest = lowest
         self.rungs = rungs
-        #: How many trials it is to have for those that the other brackets have.
+        #: Its part of the trials, in proportion to the other brackets' parts.
         self.part = part
         self.trials = 0
 
 
 def trials_of_bracket(s: int, highest: int, factor: Fraction) -> int:
-    """Return n of bracket *s* in Hyperband, of which *highest* is the one that stops most."""
+    """Return n of Hyperband's bracket *s*. Bracket *highest* stops most."""
     return math.ceil(Fraction(highest + 1, s + 1) * factor**s)
 
 
 class InBracket(Progress):
-    """A trial's progress, and the bracket that it was given to."""
+    """A trial's progress, and its bracket."""
 
     __slots__ = ("bracket",)
 
@@ -218,20 +205,10 @@ B = TypeVar("B", bound=InBracket)
 
 
 class RungHalving(Halving[B]):
-    """Compares each trial that enters a rung with those that entered it before.
-
-    Args:
-        max_t: the time at which a trial completes.
-        grace_period: the time of the lowest rung.
-        reduction_factor: one in this many goes on; above 1.
-        brackets: how many brackets the trials are given to.
-        stop_last_trials: whether a trial completes at *max_t*.
-        scope: the value that a trial is judged by.
-        time_attr: the key of the time in the reports.
-    """
+    """Compares each trial that enters a rung with earlier ones there."""
 
     later: ClassVar = {**Halving.later, "brackets": 1}
-    #: The least number of trials that are among the best of a rung, however few have entered it.
+    #: The minimum number of the best in a rung.
     _least: ClassVar[int]
 
     def __init__(
@@ -262,12 +239,12 @@ class RungHalving(Halving[B]):
 
     @property
     def rung_levels(self) -> tuple[float, ...]:
-        """The times of the rungs in ascending order; the last is *max_t*."""
+        """The times of the rungs in ascending order. The last is *max_t*."""
         return tuple(self._levels)
 
     @property
     def rung_sizes(self) -> tuple[int, ...]:
-        """The number of trials that have entered each rung, in all brackets, without abandoned ones."""
+        """The number of trials in each rung, in all brackets, without abandoned ones."""
         rungs = zip(*(bracket.rungs for bracket in self._all_brackets), strict=True)
         return tuple(sum(rung.entered for rung in same_level) for same_level in rungs)
 
@@ -281,7 +258,7 @@ class RungHalving(Halving[B]):
         return Rung(name, factor, least=self._least)
 
     def _next_bracket(self) -> Bracket:
-        """Give one more trial to the bracket that lacks most of its part, and return that."""
+        """Add a trial to the bracket that lacks most of its part, and return that bracket."""
         trials = sum(bracket.trials for bracket in self._all_brackets) + 1
         parts = sum(bracket.part for bracket in self._all_brackets)
         found = max(self._all_brackets, key=lambda bracket: bracket.part * trials - bracket.trials * parts)

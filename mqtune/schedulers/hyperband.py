@@ -1,6 +1,7 @@
-"""HyperBand: brackets of trials, halved synchronously, each with a different ratio of trials to time.
+"""HyperBand: brackets of trials, halved synchronously.
 
-After Li et al., "Hyperband: A Novel Bandit-Based Approach to Hyperparameter Optimization", JMLR 18 (2018), Algorithm 1.
+Each bracket has a different ratio of trials to time. After Li et al., "Hyperband: A Novel Bandit-Based Approach to
+Hyperparameter Optimization", JMLR 18 (2018), Algorithm 1.
 """
 
 from __future__ import annotations
@@ -21,35 +22,30 @@ _WAIT: Final = Wait("no new trial can start, and the rounds of all brackets wait
 
 
 class Round(NamedTuple):
-    """One round of a bracket: how many trials take part when the bracket is full, and the time that they run to."""
+    """One round of a full bracket: its number of trials, and the time that they run to."""
 
     trials: int
     time: float
 
 
 class _Place(Enum):
-    """A trial's state in its bracket."""
-
-    UNDER_WAY = "under way"  #: it waits in a queue, runs, or is to be retried
+    UNDER_WAY = "under way"  #: it is queued, running or to be retried
     WAITING = "waiting"  #: it is paused with its score until the round is over
     CHOSEN = "chosen"  #: it is paused and takes part in the next round
     OUT = "out"  #: it is paused and to be released
-    LEFT_ALONE = "left alone"  #: a person paused or resumed it, and the bracket goes on without it
+    LEFT_ALONE = "left alone"  #: a person paused or resumed it, and the bracket continues without it
 
 
 class _Bracket:
-    """One bracket: the trials that were given to it, and how far its present round is."""
-
     __slots__ = ("is_filling", "missing", "number", "paused", "plan", "round", "trials")
 
     def __init__(self, number: int, plan: tuple[Round, ...]) -> None:
         self.number = number
         self.plan = plan
         self.round = 0
-        #: How many trials it has, and whether it takes more.
         self.trials = 0
         self.is_filling = True
-        #: How many trials of the round have neither paused with a score nor ended.
+        #: Trials of the round that have neither paused with a score nor ended.
         self.missing = 0
         self.paused: dict[TrialId, Rank] = {}
 
@@ -60,13 +56,10 @@ class _Bracket:
 
     @property
     def best(self) -> TrialId:
-        """The paused trial with the best score."""
         return min(self.paused, key=self.paused.__getitem__)
 
 
 class _Member(Progress):
-    """A trial's progress, its bracket and its state there."""
-
     __slots__ = ("bracket", "order", "place", "rank", "reason")
 
     def __init__(self, bracket: _Bracket, order: int) -> None:
@@ -74,63 +67,59 @@ class _Member(Progress):
         self.bracket = bracket
         self.order = order
         self.place = _Place.UNDER_WAY
-        #: Its rank in the present round, once it has reached the round's time.
         self.rank: Rank | None = None
         self.reason = ""
 
 
 class HyperBand(Halving[_Member]):
-    """Synchronous successive halving in brackets: pauses trials at the end of a round, and resumes the best of them.
+    """Synchronous successive halving: pauses trials at the end of a round, and resumes the best.
 
-    **Brackets.** With R = *max_t* / *grace_period* and s_max the largest s for which reduction_factor**s is at most R,
-    bracket s (of s_max, …, 1, 0) begins with n = ceil((s_max + 1) / (s + 1) * reduction_factor**s) trials. Its round i
-    (of 0, …, s) has floor(n / reduction_factor**i) trials, which run to *max_t* * reduction_factor**(i - s). All of it
-    is computed with fractions, a float being taken as the decimal number that it is written as: (729, factor 3) has
-    seven brackets, whose first begins with 729 trials at time 1, and (49, factor 7) three, whose first begins with 49.
-    New trials go to brackets in the order in which they are staged, to the one with the most trials first; when
-    that is full to the next, and after s = 0 the brackets start again. With *brackets* they start again after so many:
-    with 1 each is plain successive halving (Jamieson and Talwalkar, AISTATS 2016, Algorithm 1), (27, factor 3) of 27
-    trials at time 1, 9 at 3, 3 at 9 and 1 at 27.
+    **Brackets.** R is *max_t* / *grace_period*, and s_max the largest s for which reduction_factor**s is at most R.
+    Bracket s (of s_max, …, 1, 0) begins with n = ceil((s_max + 1) / (s + 1) * reduction_factor**s) trials. Its round i
+    (of 0, …, s) has floor(n / reduction_factor**i) trials, which run to *max_t* * reduction_factor**(i - s). Floats
+    count as the decimals that they are written as, and arithmetic is exact. (729, factor 3) has seven brackets, the
+    first with 729 trials at time 1. New trials fill one bracket after the other, in the order of staging, from the most
+    trials to s = 0 and again. With *brackets* they start again after that many. With 1 each is plain successive halving
+    (Jamieson and Talwalkar, AISTATS 2016, Algorithm 1): (27, factor 3) has 27 trials at time 1, 9 at 3, 3 at 9 and 1 at
+    27.
 
-    **The rule.** A trial is paused at the first report whose time has reached that of its round, with that report's
-    metric as its score. The round is over when the bracket is full and each of the round's trials has paused or ended.
-    Then, of its n trials, the best max(1, floor(n / reduction_factor)) go on to the next round, and the others are
-    released (stopped early). The last round ends at *max_t*, where each trial completes. For a free slot a trial that
-    is to go on is resumed, in the order of brackets and ranks; where there is none, a new trial starts. The decisions of
-    a bracket don't depend on when its trials ran: the same configs with the same curves give the same decisions on one
-    slot as on many.
+    **The rule.** A trial is paused at the first report whose time has reached that of its round, with that metric as
+    its score. The round is over when the bracket is full and each of its trials has paused or ended. Then, of its n
+    trials, the best max(1, floor(n / reduction_factor)) continue, and the others are released (stopped early). At
+    *max_t*, the last round, each trial completes. A free slot goes to a continuing trial, by bracket and rank, or else
+    to a new one. The same configs with the same curves give the same decisions on any number of slots.
 
-    - *Scores that count*: those of the round's trials that are paused when it is over. A trial that fails, is abandoned
-      or ends by itself before is out; it still counts in n, so that it takes no other's place and leaves none empty
-      as long as others have scores.
+    - *Scores that count*: those of paused trials when the round is over. A trial that fails, is abandoned or ends
+      before is out, but still counts in n. So it takes no other's place, and leaves none empty as long as others have
+      scores.
     - *Ties*: the trial that was staged earlier is better.
     - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.
-    - *Outcome constraints*: as ``ASHA`` has them.
-    - *A report without the metric*, or with None for it, gives no score; the trial runs on, and the next one that has
-      it does. At *max_t* the trial completes without one.
-    - *A report that skips the times of several rounds* counts in the present round; the trial is paused all the same.
-      One at *max_t* completes it in any round.
-    - *A late or repeated report* changes nothing and gets the decision in force.
-    - *A failed trial that is retried* goes for the same round. If it had a score already, it is paused again at its
-      first report there, and keeps that score.
-    - *A resume without a checkpoint*, or from an older one, is looked at only from the time on that its round runs to.
-    - *When no new trial can start*, a bracket that is not full is closed as it is, once all its trials have paused or
-      ended: with m trials in place of n above.
-    - *By hand*: a trial that a person pauses or resumes leaves its bracket, which goes on without it; it runs to *max_t*.
+    - *Outcome constraints*: as in ``ASHA``.
+    - *A report without the metric*, or with None, gives no score; the next one with it does. At *max_t* the trial
+      completes anyway.
+    - *A report that skips several rounds* counts in the present round, and the trial is paused. At *max_t* it completes
+      in any round.
+    - *A late or repeated report* gets the decision in force.
+    - *A failed trial that is retried* goes for the same round. If it had a score, it is paused at its first report
+      there, and keeps that score.
+    - *A resume without a checkpoint*, or from an older one, is judged from its round's time on.
+    - *When no new trial can start*, a bracket that is not full is closed once all its trials have paused or ended. Its
+      m trials are then n.
+    - *By hand*: a trial that a person pauses or resumes leaves its bracket, which continues without it. It runs to
+      *max_t*.
 
-    **Cost.** A report before the round's end costs two look-ups, a choice O(log n), and the end of a round a sort of it.
-    Nothing is kept of trials that have ended.
+    **Cost.** A report before the round's end costs two look-ups, a choice O(log n), and the end of a round a sort.
+    Nothing is kept of ended trials.
 
     Args:
         max_t: R of the paper: the time at which a trial completes.
-        grace_period: the unit that R is counted in; no trial is paused earlier.
-        reduction_factor: eta of the paper: one in this many goes on; above 1, fractions allowed, 3 or 4 as a rule.
-        brackets: how many different brackets, those that stop most; by default all, which are s_max + 1.
-        stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
-            by a stop rule.
-        scope: the value that a trial is judged by at a report: "last", the report's own; "avg", the mean of its values so far;
-            "last-5-avg", with any number, the mean of its last ones, for metrics that jump; "all", the best so far.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        grace_period: the unit that R is counted in. No trial is paused earlier.
+        reduction_factor: eta of the paper, above 1. One in this many continues, usually 3 or 4, fractions allowed.
+        brackets: the number of different brackets, beginning with the one that stops most. By default all s_max + 1.
+        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
+        scope: the value that counts: "last", a report's own; "avg", the mean so far; "last-5-avg", with any number, the
+            mean of the last ones; "all", the best so far.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "hyperband"
@@ -164,29 +153,27 @@ class HyperBand(Halving[_Member]):
             )
         self._opened = 0
         self._open: _Bracket | None = None
-        #: Paused trials that are to go on, and those that are to be released, by bracket and rank.
+        #: Paused trials to continue, and to release, by bracket and rank.
         self._chosen = Waiting()
         self._out = Waiting()
 
     @property
     def brackets(self) -> tuple[tuple[Round, ...], ...]:
-        """The rounds of each bracket, in the order in which the brackets are filled."""
+        """The rounds of each bracket, in the order of filling."""
         return tuple(self._plan(s) for s in self._in_use)
 
     @property
     def _in_use(self) -> range:
-        """The brackets' s, in their order."""
         lowest = 0 if self._brackets is None else self._highest + 1 - self._brackets
         return range(self._highest, lowest - 1, -1)
 
     def on_stage(self, trial: Trial) -> None:
-        """Assign a new trial to a bracket, and start the round of one that was chosen."""
         member = self._staged(trial)
         if member is None:
             return
         bracket = member.bracket
         if member.place is _Place.WAITING and self._may_close(bracket) and trial.id == bracket.best:
-            # Nothing new could start when this trial was chosen.
+            # No new trial could start when this trial was chosen.
             self._close_round(bracket)
         if member.place is _Place.CHOSEN:
             self._chosen.discard(trial.id)
@@ -196,7 +183,6 @@ class HyperBand(Halving[_Member]):
         member.next_level = self._max_t if member.place is _Place.LEFT_ALONE else bracket.level
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Have *trial* wait for the end of its round."""
         member = self._progress.get(trial.id)
         if member is None or member.place is not _Place.UNDER_WAY:
             return
@@ -208,7 +194,7 @@ class HyperBand(Halving[_Member]):
         self._count_off(member.bracket)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return a release, or else the resume of a trial for its next round, or else a start."""
+        """Return a release, else a resume for the next round, else a start."""
         if self._out.first is not None:
             return Release(self._out.first, self._progress[self._out.first].reason)
         if self._chosen.first is not None:
@@ -220,7 +206,6 @@ class HyperBand(Halving[_Member]):
         return _WAIT
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Remove *trial* from its round, and forget it."""
         member = self._progress.pop(trial.id, None)
         if member is not None:
             self._take_out(trial.id, member)
@@ -254,7 +239,6 @@ class HyperBand(Halving[_Member]):
         return Decision(Action.PAUSE, f"bracket {bracket.number}: waits for the others at {bracket.level}")
 
     def _plan(self, s: int) -> tuple[Round, ...]:
-        """Return the rounds of bracket *s*."""
         factor, max_t = self._factor, exact(self._max_t)
         trials = trials_of_bracket(s, self._highest, factor)
         return tuple(Round(math.floor(trials / factor**i), plain(max_t * factor ** (i - s))) for i in range(s + 1))
@@ -296,7 +280,6 @@ class HyperBand(Halving[_Member]):
         member.rank = None
 
     def _take_out(self, trial: TrialId, member: _Member) -> None:
-        """Remove a trial from its bracket."""
         match member.place:
             case _Place.UNDER_WAY:
                 self._count_off(member.bracket)
@@ -315,7 +298,7 @@ def _reason(bracket: _Bracket, survivors: int, *, is_chosen: bool) -> str:
 
 
 def _highest_bracket(budget: Fraction, factor: Fraction) -> int:
-    """Return the largest s for which factor**s is at most *budget*, which is R of the paper."""
+    """Return the largest s for which factor**s is at most *budget*, R of the paper."""
     s, power = 0, factor
     while power <= budget:
         s, power = s + 1, power * factor

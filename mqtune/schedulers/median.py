@@ -1,4 +1,4 @@
-"""The median stopping rule: stop a trial whose best so far is worse than what the others had on average by then.
+"""The median stopping rule: stop a trial that is worse than the others' median.
 
 After Golovin et al., "Google Vizier: A Service for Black-Box Optimization", KDD 2017, section 3.2.2.
 """
@@ -24,65 +24,61 @@ from mqtune.core.trial import (
 from mqtune.schedulers.quantile import Quantile
 from mqtune.schedulers.timed import Milestones, Progress, TimedScheduler, exact
 
-#: What a trial's best is compared with.
 Against = Literal["averages", "completed"]
 
 _MEDIAN: Final = 0.5
-#: Every finite float is a whole number of 2 to the power of minus this.
+#: Each finite float is a whole number of 2 ** -_SCALE_BITS.
 _SCALE_BITS: Final = 1074
 
 
 class MedianStopping(TimedScheduler["_Course"]):
-    """Stops a trial whose best value so far is worse than the median of the others' running averages at that time.
+    """Stops a trial whose best value is worse than the median of the others' running averages.
 
-    **Milestones.** They are the multiples of *interval* from *grace_period* on, in exact arithmetic; 0 is one. A trial comes to a
-    milestone with the first report whose time has reached it.
+    **Milestones.** They are the multiples of *interval* from *grace_period* on, 0 included, in exact arithmetic. A
+    trial reaches a milestone with the first report whose time has reached it.
 
-    **The rule.** At a milestone a trial's running average is the mean of its values from *grace_period* on, up to and
-    with that report, and its best the lowest (or highest, by the mode) of all its values up to there. If at least
-    *min_samples* other trials have come to the milestone before it, it has run for *min_run_s* seconds, and its best is
-    strictly worse than the median of their running averages there, it stops. Whether it stops or not, its own average
-    counts from then on for those that come later. Trials that came earlier are not judged again.
+    **The rule.** At a milestone a trial's running average is the mean of its values from *grace_period* up to that
+    report. Its best is the lowest (or highest, by the mode) of all its values so far. It stops if its best is strictly
+    worse than the median of the others' averages there. At least *min_samples* others must have reached the milestone
+    before, and it must have run for *min_run_s* seconds. In any case its own average counts for later trials. Earlier
+    trials are not judged again.
 
-    **The share.** With another *cutoff* than 1/2, the median's, the best must be as good as that quantile of the averages,
-    from the best of them on: with 0.25 only those go on that are as good as the best quarter. Of n averages, a_0 the best
-    of them, it is the value at the place (n - 1) * cutoff, between two of them interpolated linearly.
+    **The share.** Another *cutoff* than 1/2 replaces the median by that quantile of the averages, best first. With 0.25
+    only trials as good as the best quarter continue. Of n averages, a_0 the best, it is the value at (n - 1) * cutoff,
+    interpolated linearly.
 
-    **Completed trials alone.** With ``against="completed"`` the best is compared with the values, and not the averages,
-    that the trials that have COMPLETED had at the milestone; a NaN there doesn't count. At least *min_completed* trials
-    must have completed, wherever they have come. With *grace_period* a multiple of *interval*, and reports at each
-    step, that is the rule of Optuna's ``MedianPruner`` and ``PercentilePruner``, whose *n_startup_trials*,
-    *n_warmup_steps*, *interval_steps*, *n_min_trials* and *percentile* / 100 are *min_completed*, *grace_period*,
-    *interval*, *min_samples* and *cutoff*.
+    **Completed trials alone.** With ``against="completed"`` the best is compared with the values, not the averages, of
+    COMPLETED trials at the milestone. NaN there doesn't count. At least *min_completed* trials must have completed. If
+    *grace_period* is a multiple of *interval*, with reports at each step, that is the rule of Optuna's ``MedianPruner``
+    and ``PercentilePruner``. Their *n_startup_trials*, *n_warmup_steps*, *interval_steps*, *n_min_trials* and
+    *percentile* / 100 are *min_completed*, *grace_period*, *interval*, *min_samples* and *cutoff*.
 
-    - *Scores that count*: one for each trial that has come to the milestone, also of those that stopped, failed or ended
-      since; the scores of a trial that is abandoned are removed. A trial that ended before the milestone has none there.
-    - *Median*: of an even number of averages the mean of the middle two; where one of those is infinite, the worse. So it
-      is between two averages for every quantile.
+    - *Scores that count*: one for each trial that has reached the milestone, also if it ended since. An abandoned
+      trial's scores are removed.
+    - *Median*: of an even number of averages the mean of the middle two, or the worse if one is infinite. Other
+      quantiles are interpolated likewise.
     - *Ties*: a trial that equals the median continues.
-    - *Seconds* are those of the report's ``time_total_s``, which mqtune measures; without a number there none stops.
-    - *NaN* is left out of a trial's average and best, and so is a report that violates an outcome constraint. A trial that had nothing
-      else counts as infinitely bad. A constrained metric that a report lacks says nothing.
-    - *A report without the metric*, or with None for it, has no value, and the milestone waits for the next one that
-      has it.
-    - *A report that skips milestones* comes to the highest that it has reached, and to none of those below.
-    - *A late or repeated report* changes nothing and gets the decision in force.
-    - *A trial that fails, or is paused by hand, and runs again* goes on with its average and its best: reports of the
-      new attempt at times that an earlier one has reached are ignored, whether it began from a checkpoint or not.
+    - *Seconds* are the report's ``time_total_s``, which mqtune measures. Without it no trial stops.
+    - *NaN* is left out of a trial's average and best, and so is a report that violates an outcome constraint. A trial
+      with no other values counts as infinitely bad. A missing constrained metric violates nothing.
+    - *A report without the metric*, or with None, has no value, and the next one with it reaches the milestone.
+    - *A report that skips milestones* reaches the highest, and none of those below.
+    - *A late or repeated report* gets the decision in force.
+    - *A trial that fails, or is paused by hand, and runs again* keeps its average and its best. Reports of the new
+      attempt at times reached before are ignored.
 
-    **Cost.** A report costs O(1), or at a milestone O(log n) in the trials that have come there. Memory is one number
-    for each trial at each of its milestones.
+    **Cost.** A report costs O(1), or at a milestone O(log n) in its trials. Memory is one number for each trial at each
+    of its milestones.
 
     Args:
-        grace_period: no trial stops earlier, and no average has what came before.
+        grace_period: no trial stops earlier, and averages begin here.
         interval: the time between milestones.
-        min_samples: how many other trials must have come to a milestone before one can stop there.
-        cutoff: the quantile of the others' averages that a trial must reach, above 0 and below 1; a lower one stops more.
-        min_run_s: for how many seconds a trial must have run before it can stop, whatever its time is.
-        against: what a trial's best is compared with: "averages", the others' running averages, or "completed", the
-            values of those that have completed.
-        min_completed: how many trials must have completed before one can stop.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        min_samples: the number of others that must have reached a milestone before a trial can stop there.
+        cutoff: the quantile that a trial must reach, above 0 and below 1. A lower one stops more.
+        min_run_s: the seconds that a trial must have run before it can stop.
+        against: "averages", the others' running averages, or "completed", the values of COMPLETED trials.
+        min_completed: the number of trials that must have completed before one can stop.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "median_stopping"
@@ -113,7 +109,6 @@ class MedianStopping(TimedScheduler["_Course"]):
         self._min_run_s = number(self._name, "min_run_s", min_run_s, least=0)
         self._against = one_of(self._name, "against", against, get_args(Against))
         self._min_completed = whole_number(self._name, "min_completed", min_completed, 0)
-        #: How many trials have completed; and by milestone what a trial's best is compared with.
         self._completed = 0
         self._compared: dict[int, Quantile] = {}
 
@@ -157,7 +152,7 @@ class MedianStopping(TimedScheduler["_Course"]):
         return Decision(Action.STOP, f"{what}, the {which} of {whose} {count} others{done} at {progress.time}")
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget the progress of *trial*; its averages still count, and its values do if it has completed."""
+        """Forget the progress of *trial*. Its averages still count, and its values if it completed."""
         progress = self._progress.get(trial.id)
         if trial.status is TrialStatus.COMPLETED:
             self._completed += 1
@@ -166,7 +161,6 @@ class MedianStopping(TimedScheduler["_Course"]):
         super().on_trial_end(trial)
 
     def _has_run(self, report: Report) -> bool:
-        """Return whether a trial has run for long enough to be stopped."""
         if not self._min_run_s:
             return True
         seconds = report.metrics.get(TIME_TOTAL)
@@ -174,8 +168,6 @@ class MedianStopping(TimedScheduler["_Course"]):
 
 
 class _Course(Progress):
-    """A trial's progress and values, of which lower is better; each report counts for the average."""
-
     __slots__ = ("_count", "_infinite", "_lowest", "_sum", "next_milestone", "reached", "values")
 
     def __init__(self, next_milestone: float) -> None:
@@ -183,25 +175,24 @@ class _Course(Progress):
         self.next_milestone = next_milestone
         #: The latest time of its earlier attempts.
         self.reached = -math.inf
-        #: Its values at milestones, with those that they join once it has completed.
+        #: Its values at milestones, for the quantiles that it joins once it has completed.
         self.values: list[tuple[Quantile, float]] = []
         self._count = 0
-        #: The exact sum of the finite values, in units of 2 ** -_SCALE_BITS: it neither rounds nor overflows.
+        #: The exact sum of the finite values, in units of 2 ** -_SCALE_BITS.
         self._sum = 0
-        #: The sum of the infinite values; NaN where they have both signs.
+        #: The sum of the infinite values. NaN if they have both signs.
         self._infinite = 0.0
         self._lowest = math.inf
 
     @property
     def average(self) -> float:
-        """The mean of the values, rounded once; infinity where there is no value, or where there are infinities of both signs."""
+        """The mean of the values, rounded once; infinity without values or with both infinities."""
         if not self._count or math.isnan(self._infinite):
             return math.inf
         return self._infinite or self._sum / (self._count << _SCALE_BITS)
 
     @property
     def best(self) -> float:
-        """The lowest value, or infinity."""
         return self._lowest
 
     def add(self, value: float, *, is_averaged: bool) -> None:

@@ -1,7 +1,7 @@
-"""Multi-objective ASHA: stop a trial early when others that came as far beat it by several metrics.
+"""Multi-objective ASHA: stop a trial that others at the same rung beat by several metrics.
 
-After Schmucker et al., "Multi-objective Asynchronous Successive Halving", arXiv:2106.12639, 2021, section 4, with the selection by
-non-dominated sorting and an epsilon-net, in the variant that stops trials at a rung instead of pausing and promoting them.
+After Schmucker et al., "Multi-objective Asynchronous Successive Halving", arXiv:2106.12639, 2021, section 4, with
+non-dominated sorting and an epsilon-net. Trials stop at a rung instead of being paused and promoted.
 """
 
 from __future__ import annotations
@@ -25,43 +25,42 @@ if TYPE_CHECKING:
 
 
 class MOASHA(ASHA):
-    """Asynchronous successive halving by several metrics: stops trials early, and completes those that reach *max_t*.
+    """Asynchronous successive halving by several metrics.
 
     **Rungs and brackets** are those of ``ASHA``.
 
-    **The rule.** A trial enters a rung with the values of all metrics in the first report whose time has reached the rung. Of
-    the n trials that have entered, itself included, it continues if it is among the best
-    ``max(1, floor(n / reduction_factor))``, else it stops. Trials that entered earlier are not judged again.
+    **The rule.** A trial enters a rung with all metrics of the first report whose time has reached the rung. Of the n
+    trials that have entered, itself included, it continues if it is among the best ``max(1, floor(n /
+    reduction_factor))``, else it stops. Earlier trials are not judged again. At *max_t* every trial completes.
 
-    **The best.** Those that no other dominates come first: nowhere worse and somewhere better. Then those that only these
-    dominate, and so on: non-dominated sorting. Of the first group that has not room as a whole, those are among the best
-    that are chosen one by one for lying far from each other, an epsilon-net: first the one that is best by the first metric, then always
-    the one with the largest distance to the nearest one that was chosen (Clarkson, "Nearest-neighbor searching and metric space
-    dimensions", 2006). Each metric is scaled by its range in the group, so that no unit counts for more than another; an
-    infinite value lies one range beyond the others. Of equal distances the better by the first metric is chosen. So a trial that
-    dominates all others never stops, and the best by the first metric never does either.
+    **The best.** A trial dominates another if it is nowhere worse and somewhere better. Trials that no other dominates
+    come first, then those that only these dominate, and so on: non-dominated sorting. From the first group that does
+    not fit as a whole, trials far from each other are chosen, an epsilon-net. The first is the best by the first
+    metric. Each next one is the farthest from its nearest chosen trial (Clarkson, "Nearest-neighbor searching and
+    metric space dimensions", 2006), of equal ones the better by the first metric. Each metric is scaled by its range in
+    the group. An infinite value lies one range beyond the others. So a trial that dominates all others never stops, nor
+    does the best by the first metric.
 
     - *One metric*: the rule is that of ``ASHA``.
     - *Ties*: a trial with the same values as one of the best continues too.
     - *NaN* is infinitely bad.
-    - *Outcome constraints*: a report that violates one is dominated by all that don't, and by those that violate by less
-      (``Objective.violation``), whatever its metrics. After Deb et al., "A fast and elitist multiobjective genetic algorithm:
-      NSGA-II", IEEE Transactions on Evolutionary Computation 6 (2002), section VI. A constrained metric that the report lacks says nothing.
-    - *A report without one of the metrics* enters no rung; the next one that has all does.
+    - *Outcome constraints*: a report that violates one is dominated by any that does not, and by smaller violations
+      (``Objective.violation``). After Deb et al., "A fast and elitist multiobjective genetic algorithm: NSGA-II", IEEE
+      Transactions on Evolutionary Computation 6 (2002), section VI. A missing constrained metric violates nothing.
+    - *A report without one of the metrics* enters no rung; the next one with all of them does.
     - All else is as in ``ASHA``.
 
-    **Cost.** A report that reaches no rung costs two look-ups; one that does, O(n) in the trials of that rung, and O(f²) in those
-    of the group that is cut. Memory is one point for each trial in each rung.
+    **Cost.** A report that reaches no rung costs two look-ups, otherwise O(n) in the rung's trials, and O(f²) in the
+    group that is cut. Memory is one point for each trial in each rung.
 
     Args:
         max_t: the time at which a trial completes.
-        grace_period: the time of the lowest rung; no trial stops earlier.
-        reduction_factor: one in this many continues; above 1, fractions allowed, 3 or 4 as a rule.
-        brackets: how many brackets, at most one for each rung; 1 early-stops most.
-        stop_last_trials: whether a trial completes at *max_t*; if not, it runs on, undisturbed, until it ends by itself or
-            by a stop rule.
-        scope: the values that a trial is judged by at a report, of each metric as in ``ASHA``.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        grace_period: the time of the lowest rung. No trial stops earlier.
+        reduction_factor: above 1. One in this many continues, usually 3 or 4, fractions allowed.
+        brackets: the number of brackets, at most one for each rung. 1 stops most.
+        stop_last_trials: whether trials complete at *max_t*, or run on until they end or a stop rule ends them.
+        scope: the value of each metric that counts, as in ``ASHA``.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "moasha"
@@ -80,9 +79,9 @@ class MOASHA(ASHA):
 
 
 class FrontRung(Rung):
-    """A rung whose best are found by non-dominated sorting and, in the group that is cut, by an epsilon-net.
+    """A rung whose best are found by non-dominated sorting and an epsilon-net.
 
-    The groups are kept up to date by each entry, after Li et al., "Efficient nondomination level update method for steady-state
+    Each entry updates the groups, after Li et al., "Efficient nondomination level update method for steady-state
     evolutionary multiobjective optimization", IEEE Transactions on Cybernetics 47 (2017).
     """
 
@@ -90,7 +89,7 @@ class FrontRung(Rung):
 
     def __init__(self, name: str, factor: Fraction, *, least: int) -> None:
         super().__init__(name, factor, least=least)
-        #: The points by group; what is in one is dominated by something in each group before it.
+        #: The points by group. Each is dominated by a point in each group before its own.
         self._groups: list[list[Point]] = []
 
     def enter(self, rank: AnyRank) -> None:
@@ -129,8 +128,8 @@ class FrontRung(Rung):
 
 
 def epsilon_net(points: Sequence[Point], size: int) -> list[Point]:
-    """Return *size* of the points, as many as there are at most, that lie far from each other; see ``MOASHA``."""
-    import numpy as np  # noqa: PLC0415 - nobody else who makes a scheduler needs it
+    """Return at most *size* of the points that lie far from each other. See ``MOASHA``."""
+    import numpy as np  # noqa: PLC0415  - no other scheduler needs it
 
     in_order = sorted(points)
     columns = _scaled(np.array(in_order, dtype=float).T.copy())
@@ -146,12 +145,12 @@ def epsilon_net(points: Sequence[Point], size: int) -> list[Point]:
 
 
 def _scaled(columns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return columns such that their finite values go from 0 to 1, and infinities are one range off."""
-    import numpy as np  # noqa: PLC0415 - as above
+    """Return columns with finite values from 0 to 1, and infinities one range off."""
+    import numpy as np  # noqa: PLC0415  - as above
 
     for column in columns:
         finite = column[np.isfinite(column)] / 2
         low, high = (finite.min(), finite.max()) if len(finite) else (0.0, 0.0)
-        # Halves, as the difference of two values may be too large for a float.
+        # Halves, as a difference of two values may be too large for a float.
         column[:] = np.clip((column / 2 - low) / ((high - low) or 1.0), -1, 2)
     return columns

@@ -1,4 +1,4 @@
-"""PASHA: promotion ASHA that trains for longer only while the best trials still change places.
+"""PASHA: promotion ASHA that trains longer only while the best trials change places.
 
 After Bohdal et al., "PASHA: Efficient HPO and NAS with Progressive Resource Allocation", ICLR 2023, section 4.
 """
@@ -16,47 +16,46 @@ from mqtune.schedulers.halving import Rung
 from mqtune.schedulers.quantile import Quantile
 from mqtune.schedulers.timed import Rank
 
-#: The percentile of the gaps between trials that cross that counts as noise; section 4.2 of the paper.
+#: The percentile of crossing trials' gaps that counts as noise. Section 4.2 of the paper.
 _NOISE_RATIO: Final = (9, 10)
-#: A pair crosses from noise if the better one has changed at least so often: there, and back again.
+#: A pair crosses by noise if the better trial changes at least this many times.
 _CROSSINGS: Final = 2
 
 
 class PASHA(PromotionASHA):
-    """Progressive ASHA: ``PromotionASHA`` with a top rung that rises only while rankings are not stable yet.
+    """Progressive ASHA: ``PromotionASHA`` with a top rung that rises until rankings are stable.
 
-    It finds a good config with less training than ASHA; most trials never come near *max_t*, and what it finds is to be
-    trained to its end afterwards.
+    It finds a good config with less training than ASHA. Most trials never come near *max_t*, so train the found config
+    to its end afterwards.
 
-    **The rule** is that of ``PromotionASHA``, but no trial is promoted beyond the top rung, which is the second one at
-    first. Each time that a trial enters the top rung, the trials that have entered it are ranked by their scores there,
-    and by their scores in the rung below. If the two rankings differ, the next rung becomes the top rung, up to that at
-    *max_t*, where trials complete. They don't differ as long as, at each place, the trial of the one ranking and that of
-    the other have scores in the rung below that are no further apart than *epsilon*.
+    **The rule** is that of ``PromotionASHA``, but no trial is promoted beyond the top rung, at first the second one.
+    When a trial enters the top rung, its trials are ranked by their scores there, and by those in the rung below. If
+    the rankings differ, the next rung becomes the top rung, up to *max_t*, where trials complete. They don't differ if
+    at each place the two trials' scores in the rung below are at most *epsilon* apart.
 
-    **Epsilon** is how much noise may move a score, and measured. Two trials of the top rung differ by noise if the better
-    one of them, over the times that both have reported, has changed at least twice. Epsilon is the 90th percentile of how
-    far such pairs are apart at the last of those times, interpolated linearly. As long as a top rung has no such pair it
-    is what it was, and 0 at first.
+    **Epsilon** is the measured noise of a score. Two trials of the top rung differ by noise if the better one, over
+    their common times, has changed at least twice. Epsilon is the 90th percentile of such pairs' gaps at the last
+    common time, interpolated linearly. Until a top rung has such a pair, epsilon stays what it was, at first 0.
 
-    - *Outcome constraints*: as in ``PromotionASHA``. Where two trials that violate some change places the rankings don't differ.
+    - *Outcome constraints*: as in ``PromotionASHA``. Trials that violate some may change places without making rankings
+      differ.
     - *Ties, NaN*, and reports that are late, repeated, skip rungs or lack the metric: as in ``PromotionASHA``. NaN and
-      infinities are left out of epsilon. Of a time that a trial has reported more than once the first value counts.
-    - *A trial that skips a rung* is in no ranking with that.
-    - *The scores of a trial that is abandoned* are removed from the rankings, and from epsilon; the top rung stays.
+      infinities are left out of epsilon. The first value at a time counts.
+    - *A trial that skips a rung* is in no ranking of that rung.
+    - *An abandoned trial's scores* are removed from rankings and epsilon. The top rung stays.
 
-    **The end.** As in ``PromotionASHA``: when no new trial can start, those that are paused at the top rung are released
-    too, as soon as none is under way to it.
+    **The end.** As in ``PromotionASHA``. Paused trials of the top rung are released too, once no other trial is on its
+    way there.
 
-    **Cost.** A report costs two look-ups; one that enters the top rung, with k trials of up to t reports there, O(k t log t).
-    Memory is the scores of ``PromotionASHA``, and the values of trials that have not ended or have entered the top rung.
+    **Cost.** A report costs two look-ups. Entering the top rung costs O(k t log t), with k trials of up to t reports
+    there. Memory is the scores of ``PromotionASHA``, and the values of unfinished trials and those in the top rung.
 
     Args:
         max_t: the time at which a trial completes, if any comes so far.
         grace_period: the time of the lowest rung.
-        reduction_factor: one in this many is promoted; above 1, fractions allowed, 3 or 4 as a rule.
-        time_attr: the key of the time in the reports, which never goes down within an attempt. For epsilon it must be
-            one that trials have in common, such as epochs.
+        reduction_factor: above 1. One in this many is promoted, usually 3 or 4, fractions allowed.
+        time_attr: the reports' key of the time, which never goes down within an attempt. For epsilon trials need common
+            times, such as epochs.
     """
 
     kind = "pasha"
@@ -71,24 +70,23 @@ class PASHA(PromotionASHA):
     ) -> None:
         super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
         self._top = min(1, len(self._levels) - 1)
-        #: What entered each rung, and the finite scores of each trial by time.
+        #: The ranks by rung, and the finite scores of each trial by time.
         self._ranks: list[dict[TrialId, Rank]] = [{} for _ in self._levels]
         self._curves: dict[TrialId, dict[float, float]] = {}
-        #: How far pairs of the top rung are apart by noise.
+        #: Gaps of pairs that cross by noise in the top rung.
         self._gaps: dict[tuple[TrialId, TrialId], float] = {}
         self._noise = Quantile(_NOISE_RATIO)
         self._epsilon = 0.0
 
     @property
     def current_max_t(self) -> float:
-        """The time of the top rung at present."""
         return self._levels[self._top]
 
     def on_stage(self, trial: Trial) -> None:
         super().on_stage(trial)
         climb = self._progress.get(trial.id)
         if climb is not None and climb.next_level < math.inf:
-            # Each report is noted down.
+            # Each report must reach ``_reach``, which records it.
             climb.next_level = -math.inf
 
     def on_abandon(self, trial: Trial) -> None:
@@ -123,7 +121,7 @@ class PASHA(PromotionASHA):
         return decision
 
     def _enter_top(self, trial: TrialId) -> None:
-        """Measure the noise with one more trial in the top rung, and raise that if rankings differ by more."""
+        """Update the noise with a new trial in the top rung. Raise the rung if rankings differ."""
         for other in self._ranks[self._top]:
             if other != trial and (gap := self._gap(trial, other)) is not None:
                 self._gaps[other, trial] = gap
@@ -133,11 +131,11 @@ class PASHA(PromotionASHA):
         if not self._is_stable():
             self._top += 1
             self._gaps, self._noise = {}, Quantile(_NOISE_RATIO)
-            # Those that have ended below come no further.
+            # Trials that ended below the top rung don't get there.
             self._curves = {name: curve for name, curve in self._curves.items() if name in self._progress}
 
     def _gap(self, one: TrialId, other: TrialId) -> float | None:
-        """Return how far two trials are apart at the end, if they cross from noise."""
+        """Return the gap of two trials at their last common time, if they cross by noise."""
         first, second = self._curves.get(one, {}), self._curves.get(other, {})
         times = sorted(first.keys() & second.keys())
         better = [first[time] < second[time] for time in times]
@@ -153,12 +151,11 @@ class PASHA(PromotionASHA):
 
     def _is_close(self, one: Rank, other: Rank) -> bool:
         if one[0] or other[0]:
-            # Neither those with NaN nor those that violate a constraint are what is looked for.
+            # Places of trials with NaN, or that violate a constraint, don't matter.
             return one[0] == other[0]
         return one[1] == other[1] or abs(one[1] - other[1]) <= self._epsilon
 
     def _rungs_downwards(self) -> Iterator[Rung]:
-        """Yield the rungs that trials are promoted from."""
         yield from reversed(self._all_brackets[0].rungs[: self._top])
 
     def _why_released(self, rung: Rung) -> str:

@@ -1,7 +1,7 @@
-"""Population-based training: the worst trials continue from the checkpoints of the best, with similar configs.
+"""Population-based training: bad trials continue from good trials' checkpoints.
 
-After Jaderberg et al., "Population Based Training of Neural Networks", 2017 (arXiv:1711.09846), Algorithm 1, with
-truncation selection (section 4.1.1).
+They get similar configs. After Jaderberg et al., "Population Based Training of Neural Networks", 2017
+(arXiv:1711.09846), Algorithm 1, with truncation selection (section 4.1.1).
 """
 
 from __future__ import annotations
@@ -21,83 +21,78 @@ from mqtune.schedulers.timed import Milestones, TimedScheduler, exact
 from mqtune.search.domains import domain_of
 from mqtune.search.space import SEPARATOR, Space
 
-#: A quantile may not reach the other one.
 _LARGEST_QUANTILE: Final = 0.5
 
 
 class PBT(TimedScheduler[Member]):
-    """Population-based training: a trial among the worst goes on from one of the best, with a config explored from its.
+    """Population-based training: a bad trial continues from a good one, with a similar config.
 
-    **Milestones.** They are the multiples of *perturbation_interval* that are not below *grace_period*, in exact
-    arithmetic. A trial comes to a milestone with the first report whose time has reached it; one that skips several
-    comes to all of them at once.
+    **Milestones.** They are the multiples of *perturbation_interval* from *grace_period* on, in exact arithmetic. A
+    trial reaches a milestone with the first report whose time has reached it. A report that skips several reaches all
+    of them.
 
-    **The rule.** The population are the trials that have not ended and have come to a milestone, each with the metric of
-    the report with which it came to its last one. When a trial comes to a milestone, q is
-    ``floor(n * quantile_fraction)`` of the n in the population, itself included, but at least 1, and at most half of n.
-    If it is among the worst q, one of the best q is drawn, each as likely, of those that may be copied; where there are
-    none, the trial runs on. Otherwise it is replaced: paused, and resumed from the checkpoint that is then the newest of
-    the one that was drawn, with a config that is explored from that one's (see below). All other trials run on: a trial
-    ends by itself or by a rule that stops it.
+    **The rule.** The population is all unfinished trials that have reached a milestone, each with the metric at its
+    last one. When a trial reaches a milestone, q is ``floor(n * quantile_fraction)`` of the n in the population, itself
+    included, but at least 1 and at most half of n. If it is among the worst q, a source is drawn from the best q that
+    may be copied, each equally likely. Without a source it runs on. Otherwise it is replaced: paused, and resumed from
+    the source's newest checkpoint at that time, with a config explored from the source's. A trial ends by itself or by
+    a stop rule.
 
-    - *A replaced trial* keeps its last score in the population until it comes to a milestone again, so that no more are
-      replaced than *quantile_fraction* says, however noisy the scores are. Its next milestone is the first one after the time of
-      the checkpoint that it began from, or, if that was saved without the time, after its first report.
-    - *Sources*: these may be copied: a trial that has a checkpoint, was not replaced since it scored, and began before the one that
-      copies it had come to its first milestone. Of more than 32 best, 32 drawn at random are looked at.
+    - *A replaced trial* keeps its last score in the population until its next milestone. So no more trials are replaced
+      than *quantile_fraction* says, however noisy scores are. That milestone is the first after the time of the
+      checkpoint, or without a time after the trial's first report.
+    - *Sources*: a trial may be copied if it has a checkpoint, was not replaced since it scored, and began before the
+      copying trial had reached its first milestone. Of more than 32 best, 32 random ones are checked.
 
-    **Turns.** By default the population is as large as there are slots; further trials begin when others end. With
-    *population_size* that many trials are under way at once, and where there are fewer slots they take turns: a trial
-    that comes to a milestone while another has not begun, is paused, or waits in a queue, is paused. A free slot is for a
-    new trial as long as the population is not full, and then for the trial that has come least far; a replaced
-    trial counts as far as what it copies. The first *population_size* trials may copy each other, in whatever order they
-    began. Where all have a slot, leave *population_size* out: then no trial pauses for nothing.
+    **Turns.** By default the population is as large as there are slots, and further trials begin when others end. With
+    *population_size*, that many trials share fewer slots in turns. A trial is paused at a milestone if another has not
+    begun, is paused or is queued. A free slot goes to a new trial until the population is full, then to the trial with
+    the least time. A replaced trial counts with its source's time. The first *population_size* trials may all copy each
+    other. If each trial has a slot, leave *population_size* out, so that no trial pauses for nothing.
 
-    **Generations.** With *synchronous* every trial is paused at the milestone of its generation. When all *population_size*
-    have come there, or have ended, the rule is applied to all of them at once, and all go on to the first milestone
-    after the furthest of them, those that copy first. So decisions don't depend on the number of slots, nor on
-    how fast a trial is; slots are free while the last ones run. A population that is not full when no new trial can start
-    goes on as it is. Trials that begin when it is full, because some have ended, are the next population.
+    **Generations.** With *synchronous* every trial is paused at the milestone of its generation. When all
+    *population_size* have reached it, or have ended, the rule is applied to all of them together. They continue to the
+    first milestone after the furthest of them, copying trials first. So decisions don't depend on the number of slots
+    or the speed of trials, but slots are free while the last ones run. A population that is not full when no new trial
+    can start continues as it is. Trials that begin when it is full, because some have ended, form the next population.
 
-    **Exploring.** Each value that may change is, with *resample_probability*, sampled from its domain; otherwise a
-    number is multiplied by one of *perturbation_factors* and kept within its domain, and of a list of values one beside
-    the present one is taken. Values that a ``sample_from`` computed stay as they are, unless *explore* changes them. A config that the space's constraint
-    refuses is explored again, 100 times at most; then the copy has the config of what it copies.
+    **Exploring.** Each value that may change is, with *resample_probability*, sampled from its domain. Otherwise a
+    number is multiplied by one of *perturbation_factors* and kept within its domain, and a listed value becomes a
+    neighbour. ``sample_from`` values stay, unless *explore* changes them. If the space's constraint refuses 100
+    explored configs, the copy has its source's config.
 
     - *Ties*: the trial that was staged earlier is better.
     - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.
-    - *Outcome constraints*: as ``ASHA`` has them. No trial whose score is of a report that violates one is copied.
-    - *A report without the metric*, or with None for it, comes to no milestone; the next one that has it does.
-    - *A late or repeated report* changes nothing and gets the decision in force.
-    - *A trial that fails, ends or is abandoned* leaves the population. One that is retried stays in it with the score
-      that it has, and comes to its next milestone as if nothing had happened; times that it has passed are ignored.
-    - *A trial that begins later*, in the place of one that has ended, copies older ones but is not copied by them, as that
-      would throw them back.
-    - *The checkpoint of the source* is kept from the decision until the copy begins.
-    - *By hand*: a trial that a person pauses leaves the population, and a generation goes on without it, until it runs
-      and comes to a milestone. One that a person resumes while it waits to copy another does not copy it; one that waits
-      for its generation scores again.
+    - *Outcome constraints*: as in ``ASHA``. A trial whose score violates one is not copied.
+    - *A report without the metric*, or with None, reaches no milestone; the next one with it does.
+    - *A late or repeated report* gets the decision in force.
+    - *A trial that fails, ends or is abandoned* leaves the population. A retried trial keeps its score, and continues
+      to its next milestone. Times that it has passed are ignored.
+    - *A trial that begins later*, in place of an ended one, copies older ones but is not copied by them.
+    - *The source's checkpoint* is kept from the decision until the copy begins.
+    - *By hand*: a trial that a person pauses leaves the population, and its generation, until it runs and reaches a
+      milestone. A trial that a person resumes while it waits to copy another does not copy it. One that waits for its
+      generation scores again.
 
-    The same reports in the same order give the same configs: what is drawn depends on *seed*, the trial, the attempt and
-    the report. What happened stands in the journal, attempt by attempt; ``policy_of`` reads it, ``PBTReplay`` repeats
-    it.
+    The same reports in the same order give the same configs: draws depend on *seed*, the trial, the attempt and the
+    report. The journal has all copies: ``policy_of`` reads them, ``PBTReplay`` repeats them.
 
-    **Cost.** A report before a milestone costs two look-ups; one at a milestone O(log n) comparisons in the population of
-    n, and if it is among the worst a look at 32 others at most. The end of a generation costs a sort of it.
+    **Cost.** A report before a milestone costs two look-ups. At a milestone it costs O(log n) comparisons in the
+    population of n, and among the worst up to 32 checks. The end of a generation costs a sort.
 
     Args:
         perturbation_interval: the time between milestones.
-        hyperparam_mutations: what may change: domains of ``mqtune``, or lists of values, under the names that the
-            search space gives them, nested as there.
-        quantile_fraction: the share of the population that copies, and that is copied; above 0, at most 0.5.
-        resample_probability: the probability of sampling each value; from 0 to 1.
-        perturbation_factors: what numbers are multiplied by, each as likely as the others.
-        explore: a function that is called with each explored config and returns the one that counts.
+        hyperparam_mutations: domains of ``mqtune``, or lists of values, by the names in the search space, nested as
+            there.
+        quantile_fraction: the share of the population that copies, and that is copied. Above 0, at most 0.5.
+        resample_probability: the probability of sampling each value, from 0 to 1.
+        perturbation_factors: factors for numbers, each equally likely.
+        explore: a function that receives each explored config and returns the final one.
         grace_period: no trial copies earlier.
         seed: the same seed gives the same decisions.
-        population_size: how many trials are under way at once, in however many slots; at least 2.
-        synchronous: whether the population proceeds in generations; it needs *population_size*.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        population_size: the number of trials that share the slots, at least 2.
+        synchronous: whether the population proceeds in generations. It needs *population_size*.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "pbt"
@@ -154,15 +149,14 @@ class PBT(TimedScheduler[Member]):
         )
 
     def check_space(self, space: Space) -> None:
-        """Refuse a space that lacks what may change.
+        """Check that the space has all values that may change.
 
         Raises:
-            ConfigurationError: it does; the message says what there is.
+            ConfigurationError: it lacks one. The message lists its values.
         """
         self._exploration.check_space(space)
 
     def on_stage(self, trial: Trial) -> None:
-        """Let a new trial, or one that has copied another, run to its next milestone."""
         member = self._staged(trial)
         if member is None:
             return
@@ -179,11 +173,10 @@ class PBT(TimedScheduler[Member]):
         return self._pace.choose(can_start=can_start)
 
     def on_abandon(self, trial: Trial) -> None:
-        """Remove *trial* from the population; a trial that was to copy it continues as it is."""
+        """Remove *trial* from the population. A trial that was to copy it continues as it is."""
         self.on_trial_end(trial)
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Remove *trial* from the population."""
         member = self._progress.pop(trial.id, None)
         if member is not None:
             self._pace.ended(member)

@@ -1,4 +1,4 @@
-"""Policies that population-based training found: the configs of a trial's state over time, read from the journal and replayed."""
+"""Policies that population-based training found: read from the journal, and replayed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _WAIT: Final = Wait("no new trial can start, and none waits for the next step of
 
 
 class PolicyStep(NamedTuple):
-    """From when on what config counted: the time of the checkpoint that it began from, 0 for the first.
+    """A config, and the time from which it counted: its checkpoint's, 0 for the first.
 
-    ``trial`` is the trial that was trained with it, which is another one as long as the state was not copied yet.
+    ``trial`` was trained with it: another trial, until the state was copied.
     """
 
     time: float
@@ -31,25 +31,23 @@ class PolicyStep(NamedTuple):
 
 
 class _Origin(NamedTuple):
-    """Where a checkpoint comes from."""
-
     attempt: tuple[TrialId, int]
     time: float
 
 
 def policy_of(events: Iterable[Event | Report], trial: str, *, time_attr: str = ITERATION) -> list[PolicyStep]:
-    """Return the configs that led to where *trial* is, in order: its own, and before it copied another, that one's.
+    """Return the configs that led to the state of *trial*, in order, copied ones included.
 
-    Works for every trial: one that copied nothing has a policy of one step. Steps that trained nothing are left out, and
-    so are resumes with the same config.
+    A trial that copied nothing has one step. Steps that trained nothing, and resumes with the same config, are left
+    out.
 
     Args:
-        events: a journal's, in order, as ``mqtune.results.experiments.saved_events`` yields them.
+        events: a journal's, in order, as from ``mqtune.results.experiments.saved_events``.
         trial: the trial's id.
-        time_attr: the key of the time in the reports; a report without it counts by its sequence number.
+        time_attr: the reports' key of the time. A report without it counts by its sequence number.
 
     Raises:
-        ConfigurationError: the journal has no such trial, or lacks a checkpoint that it went on from.
+        ConfigurationError: the journal lacks the trial, or a checkpoint that it continued from.
     """
     staged: dict[tuple[str, int], TrialStaged] = {}
     reached: dict[tuple[str, int], float] = {}
@@ -58,14 +56,14 @@ def policy_of(events: Iterable[Event | Report], trial: str, *, time_attr: str = 
     for event in _one_by_one(events):
         if isinstance(event, TrialStaged):
             staged[event.trial, event.attempt] = event
-            # An attempt is as far as the checkpoint that it starts from.
+            # An attempt begins with the time of its checkpoint.
             origin = origins.get(event.checkpoint)
             reached[event.trial, event.attempt] = origin.time if origin else 0
             last = event.attempt if event.trial == trial else last
         elif isinstance(event, Report):
             time = event.metrics.get(time_attr)
             if not is_number(time) or not math.isfinite(time):
-                # With an invalid time, it came no further.
+                # A report with an invalid time adds no progress.
                 time = event.sequence if time is None else reached.get((event.trial, event.attempt), 0)
             reached[event.trial, event.attempt] = time
             if event.checkpoint:
@@ -110,8 +108,6 @@ def _lineage(
 
 
 class _Course(Progress):
-    """A trial's progress, and the step of the policy that it is at."""
-
     __slots__ = ("index", "is_due", "order", "trial")
 
     def __init__(self, trial: Trial, order: int) -> None:
@@ -124,30 +120,29 @@ class _Course(Progress):
 
 
 class PBTReplay(TimedScheduler[_Course]):
-    """Repeats a policy that population-based training has found: each trial changes its config when that one did.
+    """Repeats a policy of population-based training: each trial changes configs at its times.
 
-    **The rule.** A trial begins with the first config of the policy. At the first report whose time has reached that of
-    the next step it is paused, and resumed from its own newest checkpoint with the step's config. It ends by itself, or
-    by a rule that stops it. All trials of the experiment follow the policy, as when it is repeated with several seeds.
+    **The rule.** A trial begins with the policy's first config. At the first report whose time has reached the next
+    step it is paused, and resumed from its own newest checkpoint with the step's config. It ends by itself, or by a
+    stop rule. All trials of the experiment follow the policy, for instance with several seeds.
 
     Give the policy's first config as the space::
 
         replay = PBTReplay(policy_of(events, "0007"))
         Tuner(train, space=replay.config, scheduler=replay, …)
 
-    - *The metric* has no part in it, nor has NaN.
+    - *The metric*, and NaN, don't matter.
     - *A report that skips steps* leads to the highest that it has reached.
     - *A late or repeated report* changes nothing and gets the decision in force.
-    - *A trial that fails* and is retried goes on with the config that it had.
-    - *A trial without a checkpoint* when it is to go on with another config can't follow the policy: it is stopped early,
-      and its reason says so.
-    - *By hand*: a trial that a person pauses is left alone until it is resumed, and one that a person starts with another
-      config than the policy's first is left alone for good.
+    - *A trial that fails* and is retried keeps its config.
+    - *A trial without a checkpoint* at a step is stopped early, with that reason.
+    - *By hand*: a trial that a person pauses is left alone until it is resumed. A trial that a person starts with
+      another config than the policy's first never follows the policy.
 
     **Cost.** A report costs two look-ups.
 
     Args:
-        policy: its steps, in order; the first begins at time 0.
+        policy: its steps, in order. The first begins at time 0.
         time_attr: the key of the time in the reports, as in the ``PBT`` that found the policy.
     """
 
@@ -162,15 +157,14 @@ class PBTReplay(TimedScheduler[_Course]):
 
     @property
     def config(self) -> Config:
-        """The config that the policy begins with."""
         config: Config = copy_value(self._policy[0].config)
         return config
 
     def check_space(self, space: Space) -> None:
-        """Refuse a space that the policy's first config is not in.
+        """Check that the policy's first config is in the space.
 
         Raises:
-            SpaceError: it is not, or is not complete.
+            SpaceError: it is not, or is incomplete.
         """
         space.check(self.config, partial=False)
 
@@ -194,19 +188,17 @@ class PBTReplay(TimedScheduler[_Course]):
             self._waiting.discard(trial.id)
             course.index += 1
         if not follows:
-            # It is at no step, and comes to none.
             course.index = len(self._policy)
         course.is_due = False
         course.next_level = self._time_of(course.index + 1)
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Queue *trial* to be resumed if a step is due."""
         course = self._progress.get(trial.id)
         if course is not None and course.is_due and trial.id not in self._waiting:
             self._waiting.add(trial.id, (course.order,))
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return the resume of a trial that goes on to its next step, else a start."""
+        """Return the resume of a trial at its next step, else a start."""
         first = self._waiting.first
         if first is None:
             return START if can_start else _WAIT

@@ -1,4 +1,4 @@
-"""The population of PBT: its members and their ranking, which of them copy which, and when they are judged."""
+"""The population of PBT: members, their ranking, and their copies."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from mqtune.schedulers.base import START, Choice, Resume, Wait
 from mqtune.schedulers.exploration import Exploration
 from mqtune.schedulers.timed import Milestones, Progress, Rank, Waiting, keeps_to_constraints
 
-#: Of more than so many of the best, so many are looked at for one that may be copied: work for a report must not grow with
-#: the population, also where no member has a checkpoint. The best quarter of 128 is looked at as a whole.
+#: Random candidates for a copy, so that a report's cost does not grow with the population.
 _LOOKED_AT: Final = 32
 
 
 class Copy(NamedTuple):
-    """A copy that a trial continues with when it is resumed: the source, its checkpoint, and the config."""
+    """A copy for a trial to continue with: the source, its checkpoint, and the config."""
 
     source: Member
     checkpoint: CheckpointId
@@ -50,31 +49,31 @@ class Member(Progress):
         super().__init__(next_level)
         self.trial = trial
         self.order = order
-        #: How many of the trials that began first it may copy, from its first milestone on.
+        #: The number of first trials that it may copy, from its first milestone on.
         self.peers: int | None = None
-        #: Its rank at its last milestone, while it is in a ranking, and one that is to be in it once it has paused.
+        #: Its rank in a ranking, and its next rank there once it has paused.
         self.rank: Rank | None = None
         self.score: Rank | None = None
-        #: The time at which it came to its last milestone, or the one that it copies came to its own.
+        #: The time at which it, or its source, reached the last milestone.
         self.reached: float = 0
-        #: What it is to copy, from the decision until it is resumed.
+        #: Its copy, from the decision until it is resumed.
         self.copy: Copy | None = None
-        #: Whether what its rank was of has been given up for a copy of another's.
+        #: Whether the ranked state was given up for a copy.
         self.is_replaced = False
-        #: Whether it was resumed, has not reported since, and the time of its checkpoint is not known.
+        #: Whether it was resumed from a checkpoint of unknown time, and has not reported since.
         self.is_new = False
 
 
 class Ranking:
-    """The members of a population in the order of their ranks, of which a share is the best, and as many are the worst.
+    """The members of a population by rank. A share is the best, and as many are the worst.
 
     Args:
-        fraction: the share; above 0, at most one half.
+        fraction: the share. Above 0, at most one half.
     """
 
     def __init__(self, fraction: Fraction) -> None:
         self._fraction = fraction
-        #: The ranks, best first; the order of staging, which each holds, finds the member.
+        #: The ranks, best first. Each ends with its member's order.
         self._ranks: list[Rank] = []
         self._members: dict[int, Member] = {}
 
@@ -83,12 +82,11 @@ class Ranking:
 
     @property
     def members(self) -> list[Member]:
-        """All members, the best first."""
         return [self._members[order] for *_, order in self._ranks]
 
     @property
     def share(self) -> int:
-        """How many are the best, and how many the worst: at least one, and at most half of all."""
+        """The number of the best, and of the worst: at least one, and at most half of all."""
         size = len(self._ranks)
         return min(max(1, math.floor(size * self._fraction)), size // 2)
 
@@ -107,12 +105,11 @@ class Ranking:
             member.rank = None
 
     def is_among_worst(self, member: Member) -> bool:
-        """Return whether a member of the ranking is among the worst."""
         share = self.share
         return bool(share) and member.rank is not None and member.rank >= self._ranks[-share]
 
     def drawn(self, rng: random.Random, may_be: Callable[[Member], bool]) -> Member | None:
-        """Return one of the best for which *may_be* is true, each as likely, or None if none is found."""
+        """Return a random one of the best for which *may_be* is true, or None if none is found."""
         share = self.share
         for index in rng.sample(range(share), min(share, _LOOKED_AT)):
             *_, order = self._ranks[index]
@@ -123,18 +120,18 @@ class Ranking:
 
 @dataclass(eq=False)
 class Pace(ABC):
-    """Decides when the members of a population are judged, and which of them get the free slots.
+    """Decides when members are judged, and which of them get the free slots.
 
-    What is drawn depends on the seed and what it is drawn for, and on nothing that came before.
+    Draws depend on the seed and their purpose alone.
 
     Args:
         members: the trials that have begun and not ended.
-        milestones: where they are judged.
+        milestones: the times of judgement.
         fraction: the share that copies, and that is copied.
         exploration: makes the configs of the copies.
         seed: the same seed gives the same copies.
-        size: how many members there may be at once; None for as many as there are slots.
-        time_attr: the key of the time in the reports.
+        size: the maximum of members, or None for the number of slots.
+        time_attr: the reports' key of the time.
     """
 
     members: Mapping[TrialId, Member]
@@ -146,16 +143,14 @@ class Pace(ABC):
     time_attr: str
 
     def __post_init__(self) -> None:
-        #: Members that a person has paused.
         self._aside: set[TrialId] = set()
 
     @property
     def _has_room(self) -> bool:
-        """Tells whether the population may have another member."""
         return self.size is None or len(self.members) - len(self._aside) < self.size
 
     def _copy(self, ranking: Ranking, what_for: str, may_be: Callable[[Member], bool]) -> Copy | None:
-        """Return a copy of one of the best of *ranking* for which *may_be* is true; None if none is found."""
+        """Return a copy of one of the best for which *may_be* is true, or None if none is found."""
         rng = random.Random(f"{self.seed} {what_for}")
         source = ranking.drawn(rng, may_be)
         if source is None:
@@ -170,19 +165,19 @@ class Pace(ABC):
 
     @abstractmethod
     def staged(self, member: Member) -> None:
-        """Hear that an attempt of a member was staged, with its copy if it had one, and set when it is judged."""
+        """Process a staged attempt of a member, with its copy if any, and set its next level."""
 
     @abstractmethod
     def reached(self, member: Member, rank: Rank, report: Report) -> Decision:
-        """Decide on a member that has come to a milestone."""
+        """Decide on a member that has reached a milestone."""
 
     @abstractmethod
     def paused(self, member: Member, *, by_hand: bool) -> None:
-        """Hear that a member is paused, by a user or by decision."""
+        """Process the pause of a member, by a user or by decision."""
 
     @abstractmethod
     def choose(self, *, can_start: bool) -> Choice:
-        """Return what a free slot is to be used for; it changes nothing."""
+        """Return the use of a free slot, without changing any state."""
 
     @abstractmethod
     def ended(self, member: Member) -> None:
@@ -190,13 +185,13 @@ class Pace(ABC):
 
 
 def may_be_copied(member: Member) -> bool:
-    """Return whether there is a checkpoint of the state that a member was ranked for, and that violates no outcome constraint."""
+    """Return whether a member's ranked state has a checkpoint, and violates no constraint."""
     is_good = member.rank is not None and keeps_to_constraints(member.rank)
     return is_good and bool(member.trial.checkpoints) and not member.is_replaced
 
 
 def resume_of(member: Member, copy: Copy | None, reason: str) -> Resume:
-    """Return the choice to resume a member with what it is to copy, or else as it is and for this reason."""
+    """Return the resume of a member with its copy, or unchanged, for this reason."""
     if copy is None:
         return Resume(member.trial.id, reason)
     source = copy.source.trial
@@ -209,17 +204,17 @@ _WAIT_FOR_TURN: Final = Wait("no new trial can start, and no member of the popul
 
 
 class Turns(Pace):
-    """Judges a member when it reaches a milestone, and pauses it there if others wait for a slot."""
+    """Judges a member at its milestone, and pauses it there if others wait for a slot."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._ranking = Ranking(self.fraction)
-        #: Paused members that are to go on: the one that has come least far is first.
+        #: Paused members that are to continue, the one with the least time first.
         self._waiting = Waiting()
         self._enrolled = 0
-        #: The member that was staged last: while that waits in a queue, no slot is free.
+        #: The member that was staged last. While it is queued, no slot is free.
         self._newest: Member | None = None
-        #: Whether a member went on although the population had room: then there was no config to start with.
+        #: Whether a member continued although the population had room, as no config was left to start.
         self._has_no_more = False
 
     def enrolled(self, member: Member) -> None:
@@ -273,7 +268,7 @@ class Turns(Pace):
 
     @property
     def _others_wait(self) -> bool:
-        """Tells whether members take turns and one needs a slot: it is paused, queued, or has not begun."""
+        """Whether members take turns and one of them is paused, queued, or has not begun."""
         if self.size is None:
             return False
         is_queued = self._newest is not None and self._newest.trial.status is TrialStatus.STAGED
@@ -293,7 +288,7 @@ class Turns(Pace):
         return Decision(Action.PAUSE, f"{place}: {copy.reason}", copy.source.trial.id)
 
     def _go_on(self, member: Member, copy: Copy) -> None:
-        """Set the progress of a member that was to copy another; a user may have resumed it without the copy."""
+        """Set the progress of a resumed member, which a user may have resumed without its copy."""
         attempt = member.trial.attempt
         if attempt.source != copy.source.trial.id:
             member.is_replaced = False
@@ -303,7 +298,7 @@ class Turns(Pace):
         member.next_level = -math.inf if time is None else self.milestones.after(time)
 
     def _time_of(self, checkpoint: CheckpointId, source: Trial) -> float | None:
-        """Return the time of the report that a checkpoint was saved with, or None where that is not known."""
+        """Return the time of a checkpoint's report, or None if it is not known."""
         owner = self.members.get(trial_of(checkpoint))
         saved = (owner.trial if owner is not None else source).checkpoints.get(checkpoint)
         time = None if saved is None else saved.metrics.get(self.time_attr)
@@ -315,7 +310,7 @@ _WAIT_FOR_GENERATION: Final = Wait("no new trial can start, and the generation w
 
 
 class _Part(NamedTuple):
-    """A member's part in the next generation: what it copies, or None to go on as it is, and why."""
+    """A member's part in the next generation: its copy if any, and the reason."""
 
     member: Member
     copy: Copy | None
@@ -323,30 +318,26 @@ class _Part(NamedTuple):
 
 
 class _Cohort:
-    """The trials that are one population, and the generation that they are in."""
-
     __slots__ = ("begun", "generation", "is_filling", "level", "missing", "number", "ranking", "reached")
 
     def __init__(self, number: int, level: float, fraction: Fraction) -> None:
         self.number = number
         self.generation = 1
-        #: The time at which the members of this generation pause, and how far the furthest has come.
+        #: The time at which this generation pauses, and the time of its furthest member.
         self.level = level
         self.reached: float = 0
-        #: How many trials have begun in it, and whether it takes more.
         self.begun = 0
         self.is_filling = True
-        #: How many members have neither paused with a score nor ended.
+        #: Members that have neither paused with a score nor ended.
         self.missing = 0
-        #: Those that have paused with a score.
         self.ranking = Ranking(fraction)
 
 
 class Generations(Pace):
-    """Pauses every member at the milestone of its generation, and resumes all when the last one has reached it.
+    """Pauses each member at its generation's milestone, and resumes all after the last one.
 
-    A population has as many members as it may have at once, or fewer where no more can start; those that begin when it
-    is full are the next population. When a member ends, the others go on without it.
+    A population has *size* members, or fewer if no more can start. Trials that begin when it is full form the next
+    population. When a member ends, the others continue without it.
     """
 
     def __post_init__(self) -> None:
@@ -354,12 +345,11 @@ class Generations(Pace):
         self._opened = 0
         self._open: _Cohort | None = None
         self._cohorts: dict[TrialId, _Cohort] = {}
-        #: What paused members go on with when a slot is free, and their order.
+        #: The parts of paused members in the next generation, and their order.
         self._parts: dict[TrialId, _Part] = {}
         self._ready = Waiting()
 
     def enrolled(self, member: Member) -> None:
-        """Add a new member to the population that is not full."""
         cohort = self._open
         if cohort is None:
             self._opened += 1
@@ -372,11 +362,10 @@ class Generations(Pace):
         self._cohorts[member.trial.id] = cohort
 
     def staged(self, member: Member) -> None:
-        """Let a member run to the milestone of its generation."""
         trial, cohort = member.trial.id, self._cohorts[member.trial.id]
         has_scored = member.rank is not None
         if has_scored and self._may_complete(cohort) and member is self._parts_of(cohort)[0].member:
-            # Nothing new could start when this member was chosen.
+            # No new trial could start when this member was chosen.
             self._complete(cohort)
         elif has_scored or trial in self._aside:
             cohort.ranking.drop(member)
@@ -405,7 +394,7 @@ class Generations(Pace):
         self._count_off(cohort)
 
     def choose(self, *, can_start: bool) -> Choice:
-        """Return a member that is ready, else a start, else one of a population that nothing can be added to."""
+        """Return a ready member, else a start, else a member of a population that can't be filled."""
         first = self._ready.first
         if first is not None:
             part = self._parts[first]
@@ -458,10 +447,6 @@ class Generations(Pace):
             self._ready.add(trial, (cohort.number, cohort.generation, position))
 
     def _parts_of(self, cohort: _Cohort) -> list[_Part]:
-        """Return the part in the next generation of each member that has scored.
-
-        Members that copy come first: those that are copied replace the checkpoint when they continue.
-        """
         ranking = cohort.ranking
         where = f"generation {cohort.generation}:"
         copies, others = [], []

@@ -1,4 +1,4 @@
-"""A quantile of numbers that come one by one."""
+"""A running quantile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 
 class Quantile:
-    """A running quantile of numbers, none of which is NaN; each addition costs O(log n).
+    """A running quantile of numbers without NaN. Each addition costs O(log n).
 
     Args:
         ratio: numerator and denominator of the quantile, which is above 0 and below 1.
@@ -23,12 +23,14 @@ class Quantile:
 
     @property
     def count(self) -> int:
-        """The number of numbers."""
         return len(self._low) + len(self._high)
 
     @property
     def value(self) -> float:
-        """The quantile; between two numbers interpolated, or the higher where one is infinite; infinity of none."""
+        """The quantile, interpolated between two numbers; infinity without numbers.
+
+        If one of the two numbers is infinite, it is the higher one.
+        """
         if not self._low:
             return math.inf
         numerator, denominator = self._ratio
@@ -37,12 +39,11 @@ class Quantile:
             return -self._low[0]
         low, high = -self._low[0], self._high[0]
         if low == high or not (math.isfinite(low) and math.isfinite(high)):
-            # Between two equal numbers, rounding would lead past them.
+            # Between equal numbers, rounding would lead past them.
             return high
         return low * (1 - above) + high * above
 
     def add(self, number: float) -> None:
-        """Add a number."""
         heapq.heappush(self._high, -heapq.heappushpop(self._low, -number))
         if len(self._low) < self._lower(self.count):
             heapq.heappush(self._low, -heapq.heappop(self._high))
@@ -53,9 +54,8 @@ class Quantile:
         return (count - 1) * numerator // denominator + 1 if count else 0
 
     def withdraw(self, number: float) -> None:
-        """Remove a number that was added; this costs O(n), and is rare."""
+        """Remove a number that was added. This is rare and costs O(n)."""
         numbers = sorted([*(-low for low in self._low), *self._high])
         numbers.remove(number)
         lower = self._lower(len(numbers))
-        # Sorted lists are heaps.
         self._low, self._high = [-low for low in reversed(numbers[:lower])], numbers[lower:]

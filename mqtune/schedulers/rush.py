@@ -1,7 +1,7 @@
-"""RUSH: ASHA for a task that is tuned again, with configs that were good before.
+"""RUSH: ASHA for repeated tuning, with configs that were good before.
 
-After Zappella, Salinas and Archambeau, "A resource-efficient method for repeated HPO and NAS", AutoML workshop at ICML 2021
-(arXiv:2103.16111).
+After Zappella, Salinas and Archambeau, "A resource-efficient method for repeated HPO and NAS", AutoML workshop at ICML
+2021 (arXiv:2103.16111).
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from mqtune.schedulers.timed import AnyRank
 
 
 class RUSH(ASHA):
-    """ASHA that also stops a trial at a rung where it is worse than the best of the configs that were known before.
+    """ASHA that also stops a trial that is worse than the best known config at a rung.
 
-    Give the configs that earlier experiments found as the first ones::
+    Give known configs of earlier experiments first::
 
         known = [{"lr": 0.1}, {"lr": 0.03}]
         Tuner(train, space, scheduler=RUSH(27, candidates=len(known)), searcher=PointsFirst(known), …)
 
-    **The rule.** The first *candidates* trials that are staged are the candidates. All trials follow the rule of ``ASHA``,
-    with one bracket. A trial that is no candidate and would continue also stops if its score is worse than the best score
-    with which a candidate has continued from that rung before. A candidate is stopped by the rule of ``ASHA`` alone.
+    **The rule.** The first *candidates* staged trials are the candidates. All trials follow the rule of ``ASHA``, with
+    one bracket. Another trial that would continue also stops if its score is worse than the best with which a candidate
+    has continued from that rung.
 
     - *Ties*: a trial that equals the best candidate continues.
     - *NaN* is worse than every number and equal to itself.
-    - *A candidate that fails or ends* still counts, in place of no other; one that is abandoned doesn't any more.
+    - *A candidate that fails or ends* still counts, and is not replaced. An abandoned one no longer counts.
     - All else is as in ``ASHA``.
 
     **Cost.** That of ``ASHA``, and a look at the candidates for each report that reaches a rung.
 
     Args:
         max_t: the time at which a trial completes.
-        candidates: how many of the first trials have configs that were known.
-        grace_period: the time of the lowest rung; no trial stops earlier.
-        reduction_factor: one in this many continues; above 1, fractions allowed, 3 or 4 as a rule.
-        time_attr: the key of the time in the reports, which never goes down within an attempt.
+        candidates: the number of first trials with known configs.
+        grace_period: the time of the lowest rung. No trial stops earlier.
+        reduction_factor: above 1. One in this many continues, usually 3 or 4, fractions allowed.
+        time_attr: the reports' key of the time, which never goes down within an attempt.
     """
 
     kind = "rush"
@@ -57,11 +57,9 @@ class RUSH(ASHA):
         super().__init__(max_t, grace_period=grace_period, reduction_factor=reduction_factor, time_attr=time_attr)
         self._candidates = whole_number(self._name, "candidates", candidates, 1)
         self._known: set[TrialId] = set()
-        #: The ranks with which candidates have continued from each rung.
         self._bars: dict[str, dict[TrialId, AnyRank]] = {rung.name: {} for rung in self._all_brackets[0].rungs}
 
     def on_stage(self, trial: Trial) -> None:
-        """Take one of the first trials for a candidate."""
         if len(self._known) < self._candidates:
             self._known.add(trial.id)
 

@@ -1,4 +1,4 @@
-"""Base of the schedulers that decide at certain times: a trial's progress, milestones, ranks, and queues of trials."""
+"""Base of schedulers that decide at certain times: progress, milestones, ranks and queues."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mqtune.schedulers.base import Scheduler
 
 class _Scores(Protocol):
     def withdraw(self, score: Any, /) -> None:
-        """Take a score out again."""
+        """Remove a score."""
 
 
 class Progress:
-    """A trial's progress: its last report, the time of the next decision, and the decision in force."""
+    """A trial's last report, the time of the next decision, and the decision in force."""
 
     __slots__ = ("attempt", "counted", "decision", "next_level", "scoped", "sequence", "time")
 
@@ -33,9 +33,9 @@ class Progress:
         self.time: float = -math.inf
         self.next_level = next_level
         self.decision = CONTINUE
-        #: Where its scores are compared with others', and each of them.
+        #: Its scores, with the comparisons that they belong to.
         self.counted: list[tuple[_Scores, Any]] = []
-        #: What it is judged by, if that is not its last value; one of each metric.
+        #: The judged value of each metric, if that is not its last one.
         self.scoped: list[ScopedValue] = []
 
 
@@ -44,15 +44,15 @@ _LAST: Final = "last"
 
 
 class TimedScheduler(Scheduler, Generic[P]):
-    """Follows the time of each trial's reports, and decides only when it reaches the trial's next level.
+    """Follows the time of each trial's reports, and decides when it reaches the next level.
 
-    A report that was seen before, is older than one that was seen, or comes before the next level changes nothing and gets
-    the decision in force; it costs two look-ups. The progress of a trial is forgotten when it ends.
+    A report that is late, repeated, or before the next level gets the decision in force, for two look-ups. A trial's
+    progress is forgotten when it ends.
 
     Args:
-        time_attr: the key of the time in the reports: anything that starts above 0 and never goes down within an
-            attempt. Under its default name, a report without it counts by its sequence number.
-        scope: the value that a trial is judged by at a report: see ``ScopedValue``.
+        time_attr: the reports' key of the time, which starts above 0 and never goes down within an attempt. Under its
+            default name, a report without it counts by its sequence number.
+        scope: the value that counts. See ``ScopedValue``.
     """
 
     def __init__(self, time_attr: str, scope: str = _LAST) -> None:
@@ -67,7 +67,7 @@ class TimedScheduler(Scheduler, Generic[P]):
         Raises:
             ConfigurationError: the time or the metric is not a number, or the time goes down within an attempt.
         """
-        # Looked up once, as what follows: a flood of reports is the driver's hot path.
+        # A flood of reports is the driver's hot path.
         progress, attempt, sequence = self._progress.get(trial.id), report.attempt, report.sequence
         if progress is None or attempt > progress.attempt:
             if trial.status.is_terminal:
@@ -92,18 +92,17 @@ class TimedScheduler(Scheduler, Generic[P]):
         return progress.decision
 
     def on_abandon(self, trial: Trial) -> None:
-        """Take the scores of *trial* out of all comparisons; earlier decisions stand."""
+        """Remove the scores of *trial* from all comparisons. Earlier decisions stand."""
         progress = self._progress.get(trial.id)
         while progress is not None and progress.counted:
             scores, score = progress.counted.pop()
             scores.withdraw(score)
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget the progress of *trial*; its scores still count."""
+        """Forget the progress of *trial*. Its scores still count."""
         self._progress.pop(trial.id, None)
 
     def _scoped(self, report: Report, progress: P) -> Report:
-        """Return a report with the values that its trial is judged by in place of its own."""
         values = None if self.objective is None else self.objective.values(report.metrics)
         if self.objective is None or values is None:
             return report
@@ -117,7 +116,6 @@ class TimedScheduler(Scheduler, Generic[P]):
         return self._time_attr
 
     def _judged(self, metric: str) -> str:
-        """Return what a trial is judged by, for people."""
         return metric if self._scope == _LAST else f"{self._scope} of {metric}"
 
     @property
@@ -133,7 +131,7 @@ class TimedScheduler(Scheduler, Generic[P]):
         """Decide on a trial that has reached its next level, and set the level after that."""
 
     def _staged(self, trial: Trial) -> P | None:
-        """Return the progress of *trial* at the beginning of the attempt that was staged; None if that has begun before."""
+        """Return the progress of *trial* at its staged attempt's start, or None if begun before."""
         known = self._progress.get(trial.id)
         if known is not None and trial.attempt.number <= known.attempt:
             return None
@@ -142,7 +140,6 @@ class TimedScheduler(Scheduler, Generic[P]):
         return progress
 
     def _begin(self, trial: Trial, attempt: int) -> P:
-        """Return the progress of *trial*, at the beginning of an attempt."""
         if not self.metric:
             raise ConfigurationError(f"{self._name}: there is no metric to decide on; call bind(metric, mode) first")
         progress = self._progress.get(trial.id)
@@ -170,14 +167,17 @@ class TimedScheduler(Scheduler, Generic[P]):
         return int(time) if isinstance(time, Integral) else float(time)
 
     def _rank_of(self, report: Report, order: int = 0) -> Rank | None:
-        """Return the rank of a report; None if it lacks the metric. Of equal ranks the one with the lower *order* is better."""
+        """Return the rank of a report, or None if it lacks the metric.
+
+        A lower *order* is better among equal ranks.
+        """
         value = report.metrics.get(self.metric)
         if value is None:
             return None
         return rank_of(self._score(report, value), order, self._violation(report))
 
     def _violation(self, report: Report) -> float:
-        """Return by how much a report violates the experiment's outcome constraints; 0 for one that violates none."""
+        """Return the size of a report's violation of outcome constraints, or 0."""
         return 0.0 if self.objective is None else self.objective.violation(report.metrics)
 
     def _score(self, report: Report, value: object) -> float:
@@ -195,7 +195,7 @@ def _place(report: Report) -> str:
 
 
 class Milestones:
-    """The multiples of *interval*, which is above 0, that are not below *first*; in exact arithmetic.
+    """The multiples of *interval* (above 0) from *first* on, in exact arithmetic.
 
     Time 0 is a multiple only with *has_zero*.
     """
@@ -206,26 +206,24 @@ class Milestones:
         self.lowest = plain(self._lowest * self._interval)
 
     def number(self, time: float) -> int:
-        """Return the number of the last multiple that *time* has reached."""
         return exact(time) // self._interval
 
     def after(self, time: float) -> float:
-        """Return the first milestone after *time*."""
         return plain(max(self._lowest, self.number(time) + 1) * self._interval)
 
 
-#: Lower is better: 0, or 1 for a report that violates an outcome constraint, or 2 for NaN, which is worst; the score, lower being
-#: better, or by how much it violates; what breaks ties.
+#: Lower is better. First 0, 1 for a report that violates an outcome constraint, or 2 for NaN. Then the score or the
+#: violation, then an order for ties.
 Rank = tuple[int, float, int]
-#: A rank, or the values of several metrics, of which lower is better too.
+#: A rank, or the values of several metrics. Lower is better.
 AnyRank = tuple[float, ...]
 
 
 def rank_of(score: float, order: int = 0, violation: float = 0.0) -> Rank:
-    """Return the rank of a score, lower being better; of equal scores the one with the lower *order* is better.
+    """Return the rank of a score. Lower is better, and so is a lower *order* of equal scores.
 
-    A report that violates no outcome constraint is better than one that does, and of these the one that violates them by less, after
-    Deb, "An efficient constraint handling method for genetic algorithms", 2000, section 3.
+    A report without a violated outcome constraint is better, and so is a smaller violation. After Deb, "An efficient
+    constraint handling method for genetic algorithms", 2000, section 3.
     """
     if math.isnan(score):
         return 2, 0.0, order
@@ -233,7 +231,7 @@ def rank_of(score: float, order: int = 0, violation: float = 0.0) -> Rank:
 
 
 def keeps_to_constraints(rank: Rank) -> bool:
-    """Whether the rank is that of a report that violates no outcome constraint."""
+    """Return whether the rank's report violates no outcome constraint."""
     return rank[0] != 1
 
 
@@ -242,7 +240,7 @@ _Key = tuple[float, ...]
 
 
 class Waiting:
-    """A priority queue of trials, from which any trial may be removed; each operation costs O(log n), amortised."""
+    """A priority queue of trials with removal. Each operation costs O(log n), amortised."""
 
     __slots__ = ("_heap", "_keys")
 
@@ -263,18 +261,16 @@ class Waiting:
 
     @property
     def last(self) -> TrialId | None:
-        """The trial with the highest key, or None; this costs O(n)."""
+        """The trial with the highest key, or None. This costs O(n)."""
         return max(self._keys, key=self._keys.__getitem__, default=None)
 
     def add(self, trial: TrialId, key: _Key) -> None:
-        """Add a trial that is not in the queue."""
         self._keys[trial] = key
         heapq.heappush(self._heap, (key, trial))
 
     def discard(self, trial: TrialId) -> None:
-        """Remove a trial, if it is in the queue."""
         self._keys.pop(trial, None)
-        # Other removed entries stay in the heap until they come first; so ``first`` need not change anything.
+        # Other removed entries stay in the heap until they come first, so ``first`` changes nothing.
         while self._heap and self._keys.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
 

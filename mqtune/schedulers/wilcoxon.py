@@ -1,7 +1,7 @@
-"""Stops a trial that is worse than the best one on the same tasks, by Wilcoxon's signed-rank test.
+"""Stop trials that are worse than the best one on the same tasks, by a signed-rank test.
 
-After Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1, 1945; with differences of 0 split between both
-sides.
+After Wilcoxon, "Individual Comparisons by Ranking Methods", Biometrics Bulletin 1, 1945. Differences of 0 are split
+between both sides.
 """
 
 from __future__ import annotations
@@ -19,42 +19,39 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import CONTINUE, ITERATION, Action, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.timed import Progress, TimedScheduler
 
-#: The fewest pairs that say anything.
+#: Fewer pairs say nothing.
 _FEWEST: Final = 2
-#: Up to so many pairs the p-value is exact, as it is in SciPy: of differences that are all different and not 0, and of any.
+#: Up to these numbers of pairs the p-value is exact, as in SciPy, without and with equal or zero differences.
 _EXACT: Final = 50
 _EXACT_WITH_TIES: Final = 13
 
 
 class WilcoxonStopping(TimedScheduler["_Values"]):
-    """Stops a trial that is worse than the best completed one on the same tasks: folds of a data set, games, problems.
+    """Stops a trial that is worse than the best completed one on the same tasks, such as folds.
 
-    Each report has the metric of one task, which *paired_by* names: its values need not converge, and may come in any
-    order. At each report a trial's values are compared, task by task, with those of the best trial so far. It stops if
-    the one-sided signed-rank test gives a p-value below *p_threshold*, and the mean of its values is worse than the
-    best trial's.
+    Each report has the metric of one task, named by *paired_by*. Values need not converge, and may come in any order.
+    At each report a trial's values are compared, task by task, with those of the best trial so far. It stops if the
+    one-sided signed-rank test gives a p-value below *p_threshold*, and its mean is worse than the best trial's.
 
-    - *The best trial* is the COMPLETED one with the best mean of its values; of equal ones that which completed first.
-      One that stopped, failed or was abandoned is none.
-    - *The p-value* is exact with up to 50 pairs, or 13 where differences are equal or 0, and beyond by a normal
-      approximation, as in SciPy. Each report is a test, so that a trial that is as good as the best one has more than
-      one chance in ``1 / p_threshold`` of being stopped: give a lower *p_threshold* for many tasks.
-    - *A task that one of both lacks* is left out. Of a task that a trial reports twice the first value counts, also
-      after it has failed and runs again.
+    - *The best trial* is the COMPLETED one with the best mean, of equal ones the first to complete.
+    - *The p-value* is exact with up to 50 pairs, or 13 if differences are equal or 0, and otherwise a normal
+      approximation, as in SciPy. Each report is a test, so an equally good trial is stopped more often than
+      ``p_threshold`` says. Give a lower one for many tasks.
+    - *A task that one of both lacks* is left out. The first value of a task counts, also after a retry.
     - *NaN and infinities*: a trial that has reported one is neither stopped nor the best.
-    - *Outcome constraints*: a trial with a report that violates one is not the best; whether it stops depends on its values alone. A
-      constrained metric that a report lacks says nothing.
-    - *A report without the metric*, or with None for it, is passed over.
+    - *Outcome constraints*: a trial with a report that violates one is not the best. Whether it stops depends on its
+      values alone. A missing constrained metric violates nothing.
+    - *A report without the metric*, or with None, is skipped.
 
-    It decides as Optuna's ``WilcoxonPruner`` where an objective returns the mean of its values.
+    It decides as Optuna's ``WilcoxonPruner`` if the objective returns the mean of its values.
 
-    **Cost.** A report costs O(n log n) in the trial's tasks; a thousand take less than a millisecond. Memory is a number for each
-    task of each trial that runs.
+    **Cost.** A report costs O(n log n) in the trial's tasks: less than a millisecond for a thousand. Memory is a number
+    for each task of each running trial.
 
     Args:
-        p_threshold: the p-value below which a trial stops, from 0 to 1; a higher one stops more.
-        min_samples: how many pairs there must be, at least 2.
-        paired_by: the key in the reports of the task's name or number.
+        p_threshold: the p-value below which a trial stops, from 0 to 1. A higher one stops more.
+        min_samples: the minimum number of pairs, at least 2.
+        paired_by: the reports' key of the task's name or number.
     """
 
     kind = "wilcoxon_stopping"
@@ -81,7 +78,6 @@ class WilcoxonStopping(TimedScheduler["_Values"]):
         if self._best is None or not progress.is_finite:
             return CONTINUE
         id_, best = self._best
-        # In the order of the reports.
         differences = [own - best.values[task] for task, own in progress.values.items() if task in best.values]
         if len(differences) < self._min_samples or best.mean >= progress.mean:
             return CONTINUE
@@ -92,7 +88,7 @@ class WilcoxonStopping(TimedScheduler["_Values"]):
         return Decision(Action.STOP, f"{what}: p={p_value:.2g}")
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Forget *trial*, unless it is the best one that has completed."""
+        """Forget *trial*, unless it is the best completed one."""
         progress = self._progress.get(trial.id)
         counts = trial.status is TrialStatus.COMPLETED and progress is not None and progress.may_be_best
         if progress is not None and counts and (self._best is None or progress.mean < self._best[1].mean):
@@ -110,8 +106,6 @@ class WilcoxonStopping(TimedScheduler["_Values"]):
 
 
 class _Values(Progress):
-    """A trial's values by their tasks; lower is better."""
-
     __slots__ = ("is_feasible", "is_finite", "values")
 
     def __init__(self) -> None:
@@ -121,25 +115,23 @@ class _Values(Progress):
         self.is_feasible = True
 
     def add(self, task: object, value: float) -> None:
-        """Add the value of a task, unless there is one."""
         self.is_finite = self.is_finite and math.isfinite(value)
         self.values.setdefault(task, value)
 
     @property
     def may_be_best(self) -> bool:
-        """Whether there are values, all of them numbers, and no report violates an outcome constraint."""
+        """Whether it has values, all are finite, and no report violates an outcome constraint."""
         return bool(self.values) and self.is_finite and self.is_feasible
 
     @property
     def mean(self) -> float:
-        """The mean of all values, of which there is one at least."""
         return sum(self.values.values()) / len(self.values)
 
 
 def p_of_larger(differences: Sequence[float]) -> float:
-    """Return how likely differences are as large as these, or larger, where each is as likely as its negative.
+    """Return the one-sided p-value of the signed-rank test.
 
-    It is the one-sided p-value of the signed-rank test.
+    It is the probability of differences as large as these, or larger, if each is as likely as its negative.
     """
     signed = np.asarray(differences, dtype=float)
     count = len(signed)

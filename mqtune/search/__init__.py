@@ -1,6 +1,6 @@
-"""Search spaces, and searchers: which configs an experiment may try, and what to try next.
+"""Search spaces and searchers.
 
-Here is what a searcher of your own needs; the others are in ``mqtune`` itself.
+Writing a searcher needs the names in this package. The others are exported by ``mqtune`` itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["WAIT", "Encoding", "PastTrial", "Searcher"]
 _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("PastTrial", "Searcher", "WAIT"), "mqtune.search.base"),
     "Encoding": "mqtune.search.encoding",
-    # Of the inside, for unit tests.
+    # Internal names, for unit tests.
     **dict.fromkeys(("BackgroundSearcher",), "mqtune.search.background"),
     **dict.fromkeys(("Suggestion", "searcher_named"), "mqtune.search.base"),
     **dict.fromkeys(("domain_of",), "mqtune.search.domains"),

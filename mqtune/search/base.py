@@ -16,21 +16,21 @@ from mqtune.search.space import Space
 
 
 class Later(Enum):
-    """A suggestion that is still being worked out."""
+    """A suggestion that is not ready yet."""
 
     WAIT = "wait"
 
 
-#: Says that a config is being worked out: ask again.
+#: Returned while a config is being computed: ask again.
 WAIT: Final = Later.WAIT
 #: A config, ``WAIT``, or None if there are no more.
 Suggestion = Config | Literal[Later.WAIT] | None
 
 
 class PastTrial(NamedTuple):
-    """A trial that has ended elsewhere, as COMPLETED or EARLY_STOPPED, and that a searcher learns from.
+    """A past trial, COMPLETED or EARLY_STOPPED, for a searcher to learn from.
 
-    ``value`` is the last one of the metric, NaN where it has diverged, and ``step`` its ``training_iteration``.
+    ``value`` is the metric's last value, NaN if it diverged, and ``step`` its ``training_iteration``.
     """
 
     config: Config
@@ -40,51 +40,49 @@ class PastTrial(NamedTuple):
 
 
 class Searcher(Registered, GoesByObjective, ABC):
-    """Proposes configs, and hears what becomes of the trials that try them.
+    """Proposes configs, and is notified of their trials.
 
-    For each new trial, the driver calls either ``suggest`` or ``adopt``, and then ``on_stage``. Reports and ends follow in the
-    order of the journal, each once. A trial must not be changed by whoever is told of it.
+    For each new trial, the driver calls either ``suggest`` or ``adopt``, then ``on_stage``. Reports and ends follow in
+    the journal's order, each once. A searcher must not change a trial that it receives.
 
-    A driver that resumes brings its searcher to where the one before was: it makes the same calls again, but ``replay`` in
-    place of ``suggest``. A searcher that is deterministic, as with the same arguments and calls it proposes the same configs,
-    may leave ``replay`` as it is; one that is not, or that takes long, overrides it.
+    A resumed driver repeats these calls, with ``replay`` in place of ``suggest``. Searchers that are slow or not
+    deterministic override ``replay``.
     """
 
     role = "searcher"
     instead_of_several = 'give searcher="tpe" or "random"'
     group = SEARCHER_POINTS
-    #: Whether a suggestion may depend on reports; if not, the driver may ask for configs before a slot is free.
+    #: Whether suggestions depend on reports. If not, the driver may request configs before a slot is free.
     adaptive: bool = False
-    #: Whether a suggestion may take longer than a millisecond. The searcher then works in a thread of its own: the driver's loop
-    #: doesn't wait for it, and the next config is worked out before a slot is free.
+    #: Whether a suggestion may take longer than a millisecond. If so, the searcher runs in a thread, and configs are
+    #: prefetched.
     is_slow: bool = False
-    #: Whether each trial must run to its own end, so that a scheduler that stops or pauses trials is refused.
+    #: Whether each trial must run to its own end. Schedulers that stop or pause trials are then refused.
     wants_whole_trials: bool = False
 
     def check_space(self, space: Space) -> None:
-        """Check what it was given against the experiment's space, when a tuner is made.
+        """Check the searcher's arguments against the space, when a tuner is made.
 
         Raises:
-            ConfigurationError: it does not go with the space.
+            ConfigurationError: they don't fit the space.
         """
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Learn what the experiment searches, and its seed; called before the first suggestion, perhaps more than once.
+        """Set the space and the seed. Called before the first suggestion, possibly more than once.
 
-        Of several metrics it is told the first alone, as :meth:`check_objective` was told all.
-
-        One that was made with a space of its own ignores it.
+        *metric* is the first of several, as :meth:`check_objective` receives all. A searcher with a space of its own
+        ignores the call.
         """
 
     @property
     def can_learn(self) -> bool:
-        """Whether it learns from trials that have ended elsewhere: whether it has a ``learn`` of its own."""
+        """Whether the searcher overrides ``learn``."""
         return type(self).learn is not Searcher.learn
 
     def learn(self, trial: PastTrial) -> None:
-        """Learn from a trial that has ended elsewhere; called after ``bind``, and before the first suggestion.
+        """Learn from a trial of another experiment.
 
-        Its config is one of the space, and may come again. A driver that resumes calls it as the first one did.
+        Called between ``bind`` and the first suggestion, also by a resumed driver. Its config is in the space.
         """
 
     @abstractmethod
@@ -92,14 +90,14 @@ class Searcher(Registered, GoesByObjective, ABC):
         """Return a new config, which the caller may change, or None if there are no more.
 
         Args:
-            trial: the id that its trial will have, unless one that a user adds meanwhile gets it; ``on_stage`` tells.
+            trial: the expected id. A trial that a user adds meanwhile may get it instead, so rely on ``on_stage``.
         """
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        """Come to where the driver was that was suggested *config* for *trial*, and return what is suggested now.
+        """Restore the state after suggesting *config* for *trial*, and return a suggestion of now.
 
-        The config of the journal counts where the two differ, as an earlier version of the searcher may have suggested
-        something else. One that can't, or shouldn't, suggest again adopts the config and returns it.
+        If the two differ, the journal's config counts. A searcher that can't, or shouldn't, suggest again adopts
+        *config* and returns it.
         """
         suggested = self.suggest(trial)
         if suggested is None or suggested is WAIT or fingerprint(suggested) != fingerprint(config):
@@ -107,36 +105,36 @@ class Searcher(Registered, GoesByObjective, ABC):
         return suggested if suggested is not WAIT else None
 
     def adopt(self, trial: TrialId, config: Config) -> None:
-        """Hear that *trial* tries a complete config that was not suggested: a user or a scheduler has chosen it."""
+        """Learn that *trial* tries a complete config that a user or a scheduler has chosen."""
         self.avoid(config)
 
     def avoid(self, config: Config) -> None:
-        """Hear that the complete *config* is tried anyway, and need not be suggested."""
+        """Learn that the complete *config* need not be suggested, as it is tried anyway."""
 
     def on_stage(self, trial: Trial) -> None:
-        """Hear that an attempt of *trial* waits for a slot: the first, or one that goes on, perhaps with another config."""
+        """Learn that an attempt of *trial* waits for a slot. A later one may have another config."""
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Hear of a report."""
+        """Learn of a report."""
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Hear that *trial* is paused, and may never go on."""
+        """Learn that *trial* is paused. It may never be resumed."""
 
     def on_attempt_end(self, trial: Trial) -> None:
-        """Hear that an attempt has failed, or was lost, and that *trial* is going to run again."""
+        """Learn that an attempt failed or was lost, and that *trial* will run again."""
 
     def on_abandon(self, trial: Trial) -> None:
-        """Hear that *trial* was abandoned: its reports don't count, and its config must not be suggested again.
+        """Learn that *trial* was abandoned. Called once, before ``on_trial_end``.
 
-        Called once, before ``on_trial_end``.
+        Its reports don't count, and its config must not be suggested again.
         """
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Hear that *trial* has reached a terminal status."""
+        """Learn that *trial* has reached a terminal status."""
 
 
 class Telling(Searcher):
-    """A searcher in front of another one, ``_searcher``, which hears all that this one hears."""
+    """A searcher that forwards its notifications to ``_searcher``."""
 
     _searcher: Searcher
 
@@ -160,10 +158,10 @@ class Telling(Searcher):
 
 
 def check_arguments(searcher: str, space: Space, seed: int) -> None:
-    """Check the arguments that every searcher over a space has.
+    """Check the arguments that searchers over a space share.
 
     Raises:
-        ConfigurationError: *space* is not a Space, or *seed* not an integer.
+        ConfigurationError: *space* is not a Space, or *seed* is not an integer.
     """
     if not isinstance(space, Space):
         raise ConfigurationError(f"{searcher}: space={space!r} is not a Space; write Space({{…}})")
@@ -177,24 +175,23 @@ def fingerprint(value: Any) -> str:
     return repr(value)
 
 
-#: The kind of the searcher by TPE, in descriptions.
 TPE: Final = "optuna"
-#: The searchers that have a name of their own, by it; none for random search, which an experiment does without one.
+#: mqtune's own searchers by name. None stands for random search, an experiment's default.
 _NAMED: Final = {"random": None, "tpe": TPE}
 
 
 def searcher_names() -> list[str]:
-    """Return the names that stand for searchers: mqtune's own, and those of entry points."""
+    """Return the names of mqtune's own searchers and those of entry points."""
     return [*_NAMED, *(name for name in names_in(SEARCHER_POINTS) if name != TPE)]
 
 
 def is_searcher_name(value: object) -> bool:
-    """Whether a value is one of ``searcher_names``."""
+    """Return whether *value* is one of ``searcher_names``."""
     return isinstance(value, str) and (value in _NAMED or value in searcher_names())
 
 
 def searcher_named(name: str) -> Searcher | None:
-    """Return the searcher with one of ``searcher_names`` and its default arguments; None for random search.
+    """Return the searcher of this name with default arguments, or None for random search.
 
     Raises:
         ConfigurationError: its library is not installed.

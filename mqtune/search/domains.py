@@ -27,11 +27,11 @@ from mqtune.search.kinds import (
 )
 from mqtune.search.values import integer, number
 
-#: Up to here every whole number has a float of its own, so that k * q and (k + 1) * q differ.
+#: Up to here each whole number is a float, so k * q and (k + 1) * q differ.
 MAX_STEPS: Final = 2**53
-#: So many standard deviations from its mean a normal distribution has no share that a float could tell from 0.
+#: Beyond this number of standard deviations, a normal distribution's tail is 0 as a float.
 _FAR_SDS: Final = 40
-#: A definition lists the values of a choice.
+#: A definition lists all values of a choice.
 MAX_VALUES: Final = 10_000
 
 
@@ -86,9 +86,9 @@ def loguniform(low: float, high: float) -> Domain:
 
 
 def reverseloguniform(low: float, high: float) -> Domain:
-    """Return the floats from *low* (at least 0) to *high* (below 1) with their distance to 1 evenly spread in a log scale.
+    """Return the floats from *low* (at least 0) to *high* (below 1), with 1 - x log-uniform.
 
-    For what matters close to 1, such as a momentum: ``reverseloguniform(0.9, 0.999)``.
+    Meant for values close to 1, such as a momentum: ``reverseloguniform(0.9, 0.999)``.
     """
     _check_bounds(
         "reverseloguniform",
@@ -104,13 +104,13 @@ def reverseloguniform(low: float, high: float) -> Domain:
 def quniform(low: float, high: float, q: float) -> Domain:
     """Return the multiples of *q* from *low* to *high* as floats, each equally likely.
 
-    The bounds need not be multiples themselves: ``quniform(0.25, 1, 0.1)`` gives 0.3, 0.4, … 1.0.
+    ``quniform(0.25, 1, 0.1)`` gives 0.3, 0.4, … 1.0.
     """
     return _multiples("quniform", low, high, q)
 
 
 def qloguniform(low: float, high: float, q: float) -> Domain:
-    """Return the multiples of *q* from *low* (above 0) to *high* as floats, spread as in a log scale."""
+    """Return the multiples of *q* from *low* (above 0) to *high* as floats, log-uniform."""
     return _multiples("qloguniform", low, high, q, log=True)
 
 
@@ -118,16 +118,16 @@ def normal(mean: float, sd: float) -> Domain:
     """Return floats from the normal distribution with this mean and standard deviation.
 
     Raises:
-        SpaceError: *sd* is not above 0, or one of the two is not a finite number.
+        SpaceError: *sd* is not above 0, or an argument is not a finite number.
     """
     return Normal(*_moments("normal", mean, sd))
 
 
 def qrandn(mean: float, sd: float, q: float) -> Domain:
-    """Return floats from the normal distribution with this mean and standard deviation, each rounded to the nearest multiple of *q*.
+    """Return floats from a normal distribution, each rounded to the nearest multiple of *q*.
 
     Raises:
-        SpaceError: *sd* or *q* is not above 0, one of the three is not a finite number, or *q* is too small for floats of that size.
+        SpaceError: *sd* or *q* is not above 0, an argument is not finite, or *q* is too small for such floats.
     """
     plain_mean, plain_sd = _moments("qrandn", mean, sd)
     plain_q = float(number("qrandn", "q", q))
@@ -149,38 +149,37 @@ def _moments(name: str, mean: object, sd: object) -> tuple[float, float]:
 def randint(low: int, high: int) -> Domain:
     """Return the integers from *low* to *high*, **high included**, each equally likely.
 
-    As ``random.randint`` of the standard library does, and as all other domains here do. Mind when you come from
-    Ray Tune, where ``randint`` and ``lograndint`` leave *high* out: ``randint(0, 10)`` there is ``randint(0, 9)`` here.
+    Ray Tune's ``randint`` and ``lograndint`` exclude *high*: ``randint(0, 10)`` there is ``randint(0, 9)`` here.
     """
     return _multiples("randint", low, high, 1, whole=True)
 
 
 def qrandint(low: int, high: int, q: int) -> Domain:
-    """Return the multiples of *q* from *low* to *high*, **high included** if it is one, each equally likely."""
+    """Return the multiples of *q* from *low* to *high*, **high included**, each equally likely."""
     return _multiples("qrandint", low, high, q, whole=True)
 
 
 def lograndint(low: int, high: int) -> Domain:
-    """Return the integers from *low* (above 0) to *high*, **high included**, spread as in a log scale."""
+    """Return the integers from *low* (above 0) to *high*, **high included**, log-uniform."""
     return _multiples("lograndint", low, high, 1, log=True, whole=True)
 
 
 def qlograndint(low: int, high: int, q: int) -> Domain:
-    """Return the multiples of *q* from *low* (above 0) to *high*, **high included** if it is one, spread as in a log scale."""
+    """Return the multiples of *q* from *low* (above 0) to *high*, **included**, log-uniform."""
     return _multiples("qlograndint", low, high, q, log=True, whole=True)
 
 
 def choice(values: Sequence[object]) -> Domain:
-    """Return one of *values*, each equally likely; any values that a config can hold, lists and dicts included.
+    """Return one of *values*, each equally likely. They may be lists and dicts.
 
-    A value may have domains of its own, which are sampled where it is the one:
+    A value may contain domains, which are sampled if it is chosen:
     ``choice([{"name": "adam", "lr": loguniform(1e-5, 1e-1)}, {"name": "sgd", "momentum": uniform(0, 1)}])``.
     """
     return _chosen(Choice, "choice", values)
 
 
 def ordinal(values: Sequence[object]) -> Domain:
-    """Return one of *values*, each equally likely, which stand in their order: a model or PBT takes neighbours for alike."""
+    """Return one of *values*, each equally likely. Models and PBT treat neighbours as similar."""
     options = _options("ordinal", values)
     if has_domain(options):
         raise SpaceError(f"ordinal: {written(options)} holds a domain, and has no order; use choice")
@@ -188,16 +187,20 @@ def ordinal(values: Sequence[object]) -> Domain:
 
 
 def finrange(low: float, high: float, size: int, *, cast_int: bool = False) -> Domain:
-    """Return one of *size* floats that are evenly spaced from *low* to *high*, both included; with *cast_int* each is rounded."""
+    """Return one of *size* evenly spaced floats from *low* to *high*, both included.
+
+    With *cast_int* each is rounded to an integer.
+    """
     _check_bounds("finrange", number("finrange", "low", low), number("finrange", "high", high), log=False)
     shares = _evenly("finrange", size)
     return _range("finrange", [between(float(low), float(high), share) for share in shares], cast_int)
 
 
 def logfinrange(low: float, high: float, size: int, *, cast_int: bool = False) -> Domain:
-    """Return one of *size* floats that are evenly spaced in a log scale from *low* (above 0) to *high*, both included.
+    """Return one of *size* floats from *low* (above 0) to *high*, evenly spaced in a log scale.
 
-    With *cast_int* each is rounded to an integer, as in Syne Tune: ``logfinrange(8, 512, 7, cast_int=True)`` has the powers of 2.
+    Both bounds are included. With *cast_int* each is rounded: ``logfinrange(8, 512, 7, cast_int=True)`` has the powers
+    of 2.
     """
     interval = _interval("logfinrange", low, high, log=True)
     middle = _evenly("logfinrange", size)[1:-1]
@@ -220,9 +223,9 @@ def _evenly(name: str, size: int) -> list[float]:
 
 
 def grid_search(values: Sequence[object]) -> Domain:
-    """Return one of *values*, taken in turn: a grid visits each combination of its ``grid_search`` entries once.
+    """Return one of *values*. A grid visits each combination of ``grid_search`` entries once.
 
-    A value may have domains of its own, and a ``grid_search`` too, as those of :func:`choice`.
+    A value may contain domains, as in :func:`choice`, and further ``grid_search`` entries.
     """
     return _chosen(Grid, "grid_search", values)
 
@@ -230,11 +233,10 @@ def grid_search(values: Sequence[object]) -> Domain:
 def sample_from(function: Callable[[Mapping[str, object]], object]) -> Domain:
     """Return the value that *function* computes from the rest of the config.
 
-    It is given a read-only view of the whole config, as in ``sample_from(lambda config: config["width"] * 2)``. Ray Tune's
-    ``sample_from(lambda spec: spec.config.width * 2)`` works as well. It may
-    read other ``sample_from`` values, in whatever order they stand, if they don't need each other. It is called by
-    the driver alone, once when the space is built and once for each config; for a run that can be repeated its
-    result must depend on the view and on nothing else.
+    It receives a read-only view of the whole config: ``sample_from(lambda config: config["width"] * 2)``, or in Ray
+    Tune's form ``sample_from(lambda spec: spec.config.width * 2)``. It may read other ``sample_from`` values that don't
+    depend on its own. The driver alone calls it, once when the space is built and once for each config. For
+    reproducible runs its result must depend on the view alone.
 
     Raises:
         SpaceError: *function* can't be called.
@@ -244,7 +246,6 @@ def sample_from(function: Callable[[Mapping[str, object]], object]) -> Domain:
     return Derived(function)
 
 
-#: What makes each domain again, by its name in a description.
 _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
     function.__name__: function
     for function in (
@@ -267,10 +268,10 @@ _FUNCTIONS: Final[dict[str, Callable[..., Domain]]] = {
 
 
 def domain_of(description: Mapping[str, object], unknown: Domain | None = None) -> Domain:
-    """Return the domain that ``Domain.describe`` described, or *unknown*.
+    """Return the domain that ``Domain.describe`` described, or *unknown* if it can't be rebuilt.
 
     Raises:
-        SpaceError: it is a ``sample_from``, or none that this version knows, and there is no *unknown*.
+        SpaceError: it can't be rebuilt, and *unknown* is None.
     """
     arguments = dict(description)
     name = arguments.pop("domain", "")

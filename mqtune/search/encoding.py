@@ -15,29 +15,24 @@ from mqtune.search.kinds import Choice, Domain, Entries, Ordinal
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
 
-#: What stands between a choice and one of its values in the name of a column.
 _IS: Final = "="
 
 
 class Encoding:
     """Configs of a space as rows of numbers from 0 to 1, and back.
 
-    A domain with an order has one column, the share of what is sampled that lies below a value: by their logarithms for
-    ``loguniform`` and its kin, by its distribution for ``normal``; in the middle of its stretch for each multiple, integer or ordinal. A
-    ``choice`` has a column for each of its values, 1 for the one that was chosen and 0 for the others. Constants, what functions compute
-    and domains of one value have none. The columns of a value that a config does not have, as another entry of a choice was chosen, are NaN.
+    A domain with an order has one column: the share of samples below a value, or the middle of its stretch for a
+    multiple, integer or ordinal. A ``choice`` has a column for each value: 1 for the chosen one, else 0. Constants,
+    computed values and domains of one value have no column. Values that a config lacks, as another entry was chosen,
+    are NaN.
 
-    Any row of numbers from 0 to 1 can be decoded: of a choice the largest column counts, and columns of entries that are not chosen
-    don't matter. The config is one of the space, though perhaps one that its constraint refuses (``Space.allows``).
-    A config that was encoded comes back: values of lists and multiples exactly, other floats but for rounding, those of a normal
-    distribution as long as they are within some five standard deviations.
-
-    Args:
-        space: the space.
+    Any row of numbers from 0 to 1 can be decoded: the largest column of a choice counts. The constraint may refuse the
+    result (``Space.allows``). Encoding and decoding preserves listed values and multiples exactly, and other floats up
+    to rounding. Values of a normal distribution must lie within about five standard deviations.
 
     Attributes:
-        columns: the names of the columns: paths in the space, ``lr`` or ``optimizer/0/lr``, and for choices ``optimizer=0``,
-            with the index of the value.
+        columns: the columns' names: paths such as ``optimizer/0/lr``, and for choices ``optimizer=0``, with the index
+            of the value.
     """
 
     def __init__(self, space: Space) -> None:
@@ -52,7 +47,7 @@ class Encoding:
         """Return an array with a row for each config.
 
         Raises:
-            SpaceError: one is not in the space, or lacks a value.
+            SpaceError: a config is not in the space, or lacks a value.
         """
         rows = [self._row(config) for config in configs]
         return np.array(rows, dtype=float).reshape(len(rows), len(self.columns))
@@ -70,12 +65,12 @@ class Encoding:
         """Return the config of each row.
 
         Raises:
-            SpaceError: a row has another number of columns, or one of those that are needed is not from 0 to 1.
+            SpaceError: a row has another number of columns, or a needed number is not from 0 to 1.
         """
         found = np.asarray(rows, dtype=float)
         if found.ndim != 2 or found.shape[1] != len(self.columns):  # noqa: PLR2004 - rows and columns
             raise SpaceError(f"an array of shape {found.shape} is none of rows with {len(self.columns)} columns")
-        # Lists: NumPy takes many times as long for a number at a time.
+        # NumPy is many times slower for one number at a time.
         return [self._config(row) for row in found.tolist()]
 
     def _config(self, row: list[float]) -> Config:
@@ -90,7 +85,7 @@ class Encoding:
 
 
 class _Codec:
-    """The columns of a domain of which each share is a value."""
+    """The column of a domain that has a value for each share."""
 
     width = 1
 
@@ -108,7 +103,7 @@ class _Codec:
 
 
 class _OneHot(_Codec):
-    """A column for each value of a choice; none where there is but one."""
+    """A column for each value of a choice, unless it has a single value."""
 
     def __init__(self, domain: Domain) -> None:
         super().__init__(domain)

@@ -10,17 +10,17 @@ from mqtune.search.base import Searcher, check_arguments, fingerprint
 from mqtune.search.random import generator
 from mqtune.search.space import Space
 
-#: How often the rest of a point is sampled to find a config that is not to be skipped; without sampled values it stays the same.
+#: Samples per point to find a config that is not to be skipped.
 _SAMPLES: Final = 20
 
 
 class GridSearcher(Searcher):
-    """Proposes each point of the grid of the space's ``grid_search`` entries once, in the order of nested loops.
+    """Proposes each point of the space's ``grid_search`` entries once, in nested-loop order.
 
-    Values that are not part of the grid are sampled for each point. A config that is tried anyway, or was abandoned, is skipped.
+    Other values are sampled for each point. Configs that are tried anyway, or were abandoned, are skipped.
 
     Args:
-        space: the search space; it needs a ``grid_search`` entry.
+        space: the search space. It needs a ``grid_search`` entry.
         seed: the same seed gives the same sampled values.
     """
 
@@ -40,7 +40,7 @@ class GridSearcher(Searcher):
         self._avoided: set[str] = set()
 
     def suggest(self, trial: TrialId) -> Config | None:
-        """Return the config for the grid's next point, or None after the last."""
+        """Return the next point's config, or None after the last."""
         for point in self._points:
             for _ in range(_SAMPLES):
                 config = self._space.draw(self._draws, point)
@@ -49,16 +49,15 @@ class GridSearcher(Searcher):
         return None
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        """Go on to the next point, and return *config* if it is one with that point's values of the grid.
+        """Advance to the next point. Return *config* if it has that point's grid values.
 
-        What is sampled may differ where an earlier version, which drew other values from the same seed, began the experiment.
+        Sampled values may differ if an earlier version began the experiment.
         """
         suggested = self.suggest(trial)
         is_point = suggested is not None and self._space.grid_point(suggested) == self._space.grid_point(config)
         return config if is_point else suggested
 
     def avoid(self, config: Config) -> None:
-        """Skip the point of the grid that gives *config*, if there is one."""
         self._avoided.add(fingerprint(config))
 
     def on_abandon(self, trial: Trial) -> None:

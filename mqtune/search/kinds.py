@@ -1,4 +1,4 @@
-"""The kinds of domains that a search space is made of."""
+"""The domains that a search space is made of."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from mqtune.search.values import MAX_DEPTH, copy_value, integer, is_same, number
 
 
 class Domain(ABC):
-    """The values that one entry of a config may have; immutable, so that several spaces may share it."""
+    """The values that one entry of a config may have. Immutable."""
 
     def sample(self, rng: random.Random) -> object:
-        """Return one value; the same state of *rng* gives the same value."""
+        """Return one value. The same state of *rng* gives the same value."""
         return self.at(rng.random())
 
     @abstractmethod
     def at(self, share: float) -> object:
-        """Return the value below which *share*, from 0 to 1, of all that is sampled lies."""
+        """Return the value that has the share *share*, from 0 to 1, of all samples below it."""
 
     def share(self, value: object) -> float:
-        """Return a share at which *value* lies, from 0 to 1: the inverse of :meth:`at`."""
+        """Return the share, from 0 to 1, at which *value* lies: the inverse of :meth:`at`."""
         raise SpaceError(f"{self} has no order of its values")
 
     @abstractmethod
     def check(self, value: object) -> object:
-        """Return *value* as :meth:`sample` would have given it.
+        """Return *value* as :meth:`sample` would have returned it.
 
         Raises:
             SpaceError: it is not in this domain.
@@ -41,15 +41,15 @@ class Domain(ABC):
 
     @abstractmethod
     def describe(self) -> dict[str, object]:
-        """Return what defines it, in values that a message can carry."""
+        """Return the definition, in values that a message can carry."""
 
     @property
     def size(self) -> int | None:
-        """The number of different values, or None when they can't be counted."""
+        """The number of different values, or None if they can't be counted."""
         return None
 
     def values(self) -> Iterator[object]:
-        """Yield each different value once; only where ``size`` is a number."""
+        """Yield each different value once. Needs a ``size``."""
         raise SpaceError(f"the values of {self} can't be counted")
 
 
@@ -86,7 +86,7 @@ class Constant(Domain):
 
 @dataclass(frozen=True)
 class Interval(Domain):
-    """The floats from low to high, evenly spread over their values or over their logarithms."""
+    """The floats from low to high, uniform in their values or logarithms."""
 
     name: str
     low: float
@@ -123,7 +123,7 @@ class Interval(Domain):
 
 @dataclass(frozen=True)
 class ReverseInterval(Interval):
-    """The floats from low to high, below 1, whose distances to 1 are evenly spread over their logarithms."""
+    """The floats from low to high, below 1, whose distance to 1 is log-uniform."""
 
     def at(self, share: float) -> float:
         return min(max(1 - math.exp(between(*self._logs, 1 - share)), self.low), self.high)
@@ -140,8 +140,8 @@ class ReverseInterval(Interval):
 class Multiples(Domain):
     """The multiples of q from low to high, ints if ``whole`` and floats otherwise.
 
-    q is taken as the decimal number that it is written as, so 3 * 0.1 is 0.3. Without ``log`` each multiple is
-    equally likely; with it, k * q is as likely as the stretch from (k - 1/2) * q to (k + 1/2) * q is in a log scale.
+    q counts as the decimal number that it is written as, so 3 * 0.1 is 0.3. Without ``log`` each multiple is equally
+    likely. With it, k * q is as likely as (k - 1/2) * q to (k + 1/2) * q in a log scale.
     """
 
     name: str
@@ -165,16 +165,15 @@ class Multiples(Domain):
 
     @cached_property
     def first(self) -> int:
-        """How many times q the lowest value is."""
+        """The lowest value, divided by q."""
         return math.ceil(Fraction(str(self.low)) / self._step)
 
     @cached_property
     def last(self) -> int:
-        """How many times q the highest value is."""
+        """The highest value, divided by q."""
         return math.floor(Fraction(str(self.high)) / self._step)
 
     def steps(self, value: float) -> int:
-        """Return how many times q a value is."""
         return round(Fraction(str(value)) / self._step)
 
     def share(self, value: Any) -> float:
@@ -184,8 +183,7 @@ class Multiples(Domain):
         return (steps - self.first + 0.5) / self.size
 
     def value(self, steps: int) -> int | float:
-        """Return so many times q."""
-        # Python divides whole numbers exactly, and then rounds once.
+        # Python divides whole numbers exactly and rounds once.
         numerator, denominator = self._ratio
         return steps * numerator // denominator if self.whole else steps * numerator / denominator
 
@@ -228,7 +226,7 @@ class Multiples(Domain):
 
 @dataclass(frozen=True)
 class Normal(Domain):
-    """Floats from a normal distribution; any finite number may come."""
+    """Floats from a normal distribution."""
 
     mean: float
     sd: float
@@ -237,7 +235,7 @@ class Normal(Domain):
         return rng.normalvariate(self.mean, self.sd)
 
     def at(self, share: float) -> float:
-        # At 0 and 1 lie the infinities.
+        # 0 and 1 would give infinities.
         return self._distribution.inv_cdf(min(max(share, _LEAST_SHARE), 1 - _LEAST_SHARE))
 
     def share(self, value: Any) -> float:
@@ -261,7 +259,7 @@ class Normal(Domain):
 class RoundedNormal(Normal):
     """Floats from a normal distribution, each rounded to the nearest multiple of q.
 
-    q is taken as the decimal number that it is written as.
+    q counts as the decimal number that it is written as.
     """
 
     q: float
@@ -280,7 +278,7 @@ class RoundedNormal(Normal):
         return self._rounded(super().at(share))
 
     def share(self, value: Any) -> float:
-        # The middle of the stretch that is rounded to it.
+        # The middle of the stretch that is rounded to this value.
         return (super().share(value - self.q / 2) + super().share(value + self.q / 2)) / 2
 
     def check(self, value: object) -> float:
@@ -298,7 +296,7 @@ class RoundedNormal(Normal):
 
 @dataclass(frozen=True)
 class Choice(Domain):
-    """One of the values of a list, each as likely as the others; a value that stands twice is twice as likely."""
+    """One of a list of values, each equally likely. A value listed twice is twice as likely."""
 
     options: tuple[object, ...]
     name: str = "choice"
@@ -313,10 +311,10 @@ class Choice(Domain):
         return (self.place(value) + 0.5) / len(self.options)
 
     def place(self, value: object) -> int:
-        """Return the index of *value*, of the first that is the same.
+        """Return the index of the first option that equals *value*.
 
         Raises:
-            SpaceError: it is none of them.
+            SpaceError: no option does.
         """
         plain = plain_value(value, "the value")
         for index, option in enumerate(self.options):
@@ -344,21 +342,21 @@ class Choice(Domain):
 
 @dataclass(frozen=True)
 class Ordinal(Choice):
-    """A choice whose values stand in an order that means something: neighbours are alike."""
+    """A choice whose values have a meaningful order: neighbours are similar."""
 
     name: str = "ordinal"
 
 
 @dataclass(frozen=True)
 class Grid(Choice):
-    """A choice of which a grid takes each value in turn."""
+    """A choice whose values are the steps of a grid."""
 
     name: str = "grid_search"
 
 
 @dataclass(frozen=True)
 class Entries(Domain):
-    """The entries of a choice, or of a grid, that have domains of their own; its values are their indexes."""
+    """A choice or grid with domains in its entries. Its values are the entries' indexes."""
 
     name: str
     entries: tuple[object, ...]
@@ -390,7 +388,7 @@ class Entries(Domain):
 
     @cached_property
     def names(self) -> list[str | int]:
-        """What people may call the entries: by the first text in each dict, if they differ, or else by their indexes."""
+        """The first text of each entry if these differ, else the entries' indexes."""
         found = [_text_in(each) if isinstance(each, Mapping) else written(each) for each in self.entries]
         return [*range(len(found))] if None in found or len(set(found)) < len(found) else [*map(str, found)]
 
@@ -404,7 +402,7 @@ def _text_in(entry: Mapping[str, object]) -> str | None:
 
 @dataclass(frozen=True)
 class Derived(Domain):
-    """A value that a function computes from the rest of the config; only the driver ever calls it."""
+    """A value that a function computes from the rest of the config. The driver alone calls it."""
 
     function: Callable[[Mapping[str, object]], object]
 
@@ -429,21 +427,20 @@ class Derived(Domain):
 
 
 def between(low: float, high: float, share: float) -> float:
-    """Return the float that lies at *share*, from 0 to 1, of the way; it never rounds or overflows past the bounds."""
+    """Return the float at *share*, from 0 to 1, between two bounds, never outside them."""
     return min(max((1 - share) * low + share * high, low), high)
 
 
 def _share(value: float, low: float, high: float) -> float:
-    """Return how far *value* lies between the bounds, which may be as far apart as floats go."""
     return min(max((value / 2 - low / 2) / (high / 2 - low / 2), 0.0), 1.0)
 
 
 def _part(share: float, parts: int) -> int:
-    """Return in which of so many equal parts *share* lies; where there are more parts than shares, some are left out evenly."""
+    """Return the index of the equal part in which *share* lies."""
     return min(int(share * _SHARES) * parts // _SHARES, parts - 1)
 
 
-#: How many different shares there are from 0 up to 1, as generators of random floats give them, and the least above 0.
+#: The number of different shares of random generators, and the smallest one above 0.
 _SHARES: Final = 2**53
 
 
@@ -451,7 +448,7 @@ _LEAST_SHARE: Final = 1 / _SHARES
 
 
 def has_domain(definition: object, depth: int = 0) -> bool:
-    """Return whether there is a domain in a definition, at any depth that one may have."""
+    """Return whether a definition contains a domain, at any allowed depth."""
     if isinstance(definition, Mapping):
         definition = list(definition.values())
     if not isinstance(definition, list | tuple) or depth > MAX_DEPTH:
@@ -463,7 +460,7 @@ def plain_definition(definition: Any, where: str, depth: int = 0) -> Any:
     """Return a copy of a definition: domains in dicts and lists of plain values.
 
     Raises:
-        SpaceError: a message can't carry a value that is no domain; the text names *where* it stands.
+        SpaceError: a message can't carry the value at *where*.
     """
     if isinstance(definition, Domain):
         return definition
@@ -477,7 +474,7 @@ def plain_definition(definition: Any, where: str, depth: int = 0) -> Any:
 
 
 def describe_definition(definition: Any) -> dict[str, object]:
-    """Return a plain definition in values that a message can carry."""
+    """Return the description of a plain definition, in values that a message can carry."""
     if isinstance(definition, Domain):
         return definition.describe()
     if not has_domain(definition):
@@ -488,7 +485,7 @@ def describe_definition(definition: Any) -> dict[str, object]:
 
 
 def written(definition: object) -> str:
-    """Return a definition as one would write it."""
+    """Return a definition as Python code."""
     if isinstance(definition, Mapping):
         return f"{{{', '.join(f'{key!r}: {written(each)}' for key, each in definition.items())}}}"
     if isinstance(definition, list | tuple):

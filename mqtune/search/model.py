@@ -1,4 +1,4 @@
-"""Searchers that ask the model of another library: the record of each trial, and domains as models know them."""
+"""Base of searchers that ask another library's model."""
 
 from __future__ import annotations
 
@@ -18,37 +18,32 @@ from mqtune.search.base import WAIT, Later, Searcher, Suggestion, fingerprint
 from mqtune.search.kinds import Choice, Domain, Entries, Interval, Multiples, Normal, Ordinal, ReverseInterval
 from mqtune.search.space import Space
 
-#: The share of a normal distribution that is left out at each end: the domains of models have bounds.
+#: The tail of a normal distribution that is cut off, as models need bounds.
 _TAIL: Final = 1e-6
 
 
-#: The domains that models know.
 MODELLED: Final = (Interval, Multiples, Normal, Choice, Entries)
 
 
 class Kind(Enum):
-    """How a model sees a domain."""
+    """The kind of a model's parameter."""
 
-    #: All numbers between two.
     INTERVAL = "interval"
-    #: All whole numbers from one to another.
     STEPS = "steps"
-    #: The places in a list, from 0, whose order means something; and those where it does not.
+    #: Indexes into a list, from 0, whose order means something, or does not.
     ORDERED = "ordered"
     UNORDERED = "unordered"
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A domain as a model knows it, and the way there and back.
+    """A domain as a model's parameter, with conversions.
 
     Attributes:
-        kind: what the model chooses from.
-        low: its lower end.
-        high: its upper end, included.
-        log: whether the model should go by logarithms.
-        to_value: returns the value of the space for one of the model's.
-        to_param: returns the model's for a value of the space.
+        high: the upper bound, included.
+        log: whether the model should use a log scale.
+        to_value: converts the model's value to the space's.
+        to_param: converts the space's value to the model's.
     """
 
     kind: Kind
@@ -60,18 +55,17 @@ class Parameter:
 
 
 def parameter(searcher: str, library: str, domain: Domain) -> Parameter:
-    """Return a domain as models know it.
+    """Return a domain as a parameter of a model.
 
-    What they can't hold as it is has another form: multiples are numbers of steps, choices places in their list, a reversed interval is
-    the distance from 1, and a normal distribution the share of it that lies below, without its tails.
+    Multiples become numbers of steps, and choices become indexes. A reversed interval becomes the distance from 1, and
+    a normal distribution the share of samples below a value, without its tails.
 
     Args:
-        searcher: who asks, for the error's text.
-        library: whose model it is, for the error's text.
-        domain: the domain.
+        searcher: the asking searcher, for error texts.
+        library: the model's library, for error texts.
 
     Raises:
-        ConfigurationError: it is a domain of the user's own.
+        ConfigurationError: the domain is a class of the user's own.
     """
     match domain:
         case ReverseInterval():
@@ -108,17 +102,17 @@ def parameter(searcher: str, library: str, domain: Domain) -> Parameter:
 
 
 def interval(domain: Interval) -> Parameter:
-    """Return an interval as the numbers that are in it."""
+    """Return an interval as a parameter of plain numbers."""
     low, high = domain.low, domain.high
     return Parameter(Kind.INTERVAL, low, high, domain.log, lambda param: _between(low, float(param), high), float)
 
 
 def shares(domain: Domain, tail: float = 0.0) -> Parameter:
-    """Return a domain as the share of what is sampled that lies below a value.
+    """Return a domain as a parameter: the share of samples below a value.
 
     Args:
-        domain: one with an order.
-        tail: the share that is left out at each end.
+        domain: a domain with an order.
+        tail: the share that is cut off at each end.
     """
     low, high = tail, 1 - tail
     return Parameter(
@@ -137,7 +131,7 @@ def _between(low: float, value: float, high: float) -> float:
 
 @dataclass(slots=True)
 class Record:
-    """A trial's current config, as its model has it."""
+    """A trial's current config in the form of its model."""
 
     config: Config
 
@@ -146,14 +140,10 @@ R = TypeVar("R", bound=Record)
 
 
 class ModelSearcher(Searcher, Generic[R]):
-    """A searcher that asks a model, and tells it what becomes of trials.
+    """A searcher that asks a model for configs, and feeds it the trials' results.
 
-    It keeps a record of each trial, from when its config is asked for, or adopted. A trial that goes on with another config is another
-    one for the model, and the one before was stopped early. A driver that resumes feeds the model with what the journal has, and asks for
-    nothing again.
-
-    A subclass makes the model (``_begin_model``), asks it (``_ask``), has it learn of a config that it was not asked for (``_begin``),
-    of a report (``_hear``) and of an end (``_tell``).
+    If a trial continues with another config, the model sees its old trial stopped early and a new trial. A resumed
+    driver feeds the model from the journal, and requests nothing twice.
 
     Args:
         seed: None for the experiment's.
@@ -174,7 +164,7 @@ class ModelSearcher(Searcher, Generic[R]):
         """Make the model.
 
         Raises:
-            ConfigurationError: this searcher is another experiment's.
+            ConfigurationError: this searcher belongs to another experiment.
         """
         if self._bound is not None:
             if self._bound != (space, seed):
@@ -186,29 +176,28 @@ class ModelSearcher(Searcher, Generic[R]):
 
     @abstractmethod
     def _begin_model(self, seed: int) -> None:
-        """Make the model, of ``_space`` and ``_objective``."""
+        """Make the model from ``_space`` and ``_objective``."""
 
     @abstractmethod
     def _ask(self) -> R | Literal[Later.WAIT] | None:
-        """Return the record of what the model suggests, WAIT or None."""
+        """Return the record of the model's suggestion, WAIT or None."""
 
     @abstractmethod
     def _begin(self, config: Config) -> R:
-        """Return the record of a config that the model was not asked for."""
+        """Return the record of a config that the model did not suggest."""
 
     @abstractmethod
     def _hear(self, record: R, step: int | None, metrics: Metrics) -> None:
-        """Learn a report, at a step unless it has none."""
+        """Add a report. *step* is None if it has no step."""
 
     @abstractmethod
     def _tell(self, record: R, status: TrialStatus) -> None:
-        """Tell the model that a trial has ended, or is PAUSED: it may never go on, and is not pending any more."""
+        """Record the end of a trial, or its pause, after which it is not pending."""
 
     def _go_on(self, record: R) -> None:
-        """Tell the model that a trial goes on with its config."""
+        """Record that a trial continues with the same config."""
 
     def suggest(self, trial: TrialId) -> Suggestion:
-        """Return the model's next config, None if there are no more, or WAIT."""
         record = self._ask()
         if record is None or record is WAIT:
             return record
@@ -216,16 +205,15 @@ class ModelSearcher(Searcher, Generic[R]):
         return copy.deepcopy(record.config)
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Adopt what was suggested to an earlier driver; the model is not asked."""
+        """Adopt the earlier suggestion, without asking the model."""
         self.adopt(trial, config)
         return config
 
     def adopt(self, trial: TrialId, config: Config) -> None:
-        """Learn of a config that was not suggested now, as of one that was."""
         self._records[trial] = self._begin(config)
 
     def on_stage(self, trial: Trial) -> None:
-        """Learn which trial a suggestion has become; with another config it is another trial for the model."""
+        """Assign a suggestion to its trial, or begin a new one for the model if the config changed."""
         record = self._records.get(trial.id)
         if record is None:
             self._records[trial.id] = self._suggested(trial.config)
@@ -241,22 +229,18 @@ class ModelSearcher(Searcher, Generic[R]):
         return record
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Learn a report's metrics."""
         step = report.metrics.get(ITERATION, trial.reports)
         self._hear(self._records[trial.id], step if isinstance(step, int) else None, report.metrics)
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """Count it as stopped early."""
         self._tell(self._records[trial.id], TrialStatus.PAUSED)
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Learn how it has ended."""
         self._tell(self._records[trial.id], trial.status)
 
     def describe(self) -> Description:
-        """Return what the model is, and the seed."""
         return {self.role: self.kind, **self._model(), "seed": "" if self._seed is None else self._seed}
 
     @abstractmethod
     def _model(self) -> Description:
-        """Return what a description says of the model."""
+        """Return the model's part of the description."""

@@ -28,19 +28,19 @@ from mqtune.search.values import copy_value
 
 
 class PointsFirst(Telling):
-    """Proposes given points in their order, and then the configs of another searcher.
+    """Proposes given points in order, then the configs of another searcher.
 
-    The points change nothing about that searcher's suggestions, except that a RandomSearcher over a small finite
-    space counts them as proposed, and a GridSearcher passes over those of its own that are one of them.
+    The points don't affect that searcher's suggestions, with two exceptions. A RandomSearcher over a small finite space
+    counts them as proposed, and a GridSearcher skips them.
 
     Args:
-        points: configs, or parts of configs; what a point lacks is sampled, once.
-        searcher: proposes the configs after the points, or its name, as for ``Tuner``; by default a RandomSearcher.
-        space: what the points are checked against; by default the experiment's.
-        seed: the same seed gives the same values for what is sampled; without *space* it is the experiment's.
+        points: configs, or parts of configs. Missing values are sampled, once.
+        searcher: the other searcher, or its name, as for ``Tuner``. The default is a RandomSearcher.
+        space: the space of the points. The default is the experiment's.
+        seed: the same seed gives the same sampled values. Without *space* it is the experiment's.
 
     Raises:
-        SpaceError: a point has an unknown key or a value outside its domain; the text names the point's index.
+        SpaceError: a point has an unknown key or a value outside its domain. The text names the point's index.
     """
 
     takes_several = True
@@ -63,14 +63,13 @@ class PointsFirst(Telling):
             )
         self._given = list(points)
         self._after = searcher
-        #: The space and the seed it was made or bound with.
         self._bound: tuple[Space, int] | None = None
         self._has_own = space is not None
         self.adaptive = searcher is not None and searcher.adaptive
         self.is_slow = searcher is not None and searcher.is_slow
         self.wants_whole_trials = searcher is not None and searcher.wants_whole_trials
         self._next = 0
-        #: Points that were suggested and whose trial is not staged yet, and trials with configs that others have chosen, likewise.
+        #: Suggested points, and added trials, that are not staged yet.
         self._asked: list[str] = []
         self._added: set[TrialId] = set()
         self._abandoned: set[str] = set()
@@ -80,14 +79,14 @@ class PointsFirst(Telling):
 
     @property
     def count(self) -> int | None:
-        """The number of points; None if a searcher was given for what comes after them."""
+        """The number of points, or None if another searcher was given."""
         return len(self._given) if self._after is None else None
 
     def check_space(self, space: Space) -> None:
         """Check the points, and the other searcher.
 
         Raises:
-            SpaceError: a point does not fit.
+            SpaceError: a point is not in the space.
         """
         if not self._has_own:
             for index, point in enumerate(self._given):
@@ -97,16 +96,15 @@ class PointsFirst(Telling):
             self._after.check_space(space)
 
     def check_objective(self, objective: Objective) -> None:
-        """Have the other searcher learn what is optimised."""
         super().check_objective(objective)
         if self._after is not None:
             self._after.check_objective(objective)
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Complete the points, and tell the other searcher of them.
+        """Complete the points, and have the other searcher avoid them.
 
         Raises:
-            ConfigurationError: it is another experiment's.
+            ConfigurationError: this searcher belongs to another experiment.
         """
         if self._has_own:
             self._searcher.bind(space, seed, metric=metric, mode=mode)
@@ -120,7 +118,7 @@ class PointsFirst(Telling):
 
     def _complete_points(self, space: Space, seed: int, searcher: Searcher) -> None:
         self._bound, self._seed, self._searcher = (space, seed), seed, searcher
-        # A stream of its own, apart from a searcher with the same seed.
+        # A random stream of its own: a searcher with the same seed draws other numbers.
         rng = random.Random(f"points {seed}")
         self._points: list[Config] = []
         for index, point in enumerate(self._given):
@@ -131,15 +129,12 @@ class PointsFirst(Telling):
 
     @property
     def can_learn(self) -> bool:
-        """Whether the other searcher does."""
         return self._after is not None and self._after.can_learn
 
     def learn(self, trial: PastTrial) -> None:
-        """Have the other searcher learn."""
         self._searcher.learn(trial)
 
     def suggest(self, trial: TrialId) -> Suggestion:
-        """Return the next point, or the other searcher's next config."""
         point = self._point()
         if point is None:
             return self._searcher.suggest(trial)
@@ -147,7 +142,6 @@ class PointsFirst(Telling):
         return point
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        """Return the next point, or have the other searcher replay."""
         point = self._point()
         if point is None:
             return self._searcher.replay(trial, config)
@@ -163,7 +157,6 @@ class PointsFirst(Telling):
         return None
 
     def adopt(self, trial: TrialId, config: Config) -> None:
-        """Tell the other searcher."""
         self._added.add(trial)
         self._searcher.adopt(trial, config)
 
@@ -171,7 +164,7 @@ class PointsFirst(Telling):
         self._searcher.avoid(config)
 
     def on_stage(self, trial: Trial) -> None:
-        """Tell the other searcher; only now it is known which trial a point has become."""
+        """Notify the other searcher. A point's trial is known only now."""
         is_added = trial.id in self._added
         self._added.discard(trial.id)
         if self._asked and not is_added and trial.attempt.number == 1:
@@ -182,12 +175,12 @@ class PointsFirst(Telling):
         super().on_stage(trial)
 
     def on_abandon(self, trial: Trial) -> None:
-        """Leave out the points that are its config, and tell the other searcher."""
+        """Skip the points that equal its config from now on."""
         self._abandoned.add(fingerprint(trial.config))
         super().on_abandon(trial)
 
     def describe(self) -> Description:
-        """Return the other searcher's arguments, with the completed points and the seed that completed them."""
+        """Return the other searcher's description, with the completed points and their seed."""
         return described(self._searcher) | {"points": copy_value(self._points), "points_seed": self._seed}
 
 
@@ -200,7 +193,7 @@ def _named(index: int) -> Iterator[None]:
 
 
 class Nobody(Searcher):
-    """Proposes nothing: whoever drives the experiment adds its trials."""
+    """Proposes nothing: the driver's caller adds the trials."""
 
     kind = "nobody"
     takes_several = True
@@ -210,14 +203,10 @@ class Nobody(Searcher):
 
 
 def searcher_of(description: Description, space: Space) -> Searcher:
-    """Return the searcher that a definition describes, in its initial state.
-
-    Args:
-        description: what it said of itself.
-        space: the experiment's, which it searches unless it had one of its own.
+    """Return the searcher of a definition, in its initial state.
 
     Raises:
-        ConfigurationError: its class, or a function in a space of its own, stands in the user's code alone.
+        ConfigurationError: its class, or a function of its own space, exists only in the user's code.
     """
     inner = dict(description)
     points, points_seed = inner.pop("points", None), inner.pop("points_seed", 0)

@@ -1,4 +1,4 @@
-"""Random search, with a grid where the space has one."""
+"""Random search, with a grid if the space has one."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ from mqtune.search.values import copy_value
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: Spaces with at most this many configs are searched without repeats. In larger ones a repeat is rare, and looking
-#: through all of them for the remaining ones would block the driver.
+#: Spaces of at most this size are searched without repeats. In larger ones repeats are rare, and listing all configs
+#: would block the driver.
 MAX_COUNTED: Final = 10_000
 
-#: Samples that are taken to find a new config, before all configs are looked through for the remaining ones.
+#: Samples to find a new config, before all configs are listed.
 SAMPLES_BEFORE_COUNTING: Final = 20
-#: Samples that are taken from a larger space to find a config that was not abandoned, as nearly all were not.
+#: Samples to find a config that was not abandoned, in a larger space.
 _MOST_SAMPLES: Final = 1000
 
 
 class RandomSearcher(Searcher):
     """Samples each config from the space, independently of the others and of every report.
 
-    It is exhausted only when every config of the space was abandoned; an abandoned config is never proposed again.
+    It is exhausted only when each config was abandoned. An abandoned config is never proposed again.
 
-    With ``grid_search`` entries it walks the grid and samples the other values for each point. After the last point it
-    starts again with the first, so ``max_trials`` alone limits the number of trials.
+    With ``grid_search`` entries it walks the grid again and again, and samples the other values for each point, so
+    ``max_trials`` alone limits the number of trials.
 
-    A space of at most 10,000 different configs is sampled without repeats until each config was proposed (for each
-    point of the grid, if there is one). Then it starts again, so that a ``max_trials`` above the size of the space gives
-    repeats. ``choice`` weights and log scales shape the order in which the configs come.
+    A space of at most 10,000 different configs is sampled without repeats until each config was proposed, for each
+    point of the grid. Then it starts again.
 
     Args:
-        space: the search space.
         seed: the same seed gives the same configs in the same order.
     """
 
@@ -54,11 +52,10 @@ class RandomSearcher(Searcher):
         self._counts = size is not None and size <= MAX_COUNTED
         self._seen: set[str] = set()
         self._abandoned: set[str] = set()
-        #: By grid point: the remaining configs in random order, once sampling no longer finds new ones.
+        #: By grid point: remaining configs in random order, once sampling finds no new ones.
         self._left: dict[str, list[Config]] = {}
 
     def suggest(self, trial: TrialId) -> Config | None:
-        """Return the next config, or None if all were abandoned."""
         for _ in range(self._space.grid_size):
             point = next(self._points)
             if not self._counts:
@@ -71,9 +68,9 @@ class RandomSearcher(Searcher):
         return None
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Count *config* as proposed in place of what would be proposed now, and return it.
+        """Count *config* as proposed, in place of the present suggestion, and return it.
 
-        The two differ where an earlier version, which drew other configs from the same seed, began the experiment.
+        The two differ if an earlier version, which sampled differently, began the experiment.
         """
         suggested = self.suggest(trial)
         if self._counts and suggested is not None and fingerprint(suggested) != fingerprint(config):
@@ -82,12 +79,10 @@ class RandomSearcher(Searcher):
         return config
 
     def avoid(self, config: Config) -> None:
-        """Count *config* as proposed."""
         if self._counts:
             self._seen.add(fingerprint(config))
 
     def on_abandon(self, trial: Trial) -> None:
-        """Never suggest its config again."""
         self._abandoned.add(fingerprint(trial.config))
         self.avoid(trial.config)
 
@@ -103,7 +98,7 @@ class RandomSearcher(Searcher):
         return None
 
     def _drawn(self, point: dict[str, object]) -> Config | None:
-        """Return a sample; None for one that the constraint refuses, where what it allows is counted."""
+        """Return a sample, or None if configs are counted and the constraint refuses it."""
         if not self._counts:
             return self._space.draw(self._draws, point)
         config = self._space.config(next(self._draws) | point)
@@ -123,7 +118,6 @@ class RandomSearcher(Searcher):
         if left:
             found: Config = copy_value(left[-1])
             return found
-        # All were proposed: start again, without those that were abandoned.
         del self._left[key]
         configs = list(self._space.configs(point))
         self._seen.difference_update(map(fingerprint, configs))
@@ -136,7 +130,7 @@ class RandomSearcher(Searcher):
 
 
 def generator(seed: int) -> Generator:
-    """Return a generator of random numbers that depends on *seed* alone, which may be below 0."""
-    import numpy as np  # noqa: PLC0415 - a driver starts its worker first, which then starts meanwhile
+    """Return a random number generator that depends on *seed* alone, which may be negative."""
+    import numpy as np  # noqa: PLC0415  - a driver starts its worker first, which then starts in parallel
 
     return np.random.default_rng(seed if seed >= 0 else [-seed, 1])

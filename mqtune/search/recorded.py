@@ -1,4 +1,4 @@
-"""Configs that were recorded, proposed once more: for a look at what another search would have made of them."""
+"""Searchers that propose recorded configs, to estimate the outcome of another search."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mqtune.search.values import copy_value
 
 
 class InRecordedOrder(Searcher):
-    """Proposes recorded configs, each once, in their order.
+    """Proposes recorded configs, each once, in order.
 
     Args:
         configs: the configs.
-        shuffle: the seed of another order; None for the recorded one.
+        shuffle: the seed of another order, or None for the recorded one.
     """
 
     takes_several = True
@@ -36,24 +36,18 @@ class InRecordedOrder(Searcher):
         return {self.role: "recorded"}
 
     def suggest(self, trial: TrialId) -> Config | None:
-        """Return the next one."""
         found: Config | None = copy_value(self._left.pop()) if self._left else None
         return found
 
 
 class NearestRecorded(Telling):
-    """Proposes, of the recorded configs that were not proposed yet, the one nearest to what another searcher suggests.
+    """Proposes the remaining recorded config that is nearest to another searcher's suggestion.
 
-    That searcher hears what was tried in place of its suggestion, and learns from it. How near two configs are is their distance as
-    ``Encoding`` has them; where but one of them has a value, that counts as the whole width of its domain.
-
-    Args:
-        searcher: the other searcher, made for this space.
-        configs: the recorded configs, all of the space.
-        space: the space.
+    That searcher, made for *space*, learns the proposed config in place of its suggestion. Distances are those of
+    ``Encoding`` rows. A value that only one config has counts as the whole width of its domain.
 
     Raises:
-        SpaceError: a recorded config is not one of the space.
+        SpaceError: a recorded config is not in the space.
     """
 
     takes_several = True
@@ -70,20 +64,16 @@ class NearestRecorded(Telling):
         return {self.role: "recorded", "nearest_to": described(self._searcher)}
 
     def check_space(self, space: Space) -> None:
-        """Check the other searcher."""
         self._searcher.check_space(space)
 
     def check_objective(self, objective: Objective) -> None:
-        """Have the other searcher learn what is optimised."""
         super().check_objective(objective)
         self._searcher.check_objective(objective)
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
-        """Tell the other searcher."""
         self._searcher.bind(space, seed, metric=metric, mode=mode)
 
     def suggest(self, trial: TrialId) -> Suggestion:
-        """Return the one that is nearest to the other searcher's suggestion."""
         if not self._left:
             return None
         wanted = self._searcher.suggest(trial)
@@ -96,7 +86,7 @@ class NearestRecorded(Telling):
 
     def _take_nearest(self, wanted: Config) -> Config:
         away = self._rows - self._encoding.encode([wanted])
-        # What neither has is the same, and NaN in both.
+        # A value that both lack is NaN in both rows.
         here, there = np.isnan(self._rows), np.isnan(self._encoding.encode([wanted]))
         away[here & there] = 0.0
         away[here ^ there] = 1.0

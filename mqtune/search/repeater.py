@@ -1,4 +1,4 @@
-"""Each config several times, and the mean as its score."""
+"""Each config several times, with the mean as its score."""
 
 from __future__ import annotations
 
@@ -15,73 +15,66 @@ from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
 from mqtune.search.values import copy_value
 
-#: More repetitions than this are a domain that was not meant for it.
 _MOST_VALUES: Final = 1000
-#: What descriptions have the other searcher as.
 OTHER: Final = "of"
-#: How often the other searcher is asked for a config of which not all repetitions were abandoned.
+#: Limit of requests for a config that is not abandoned in all repetitions.
 _SUGGESTIONS: Final = 25
-#: What a config whose repetitions have ended, none of them completed, is for the other searcher: the first that one of them is.
+#: The other searcher's status of a config without a completed repetition: the first of these among its repetitions.
 _STATUSES: Final = (TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED)
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """The repetitions of one config."""
-
-    #: As the other searcher knows it.
     config: Config
-    #: The repetitions that were not suggested yet, and how many have not ended.
+    #: Repetitions that were not suggested yet, and the number of unfinished ones.
     left: deque[Config]
     missing: int
-    #: The trial that the other searcher takes them for, from when the first is staged.
+    #: The trial that the other searcher sees, once the first repetition is staged.
     trial: Trial | None = None
-    #: The last values of those that have completed, and how all have ended.
+    #: Last values of completed repetitions, and statuses of all ended ones.
     scores: list[float] = field(default_factory=list)
     statuses: set[TrialStatus] = field(default_factory=set)
 
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """A repetition: its config's fingerprint, its group and its last value."""
-
     fingerprint: str
     group: _Group
     last: float | None = None
 
 
 class Repeater(Searcher):
-    """Tries each config of another searcher with each value of one entry, such as a seed, and tells that searcher of the mean.
+    """Tries each config of another searcher with each value of one entry, such as a seed.
 
-    The entry is in the space, and its values are counted: with ``"seed": mqtune.choice([1, 2, 3])`` and ``Repeater("seed", "tpe")``
-    each config is three trials, one after the other as slots are free, and TPE learns once, when all three have ended, of one
-    trial that had the mean of their values. For the other searcher the entry is a constant, its first value; so it is for the
-    space's constraint, where that searcher asks it.
+    The other searcher learns the mean. With ``"seed": mqtune.choice([1, 2, 3])`` in the space and ``Repeater("seed",
+    "tpe")``, each config gives three trials, one after the other as slots are free. When all have ended, TPE learns one
+    trial with the mean of their values. For that searcher, also when it calls the constraint, the entry is a constant:
+    its first value.
 
-    - *The score* of a repetition is its last value. The mean is of those that have completed: one that failed for good, was
-      stopped early or was abandoned has no part. Where none has completed, the other searcher hears of an end without
-      a value: stopped early if one was, else failed if one has, else abandoned.
-    - *NaN*, as the last value of one repetition, is the mean's.
-    - *Until all have ended* the config is under way for the other searcher: it is told of no report, pause or lost attempt.
-    - *A scheduler* that stops or pauses trials is refused: the mean of trials that ended at different times says nothing. Rules
-      (``stop=``) may end them.
-    - *A trial that a user adds* is none of the repetitions, and is for the other searcher a config with a value of its own. So
-      is each point of a ``PointsFirst`` around this searcher; one within it is repeated.
-    - *A repetition that a person has go on with another config* has no part any more.
-    - *Several metrics* are refused: the mean is of one. So are outcome constraints where the other searcher learns.
-    - *An abandoned* repetition is not suggested again; a config whose repetitions are all abandoned isn't, either.
+    - *The score* of a repetition is its last value. Only completed ones count for the mean. If none has completed, the
+      other searcher sees an end without a value: early stopped if any repetition was, else failed if any has, else
+      abandoned.
+    - *NaN* as the last value of a repetition makes the mean NaN.
+    - *Until all have ended* the config is pending for the other searcher, without reports, pauses or lost attempts.
+    - *A scheduler* that stops or pauses trials is refused. Rules (``stop=``) may end trials.
+    - *A trial that a user adds* is not repeated, and is a config of its own for the other searcher. So are points of a
+      ``PointsFirst`` around this searcher. Points of a ``PointsFirst`` within it are repeated.
+    - *A repetition that a person continues with another config* no longer counts.
+    - *Several metrics* are refused, and outcome constraints if the other searcher learns.
+    - *An abandoned* repetition is not suggested again. Neither is a config whose repetitions are all abandoned.
 
-    ``max_trials`` counts repetitions; where it ends within a config, that one is not told. A driver that resumes goes on within
-    the config. ``Results.repeated()`` has the means. After Ray Tune's ``Repeater``, which adds a key to configs.
+    ``max_trials`` counts repetitions. If it ends within a config, the other searcher never learns its score. A resumed
+    driver continues within the config. ``Results.repeated()`` has the means. After Ray Tune's ``Repeater``, which adds
+    a key to configs.
 
     Args:
-        over: the path of the entry, such as ``seed`` or ``data/fold``: a ``choice``, ``grid_search``, ``randint``, … of at most
-            1,000 values, outside of lists and of other choices.
-        searcher: proposes the configs, or the name of one, such as "tpe"; by default a RandomSearcher, grid entries included.
+        over: the path of the entry, such as ``seed`` or ``data/fold``: a ``choice``, ``grid_search``, ``randint``, … of
+            at most 1,000 values, outside of lists and of other choices.
+        searcher: the other searcher, or its name, such as "tpe". The default is a RandomSearcher.
 
     Raises:
-        ConfigurationError: *searcher* is none, or what it needs is not installed; when a config is suggested that comes from a space
-            of that searcher's own, in which the entry is not that constant.
+        ConfigurationError: *searcher* is not a searcher, or its library is not installed. Also raised by a suggestion
+            in which the entry is not that constant, from a space of that searcher's own.
         SpaceError: the space has no such entry.
     """
 
@@ -101,34 +94,34 @@ class Repeater(Searcher):
         self.is_slow = searcher is not None and searcher.is_slow
         self._used: Space | None = None
         self._is_bound = False
-        #: The groups with repetitions that were not suggested yet, and suggestions whose trial is not staged yet, oldest first.
+        #: Groups with repetitions to suggest, and suggestions whose trial is not staged yet, oldest first.
         self._filling: deque[_Group] = deque()
         self._asked: deque[_Member] = deque()
-        #: By trial; None for one that goes on with another config.
+        #: By trial. None for a trial with another config.
         self._members: dict[TrialId, _Member | None] = {}
         self._abandoned: set[str] = set()
         self._avoided: list[Config] = []
 
     @property
     def count(self) -> int | None:
-        """The number of trials of one pass over the grid; None if a searcher was given."""
+        """The number of trials of one pass over the grid, or None if a searcher was given."""
         return None if self._given is not None else len(self._values) * self._rest.grid_size
 
     def check_space(self, space: Space) -> None:
-        """Check that the space has the entry, and the rest of it with the other searcher.
+        """Check that the space has the entry, and check the rest with the other searcher.
 
         Raises:
-            SpaceError: it has not, or its values can't be counted.
+            SpaceError: the space lacks the entry, or its values can't be counted.
         """
         self._use(space)
         if self._given is not None:
             self._given.check_space(self._rest)
 
     def check_objective(self, objective: Objective) -> None:
-        """Check that the other searcher need not learn more than the mean.
+        """Check the objective.
 
         Raises:
-            ConfigurationError: it would have to keep to outcome constraints.
+            ConfigurationError: there are outcome constraints, and the other searcher learns.
         """
         super().check_objective(objective)
         if objective.constraints and self.adaptive:
@@ -141,7 +134,7 @@ class Repeater(Searcher):
         """Bind the other searcher to the rest of the space.
 
         Raises:
-            ConfigurationError: this searcher is another experiment's.
+            ConfigurationError: this searcher belongs to another experiment.
         """
         self._use(space)
         if not self._is_bound:
@@ -152,7 +145,7 @@ class Repeater(Searcher):
             self.avoid(self._avoided.pop())
 
     def rest(self, space: Space) -> Space:
-        """Return the space that the other searcher searches, in which the entry is a constant.
+        """Return the other searcher's space, in which the entry is a constant.
 
         Raises:
             SpaceError: there is no such entry, or its values can't be counted.
@@ -181,17 +174,13 @@ class Repeater(Searcher):
 
     @property
     def can_learn(self) -> bool:
-        """Whether the other searcher does."""
         return self._given is not None and self._given.can_learn
 
     def learn(self, trial: PastTrial) -> None:
-        """Have the other searcher learn from a repetition by itself."""
         self._searcher.learn(trial._replace(config=self._base(trial.config)))
 
-    # Suggestions.
-
     def suggest(self, trial: TrialId) -> Suggestion:
-        """Return the next repetition of the config at hand, or the first one of the other searcher's next config."""
+        """Return the current config's next repetition, or the first one of a new config."""
         count = 0
         while self._filling or count < _SUGGESTIONS:
             if not self._filling:
@@ -226,7 +215,7 @@ class Repeater(Searcher):
         return config
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
-        """Take *config* for a repetition of the config at hand, or have the other searcher replay."""
+        """Match *config* with a repetition of the current config, or have the other searcher replay."""
         wanted = fingerprint(config)
         suggested: Config | None = config
         group = next((each for each in self._filling if wanted in map(fingerprint, each.left)), None)
@@ -236,18 +225,17 @@ class Repeater(Searcher):
             found = self._searcher.replay(trial, copy_value(base))
             group = self._begin(base)
             if wanted not in map(fingerprint, group.left):
-                # A function of the space computes something else than it did.
+                # A function of the space computes another value than before.
                 group.left[0] = config
             if found != base:
                 suggested = found
-        # What was left out had been abandoned.
+        # Skipped repetitions had been abandoned.
         while fingerprint(self._take(group)) != wanted:
             self._end(group, TrialStatus.ABANDONED)
         self._asked.append(_Member(wanted, group))
         return suggested
 
     def _end_abandoned(self) -> None:
-        """End the abandoned repetitions at hand, as the suggestion of the next config has ended them."""
         for group in list(self._filling):
             while group.left and fingerprint(group.left[0]) in self._abandoned:
                 self._take(group)
@@ -260,22 +248,18 @@ class Repeater(Searcher):
         return self._space.with_value(config, self._over, value)
 
     def adopt(self, trial: TrialId, config: Config) -> None:
-        """Tell the other searcher of a config with a value of its own."""
         base = self._base(config)
         self._searcher.adopt(trial, copy_value(base))
         self._members[trial] = _Member(fingerprint(config), _Group(base, deque(), 1))
 
     def avoid(self, config: Config) -> None:
-        """Tell the other searcher, once it is bound."""
         if self._is_bound:
             self._searcher.avoid(self._base(config))
         else:
             self._avoided.append(config)
 
-    # What becomes of them.
-
     def on_stage(self, trial: Trial) -> None:
-        """Learn which trial a suggestion has become; the other searcher hears of the first of a config."""
+        """Assign a suggestion to its trial. Notify the other searcher of a config's first one."""
         if trial.id not in self._members:
             self._members[trial.id] = self._suggested(trial.config)
         member = self._members[trial.id]
@@ -296,17 +280,15 @@ class Repeater(Searcher):
         return member
 
     def on_report(self, trial: Trial, report: Report) -> None:
-        """Note its value."""
         member, value = self._members.get(trial.id), report.metrics.get(self._metric)
         if member is not None and is_number(value):
             member.last = value
 
     def on_abandon(self, trial: Trial) -> None:
-        """Never suggest this repetition again."""
         self._abandoned.add(fingerprint(trial.config))
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Tell the other searcher of the mean, if this was the last repetition."""
+        """Notify the other searcher of the mean after the last repetition."""
         member = self._members.pop(trial.id, None)
         if member is None:
             return
@@ -333,6 +315,5 @@ class Repeater(Searcher):
         self._searcher.on_trial_end(trial)
 
     def describe(self) -> Description:
-        """Return the entry, and the description of the other searcher if one was given."""
         of = {} if self._given is None else {OTHER: described(self._given)}
         return {self.role: self.kind, "over": self._over, **of}

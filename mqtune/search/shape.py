@@ -1,4 +1,4 @@
-"""The structure of a search space: the tree of its dicts, lists and choices, and the configs made of it."""
+"""The structure of a search space: the tree of its dicts, lists and choices."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, TypeAlias
 from mqtune.core.errors import SpaceError
 from mqtune.search.values import copy_value, plain_value
 
-#: A definition's shape: a dict for each dict, a list for each list that has domains, and a path for each other value.
+#: The shape of a definition: a dict for a dict, a list for a list with domains, and a path for any other value.
 Node: TypeAlias = "str | dict[str, Node] | list[Node] | Branch"
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A choice whose entries have domains of their own: its path, and each entry's shape."""
+    """A choice whose entries contain domains: its path, and each entry's shape."""
 
     path: str
     entries: tuple[Node, ...]
 
 
 class Resolution:
-    """Computes the ``sample_from`` values of one config, each once and when it is first asked for."""
+    """Computes the ``sample_from`` values of one config, each once, on first access."""
 
     def __init__(
         self, tree: dict[str, Node], values: dict[str, object], functions: Mapping[str, Callable[..., object]]
@@ -35,7 +35,7 @@ class Resolution:
         self._under_way: list[str] = []
 
     def value(self, path: str) -> object:
-        """Return a copy of the value at *path*, after computing it if need be."""
+        """Return a copy of the value at *path*."""
         if path not in self._values:
             self._values[path] = self._compute(path)
         return copy_value(self._values[path])
@@ -57,8 +57,6 @@ class Resolution:
 
 
 class _View(Mapping[str, object]):
-    """A read-only config, for a ``sample_from`` function."""
-
     __slots__ = ("_tree", "_value")
 
     def __init__(self, tree: dict[str, Node], value: Callable[[str], object]) -> None:
@@ -77,7 +75,7 @@ class _View(Mapping[str, object]):
         return len(self._tree)
 
     def __getattr__(self, name: str) -> object:
-        """Return a value, as functions for Ray Tune read it: ``spec.config.lr``."""
+        """Return a value by attribute, for Ray Tune's ``spec.config.lr``."""
         if name.startswith("__"):
             raise AttributeError(name)
         try:
@@ -87,19 +85,16 @@ class _View(Mapping[str, object]):
 
 
 class _Spec(_View):
-    """The whole config, as a ``sample_from`` function gets it; ``config`` is the same, as in Ray Tune."""
+    """The whole config, for a ``sample_from`` function. ``config`` is the same, as in Ray Tune."""
 
     __slots__ = ()
 
     @property
     def config(self) -> _View:
-        """The config."""
         return _View(self._tree, self._value)
 
 
 class _ListView(Sequence[object]):
-    """A read-only list of a config, for a ``sample_from`` function."""
-
     __slots__ = ("_nodes", "_value")
 
     def __init__(self, nodes: list[Node], value: Callable[[str], object]) -> None:
@@ -123,7 +118,7 @@ def _seen(node: Node, value: Callable[[str], Any]) -> object:
 
 
 def grown(node: Any, values: Mapping[str, Any]) -> Any:
-    """Return the config, or the part of one, that has these values by path; those of entries that were not chosen are left out."""
+    """Return the config, or a part of one, with these values by path."""
     if isinstance(node, dict):
         return {key: values[each] if isinstance(each, str) else grown(each, values) for key, each in node.items()}
     if isinstance(node, list):
@@ -132,7 +127,10 @@ def grown(node: Any, values: Mapping[str, Any]) -> Any:
 
 
 def walk(node: Node, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the paths that a config with these values has, in order; a choice's value is looked up after its path was yielded."""
+    """Yield the paths of a config with these values, in order.
+
+    A choice's value is read after its path was yielded.
+    """
     if isinstance(node, str):
         yield node
     elif isinstance(node, Branch):
@@ -145,7 +143,7 @@ def walk(node: Node, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _heads(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
-    """Yield the paths that each config has, with the entries that each may lead to."""
+    """Yield the paths that all configs have, each with the entries that it may lead to."""
     if isinstance(node, str):
         yield node, ()
     elif isinstance(node, Branch):
@@ -156,7 +154,7 @@ def _heads(node: Node) -> Iterator[tuple[str, tuple[Node, ...]]]:
 
 
 def count(node: Node, counts: Mapping[str, int]) -> int:
-    """Return how many combinations there are of so many values of these paths."""
+    """Return the number of combinations of values, given their numbers by path."""
     heads = [(path, entries) for path, entries in _heads(node) if path in counts]
     return math.prod(
         sum(count(each, counts) for each in entries) if entries else counts[path] for path, entries in heads
@@ -164,7 +162,7 @@ def count(node: Node, counts: Mapping[str, int]) -> int:
 
 
 def combinations(node: Node, options: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, object]]:
-    """Yield all combinations of values of these paths, in the order of nested loops."""
+    """Yield all combinations of values of these paths, in nested-loop order."""
     heads = [(path, entries) for path, entries in _heads(node) if path in options]
     for parts in itertools.product(*(_alternatives(path, entries, options) for path, entries in heads)):
         yield {path: value for part in parts for path, value in part.items()}

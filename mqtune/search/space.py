@@ -1,4 +1,4 @@
-"""A search space: domains and constants under the names that a config gives them."""
+"""Search spaces."""
 
 from __future__ import annotations
 
@@ -28,27 +28,25 @@ from mqtune.search.values import MAX_DEPTH, copy_value, plain_value
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-#: What stands for all paths in the description of a space that takes every config; no other space has an empty path.
+#: Stands for all paths in the description of a space that accepts every config.
 _ANYTHING: Final = ""
-#: What stands for the constraint in a description: no path begins like this.
+#: The constraint's key in a description. No path begins like this.
 _CONSTRAINT: Final = "/constraint"
-#: Joins the keys of nested dicts to a path such as ``optimizer/lr``.
 SEPARATOR: Final = "/"
 
-#: How many configs are drawn at once, at first and at most: the first ones mustn't wait, and more gain nothing.
+#: Configs drawn per block, at first and at most. The first ones must be fast.
 _FIRST_BLOCK: Final = 4
 _LARGEST_BLOCK: Final = 256
 
-#: Samples that are taken to find a config that the constraint allows, a tenth of a second's worth; and to find out whether there is one
-#: with the values of a point of the grid, of which there may be thousands.
+#: Samples to find a config that the constraint allows, about a tenth of a second; fewer for each of a grid's points.
 _MOST_SAMPLES: Final = 10_000
 _GRID_SAMPLES: Final = 200
-#: Of spaces with at most this many configs those that the constraint allows are counted.
+#: Larger spaces with a constraint are not counted.
 _MOST_COUNTED: Final = 10_000
 
 
 class _Spot(NamedTuple):
-    """Where a definition stands: the path of its value, its place in a config, and the entries that it is in, by their choices."""
+    """The place of a definition: its path, its place in a config, and the enclosing entries."""
 
     path: str
     place: str
@@ -66,24 +64,23 @@ class _Spot(NamedTuple):
 
 
 class Space:
-    """The configs that an experiment may try; immutable.
+    """The configs that an experiment may try. Immutable.
 
-    Values have paths: the keys of dicts, the indexes in lists and, below a ``choice`` whose entries have domains of their own, the
-    index of the entry, such as ``optimizer/0/lr``. That index is the value of the choice itself, and a config has the values of the
-    entry that was chosen alone. A config, or a part of one, that fits several entries is taken for the first that it is
-    complete for, or else the first.
+    Values have paths: keys of dicts, indexes in lists and, below a ``choice`` with domains in its entries, the entry's
+    index, such as ``optimizer/0/lr``. That index is the value of the choice itself. A config has only the values of the
+    chosen entry. If it fits several entries, the first that it completes counts, else the first.
 
     Args:
-        definition: a dict of domains, constants, and further dicts and lists. The order of its keys is the order in which values
-            are drawn and in which a grid is walked, the last key fastest.
-        constraint: a function that is called with a copy of each complete config, and says whether it may be tried. What is
-            sampled and refused is sampled again, and a point of the grid is left out where none of 200 samples with its values is allowed.
-            It is called by the driver alone; for a run that can be repeated its answer must depend on the config and on nothing else.
+        definition: a dict of domains, constants, and further dicts and lists. The order of its keys is the order in
+            which values are drawn and a grid is walked, the last key fastest.
+        constraint: a function that receives a copy of each complete config, and returns whether it may be tried.
+            Refused samples are drawn again. A point of the grid is left out if 200 samples with its values are all
+            refused. The driver alone calls it. For reproducible runs its answer must depend on the config alone.
 
     Raises:
         SpaceError: a key is not a string or holds a ``/``, a value can't be sent to a worker, a function fails, or the
-            constraint allows none of 10,000 samples. Each function is called here, with each entry of each choice, so that a
-            mistake shows before the first trial.
+            constraint refuses all of 10,000 samples. Functions are called here with each entry of each choice, so that
+            mistakes show before the first trial.
     """
 
     def __init__(self, definition: Mapping[str, object], *, constraint: Callable[[Config], bool] | None = None) -> None:
@@ -96,9 +93,7 @@ class Space:
         self._constraint = constraint
         self._entries: dict[str, Domain] = {}
         self._places: dict[str, str] = {}
-        #: The definition by path, outside of lists and choices.
         self._outer: dict[str, object] = {}
-        #: For each entry of a choice, the indexes that lead to it.
         self._ways: list[dict[str, object]] = []
         self._tree = self._plant_dict(definition, _Spot("", "", {}))
         self._grid = {path: _steps(entry) for path, entry in self._entries.items() if _is_grid(entry)}
@@ -154,17 +149,17 @@ class Space:
 
     @property
     def domains(self) -> dict[str, Domain]:
-        """What there is to choose from, by path: all entries but constants and functions."""
+        """All entries but constants and functions, by path."""
         return dict(self._domains)
 
     @property
     def places(self) -> dict[str, str]:
-        """Where a config has the value of each path; the entries of a choice may have theirs at the same place."""
+        """The place in a config by path. Entries of a choice may share a place."""
         return dict(self._places)
 
     @property
     def has_conditions(self) -> bool:
-        """Whether configs may differ in what they have values for."""
+        """Whether configs may differ in the paths that they have."""
         return bool(self._ways)
 
     @cached_property
@@ -176,14 +171,13 @@ class Space:
 
     @property
     def has_grid(self) -> bool:
-        """Tells whether there is a ``grid_search`` entry."""
         return bool(self._grid)
 
     @cached_property
     def size(self) -> int | None:
-        """The number of different configs, or None when they can't be counted; what several entries of a choice give counts for each.
+        """The number of different configs, or None if they can't be counted.
 
-        With a constraint only up to 10,000 can be counted.
+        Equal configs of several entries count once for each. With a constraint at most 10,000 are counted.
         """
         size = self._size()
         if self._constraint is None or size is None:
@@ -196,15 +190,18 @@ class Space:
         return count(self._tree, known) if len(known) == len(sizes) else None
 
     def walk(self, values: Mapping[str, object]) -> Iterator[str]:
-        """Yield the paths that a config with these values has, in order.
+        """Yield the paths of a config with these values, in order.
 
-        The value of a choice whose entries have domains is needed when the next path is asked for, and may be given until then;
-        without it those of its entries are left out.
+        The value of a choice is read when the next path is requested. Without it, the paths of its entries are left
+        out.
         """
         return walk(self._tree, values)
 
     def grid_points(self) -> Iterator[dict[str, object]]:
-        """Yield each point of the grid as values by path, in the order of nested loops; ``{}`` without a grid."""
+        """Yield each point of the grid as values by path, in nested-loop order.
+
+        Without a grid, yield ``{}``.
+        """
         is_limited = self._constraint is not None and self.has_grid
         for point in self._allowed_points if is_limited else combinations(self._tree, self._grid):
             yield {path: copy_value(value) for path, value in point.items()}
@@ -221,14 +218,14 @@ class Space:
 
     @property
     def constraint(self) -> str:
-        """The name of the constraint; empty without one."""
+        """The name of the constraint, or an empty text."""
         return "" if self._constraint is None else _name_of(self._constraint)
 
     def allows(self, config: Config) -> bool:
-        """Tell whether the constraint allows a complete config.
+        """Return whether the constraint allows a complete config.
 
         Raises:
-            SpaceError: it fails, or returns nothing.
+            SpaceError: it fails, or returns None.
         """
         if self._constraint is None:
             return True
@@ -243,15 +240,17 @@ class Space:
         raise SpaceError(f"the constraint {self.constraint} returned None for {config!r}; return True or False")
 
     def sample(self, rng: random.Random, grid_point: Mapping[str, object] | None = None) -> Config:
-        """Return a new config, with the values of *grid_point* if given; the same state of *rng* gives the same one.
+        """Return a new config, with the values of *grid_point* if given.
+
+        The same state of *rng* gives the same config.
 
         Raises:
-            SpaceError: a function fails, or the constraint allows none of 10,000 samples.
+            SpaceError: a function fails, or the constraint refuses all of 10,000 samples.
         """
         return self._built(grid_point or {}, rng)
 
     def grid_point(self, config: Mapping[str, object]) -> dict[str, object]:
-        """Return the values, by path, that *config* has of the grid.
+        """Return the grid values of *config*, by path.
 
         Raises:
             SpaceError: it is not in the space.
@@ -259,10 +258,10 @@ class Space:
         return {path: value for path, value in self._match(config).items() if path in self._grid}
 
     def draws(self, rng: Generator) -> Iterator[dict[str, object]]:
-        """Yield, without end, values by path for what neither a grid nor a function gives; :meth:`config` makes a config of them.
+        """Yield, without end, random values by path, for all but grid and function values.
 
-        They are drawn in blocks, which grow: NumPy takes as long for one number as for dozens. The same state of *rng*, and
-        the same use of it in between, give the same values.
+        They are drawn in growing blocks, as NumPy is as fast for dozens of numbers as for one. The same state of *rng*,
+        and the same use of it in between, give the same values.
         """
         drawn = [
             (p, entry.at) for p, entry in self._entries.items() if p not in self._grid and p not in self._functions
@@ -274,7 +273,7 @@ class Space:
             size = min(2 * size, _LARGEST_BLOCK)
 
     def draw(self, draws: Iterator[dict[str, object]], grid_point: Mapping[str, object]) -> Config:
-        """Return a config of the next of *draws* that the constraint allows, with the values of *grid_point*.
+        """Return a config of the next of *draws* that the constraint allows, at this grid point.
 
         Raises:
             SpaceError: as :meth:`sample`.
@@ -286,9 +285,9 @@ class Space:
         raise self._refusal(config, is_sampled=True)
 
     def config(self, values: dict[str, object]) -> Config:
-        """Return the config of these values by path, which it takes over, with those that its functions compute.
+        """Return the config of these values by path, and compute its function values.
 
-        Values of entries that were not chosen are left out.
+        Values of other entries are left out. The config takes over *values*.
 
         Raises:
             SpaceError: a ``sample_from`` function fails.
@@ -302,7 +301,7 @@ class Space:
         return config
 
     def configs(self, grid_point: Mapping[str, object] | None = None) -> Iterator[Config]:
-        """Yield each config of a space whose ``size`` is a number, or each one that has the values of *grid_point*."""
+        """Yield each config of a countable space, or each one with the values of *grid_point*."""
         fixed = grid_point or {}
         options = {
             path: [fixed[path]] if path in fixed else list(entry.values())
@@ -315,10 +314,11 @@ class Space:
                 yield config
 
     def check(self, config: Mapping[str, object], *, partial: bool = True) -> None:
-        """Check a config, or with *partial* one that lacks values.
+        """Check a config. With *partial* it may lack values.
 
         Raises:
-            SpaceError: a key is unknown, a value is not in its domain, one is missing that may not, or the constraint refuses it.
+            SpaceError: a key is unknown, a value is not in its domain or is missing, or the constraint refuses the
+                config.
         """
         given = self._match(config)
         missing = [path for path in self.walk(given) if path not in given]
@@ -328,7 +328,7 @@ class Space:
             self._built(given, random.Random(0))
 
     def complete(self, point: Mapping[str, object], rng: random.Random) -> Config:
-        """Return a config with the values of *point*, and what it lacks sampled.
+        """Return a config with the values of *point*, and missing values sampled.
 
         Raises:
             SpaceError: as :meth:`check` does.
@@ -336,9 +336,9 @@ class Space:
         return self._built(self._match(point), rng)
 
     def changed(self, config: Mapping[str, object], changes: Mapping[str, object], rng: random.Random) -> Config:
-        """Return *config* with the values of *changes*, which may be a part of one at any depth; what neither has is sampled.
+        """Return *config* with *changes*, which may be a part of a config at any depth.
 
-        A choice keeps its entry where the changes fit it.
+        Values that both lack are sampled. A choice keeps its entry if the changes fit it.
 
         Raises:
             SpaceError: as :meth:`check` does.
@@ -350,14 +350,14 @@ class Space:
         """Return this space with a constant in place of the domain at a path.
 
         Raises:
-            SpaceError: there is none, or it is in a list or a choice, or holds others.
+            SpaceError: there is no domain, it is in a list or a choice, or it contains domains.
         """
         if path not in self._outer or isinstance(self._outer[path], Entries):
             raise SpaceError(f"{path} is not a domain outside of lists and choices whose values have no domains")
         return Space(nested({**self._outer, path: Constant(value)}, SEPARATOR), constraint=self._constraint)
 
     def with_value(self, config: Mapping[str, object], path: str, value: object) -> Config:
-        """Return a config with another value at a path, and with what functions compute of that.
+        """Return a config with another value at a path, and with function values recomputed.
 
         Raises:
             SpaceError: it is not in the space, or a function fails.
@@ -366,9 +366,9 @@ class Space:
         return self.config({**values, path: copy_value(value)})
 
     def fit(self, config: Mapping[str, object]) -> Config:
-        """Return the config of this space that has the values of *config*, one of another space, for all that is searched.
+        """Return the config of this space with the searched values of *config*, of another space.
 
-        Outside of lists and choices, constants and what functions compute are this space's, and keys that it lacks are left out.
+        Outside of lists and choices, constants and function values are this space's. Unknown keys are left out.
 
         Raises:
             SpaceError: a value is missing or not in its domain, or the constraint refuses the config.
@@ -382,7 +382,6 @@ class Space:
         return found
 
     def _searched(self, value: object, node: Node) -> object:
-        """Return a config without what isn't searched."""
         if not isinstance(node, dict) or not isinstance(value, Mapping):
             return value
         searched = {key: each for key, each in node.items() if not isinstance(each, str) or each in self._domains}
@@ -397,7 +396,7 @@ class Space:
         return self._match(config)
 
     def config_of(self, chosen: Mapping[str, object]) -> Config:
-        """Return the config with these values by path for all of ``domains``.
+        """Return the config with these values by path, for all of ``domains``.
 
         Raises:
             SpaceError: a ``sample_from`` function fails.
@@ -406,7 +405,7 @@ class Space:
         return self.config({**constants, **chosen})
 
     def describe(self) -> dict[str, object]:
-        """Return what defines each entry, by path, in values that a message can carry; a function by its name."""
+        """Return each entry's definition by path, in values that a message can carry."""
         entries: dict[str, object] = {path: describe_definition(entry) for path, entry in self._outer.items()}
         if self._constraint is not None:
             entries[_CONSTRAINT] = {"function": self.constraint}
@@ -416,7 +415,7 @@ class Space:
         return f"Space({', '.join(f'{path}: {written(entry)}' for path, entry in self._outer.items())})"
 
     def _match(self, config: object, likely: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Return a config's values, or those of a part of one, by path; where several entries of a choice fit, that of *likely* first."""
+        """Return values by path. If several entries of a choice fit, that of *likely* comes first."""
         return dict(self._matched(config, self._tree, "", likely or {}))
 
     def _matched(
@@ -466,14 +465,13 @@ class Space:
             raise SpaceError(f"{place}: {error}") from None
 
     def _built(self, fixed: Mapping[str, object], rng: random.Random) -> Config:
-        """Return a config with these values by path, and others sampled, that the constraint allows."""
         config, is_allowed = self._sampled(fixed, rng, _MOST_SAMPLES)
         if not is_allowed:
             raise self._refusal(config, is_sampled=self._has_free(fixed))
         return config
 
     def _sampled(self, fixed: Mapping[str, object], rng: random.Random, samples: int) -> tuple[Config, bool]:
-        """Return the first of so many configs that the constraint allows, or the last, and whether it does."""
+        """Return the first sample that the constraint allows, or the last one, and whether it does."""
         for _ in range(samples if self._has_free(fixed) else 1):
             config = self.config(self._filled(fixed, rng))
             if self.allows(config):
@@ -502,7 +500,7 @@ class Space:
 
 
 class AnySpace(Space):
-    """Takes every config as it is, and has none of its own: for an experiment whose trials somebody else chooses."""
+    """Accepts every config, for trials that a caller adds."""
 
     def __init__(self) -> None:
         super().__init__({})
@@ -538,7 +536,6 @@ def _is_grid(domain: Domain) -> bool:
 
 
 def _steps(domain: Domain) -> list[object]:
-    """Return what a grid takes in turn; a value that stands twice comes twice."""
     return list(domain.options if isinstance(domain, Grid) else domain.values())
 
 
@@ -550,11 +547,10 @@ def space_of(description: Mapping[str, Mapping[str, object]], *, any_unknown: bo
     """Return the space that ``Space.describe`` described.
 
     Args:
-        description: what it said.
-        any_unknown: whether what stands in the user's code alone is any value, as is enough to read configs.
+        any_unknown: whether functions of the user's code may be missing, which is enough to read configs.
 
     Raises:
-        SpaceError: it has a ``sample_from`` or a constraint, whose function stands in the user's code alone.
+        SpaceError: it has a ``sample_from`` or a constraint, whose function exists only in the user's code.
     """
     if _ANYTHING in description:
         return AnySpace()

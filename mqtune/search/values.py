@@ -12,22 +12,22 @@ from mqtune.core.errors import SpaceError
 
 T = TypeVar("T")
 
-#: Bounds of the integers that msgpack carries.
+#: Bounds of msgpack's integers.
 LOWEST_INT: Final = -(2**63)
 HIGHEST_INT: Final = 2**64 - 1
 
-#: Levels of lists and dicts in one value; deeper is a value that contains itself, or a mistake.
+#: A deeper value contains itself, or is a mistake.
 MAX_DEPTH: Final = 64
 
 
 def plain_value(value: object, where: str, depth: int = 0) -> Any:
-    """Return *value* as a trial will see it: a copy made of None, bool, int, float, str, bytes, list and dict.
+    """Return *value* as a trial will see it: a copy made of plain types.
 
-    Tuples become lists and NumPy scalars become numbers, here and not on the way, so that the driver, the results
-    and the trial all hold the same config.
+    They are None, bool, int, float, str, bytes, list and dict. Tuples become lists and NumPy scalars numbers already
+    here, so that the driver, the results and the trial have the same config.
 
     Raises:
-        SpaceError: a message can't carry the value; the text names *where* it stands.
+        SpaceError: a message can't carry the value at *where*.
     """
     if depth > MAX_DEPTH:
         raise SpaceError(
@@ -85,7 +85,7 @@ def _way_out(value: object) -> str:
 
 
 def copy_value(value: T) -> T:
-    """Return *value*, or a copy of it if it could be changed in place."""
+    """Return *value*, or a copy if it is mutable."""
     return copy.deepcopy(value) if isinstance(value, list | dict) else value
 
 
@@ -109,6 +109,6 @@ def integer(call: str, name: str, value: object) -> int:
     """Return the argument *name* of the domain *call* as an int.
 
     Raises:
-        SpaceError: it is not an integer; a float is refused, even if it is whole.
+        SpaceError: it is not an integer. A float is refused even if it is whole.
     """
     return int(_plain_number(checks.whole_number(call, name, value, error=SpaceError), f"{call}: {name}"))

@@ -1,15 +1,15 @@
-"""Contract suites for what others can bring to mqtune: subclass one, override its fixtures, and run it with pytest.
+"""Contract suites for extensions: subclass one, override its fixtures, and run pytest.
 
-``BackendContract`` in ``mqtune.testing.backends``, ``SchedulerContract`` in ``schedulers``, ``SearcherContract`` in
-``searchers``, ``StopRuleContract`` in ``stop_rules``, ``StoreContract`` in ``stores`` and ``CallbackContract`` in
-``callbacks``.
+They are ``BackendContract`` in ``mqtune.testing.backends``, ``SchedulerContract`` in ``schedulers``,
+``SearcherContract`` in ``searchers``, ``StopRuleContract`` in ``stop_rules``, ``StoreContract`` in ``stores`` and
+``CallbackContract`` in ``callbacks``.
 """
 
 from __future__ import annotations
 
 import pytest
 
-# Their assertions show both sides, as those of a test's own module do.
+# Their assertions show both sides, as in test modules.
 pytest.register_assert_rewrite(
     *(
         f"mqtune.testing.{name}"

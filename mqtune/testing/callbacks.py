@@ -1,4 +1,4 @@
-"""The contract of callbacks; subclass ``CallbackContract`` and give it yours."""
+"""The contract of callbacks. Subclass ``CallbackContract`` and give it yours."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _Fact = tuple[str | int, ...]
 
 
 class CallbackContract(InVirtualTime):
-    """The tests that a callback must pass, in virtual time; they also show what it can rely on.
+    """The tests that a callback must pass, in virtual time. They also show its guarantees.
 
-    A subclass whose name pytest collects overrides one fixture::
+    A subclass overrides one fixture::
 
         class TestMine(CallbackContract):
             @pytest.fixture
@@ -34,7 +34,7 @@ class CallbackContract(InVirtualTime):
 
     @pytest.fixture
     def new_callback(self) -> NewCallback:
-        """Return the function that makes callbacks; a subclass must override it."""
+        """Return the function that makes callbacks. A subclass must override it."""
         raise NotImplementedError("override the fixture new_callback: it returns a function that makes a callback")
 
     @pytest.mark.parametrize("world", WORLDS)
@@ -79,7 +79,10 @@ class CallbackContract(InVirtualTime):
 
 
 def _run(world: str, *callbacks: Callback) -> list[str]:
-    """Run an experiment with a driver for each callback, each but the last for 20 steps; return its events."""
+    """Run an experiment with a driver for each callback, and return its events.
+
+    Each driver but the last makes 20 steps.
+    """
     left = iter(callbacks)
     results = WORLDS[world].run(
         lambda: {"scheduler": PromotionASHA(9, grace_period=3), "callbacks": [next(left)]},
@@ -89,7 +92,7 @@ def _run(world: str, *callbacks: Callback) -> list[str]:
 
 
 class _Heard(Callback):
-    """Passes every call on to a callback, counts what it hears, and notes errors and changed trials."""
+    """Forwards calls to a callback, counts them, and records errors and changed trials."""
 
     def __init__(self, inner: Callback) -> None:
         self.in_loop = inner.in_loop
@@ -102,8 +105,7 @@ class _Heard(Callback):
         self._inner.setup(folder)
 
     def hear(self, method: str, arguments: tuple[object, ...]) -> None:
-        """Pass a call on."""
-        # How often there is a step depends on when the driver looks.
+        # The number of steps depends on the driver's timing.
         if method != "on_step":
             self.facts[(method, *(fact for argument in arguments for fact in _facts(argument)))] += 1
         before = deepcopy([each for each in arguments if isinstance(each, Trial)])
@@ -117,7 +119,6 @@ class _Heard(Callback):
 
 
 def _facts(argument: object) -> _Fact:
-    """Return what identifies an event, of one of its arguments."""
     match argument:
         case Trial():
             return argument.id, len(argument.attempts)

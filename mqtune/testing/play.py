@@ -1,4 +1,4 @@
-"""What trials do in the backend tests: each plays what its config says, on real workers and on simulated ones alike."""
+"""The trials of the backend tests: each follows its config, on real and simulated workers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqtune.core.trial import Config, Metrics
 ENDLESS: Final = 100_000
 NEVER: Final = -1
 
-#: ``length`` reports, one every ``every_s`` seconds, with a loss of x/step; an error after the report ``fails_after``.
+#: ``length`` reports, one every ``every_s`` seconds, with a loss of x/step, and an error after report ``fails_after``.
 SPACE: Final[dict[str, Any]] = {
     "x": mqtune.uniform(0, 10),
     "length": mqtune.randint(0, ENDLESS + 1),
@@ -22,17 +22,17 @@ SPACE: Final[dict[str, Any]] = {
     "fails_after": mqtune.randint(NEVER, ENDLESS + 1),
 }
 
-#: How often a trial that waits for its next report checks whether it should save.
+#: Interval of checks whether to save, while a trial waits for its next report.
 _POLL_S: Final = 0.005
 
 
 def played(length: int = 3, *, x: float = 1.0, every_s: float = 0.01, fails_after: int = NEVER) -> Config:
-    """Return the config of a trial that plays this."""
+    """Return the config of such a trial."""
     return {"x": float(x), "length": length, "every_s": float(every_s), "fails_after": fails_after}
 
 
 def reports(config: Config) -> Iterator[tuple[float, Metrics | Exception]]:
-    """Yield what a simulated trial reports; give it to ``mqtune.Simulated``."""
+    """Yield a simulated trial's reports, for ``mqtune.Simulated``."""
     for step in range(1, config["length"] + 1):
         if config["fails_after"] == step - 1:
             yield 0.0, _failure(step - 1)
@@ -42,7 +42,7 @@ def reports(config: Config) -> Iterator[tuple[float, Metrics | Exception]]:
 
 
 def play(config: Config) -> None:
-    """Run a real trial that saves a dict with each report, and continues from the checkpoint that it is given."""
+    """Run a real trial that saves a dict with each report, and continues from its checkpoint."""
     checkpoint = mqtune.get_checkpoint()
     _play(config, 0 if checkpoint is None else checkpoint.data["step"], saves=True)
 
@@ -65,7 +65,6 @@ def _play(config: Config, done: int, *, saves: bool) -> None:
 
 
 def _wait(seconds: float, step: int | None) -> None:
-    """Wait for the next report; save *step*, unless it is None, when asked to."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _POLL_S))

@@ -1,4 +1,4 @@
-"""The contract of schedulers; subclass ``SchedulerContract`` and give it yours."""
+"""The contract of schedulers. Subclass ``SchedulerContract`` and give it yours."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from mqtune.schedulers.base import Choice, Scheduler
 from mqtune.search.space import Space
 from mqtune.testing.worlds import METRICS, SPACE, WORLDS, InVirtualTime, check_plain, happened
 
-#: Returns a new scheduler, made with the same arguments each time.
+#: Returns a new scheduler, with the same arguments each time.
 NewScheduler = Callable[[], Scheduler]
 
 
 class Watched(Scheduler):
-    """Wraps a scheduler, and checks in each call what the scheduler and the driver promise each other."""
+    """Wraps a scheduler, and checks each call's guarantees on both sides."""
 
     def __init__(self, inner: Scheduler) -> None:
         self.inner = inner
         self.asks_ahead = inner.asks_ahead
         self.searcher = inner.searcher
-        #: The reports that it was shown, and its decisions, in order.
         self.log: list[tuple[Report, Decision]] = []
         self.ended: set[TrialId] = set()
         self._last: dict[TrialId, Report] = {}
@@ -88,15 +87,15 @@ class Watched(Scheduler):
 class SchedulerContract(InVirtualTime):
     """The tests that a scheduler must pass, in virtual time.
 
-    A subclass whose name pytest collects overrides one fixture; it may set ``space``, if the scheduler needs another::
+    A subclass overrides one fixture, and may set another ``space``::
 
         class TestMine(SchedulerContract):
             @pytest.fixture
             def new_scheduler(self) -> NewScheduler:
                 return lambda: Mine(max_t=9)
 
-    Trials of these experiments report "loss", which counts, and "accuracy", up to 12 times. Some of the experiments have an outcome
-    constraint on the accuracy.
+    Trials report "loss", the metric, and "accuracy", up to 12 times. Some experiments have an outcome constraint on the
+    accuracy.
     """
 
     #: The search space of its experiments.
@@ -104,7 +103,7 @@ class SchedulerContract(InVirtualTime):
 
     @pytest.fixture
     def new_scheduler(self) -> NewScheduler:
-        """Return the function that makes schedulers; a subclass must override it."""
+        """Return the function that makes schedulers. A subclass must override it."""
         raise NotImplementedError("override the fixture new_scheduler: it returns a function that makes a scheduler")
 
     def _run(self, world: str, new_scheduler: NewScheduler, *cut_after: int, metric: Metric = "loss") -> Results:

@@ -1,4 +1,4 @@
-"""The contract of searchers; subclass ``SearcherContract`` and give it yours."""
+"""The contract of searchers. Subclass ``SearcherContract`` and give it yours."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from mqtune.search.space import Space
 from mqtune.testing.waiting import eventually
 from mqtune.testing.worlds import METRICS, SPACE, WORLDS, InVirtualTime, check_plain, happened
 
-#: Returns a new searcher over the contract's space, made with the same arguments each time.
+#: Returns a new searcher over the contract's space, with the same arguments each time.
 NewSearcher = Callable[[], Searcher]
 
 _SEED: Final = 1
-#: The number of suggestions that a test asks for.
 _SUGGESTIONS: Final = 30
-#: The number of trials that a test has a searcher learn from: more than most models want before they are asked.
+#: Trials to learn from: more than most models want before their first suggestion.
 _LEARNT: Final = 12
-#: The losses that trials report: numbers, none, and values that no searcher can use.
+#: The losses of trials: numbers, None, and values that no searcher can use.
 _LOSSES: Final = (0.5, float("nan"), None, float("inf"), -1.0, -float("inf"), 0.25)
 
 
 class SearcherContract(InVirtualTime):
     """The tests that a searcher must pass, by itself and in experiments in virtual time.
 
-    A subclass whose name pytest collects overrides one fixture; it may set ``space``, if the searcher needs another::
+    A subclass overrides one fixture, and may set another ``space``::
 
         class TestMine(SearcherContract):
             @pytest.fixture
@@ -45,7 +44,7 @@ class SearcherContract(InVirtualTime):
 
     @pytest.fixture
     def new_searcher(self) -> NewSearcher:
-        """Return the function that makes searchers; a subclass must override it."""
+        """Return the function that makes searchers. A subclass must override it."""
         raise NotImplementedError("override the fixture new_searcher: it returns a function that makes a searcher")
 
     def _story(self, new_searcher: NewSearcher) -> _Story:
@@ -120,7 +119,6 @@ class SearcherContract(InVirtualTime):
             Space(self.space).check(config, partial=False)
 
     def _past(self, new_searcher: NewSearcher) -> list[PastTrial]:
-        """Return trials to learn from; skip the test where the searcher can't."""
         if not new_searcher().can_learn:
             pytest.skip("this searcher learns nothing from trials of other experiments")
         values = itertools.cycle(loss for loss in _LOSSES if loss is not None)
@@ -171,7 +169,7 @@ class SearcherContract(InVirtualTime):
 
 
 class _Story:
-    """A searcher, and trials that it is told of as a driver would."""
+    """A searcher, with trials that call it as a driver would."""
 
     def __init__(self, searcher: Searcher) -> None:
         self.searcher = searcher
@@ -182,37 +180,31 @@ class _Story:
         return TrialId(f"{self._number + 1:04d}")
 
     def suggest(self) -> Config | None:
-        """Return the next suggestion, once it is there."""
         found = eventually(lambda: (found := self.searcher.suggest(self._next)) is not WAIT and (found,))
         assert found
         return found[0]
 
     def begin(self, config: Config) -> Trial:
-        """Stage a trial with the config that was just suggested."""
         trial = Trial(self._next, config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
         self._number += 1
         self.searcher.on_stage(trial)
         return trial
 
     def adopt(self, config: Config) -> Trial:
-        """Stage a trial with a config that was not suggested."""
         self.searcher.adopt(self._next, deepcopy(config))
         return self.begin(config)
 
     def report(self, trial: Trial, loss: object) -> None:
-        """Have a trial report, with a loss or, for None, without one."""
         trial.status = TrialStatus.RUNNING
         trial.reports += 1
         metrics = {"training_iteration": trial.reports} | ({} if loss is None else {"loss": loss})
         self.searcher.on_report(trial, Report(trial.id, 1, trial.reports, float(trial.reports), metrics))
 
     def end(self, trial: Trial, status: TrialStatus) -> None:
-        """End a trial."""
         trial.status = status
         self.searcher.on_trial_end(trial)
 
     def begin_all(self) -> list[Config]:
-        """Stage a trial for each suggestion, up to a bound, and return the configs."""
         found: list[Config] = []
         while len(found) < _SUGGESTIONS and (config := self.suggest()) is not None:
             found.append(deepcopy(config))
@@ -220,7 +212,7 @@ class _Story:
         return found
 
     def run_all(self, losses: Sequence[float | None]) -> list[Config]:
-        """Do as ``begin_all``; the trials report these losses by turns, and one in three ends."""
+        """Do as ``begin_all``. The trials report these losses in turn, and one in three ends."""
         found: list[Config] = []
         while len(found) < _SUGGESTIONS and (config := self.suggest()) is not None:
             found.append(deepcopy(config))

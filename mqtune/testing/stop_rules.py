@@ -1,4 +1,4 @@
-"""The contract of stop rules; subclass ``StopRuleContract`` and give it yours."""
+"""The contract of stop rules. Subclass ``StopRuleContract`` and give it yours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqtune.results.results import Results
 from mqtune.schedulers.stopping.rule import Scope, StopRule
 from mqtune.testing.worlds import WORLDS, InVirtualTime, check_plain, happened
 
-#: Returns a new stop rule, made with the same arguments each time.
+#: Returns a new stop rule, with the same arguments each time.
 NewRule = Callable[[], StopRule]
 
 _REPORTS: Final = 60
@@ -24,7 +24,7 @@ _ODD: Final = (float("nan"), float("inf"), -float("inf"), 0, True)
 class StopRuleContract(InVirtualTime):
     """The tests that a stop rule must pass, by itself and in experiments in virtual time.
 
-    A subclass whose name pytest collects overrides one fixture::
+    A subclass overrides one fixture::
 
         class TestMine(StopRuleContract):
             @pytest.fixture
@@ -34,7 +34,7 @@ class StopRuleContract(InVirtualTime):
 
     @pytest.fixture
     def new_rule(self) -> NewRule:
-        """Return the function that makes rules; a subclass must override it."""
+        """Return the function that makes rules. A subclass must override it."""
         raise NotImplementedError("override the fixture new_rule: it returns a function that makes a stop rule")
 
     def test_it_stops_trials_or_the_experiment(self, new_rule: NewRule) -> None:
@@ -94,7 +94,6 @@ def _bound(rule: StopRule) -> StopRule:
 
 
 def _answers(rule: StopRule) -> list[str]:
-    """Return a rule's answers to the reports of three trials, some of which have missing or odd values."""
     rng = random.Random(0)
     trials = [Trial(TrialId(f"{n:04d}"), {}, TrialStatus.RUNNING, [Attempt(1, 0.0, {})]) for n in (1, 2, 3)]
     answers = []

@@ -1,4 +1,4 @@
-"""The contract of checkpoint stores; subclass ``StoreContract`` and give it yours."""
+"""The contract of checkpoint stores. Subclass ``StoreContract`` and give it yours."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mqtune.checkpoints import CheckpointStore
 from mqtune.core.errors import CheckpointBroken, CheckpointExists, CheckpointGone, ConfigurationError
 from mqtune.core.trial import CheckpointId, checkpoint_id
 
-#: Changes the content of a checkpoint's largest file, without the store; a change that returns None deletes the file.
+#: Changes the content of a checkpoint's largest file, bypassing the store. A change that returns None deletes the file.
 Damage = Callable[[CheckpointId, Callable[[bytes], bytes | None]], None]
-#: Files with all kinds of paths: nested, long, hidden, not ASCII, and with characters that are special elsewhere.
+#: Files with all kinds of paths: nested, long, hidden, not ASCII, and with special characters.
 FILES = {
     "model.bin": bytes(range(256)) * 40,
     "empty": b"",
@@ -33,12 +33,12 @@ FILES = {
 
 
 def saved_id(number: int = 1) -> CheckpointId:
-    """Return the id of a trial's checkpoint that is a folder."""
+    """Return the id of a trial's folder checkpoint."""
     return checkpoint_id("00001", 1, number, in_memory=False)
 
 
 def write_files(folder: Path, files: dict[str, bytes]) -> Path:
-    """Make *folder* with *files* in it, by their paths, and return it."""
+    """Make *folder* with *files*, by path, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in files.items():
         place = folder / path
@@ -48,15 +48,15 @@ def write_files(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """Return the files below *folder*, by their paths."""
+    """Return the files below *folder*, by path."""
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 class StoreContract:
     """The tests that a checkpoint store must pass.
 
-    A subclass whose name pytest collects overrides the fixture ``store`` with one that returns an empty store, after
-    ``create``; and the fixture ``damage``, for the tests that damaged files are found, which are skipped without it.
+    A subclass that pytest collects overrides the fixture ``store``, which returns an empty store after ``create``.
+    Tests of damaged files need the fixture ``damage``, and are skipped without it.
     """
 
     @pytest.fixture
@@ -69,7 +69,7 @@ class StoreContract:
 
     @pytest.fixture(autouse=True)
     def _temporary_files(self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-        # Staged folders that are never saved stay: their caller removes them.
+        # Staged folders that are never saved stay, as their caller removes them.
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path_factory.mktemp("temporary")))
 
     def test_what_was_saved_comes_back(self, store: CheckpointStore, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ class StoreContract:
         assert files_in(source) == FILES
 
     def test_a_large_file_comes_back(self, store: CheckpointStore, tmp_path: Path) -> None:
-        # More than twice what a store sends as a whole, or has flushed at once.
+        # More than twice the limit of a single request or flush.
         content = os.urandom(2 * 2**24 + 1)
         source = write_files(tmp_path / "source", {"large": content})
 

@@ -8,17 +8,16 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-#: The deadline of what should happen at once, with the start of a program or two: ten times what that takes on a busy machine.
+#: Ten times the duration of an immediate action with a program start or two, on a busy machine.
 DEADLINE_S: Final = 30.0
-#: The pause between two looks, at first and at most; between them it is a share of what has been waited for. A look may cost
-#: as much as the work that is waited for.
+#: The pause between two checks, at first and at most, and in between as a share of the time waited so far.
 _POLL_S: Final = 0.002
 _LONGEST_POLL_S: Final = 0.02
 _SHARE: Final = 0.05
 
 
 def eventually(condition: Callable[[], T], deadline_s: float = DEADLINE_S, why: str = "") -> T:
-    """Return the first true value that *condition* returns; fail, with *why*, after *deadline_s* seconds."""
+    """Return the first true value of *condition*. Fail, with *why*, after *deadline_s* seconds."""
     began = time.monotonic()
     while not (found := condition()):
         waited_s = time.monotonic() - began

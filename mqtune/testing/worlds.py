@@ -1,4 +1,4 @@
-"""Experiments in virtual time for the contract suites: random curves, odd values, failures, delays and lost workers."""
+"""Experiments in virtual time for the contract suites."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ from mqtune.tuner import Tuner
 
 SPACE: Final[Mapping[str, Any]] = {"lr": uniform(0, 1), "momentum": uniform(0, 1)}
 
-#: What experiments optimise: the loss, alone and within a bound on what trials report, which half of the reports keep to.
+#: The optimised metrics: the loss, alone and with an outcome constraint that half of the reports meet.
 METRICS: Final[Sequence[Metric]] = ("loss", ["loss", "accuracy >= 0.5"])
-#: Values of the metric that no decision can use.
 _ODD: Final = (float("nan"), float("inf"), -float("inf"))
 
 _numbers = itertools.count(1)
 
 
 class InVirtualTime:
-    """Tests whose experiments run in virtual time, each test in a home folder of its own."""
+    """Tests with experiments in virtual time, each test in a home folder of its own."""
 
     @pytest.fixture(autouse=True)
     def _home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,9 +44,9 @@ class InVirtualTime:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The conditions of an experiment; the same world gives the same experiment. Delays are means in virtual seconds.
+    """The conditions of a reproducible experiment. Delays are means in virtual seconds.
 
-    ``failing`` is the probability that an attempt fails, ``odd`` the probability that a report's metric is NaN, infinite or
+    ``failing`` is the probability that an attempt fails. ``odd`` is the probability that a metric is NaN, infinite or
     missing.
     """
 
@@ -68,9 +67,9 @@ class World:
         """Run a new experiment to its end.
 
         Args:
-            new_arguments: returns the arguments that a driver's tuner has beside those of the world.
+            new_arguments: returns a driver's tuner arguments.
             cut_after: the numbers of steps after which a driver is replaced by the next.
-            time_attr: the name under which trials also report a time; empty for none.
+            time_attr: the key of an additional time in the reports, or empty.
         """
         name, backend = f"contract-{next(_numbers)}", self._backend(time_attr)
         for steps in cut_after:
@@ -124,7 +123,7 @@ class World:
         return reports
 
 
-#: Only the last one loses workers: in the others, replacing a driver makes no difference.
+#: Only the last one loses workers. In the others, replacing a driver makes no difference.
 WORLDS: Final = {
     "one slot": World(seed=1, slots=1, trials=5),
     "more slots than trials": World(seed=2, slots=9, trials=4),
@@ -141,7 +140,7 @@ def _delay(mean_s: float) -> Delay:
 
 
 def happened(results: Results) -> list[str]:
-    """Return an experiment's events, without those that depend on which drivers it had."""
+    """Return an experiment's events, without those that depend on its drivers."""
     drivers = DriverStarted | CheckpointsDropped | ExperimentCreated | ExperimentEnded
     return [_text(event) for event in results.events() if not isinstance(event, drivers)]
 
@@ -155,6 +154,6 @@ def _text(event: Event | Report) -> str:
 
 
 def check_plain(description: Mapping[str, object]) -> bytes:
-    """Return a description, encoded; fail if it can't be."""
+    """Return an encoded description. Fail if it can't be encoded."""
     assert isinstance(description, dict), f"describe() returned {description!r}, and not a dict"
     return encode_value(description)

@@ -1,4 +1,4 @@
-"""Draws pictures by Matplotlib, without its global state and for any number of threads."""
+"""Draw pictures with Matplotlib, without its global state and in any thread."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from mqtune.core.codec import Body
 from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet, step_of
 
-#: Pixels of the picture's size to an inch, and of a file to one of those.
+#: Pixels per inch, and a file's pixels per pixel of the picture.
 _DPI: Final = 100
 _SHARPNESS: Final = 1.5
-#: The height of title and legend, in pixels.
+#: In pixels.
 _AROUND: Final = 110
 _MARKERS: Final = {
     "": "",
@@ -120,12 +120,12 @@ def _style(series: Series) -> Body:
 
 def _handles(picture: Sheet) -> dict[str, Line2D]:
     named = [each for panel in picture.panels for each in panel.series if each.name]
-    # The first of a name speaks for the others.
+    # The first series of a name gives the legend's look.
     return {
         each.name: Line2D([], [], label=_plain(each.name), **{**_style(each), "alpha": 1}) for each in reversed(named)
     }
 
 
 def _plain(text: str) -> str:
-    """Return a text that Matplotlib takes for no formula."""
+    """Return a text without Matplotlib's formulas."""
     return text.replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""Draws pictures by Plotly: as plain values, which a page draws with plotly.js, as a figure, or as a page of its own."""
+"""Draw pictures with Plotly: as plain values for plotly.js, a figure, or a page of its own."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Final
 from mqtune.results.frames import Row
 from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet, step_of
 
-#: The height of title and legend, in pixels, and the share of the width or height of two panels that is left between them.
+#: Pixels around the panels, and the gap between two panels as a share of the size.
 _TOP, _BOTTOM = 70, 110
 _GAP: Final = 0.09
-#: From this ratio on the ticks of a logarithmic axis are powers of ten alone.
+#: From this ratio on, logarithmic ticks are powers of ten only.
 _TENS: Final = 100
-#: The buttons on a picture. By default there is one more, which offers to send what is drawn to Plotly's cloud.
+#: The buttons on a picture, without the default one that sends data to Plotly's cloud.
 BUTTONS: Final = {
     "displaylogo": False,
     "modeBarButtons": [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
@@ -26,7 +26,7 @@ BUTTONS: Final = {
 
 
 def plain(picture: Sheet) -> Row:
-    """Return a picture as the data and layout of a figure, in values that JSON has; Plotly need not be here."""
+    """Return a picture as a figure's data and layout, in JSON values. Plotly is not needed."""
     width, height = picture.size
     layout: Row = {
         "title": {"text": f"{_text(picture.title)}<br><sup>{_text(picture.note)}</sup>", "x": 0.02},
@@ -63,25 +63,23 @@ def figure_of(picture: Sheet) -> Any:
 
 
 def content_of(picture: Sheet, _: str) -> bytes:
-    """Return a picture as a page that holds all it needs, plotly.js too."""
+    """Return a picture as a self-contained page, with plotly.js."""
     page: str = import_module("plotly.io").to_html(figure_of(picture), config=BUTTONS, include_plotlyjs=True)
     return page.encode()
 
 
 def script() -> Path:
-    """Return the plotly.js that Plotly brings."""
+    """Return the path of Plotly's plotly.js."""
     return Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
 
 
 def _place(picture: Sheet, number: int) -> tuple[float, float, float, float]:
-    """Return the ends of a panel in shares of the whole: left, right, bottom and top."""
+    """Return the left, right, bottom and top of a panel, as shares of the whole."""
     rows, columns = math.ceil(len(picture.panels) / picture.columns), picture.columns
     row, column = divmod(number, columns)
-    # The labels between panels are as wide and as high however many panels there are.
     beside, below = 2 * _GAP / max(2, columns), 2 * _GAP / max(2, rows)
     wide, high = (1 + beside) / columns - beside, (1 + below) / rows - below
     left, top = column * (wide + beside), 1 - row * (high + below)
-    # Titles of panels and labels below them need some of it.
     return left, left + wide, max(0.0, top - high + (below / 2 if rows > 1 else 0)), top
 
 
@@ -100,7 +98,7 @@ def _axis(axis: Axis, values: Sequence[float]) -> Row:
 
 
 def _log_ticks(values: Sequence[float]) -> Row:
-    """Return powers of ten as ticks where there are several, and else the numbers between them too, all of one size."""
+    """Return powers of ten as ticks, or with a small span also the numbers between, in one size."""
     there = [value for value in values if math.isfinite(value) and value > 0]
     spans = bool(there) and max(there) / min(there) >= _TENS
     return {"dtick": 1, "exponentformat": "power"} if spans else {"dtick": "D2", "tickformat": "~g"}
@@ -145,7 +143,6 @@ def _trace(series: Series) -> Row:
         "text": list(map(_text, series.labels)),
     }
     if look.is_bar:
-        # What a bar says stands beside it, among the panel's texts.
         return {**trace, "type": "bar", "orientation": "h", "textposition": "none", "marker": {"color": look.color}}
     mode = "+".join(["lines"] * bool(look.width) + ["markers"] * bool(look.marker))
     dash = "dash" if look.is_dashed else "solid"
@@ -160,10 +157,9 @@ def _trace(series: Series) -> Row:
 
 
 def _numbers(values: Sequence[float]) -> list[float | None]:
-    """Return numbers as JSON has them, which has no NaN."""
     return [float(each) if math.isfinite(each) else None for each in values]
 
 
 def _text(text: str) -> str:
-    """Return a text in which Plotly finds no markup but the ends of lines."""
+    """Return a text without markup for Plotly, except line breaks."""
     return html.escape(text, quote=False).replace("\n", "<br>")

@@ -1,4 +1,4 @@
-"""Pictures of several trials, or several experiments: of these the best value of each so far, the curve of its best trial, and its trials by their parameters."""
+"""Pictures of several trials, or several experiments, beside each other."""
 
 from __future__ import annotations
 
@@ -40,21 +40,19 @@ from mqtune.results.plots.panels import (
 )
 from mqtune.results.plots.picture import Picture
 
-#: The colours of experiments, which begin again after the last; and the most that are drawn.
 _COLORS: Final = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
 MOST_COMPARED: Final = 10
-#: The most trials of an experiment with a point of their own, and the most parameters.
 _MOST_DOTS, _MOST_PANELS = 300, 12
 
 
 class Compared:
     """The pictures of several experiments beside each other, by the first metric of each.
 
-    Each method raises NothingToDraw where no experiment has anything for it.
+    Each method raises NothingToDraw if no experiment has data for it.
 
     Args:
-        results: of the experiments, by their names.
-        curves: returns the reports of each trial with a metric; by default it reads the journal.
+        results: by the experiments' names.
+        curves: returns the reports of each trial with a metric. The default reads the journal.
     """
 
     def __init__(
@@ -67,7 +65,7 @@ class Compared:
         """Return the picture of this name: "runs", "bests" or "parameters".
 
         Raises:
-            ConfigurationError: there is none.
+            ConfigurationError: the name is unknown.
         """
         if kind not in ("runs", "bests", "parameters"):
             raise ConfigurationError(f"there is no picture {kind!r} of several experiments")
@@ -75,7 +73,7 @@ class Compared:
         return found
 
     def runs(self) -> Picture:
-        """Return the best value so far of each experiment, by how many of its trials have begun."""
+        """Return the best value so far of each experiment, by the number of begun trials."""
         series = []
         for name, results, look in self._each():
             metric, trials = _metric(results), list(results.experiment.trials.values())
@@ -107,7 +105,7 @@ class Compared:
         return self._picture("the best trial of each", [self._panel(label(", ".join(dict.fromkeys(times))), series)])
 
     def parameters(self) -> Picture:
-        """Return the best value of each trial against the parameters that several experiments share, or all of them where none is shared."""
+        """Return the best value of each trial against shared parameters, or all if none is shared."""
         drawn = {
             name: chosen(results, list(results.experiment.trials.values()), _MOST_DOTS)
             for name, results in self._results.items()
@@ -125,10 +123,9 @@ class Compared:
         self, parameter: str, drawn: Mapping[str, Sequence[Trial]], found: Mapping[str, Mapping[str, Parameter]]
     ) -> Panel:
         those = {name: parameters[parameter] for name, parameters in found.items() if parameter in parameters}
-        # Numbers of one and texts of another have no axis in common: it is that of the first.
+        # Numbers and texts have no axis in common: the first experiment's counts.
         has_names = bool(next(iter(those.values())).names)
         those = {name: each for name, each in those.items() if bool(each.names) == has_names}
-        # One may have a value that another has not: names of all, each once.
         every = list(dict.fromkeys(each for parameter_ in those.values() for each in parameter_.names))
         series = []
         for name, results, look in self._each():
@@ -167,7 +164,7 @@ class Compared:
 
 
 def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, Curve]) -> Panel:
-    """Return the curves of few trials, which are told apart by their colours."""
+    """Return the curves of few trials, each in its own colour."""
     series = []
     for place, trial in enumerate(trials):
         curve, look = curves[trial.id], Look(_COLORS[place % len(_COLORS)], width=2)
@@ -178,7 +175,7 @@ def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Map
 
 
 def lines_apart(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> list[Series]:
-    """Return lines of few trials, each with the id of its trial, in the colours of ``curves_apart``."""
+    """Return lines of few trials, each with its trial's id, in the colours of ``curves_apart``."""
     looks = [Look(_COLORS[place % len(_COLORS)], width=2, marker="circle", size=4) for place in range(len(lines))]
     return [joined(f"trial {line[0]}", look, [line]) for line, look in zip(lines, looks, strict=True)]
 
@@ -192,6 +189,6 @@ def _better(results: Read) -> Callable[[float, float], float]:
 
 
 def _counted(results: Read, trial: Trial, metric: str) -> float:
-    """Return the value that a trial counts with; NaN where it has none, was abandoned or violates a constraint."""
+    """Return a trial's value. NaN if it is missing, abandoned or violates a constraint."""
     counts = not trial.is_abandoned and results.experiment.is_feasible(trial)
     return value_of(results, trial, metric) if counts else math.nan

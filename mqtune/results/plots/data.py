@@ -1,4 +1,4 @@
-"""What pictures are made of: the values of reports over time, trials chosen from many, and parameters as places on an axis."""
+"""Data of pictures: reports over time, chosen trials, and parameters on an axis."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from mqtune.schedulers.policy import PolicyStep
 from mqtune.search.kinds import Choice, Domain, Interval, Multiples, ReverseInterval
 from mqtune.search.space import Space, space_of
 
-#: About the most points of a picture, which every browser draws at once, and the most lines that can be followed.
+#: Every browser draws as many points, and people can follow as many lines.
 MOST_POINTS: Final = 6_000
 MOST_LINES: Final = 200
-#: The most values of a parameter that have a place of their own; others share the last one.
+#: Others share the last place.
 _MOST_CATEGORIES: Final = 12
 _OTHERS: Final = "others"
-#: Values that span more than this are shown on a logarithmic axis, where nothing else says how.
+#: Without a search space, values that span a larger ratio get a logarithmic axis.
 _LOG_RATIO: Final = 1_000
 
 
 class Read(Protocol):
-    """What pictures are made of: an experiment's ``Results``."""
+    """The data source of pictures: an experiment's ``Results``."""
 
     @property
     def experiment(self) -> Experiment:
@@ -47,49 +47,49 @@ class Read(Protocol):
         """Its space, scheduler and so on, as plain values."""
 
     def events(self) -> Iterator[Event | Report]:
-        """Yield all events, and reports one by one."""
+        """Yield all events, and single reports."""
 
     def reports(self) -> Iterator[RecordedReport]:
         """Yield all reports, late ones marked."""
 
     def policy(self, trial_id: str) -> list[PolicyStep]:
-        """Return the configs that a trial went through."""
+        """Return the configs of a trial over time."""
 
 
 def time_attr_of(results: Read) -> str:
-    """Return the key of the scheduler's time in reports, usually the number of the epoch."""
+    """Return the key of the scheduler's time in reports, usually the epoch's number."""
     found: str = results.definition["scheduler"].get("time_attr", ITERATION)
     return found
 
 
 @dataclass(slots=True)
 class Curve:
-    """A trial's reports, late ones left out: when they were made, the scheduler's time, and the metric, or NaN."""
+    """A trial's reports without late ones: their times, scheduler's times, and metrics or NaN."""
 
     at: array[float] = field(default_factory=lambda: array("d"))
     time: array[float] = field(default_factory=lambda: array("d"))
     value: array[float] = field(default_factory=lambda: array("d"))
 
     def take(self, at: float, metrics: Metrics, time_attr: str, metric: str) -> None:
-        """Take in the trial's next report."""
+        """Add the trial's next report."""
         time, value = metrics.get(time_attr), metrics.get(metric)
         self.at.append(at)
         self.time.append(time if is_number(time) and math.isfinite(time) else len(self.at))
         self.value.append(value if is_number(value) and math.isfinite(value) else math.nan)
 
     def by_seconds(self) -> Curve:
-        """Return the same by the seconds since its first report in place of the scheduler's time."""
+        """Return the curve over the seconds since its first report."""
         return Curve(self.at, array("d", (at - self.at[0] for at in self.at)), self.value)
 
     def copy(self) -> Curve:
-        """Return the reports so far, which later ones don't change; another thread may take one in meanwhile."""
-        # Of what that one has, the value comes last.
+        """Return a copy of the reports so far, while another thread may add one."""
+        # An added report's value comes last.
         count = len(self.value)
         return Curve(self.at[:count], self.time[:count], self.value[:count])
 
 
 def curves_of(results: Read, metric: str) -> dict[TrialId, Curve]:
-    """Return the reports of each trial that has any; memory is 24 bytes for each."""
+    """Return the reports of each trial that has any, in 24 bytes per report."""
     time_attr = time_attr_of(results)
     curves: dict[TrialId, Curve] = {}
     for report in results.reports():
@@ -103,7 +103,7 @@ def curves_of(results: Read, metric: str) -> dict[TrialId, Curve]:
 
 
 class Copied(NamedTuple):
-    """That a trial has gone on from another's checkpoint, and the scheduler's time of that."""
+    """The copy of another trial's checkpoint, and that checkpoint's scheduler time."""
 
     trial: TrialId
     source: TrialId
@@ -111,7 +111,7 @@ class Copied(NamedTuple):
 
 
 def copies_of(results: Read) -> Iterator[Copied]:
-    """Yield which trials have copied another, in the order of the journal."""
+    """Yield trials' copies of others, in the order of the journal."""
     time_attr = time_attr_of(results)
     reached: dict[TrialId, float] = {}
     saved: dict[str, float] = {}
@@ -127,13 +127,13 @@ def copies_of(results: Read) -> Iterator[Copied]:
 
 
 def value_of(results: Read, trial: Trial, metric: str) -> float:
-    """Return the value that a trial is ranked by; NaN where it has none, or none that has a place on an axis."""
+    """Return the value that a trial is ranked by, or NaN if it is missing or infinite."""
     value = trial.best_value if results.experiment.objective.is_single else trial.best_metrics.get(metric, math.nan)
     return value if is_number(value) and math.isfinite(value) else math.nan
 
 
 def chosen(results: Read, trials: Sequence[Trial], most: int) -> list[Trial]:
-    """Return at most so many of *trials*: the best half of them, and of the others as many, evenly spread."""
+    """Return at most *most* trials: the best ones for half of them, and others evenly spread."""
     if len(trials) <= most:
         return list(trials)
     among = {trial.id for trial in trials}
@@ -144,14 +144,14 @@ def chosen(results: Read, trials: Sequence[Trial], most: int) -> list[Trial]:
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Return at most so many places of *count*, evenly spread, with the first and the last."""
+    """Return at most *most* indexes below *count*, evenly spread, with the first and the last."""
     if count <= most:
         return list(range(count))
     return sorted({int(place) for place in np.linspace(0, count - 1, most)})
 
 
 def joined(name: str, look: Look, lines: Iterable[tuple[str, Sequence[float], Sequence[float]]]) -> Series:
-    """Return lines as one series, parted by NaN, each labelled with its name."""
+    """Return lines as one series, separated by NaN, each labelled with its name."""
     x: list[float] = []
     y: list[float] = []
     labels: list[str] = []
@@ -163,14 +163,14 @@ def joined(name: str, look: Look, lines: Iterable[tuple[str, Sequence[float], Se
 
 
 def is_wide(values: Sequence[float]) -> bool:
-    """Whether values are better shown on a logarithmic axis."""
+    """Return whether values need a logarithmic axis."""
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > _LOG_RATIO
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A hyperparameter: the place of each trial on its axis, NaN where a trial has none, and the names of places that are no numbers."""
+    """A hyperparameter: the place of each trial on its axis, or NaN, and names of places if any."""
 
     name: str
     places: list[float]
@@ -179,12 +179,12 @@ class Parameter:
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
-        """The names of its places, where they have any."""
+        """The names of its places, if any."""
         return [(place, label(name)) for place, name in enumerate(self.names)]
 
 
 def parameters_of(results: Read, trials: Sequence[Trial]) -> list[Parameter]:
-    """Return the hyperparameters of these trials, without those that are the same in all of several trials."""
+    """Return the hyperparameters of these trials, without those that don't differ."""
     configs = [dict(flatten(trial.config)) for trial in trials]
     names = dict.fromkeys(name for config in configs for name in config)
     space = _space_of(results)
@@ -224,7 +224,7 @@ def _parameter(name: str, values: Sequence[object], space: Space | None) -> Para
 
 
 def _is_chosen(name: str, values: Sequence[object], space: Space | None) -> bool:
-    """Whether a parameter is a choice among few: what lies between two of its numbers is nothing that a trial can have."""
+    """Return whether a parameter is a choice among few."""
     options = [
         option
         for domain in _domains_of(name, space)
@@ -239,7 +239,7 @@ def _domains_of(name: str, space: Space | None) -> list[Domain]:
 
 def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
     domains = _domains_of(name, space)
-    # A scheduler that explores may have brought a value to where there is no logarithm.
+    # A scheduler's exploration may have reached a value without a logarithm.
     if any(place <= 0 for place in places):
         return False
     if domains:
@@ -251,7 +251,7 @@ def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
 
 
 def _categories(name: str, values: Sequence[object], space: Space | None) -> Iterator[str]:
-    """Yield the names of places: those of a choice in its order, and the most frequent ones of trials."""
+    """Yield the names of places: a choice's options in order, then the most frequent values."""
     counts = Counter(map(short_value, values))
     domains = _domains_of(name, space)
     options = [short_value(option) for each in domains if isinstance(each, Choice) for option in each.options]

@@ -1,4 +1,4 @@
-"""What pictures are made of: panels with axes, and series of points, lines and bars."""
+"""Parts of pictures: panels with axes, and series of points, lines and bars."""
 
 from __future__ import annotations
 
@@ -11,36 +11,34 @@ from mqtune.core.text import printable
 
 Marker = Literal["", "circle", "x", "triangle-down", "square", "diamond", "star"]
 
-#: The colours of Okabe and Ito (2008), which people who see fewer colours can tell apart, without the palest.
+#: The colours of Okabe and Ito (2008), distinguishable with colour blindness, without the palest.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
-#: Of text, and of the lines behind what is drawn.
 TEXT, GRID = "#222222", "#E5E5E5"
 
-#: The size of a panel in pixels, alone and as one of several, and the most of them in a row.
+#: Sizes in pixels, alone and as one of several, and the most per row.
 PANEL: Final = (820, 460)
 SMALL_PANEL: Final = (400, 300)
 ROW_PANELS: Final = 3
-#: Up to so many whole numbers each has its tick.
 _FEW_WHOLE: Final = 10
-#: The longest label that is drawn, in characters.
+#: In characters.
 _LABEL_CHARS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis: what it shows, with its unit; *ticks* name places on it in place of numbers."""
+    """An axis, with its label and unit. *ticks* are named places in place of numbers."""
 
     label: str
     is_log: bool = False
     ticks: Sequence[tuple[float, str]] = ()
-    #: Its ends; by default those of the data, and some room.
+    #: The default is the data's range and a margin.
     ends: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a series looks; without a width it has no line, and without a marker no points."""
+    """The look of a series. Without a width it has no line, without a marker no points."""
 
     color: str
     width: float = 0
@@ -54,9 +52,9 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one kind: series of one name are one entry of the legend, which one without a name has none in.
+    """Points of one kind. Series with the same name share one legend entry.
 
-    A NaN parts a line. ``labels`` say what each point is, such as its trial.
+    Unnamed series are not in the legend. A NaN breaks a line. ``labels`` name each point, for instance by its trial.
     """
 
     name: str
@@ -68,7 +66,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """What is drawn between two axes; *texts* stand at their x and y."""
+    """The content between two axes. *texts* are placed at their x and y."""
 
     x: Axis
     y: Axis
@@ -79,7 +77,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """An axis of parallel coordinates, whose heights from 0 to 1 stand for a parameter's range, or for its names."""
+    """An axis of parallel coordinates. Its heights, 0 to 1, are a parameter's range or names."""
 
     name: str
     low: float
@@ -90,22 +88,19 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """The panels of a picture, and where they stand."""
+    """The panels of a picture, and their layout."""
 
     title: str
-    #: What it rests on, and what was left out.
+    #: Its basis, and the left out parts.
     note: str
     panels: Sequence[Panel]
-    #: The height of a panel in pixels, where it has many rows.
+    #: In pixels, for many rows.
     height: int | None = None
-    #: The most panels beside each other.
     most_columns: int = ROW_PANELS
-    #: Of parallel coordinates, those of its axes.
     scales: Sequence[Scale] = ()
 
     @property
     def columns(self) -> int:
-        """How many panels stand beside each other."""
         return min(len(self.panels), self.most_columns)
 
     @property
@@ -117,7 +112,7 @@ class Sheet:
 
 
 def step_of(values: Sequence[float]) -> int | None:
-    """Return 1 where ticks between these values would else stand at halves: all are whole, and few whole numbers span them."""
+    """Return 1 if ticks need it: all values are whole, and few whole numbers span them."""
     there = [value for value in values if math.isfinite(value)]
     if not there or max(there) - min(there) > _FEW_WHOLE:
         return None
@@ -125,6 +120,6 @@ def step_of(values: Sequence[float]) -> int | None:
 
 
 def label(text: str) -> str:
-    """Return a text of others as a label: on one line, and a long one cut."""
+    """Return a user's text as a label: on one line, and cut if it is long."""
     line = printable(text).replace("\n", " ").replace("\t", " ")
     return line if len(line) <= _LABEL_CHARS else f"{line[: _LABEL_CHARS - 1]}…"

@@ -1,4 +1,4 @@
-"""Pictures as data, which Matplotlib and Plotly draw alike."""
+"""Pictures as data, for Matplotlib and Plotly alike."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ _DRAWN_BY: Final[Mapping[str, DrawnBy]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Picture(Sheet):
-    """A picture of an experiment, which a notebook draws as it is.
+    """A picture of an experiment, which notebooks draw.
 
-    Made once, and drawn by either library with the same data, colours and marks. It stays as it is while the experiment goes on.
+    Both libraries draw the same data, colours and marks. It does not change while the experiment continues.
     """
 
     def __repr__(self) -> str:
         return f"<Picture {self.title!r}: {self.note}>"
 
     def dataframe(self, *, library: Library = "pandas") -> Any:
-        """Return what is drawn as a data frame of pandas or polars: panel, series, x, y and label of each point.
+        """Return the points as a data frame of pandas or polars: panel, series, x, y and label.
 
         Raises:
-            ConfigurationError: there is no such library.
+            ConfigurationError: *library* is invalid.
             MqtuneError: it is not installed.
         """
         return frame_of(self.rows(), library)
 
     def rows(self) -> Iterator[Row]:
-        """Yield what is drawn: panel, series, x, y and label of each point."""
+        """Yield the points: panel, series, x, y and label."""
         for panel in self.panels:
             for each in panel.series:
                 labels = each.labels or [""] * len(each.x)
@@ -57,17 +57,19 @@ class Picture(Sheet):
                         yield {"panel": panel.title, "series": each.name, "x": x, "y": y, "label": label}
 
     def figure(self, library: DrawnBy = "matplotlib") -> Any:
-        """Return a figure of Matplotlib or Plotly, to be changed or shown elsewhere.
+        """Return a figure of Matplotlib or Plotly, to change it or show it elsewhere.
 
         Raises:
-            ConfigurationError: there is no such library, or it is not installed.
+            ConfigurationError: *library* is invalid, or not installed.
         """
         checks.one_of("figure", "library", library, ("matplotlib", "plotly"))
         require(library)
         return import_module(f"mqtune.results.plots.by_{library}").figure_of(self)
 
     def save(self, path: str | Path) -> None:
-        """Write it to a file in one step: .png, .svg or .pdf by Matplotlib, .html by Plotly, which needs nothing from elsewhere.
+        """Write a file in one step: .png, .svg or .pdf by Matplotlib, .html by Plotly.
+
+        An .html file is self-contained.
 
         Raises:
             ConfigurationError: the name has another ending, or the library is not installed.
@@ -79,7 +81,7 @@ class Picture(Sheet):
         replace_file(Path(path), [content])
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
-        """Return what notebooks show: interactive where they know Plotly's figures, and an image where not."""
+        """Return a notebook's output: interactive with Plotly support, and otherwise an image."""
         plotly = {**by_plotly.plain(self), "config": by_plotly.BUTTONS}
         bundle: dict[str, object] = {"text/plain": repr(self), "application/vnd.plotly.v1+json": plotly}
         if find_spec("matplotlib") is not None:
@@ -91,7 +93,7 @@ def drawn_by(path: str | Path) -> DrawnBy:
     """Return the library that writes a picture of this name.
 
     Raises:
-        ConfigurationError: none does.
+        ConfigurationError: the name has another ending.
     """
     found = _DRAWN_BY.get(Path(path).suffix.lower())
     if found is None:

@@ -1,4 +1,4 @@
-"""The pictures of an experiment: over time, trial by trial, parameter by parameter, and as its workers ran it."""
+"""The pictures of an experiment."""
 
 from __future__ import annotations
 
@@ -58,15 +58,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The most trials with a point of their own.
 _MOST_DOTS: Final = 2_000
-#: The most rows of a timeline or a lineage that can be told apart, the height of one and of what is around them, in pixels.
+#: Readable rows of a timeline or a lineage, a row's height and that around them, in pixels.
 _MOST_ROWS: Final = 60
 _ROW_PX, _AROUND_PX = 22, 90
-#: The most panels, each for a parameter.
 _MOST_PANELS: Final = 12
-#: The fewest trials that an importance may rest on, those up to which chance has a large part in it, and the most that are
-#: taken: the forest takes some 5 s for them.
+#: Trials for importances: the fewest, the limit of chance, and the most, for which the forest takes about 5 s.
 _FEWEST, _FEW, _MOST_FITTED = 4, 30, 500
 
 _LOOKS: Final[Mapping[TrialStatus, Look]] = {
@@ -87,23 +84,21 @@ class _Unit(NamedTuple):
 
 
 def _unit_of(span_s: float) -> _Unit:
-    """Return the unit in which a time is readable."""
     units = (_Unit("s", 1), _Unit("min", 60), _Unit("h", 3_600), _Unit("days", 86_400))
     return max((unit for unit in units if unit.seconds * 3 <= max(3, span_s)), key=lambda unit: unit.seconds)
 
 
 class Plots:
-    """The pictures of an experiment as it is now; each method makes one, as data for Matplotlib or Plotly.
+    """The pictures of an experiment as it is now, as data for Matplotlib or Plotly.
 
-    Values that are NaN or infinite have no place in a picture, and are left out. Of many trials and reports some are drawn, the best ones among
-    them, so that a picture has a few thousand points; its note says so.
+    Values that are NaN or infinite are left out. Of many trials and reports some are drawn, the best ones among them,
+    so a picture has a few thousand points. Its note says so.
 
-    Each method raises NothingToDraw where the experiment has nothing for it, and CopyIncomplete as ``Results.reports``, of which all but
-    ``pareto``, ``parallel``, ``slices``, ``importances`` and ``timeline`` read all.
+    Each method raises NothingToDraw if the experiment has no data for it, and CopyIncomplete as ``Results.reports``.
+    All but ``pareto``, ``parallel``, ``slices``, ``importances`` and ``timeline`` read all reports.
 
     Args:
-        results: of the experiment.
-        curves: returns the reports of each trial with a metric; by default it reads the journal.
+        curves: returns the reports of each trial with a metric. The default reads the journal.
 
     Raises:
         ConfigurationError: neither Matplotlib nor Plotly is installed.
@@ -116,10 +111,10 @@ class Plots:
         self._experiment = results.experiment
 
     def draw(self, kind: str, **choices: str | bool) -> Picture:
-        """Return the picture of this name, such as "curves", with *choices* as the method's arguments.
+        """Return the picture of this name, such as "curves", with *choices* as arguments.
 
         Raises:
-            ConfigurationError: there is none.
+            ConfigurationError: the name is unknown.
             NothingToDraw: as the method of this name.
         """
         if kind not in KINDS:
@@ -127,13 +122,13 @@ class Plots:
         picture: Picture = getattr(self, kind)(**choices)
         return picture
 
-    # Over time.
-
     def history(self, by: str = "time") -> Picture:
-        """Return the best value so far over time, and the best one of each trial when it was reported; a panel for each metric.
+        """Return the best value so far, and each trial's best when it was reported.
+
+        It has a panel for each metric.
 
         Args:
-            by: "time", or "trial" for the number of the trial in the order in which they began.
+            by: "time", or "trial" for the trials' numbers in the order of their begins.
         """
         of = self._history_by_trial if by == "trial" else self._history_of
         return self._picture("best so far", list(map(of, self._experiment.objective.metrics)), self._trials())
@@ -186,7 +181,10 @@ class Plots:
     def _feasible(
         self, curves: Mapping[TrialId, Curve], metric: str
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return when each feasible trial reported what it counts with, and that: of its other reports nobody knows what they kept to."""
+        """Return the times and values of feasible trials' counted reports.
+
+        It is not known whether their other reports meet the constraints.
+        """
         at, value = [], []
         for id_, curve in curves.items():
             trial = self._experiment.trials[id_]
@@ -197,7 +195,7 @@ class Plots:
         return np.asarray(at), np.asarray(value)
 
     def _counted_place(self, trial: Trial, values: Sequence[float], metric: str) -> int | None:
-        """Return where in its values a trial has its best one, or with constraints the one that it counts with."""
+        """Return the index of a trial's best value, or with constraints of its counted one."""
         if not self._experiment.objective.constraints:
             return self._best_place(values, metric)
         best = value_of(self._results, trial, metric)
@@ -209,14 +207,14 @@ class Plots:
         return int((np.nanargmin if self._mode(metric) == "min" else np.nanargmax)(np.asarray(values)))
 
     def curves(self, metric: str = "", by: str = "", *, apart: bool = False) -> Picture:
-        """Return the learning curve of each trial by the scheduler's time, with marks where trials were stopped or failed.
+        """Return the learning curve of each trial, with marks at early stops and failures.
 
-        A panel for each metric. Where a trial began again from an older checkpoint, its curve does too.
+        It has a panel for each metric. A curve goes back if its trial continued from an older checkpoint.
 
         Args:
-            metric: of reports, also one that is not the experiment's; by default all of the experiment's.
-            by: "time" for the seconds since the trial's first report in place of the scheduler's time.
-            apart: each trial has a colour and a name of its own.
+            metric: a key of reports. The default is all metrics of the experiment.
+            by: "time" for the seconds since the trial's first report, instead of the scheduler's time.
+            apart: whether each trial has a colour and a name of its own.
         """
         panels, trials = [], self._trials()
         for name in (metric,) if metric else self._experiment.objective.metrics:
@@ -251,7 +249,7 @@ class Plots:
         return Panel(x_axis, Axis(label(metric), is_log), series)
 
     def _thinned(self, curve: Curve, metric: str, most: int) -> tuple[list[float], list[float]]:
-        """Return some points of a curve: the first, the last and the best among them; a NaN where it goes back."""
+        """Return some points of a curve, with the first, last and best, and NaN where it goes back."""
         there = [place for place, value in enumerate(curve.value) if not math.isnan(value)]
         kept = {there[place] for place in spread(len(there), most)}
         if (best := self._best_place(curve.value, metric)) is not None:
@@ -266,15 +264,13 @@ class Plots:
             y.append(curve.value[place])
         return x, y
 
-    # Parameter by parameter.
-
     def slices(self, metric: str | None = None) -> Picture:
-        """Return the best value of each trial against each of its parameters; a panel for each parameter.
+        """Return the best value of each trial against its parameters, with a panel for each.
 
-        A trial without a parameter, as there may be where a choice brings others with it, is not in that panel.
+        A panel lacks trials without its parameter, as in another entry of a choice.
 
         Args:
-            metric: one of the experiment's; by default its first.
+            metric: one of the experiment's. The default is its first.
 
         Raises:
             ConfigurationError: the experiment has no such metric.
@@ -298,12 +294,12 @@ class Plots:
         return Panel(x, Axis(label(metric), is_wide(list(values.values()))), series)
 
     def parallel(self, *, apart: bool = False) -> Picture:
-        """Return each trial as a line across its parameters and its values, the best ones the darkest.
+        """Return each trial as a line across its parameters and its values, the best ones darkest.
 
-        Each parameter has an axis of its own, from its least value in any trial to its greatest.
+        Each parameter has its own axis, from the least to the greatest value of any trial.
 
         Args:
-            apart: each trial has a colour and a name of its own, as in ``curves``.
+            apart: whether each trial has a colour and a name of its own, as in ``curves``.
         """
         metrics = self._experiment.objective.metrics
         trials = self._valued(metrics[0])
@@ -317,7 +313,7 @@ class Plots:
         rows = sorted((order[trial.id], number) for number, trial in enumerate(trials) if trial.id in kept)
         heights = [heights_of(each) for each in parameters]
         lines = {n: (trials[n].id, list(map(float, range(len(parameters)))), [h[n] for h in heights]) for _, n in rows}
-        # Those that began first last, as the best ones, which are drawn over the rest.
+        # The first trials are drawn over the others, like the best ones.
         series = lines_apart([lines[n] for n in sorted(lines)])[::-1] if apart else in_tiers([*lines.values()])
         texts = [(float(x), *text) for x, each in enumerate(parameters) for text in names_on(each)]
         ticks = [(float(x), label(each.name) + (" (log)" if each.is_log else "")) for x, each in enumerate(parameters)]
@@ -333,20 +329,20 @@ class Plots:
         return replace(drawn, scales=list(map(scale_of, parameters)))
 
     def importances(self, metric: str | None = None) -> Picture:
-        """Return how much of the differences between trials each parameter explains: fANOVA (Hutter, Hoos and Leyton-Brown, 2014), by Optuna.
+        """Return each parameter's share of the differences between trials, by fANOVA and Optuna.
 
-        It rests on all trials with a value, those that were stopped early too, each with how far it came as one parameter more. For
-        a parameter that a trial lacks, the forest takes the middle of those that others have.
+        After Hutter, Hoos and Leyton-Brown, 2014. It uses all trials with a value, also early-stopped ones, with their
+        length as a further parameter. A missing number is replaced by the median of the others'.
 
         Args:
-            metric: one of the experiment's; by default its first.
+            metric: one of the experiment's. The default is its first.
 
         Raises:
             ConfigurationError: Optuna or scikit-learn is not installed, or the experiment has no such metric.
         """
         metric = self._metric(metric)
         valued = self._valued(metric)
-        # Evenly: the best ones alone would hide what makes others bad.
+        # Evenly, as the best ones alone would hide the causes of bad results.
         trials = [valued[place] for place in spread(len(valued), _MOST_FITTED)]
         parameters = parameters_of(self._results, trials)
         if len(trials) < _FEWEST or not parameters:
@@ -358,7 +354,7 @@ class Plots:
         if len(set(values)) == 1:
             raise self._nothing("importances", f"all values of {metric!r} are the same")
         shares = load_point(EXPORTERS, "optuna").importances(fitted, values)
-        # How far a trial came explains most of it under a scheduler that stops trials; the question is about parameters.
+        # With early stopping, lengths explain most of the differences. The picture is about parameters.
         explained = sum(shares[: len(parameters)]) or 1.0
         panel = _bar_chart(
             f"importance for {label(metric)}, in all 100% (fANOVA)",
@@ -369,7 +365,7 @@ class Plots:
         return self._picture(f"importance for {metric}", [panel], trials, came, few, rows=len(parameters))
 
     def pareto(self) -> Picture:
-        """Return the trials by two metrics, and those that no other beats; of more metrics, a panel for each pair."""
+        """Return the trials by two metrics, with the Pareto front, and a panel for each pair."""
         metrics = self._experiment.objective.metrics
         if len(metrics) == 1:
             raise self._nothing("pareto", f"it has one metric, {metrics[0]!r}" if metrics[0] else "it has no metric")
@@ -388,7 +384,7 @@ class Plots:
         rest = [trial for trial in trials if trial.id not in ahead]
         series = self._by_status(rest, lambda trial: points[trial.id][0], lambda trial: points[trial.id][1])
         xs, ys = [points[trial.id][0] for trial in front], [points[trial.id][1] for trial in front]
-        # Between two of the front nothing is known: of three metrics a line would say that there is.
+        # With three metrics a line between two points would suggest values that are not known.
         width = 1 if len(self._experiment.objective.metrics) == 2 else 0  # noqa: PLR2004 - a pair
         look = Look(BLACK, width=width, marker="star", size=11, is_dashed=True)
         series.append(Series("Pareto front", xs, ys, look, [trial.id for trial in front]))
@@ -398,12 +394,10 @@ class Plots:
             series,
         )
 
-    # As workers and schedulers had it.
-
     def timeline(self) -> Picture:
-        """Return when each attempt ran on which worker, and how it ended; a row for each slot.
+        """Return each attempt's time on its worker, and its end, with a row for each slot.
 
-        A row is what a worker's attempts need side by side: the journal has workers, and no slots.
+        The journal has no slots, so a row is any place for attempts side by side.
         """
         runs = [
             Run(trial.id, attempt, attempt.started_at, attempt.ended_at or math.inf)
@@ -437,10 +431,10 @@ class Plots:
         return self._picture("timeline", [panel], self._trials(), drawn, rows=len(rows))
 
     def rungs(self) -> Picture:
-        """Return the metric of each trial at each rung that it came to, and whether it went on from there.
+        """Return the metric of each trial at each rung, and whether it continued from there.
 
-        For schedulers by successive halving. A trial counts at a rung with its first report whose time has reached it; with brackets,
-        also at rungs where its own bracket did not judge it.
+        For successive halving. A trial enters a rung with its first report whose time has reached it. With brackets
+        that includes rungs at which its own bracket did not judge it.
         """
         metric = self._metric(None)
         levels = self._levels()
@@ -482,9 +476,9 @@ class Plots:
             raise self._nothing("rungs", f"its scheduler is {scheduler['scheduler']!r}, which has no rungs") from None
 
     def lineage(self) -> Picture:
-        """Return which trial copied which, and when by the scheduler's time; a row for each trial.
+        """Return the copies between trials, by the scheduler's time, with a row for each trial.
 
-        For population-based training. The way that led to where the best trial is, is drawn thick (``Results.policy``).
+        For population-based training. The best trial's lineage is drawn thick (``Results.policy``).
         """
         trials = [trial for trial in self._trials() if trial.attempts]
         if not any(attempt.source for trial in trials for attempt in trial.attempts):
@@ -534,8 +528,6 @@ class Plots:
     def _row_label(self, trial: Trial, metric: str) -> str:
         return f"{trial.id} ({label(metric)} {short_value(value_of(self._results, trial, metric))})"
 
-    # What they share.
-
     def _trials(self) -> list[Trial]:
         return list(self._experiment.trials.values())
 
@@ -584,14 +576,13 @@ class Plots:
         return min(float(first), self._experiment.created_at or math.inf)
 
     def _now(self) -> float:
-        """Return the newest time that the journal has: an attempt that has not ended runs up to then."""
+        """Return the newest time in the journal, up to which unfinished attempts are drawn."""
         times = [trial.history[-1].at for trial in self._trials() if trial.history]
         return max([0.0, *times, *(trial.last_timestamp for trial in self._trials())])
 
     def _by_status(
         self, trials: Sequence[Trial], x: Callable[[Trial], float], y: Callable[[Trial], float]
     ) -> list[Series]:
-        """Return a series of points for the trials of each status, and one for those that violate an outcome constraint."""
         found = []
         if violating := [trial for trial in trials if not self._experiment.is_feasible(trial)]:
             ids = [trial.id for trial in violating]
@@ -607,7 +598,6 @@ class Plots:
     def _picture(
         self, title: str, panels: Sequence[Panel], drawn: Sequence[Trial], *notes: str, rows: int | None = None
     ) -> Picture:
-        """Return a picture that says on which trials it rests."""
         total, counts = len(self._experiment.trials), Counter(trial.status for trial in drawn)
         statuses = ", ".join(f"{counts[status]:,} {_in_words(status)}" for status in TrialStatus if counts[status])
         number = f"{len(drawn):,} of {total:,} trials" if len(drawn) < total else f"{total:,} trial{'s' * (total != 1)}"
@@ -616,10 +606,8 @@ class Plots:
         return Picture(f"{label(self._experiment.name)}: {label(title)}", note, panels, height)
 
 
-#: The names of the pictures: those of the methods.
 KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timeline", "rungs", "lineage", "pareto")
 
-#: What became of a trial at a rung, and how it is drawn.
 _OUTCOMES: Final[Mapping[str, Look]] = {
     "went on": Look(BLUE, marker="circle"),
     "stopped there": Look(ORANGE, marker="x"),
@@ -662,7 +650,6 @@ def _steps(at: NDArray[np.float64], value: NDArray[np.float64], *, is_min: bool)
 
 
 def _bar_chart(title: str, shares: Mapping[str, float]) -> Panel:
-    """Return shares as bars, the largest on top."""
     names = sorted(shares, key=lambda name: shares[name])
     rows, sizes = list(map(float, range(len(names)))), [shares[name] for name in names]
     texts = [f"{size:.0%}" for size in sizes]
@@ -677,7 +664,7 @@ def _rows_axis(names: Sequence[str], *, downwards: bool = False) -> Axis:
 
 
 def _entries(curve: Curve, levels: Sequence[float]) -> list[tuple[int, float]]:
-    """Return the rungs that a trial came to, each with its value there; a report that skips rungs enters the highest."""
+    """Return the rungs of a trial with its values. A report that skips rungs enters the highest."""
     found: list[tuple[int, float]] = []
     for time, value in zip(curve.time, curve.value, strict=True):
         rung = bisect_right(levels, time) - 1

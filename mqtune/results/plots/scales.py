@@ -1,4 +1,4 @@
-"""Parallel coordinates: a parameter's places as heights from 0 to 1, and back; and the colours of lines by their rank."""
+"""Scales and colours of parallel coordinates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mqtune.results.display import short_value
 from mqtune.results.plots.data import Parameter, joined
 from mqtune.results.plots.panels import BLACK, BLUE, SKY, Look, Scale, Series, label
 
-#: Shares of the trials by rank, the best first, and the colours of their lines, from dark to light.
+#: Shares of the trials by rank, and their lines' colours, from dark to light.
 _TIERS: Final = (
     (0.1, BLACK, "best 10 %"),
     (0.25, BLUE, "next 15 %"),
@@ -20,7 +20,7 @@ _TIERS: Final = (
 
 
 def scale_of(parameter: Parameter) -> Scale:
-    """Return what heights on a parameter's axis stand for."""
+    """Return the scale of a parameter's axis."""
     return Scale(parameter.name, *_span(parameter), parameter.is_log, parameter.names)
 
 
@@ -39,7 +39,7 @@ def names_on(parameter: Parameter) -> Iterator[tuple[float, str]]:
         yield from ((place / high, label(name)) for place, name in enumerate(parameter.names))
     else:
         middle = math.sqrt(low) * math.sqrt(high) if parameter.is_log else low / 2 + high / 2
-        # A place between two numbers has no name where all trials have whole ones.
+        # If all trials have whole numbers, the middle is one, too.
         if all(math.isnan(place) or float(place).is_integer() for place in parameter.places):
             middle = float(round(middle))
         for place in dict.fromkeys((low, middle, high)):

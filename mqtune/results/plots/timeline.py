@@ -1,4 +1,4 @@
-"""What a timeline is made of: attempts on slots, and the bars that they are drawn as."""
+"""Parts of a timeline: attempts on slots, and their bars."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mqtune.core.trial import Attempt, AttemptEnd, TrialId
 from mqtune.results.plots.data import MOST_LINES, MOST_POINTS, joined, spread
 from mqtune.results.plots.panels import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, Look, Series
 
-#: The colours of how attempts ended; None for those that have not.
+#: None stands for running attempts.
 _ENDS: Final[Mapping[AttemptEnd | None, str]] = {
     AttemptEnd.COMPLETED: BLUE,
     AttemptEnd.STOPPED: ORANGE,
@@ -20,11 +20,11 @@ _ENDS: Final[Mapping[AttemptEnd | None, str]] = {
     AttemptEnd.HANDED_BACK: GREY,
     None: GREEN,
 }
-#: The part of the whole time that is left free behind a bar, so that it ends where another begins.
+#: As a share of the whole time.
 _GAP: Final = 1 / 800
 
 
-#: A slot goes on to its next trial while the end of the one before is still on its way: some milliseconds, more on a busy machine.
+#: A slot may begin its next trial before the last end has arrived.
 _HANDOVER_S: Final = 0.1
 
 
@@ -32,7 +32,7 @@ _NUMBERS: Final = re.compile(r"([0-9]{1,18})")
 
 
 class Run(NamedTuple):
-    """An attempt that has begun, and when it began and ended, in seconds since the epoch."""
+    """A begun attempt, with its begin and end in seconds since the epoch."""
 
     trial: TrialId
     attempt: Attempt
@@ -41,14 +41,14 @@ class Run(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """One of as many places of a worker as it had attempts side by side."""
+    """One of a worker's rows, as many as it had attempts at the same time."""
 
     worker: str
     number: int
 
 
 def slots(runs: Iterable[Run]) -> list[Slot]:
-    """Return a slot for each attempt, in the order of their begins: the first of its worker that is free."""
+    """Return the first free slot of its worker for each attempt, in the order of their begins."""
     free: dict[str, list[float]] = {}
     found = []
     for run in runs:
@@ -66,13 +66,13 @@ def in_numbers(slot: Slot) -> list[object]:
 
 
 def slot_names(rows: Mapping[Slot, float]) -> list[str]:
-    """Return the names of slots: their workers, with a number where a worker has several."""
+    """Return the names of slots: their workers, with a number if a worker has several."""
     several = {slot.worker for slot in rows if slot.number}
     return [f"{slot.worker} · {slot.number + 1}" if slot.worker in several else slot.worker for slot in rows]
 
 
 class Bar(NamedTuple):
-    """An attempt of a timeline, from its begin to its end in the picture's unit, and how it ended."""
+    """An attempt of a timeline, with begin and end in the picture's unit, and its end's kind."""
 
     trial: TrialId
     ended: AttemptEnd | None
@@ -82,9 +82,9 @@ class Bar(NamedTuple):
 
 
 def bars(drawn: Sequence[Bar]) -> Iterator[Series]:
-    """Yield the attempts by how they ended, and marks where they failed or were lost, which may have been too short to be seen."""
+    """Yield attempts by their end, with marks at failures and losses, which may be very short."""
     span = max(bar.end for bar in drawn) - min(bar.begin for bar in drawn)
-    # Of many, those that are less than a hair apart are drawn as one.
+    # Of many attempts, neighbours less than a hair apart become one.
     hair = span * 3 * len({bar.row for bar in drawn}) * len(_ENDS) / MOST_POINTS if 3 * len(drawn) > MOST_POINTS else 0
     for end, color in _ENDS.items():
         those = [bar for bar in drawn if bar.ended is end]
@@ -100,7 +100,7 @@ def bars(drawn: Sequence[Bar]) -> Iterator[Series]:
 
 
 def _merged(bars: Sequence[Bar], hair: float, gap: float) -> Iterator[tuple[str, list[float], list[float]]]:
-    """Yield lines, those of a row that are less than *hair* apart as one; *gap* is left free behind each."""
+    """Yield lines with a *gap* after each. Those less than *hair* apart in a row become one."""
     groups: list[list[Bar]] = []
     last: dict[float, list[Bar]] = {}
     for bar in bars:

@@ -1,6 +1,6 @@
-"""Stop rules: when a trial, or the whole experiment, has done enough.
+"""Stop rules: they end a trial, or the whole experiment.
 
-Here is the base of a rule of your own, and rules that count; the others are in ``mqtune`` itself.
+This package has the base class for rules, and rules that count. The others are exported by ``mqtune`` itself.
 """
 
 from __future__ import annotations

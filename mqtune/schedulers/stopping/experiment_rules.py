@@ -13,7 +13,7 @@ from mqtune.core.objective import METRIC_KEY, Mode
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.stopping.rule import Scope, StopRule, number, spread
 
-#: How often, in seconds, the times of running trials are summed: that takes a look at each of them.
+#: Seconds between sums of running trials' times, as each trial is read.
 _SUM_EVERY_S: Final = 1.0
 
 
@@ -21,9 +21,9 @@ class TimeLimit(StopRule):
     """Stops the experiment when *seconds* of time are used up.
 
     Args:
-        seconds: how long, above 0.
-        of: whose time counts. "experiment": by the wall clock since it was created, also while no driver runs, as its
-            trials run on; "driver": only while a driver runs; "trials": what its trials have run, summed.
+        seconds: the limit, above 0.
+        of: the time that counts. "experiment": wall-clock time since its creation, also while no driver runs, as trials
+            run on; "driver": only while a driver runs; "trials": the sum of its trials' run times.
     """
 
     kind = "time_limit"
@@ -40,14 +40,14 @@ class TimeLimit(StopRule):
         return self._text() if self._used(experiment, now) >= self._seconds else ""
 
     def due(self, experiment: Experiment, now: float) -> float:
-        """Return when the time is over, or may be, or infinity if it is."""
+        """Return when the time is or may be over, or infinity if it is over already."""
         if self._of == "trials":
             return max(self._sum_at, math.nextafter(now, math.inf))
         end = now + self._seconds - self._used(experiment, now)
         return end if end > now else math.inf
 
     def _used(self, experiment: Experiment, now: float) -> float:
-        """Return how much time is used up; 0 as long as the trials' times are not summed again."""
+        """Return the used time in seconds, or 0 until the trials' times are summed again."""
         if self._of == "driver":
             return experiment.driven_s(now)
         if self._of == "experiment":
@@ -65,7 +65,6 @@ class TimeLimit(StopRule):
 
 
 def _trial_s(experiment: Experiment, now: float) -> float:
-    """Return for how long trials have run in all, those that run included."""
     if not experiment.counts[TrialStatus.RUNNING]:
         return experiment.run_s
     running = [trial.attempt for trial in experiment.trials.values() if trial.status is TrialStatus.RUNNING]
@@ -73,15 +72,10 @@ def _trial_s(experiment: Experiment, now: float) -> float:
 
 
 class _Count(StopRule):
-    """Stops the experiment when it has a number of trials of some kind.
-
-    Args:
-        trials: how many, at least 1.
-    """
+    """Stops the experiment at a number of trials of some kind."""
 
     scopes = frozenset({Scope.EXPERIMENT})
     takes_several = True
-    #: What was done to the trials that it counts.
     _WORD: str
 
     def __init__(self, trials: int) -> None:
@@ -95,10 +89,10 @@ class _Count(StopRule):
 
 
 class TrialsStarted(_Count):
-    """Stops the experiment as soon as *trials* trials were started; it then ends those that run.
+    """Stops the experiment as soon as *trials* trials were started, and ends running ones.
 
-    A trial is started when its first attempt is put into a queue; a retry or a resume does not count. To let the
-    last ones run to their ends, give the tuner ``max_trials`` instead.
+    A trial is started when its first attempt is queued. Retries and resumes don't count. To let the last trials run to
+    their ends, give the tuner ``max_trials`` instead.
     """
 
     kind = "trials_started"
@@ -109,7 +103,7 @@ class TrialsStarted(_Count):
 
 
 class TrialsCompleted(_Count):
-    """Stops the experiment as soon as *trials* trials are COMPLETED; those that were stopped early or failed don't count."""
+    """Stops the experiment as soon as *trials* trials are COMPLETED."""
 
     kind = "trials_completed"
     _WORD = "completed"
@@ -119,7 +113,7 @@ class TrialsCompleted(_Count):
 
 
 class TrialsFailed(_Count):
-    """Stops the experiment as soon as *trials* trials are FAILED: a failed attempt that is run again doesn't count."""
+    """Stops the experiment as soon as *trials* trials are FAILED. Retried attempts don't count."""
 
     kind = "trials_failed"
     _WORD = "failed"
@@ -129,7 +123,7 @@ class TrialsFailed(_Count):
 
 
 class TrialsEnded(_Count):
-    """Stops the experiment as soon as *trials* trials have ended, in whatever way: completed, stopped early, failed or abandoned."""
+    """Stops the experiment as soon as *trials* trials have ended, with any status."""
 
     kind = "trials_ended"
     _WORD = "ended"
@@ -139,10 +133,12 @@ class TrialsEnded(_Count):
 
 
 class ReportsReceived(StopRule):
-    """Stops the experiment as soon as its trials have made *reports* reports in all; those after a decision don't count.
+    """Stops the experiment as soon as its trials have made *reports* reports.
+
+    Reports after a decision don't count.
 
     Args:
-        reports: how many, at least 1.
+        reports: at least 1.
     """
 
     kind = "reports_received"
@@ -157,10 +153,10 @@ class ReportsReceived(StopRule):
 
 
 class TargetReached(StopRule):
-    """Stops the experiment as soon as any trial has a value of the experiment's metric that is as good as *value*.
+    """Stops the experiment as soon as a trial's value is as good as *value*.
 
     Args:
-        value: in mode "min" reached from above, by value or less; in mode "max" by value or more.
+        value: reached by value or less in mode "min", by value or more in mode "max".
     """
 
     kind = "target_reached"
@@ -179,17 +175,16 @@ class TargetReached(StopRule):
 class ExperimentPlateau(StopRule):
     """Stops the experiment when its best trials no longer differ.
 
-    It looks at the best value of each of the *top* best trials. They are a plateau while there are that many and their
-    standard deviation, as a whole population, is *std* or less. The experiment stops when the plateau has lasted for
-    *patience* trials that ended after reporting the metric; with 0, at once. A better value that leaves a plateau doesn't
-    restart the count; one that ends it does. NaN and reports without the metric are passed over, and so are those that don't
-    keep to the experiment's outcome constraints.
+    The best values of the *top* best trials are a plateau while there are that many, with a population standard
+    deviation of *std* or less. The experiment stops when *patience* trials have ended in the plateau after reporting
+    the metric. A better value that leaves a plateau doesn't restart the count. One that ends it does. NaN, reports
+    without the metric, and violations of outcome constraints are ignored.
 
     Args:
-        metric: its key in the reports; by default what the experiment optimises, if that is one metric.
-        std: the standard deviation, 0 for values that are all the same.
-        top: how many trials are compared, at least 2.
-        patience: how many trials may still end.
+        metric: its key in the reports. By default the experiment's, if that is one metric.
+        std: the standard deviation, 0 for equal values.
+        top: the number of trials that are compared, at least 2.
+        patience: the number of trials that may still end. With 0 it stops immediately.
         mode: "min" or "max", for a metric that is not the experiment's.
     """
 
@@ -214,21 +209,20 @@ class ExperimentPlateau(StopRule):
         self.takes_several = bool(self._metric)
         self._mode: str = mode or ""
         self._sign = 0.0
-        #: The best score of each trial, lower being better.
+        #: The best score of each trial. Lower is better.
         self._scores: dict[TrialId, float] = {}
-        #: Those of the best trials, and the worst of them.
+        #: The scores of the best trials, and the worst of them.
         self._best: dict[TrialId, float] = {}
         self._worst = math.inf
         self._spread = math.nan
-        #: Trials that have reported the metric and not ended.
         self._reporting: set[TrialId] = set()
         self._waited = 0
 
     def bind(self, metric: str, mode: str) -> None:
-        """Set what the experiment optimises.
+        """Set the metric and its mode.
 
         Raises:
-            ConfigurationError: as every rule's, or the plateau's metric is another and has no mode, or contradicts it.
+            ConfigurationError: as in every rule, or the plateau's metric is another and has no mode, or contradicts it.
         """
         super().bind(metric, mode)
         self._metric = self._metric or metric
@@ -253,7 +247,7 @@ class ExperimentPlateau(StopRule):
         return self._spread <= self._std
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
-        """Take the report in; it never stops a single trial."""
+        """Record the report. It never stops a single trial."""
         if not self._sign:
             raise ConfigurationError("ExperimentPlateau: there is no metric to look at; call bind(metric, mode) first")
         value = number(report, self._metric, self.metrics)
@@ -266,7 +260,7 @@ class ExperimentPlateau(StopRule):
         if score < self._scores.get(trial.id, math.inf):
             self._scores[trial.id] = score
         known = self._best.get(trial.id)
-        # One that was pushed out can only come back with a score that beats the worst.
+        # A trial that was pushed out returns only with a score that beats the worst.
         if score < (self._worst if known is None else known):
             self._enter(trial.id, score)
         return ""
@@ -285,7 +279,6 @@ class ExperimentPlateau(StopRule):
             self._waited = 0
 
     def on_abandon(self, trial: Trial) -> None:
-        """Leave the trial out, whatever its values."""
         self._reporting.discard(trial.id)
         self._scores.pop(trial.id, None)
         if trial.id in self._best:
@@ -299,7 +292,7 @@ class ExperimentPlateau(StopRule):
         return f"{self._metric} has a plateau: std {self._spread:.3g} over the best {self._top} trials"
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Count the trial, if it has reported the metric; what it reached stays among the best."""
+        """Count the trial if it has reported the metric. Its best value still counts."""
         if trial.id in self._reporting:
             self._reporting.remove(trial.id)
             self._waited += self._is_flat

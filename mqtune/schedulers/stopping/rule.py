@@ -1,4 +1,4 @@
-"""The interface of stop rules, their combinations, and the dicts and functions that may be given for one."""
+"""The interface of stop rules, their combinations, and rules from dicts and functions."""
 
 from __future__ import annotations
 
@@ -24,65 +24,66 @@ logger = logging.getLogger(__name__)
 
 
 class Scope(Enum):
-    """The scope of a rule: what it may end."""
+    """The kinds of things that a rule may end."""
 
     TRIAL = "trial"
     EXPERIMENT = "experiment"
 
 
 class StopRule(Decider):
-    """Decides when a trial, or the whole experiment, is to end.
+    """Decides when a trial, or the whole experiment, ends.
 
-    A trial that a rule stops ends as COMPLETED with the rule's reason, or as EARLY_STOPPED if the rule gives it up. When a rule
-    stops the experiment, no further trial starts and those that run end as EARLY_STOPPED.
+    A trial that a rule stops ends as COMPLETED with the rule's reason, or as EARLY_STOPPED if the rule gives it up.
+    When a rule stops the experiment, no further trial starts and running ones end as EARLY_STOPPED.
 
-    It reads trials and changes nothing else. Its answers about trials depend on the reports alone: the same calls in the
-    same order give the same answers, so that a driver that resumes brings it to its earlier state by repeating the calls.
-    It forgets a trial when that ends. A rule belongs to one experiment.
+    A rule changes nothing but itself, forgets ended trials, and belongs to one experiment. Its answers about trials
+    depend on the reports alone: the same calls give the same answers, so a resumed driver repeats the calls.
 
-    ``rule | other`` stops when either does, ``rule & other`` when both do, at the same report or moment. Either may
-    also be a dict or a function, see :func:`as_rule`.
+    ``rule | other`` stops when either does, ``rule & other`` when both do, at the same report or time. *other* may also
+    be a dict or a function, see :func:`as_rule`.
     """
 
     role = "rule"
     instead_of_several = "give one that names its metric, or does without"
-    #: Whether this rule may end trials, the experiment, or both.
     scopes: frozenset[Scope] = frozenset(Scope)
-    #: Whether it gives up the trial that it has stopped last, which has then not completed what it was to do.
+    #: Whether it gives up the trial that it stopped last, which then has not completed.
     gives_up: bool = False
 
     @property
     def reads(self) -> frozenset[str]:
-        """The keys of the reports that it reads numbers from; a report with something else there is warned about."""
+        """The keys of numbers that it reads in reports. Other values there cause a warning."""
         return frozenset()
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
-        """Return why *trial* is to end with this report, or an empty text.
+        """Return why *trial* ends with this report, or an empty text.
 
-        Called once for each accepted report, in the journal's order, whether or not an earlier one was answered.
+        Called once for each accepted report, in the journal's order, also after an answer.
         """
         return ""
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
-        """Return why the experiment is to end, or an empty text; it takes the same short time however large that is.
+        """Return why the experiment ends, or an empty text. The cost must not grow with its size.
 
         Called between events while the experiment runs, never during a replay.
 
         Args:
-            experiment: as it stands.
+            experiment: its present state.
             now: seconds since the epoch (UTC).
         """
         return ""
 
     def due(self, experiment: Experiment, now: float) -> float:
-        """Return the next moment after *now* at which time alone may end the experiment, or infinity."""
+        """Return the next time after *now* that may end the experiment by itself, or infinity."""
         return math.inf
 
     def on_abandon(self, trial: Trial) -> None:
-        """Hear that *trial* was abandoned: its reports no longer count. Called once, before ``on_trial_end``."""
+        """Learn that *trial* was abandoned: its reports no longer count.
+
+        Called once, before ``on_trial_end``.
+        """
 
     def on_trial_end(self, trial: Trial) -> None:
-        """Hear that *trial* has reached a terminal status; there are no more reports of it."""
+        """Learn that *trial* has reached a terminal status."""
 
     def __or__(self, other: object) -> StopRule:
         return AnyRule(self, other)
@@ -98,7 +99,7 @@ class StopRule(Decider):
 
 
 class _Combined(StopRule):
-    """Combines several rules; each is asked every time, so that none misses a report."""
+    """Combines several rules. Each is called every time, so that none misses a report."""
 
     takes_several = True
 
@@ -146,7 +147,7 @@ class _Combined(StopRule):
 
 
 class AnyRule(_Combined):
-    """Stops if any of its rules does; the first of them gives the reason, and says whether the trial is given up."""
+    """Stops if any of its rules does. The first of them gives the reason, and ``gives_up``."""
 
     kind = "any"
 
@@ -167,12 +168,12 @@ class AnyRule(_Combined):
 
 
 class AllRule(_Combined):
-    """Stops if all of its rules do at the same report, or moment; a rule that held earlier does not count.
+    """Stops if all of its rules do at the same report, or time.
 
     A trial is given up if one of them gives it up.
 
     Raises:
-        ConfigurationError: some end trials and the others the experiment, so that they can never do it together.
+        ConfigurationError: no scope is common to all rules, so they can never stop anything together.
     """
 
     kind = "all"
@@ -198,9 +199,9 @@ class AllRule(_Combined):
 
 
 def number(report: Report, key: str, metrics: Container[str] = ()) -> float | None:
-    """Return the number that a report has under *key*, or None if it has none; a flag counts as 0 or 1.
+    """Return the number of a report under *key*, or None. A flag counts as 0 or 1.
 
-    Of *metrics*, what the experiment optimises, True and False don't count.
+    Flags don't count for *metrics*, the experiment's.
     """
     value = report.metrics.get(key)
     if value.__class__ is float:
@@ -213,22 +214,22 @@ def number(report: Report, key: str, metrics: Container[str] = ()) -> float | No
 
 
 def spread(values: list[float]) -> float:
-    """Return the standard deviation of *values*, taken as the whole population; NaN if one of them is not finite."""
-    # Against the first of them: values that are all the same then have a deviation of exactly 0.
+    """Return the population standard deviation of *values*, or NaN if one is not finite."""
+    # Relative to the first value, so that equal values give exactly 0.
     steps = [value - values[0] for value in values]
     mean = sum(steps) / len(steps)
     return math.sqrt(sum((step - mean) * (step - mean) for step in steps) / len(steps))
 
 
 def as_rule(stop: object) -> StopRule | None:
-    """Return the rule that *stop* stands for, or None for None.
+    """Return the rule for *stop*, or None for None.
 
     Args:
         stop: a rule; a dict of metric → bound, see :class:`MetricBounds`; or a function of a trial and its report that
-            returns whether the trial is to end, see :class:`FunctionRule`.
+            returns whether the trial ends, see :class:`FunctionRule`.
 
     Raises:
-        ConfigurationError: it is none of these, or a dict or function that can't be a rule.
+        ConfigurationError: *stop* is anything else, or an invalid dict or function.
     """
     if stop is None or isinstance(stop, StopRule):
         return stop
@@ -247,14 +248,12 @@ def as_rule(stop: object) -> StopRule | None:
 class MetricBounds(StopRule):
     """Stops a trial when any of these metrics reaches its bound.
 
-    A metric that the experiment optimises, in mode "min", reaches its bound from above, when value <= bound. Every other one,
-    and what it optimises in mode "max", reaches it from below, when value >= bound. NaN reaches no bound, and a flag
-    counts as 0 or 1, but not in place of what the experiment optimises. A report without the metric, or with something that
-    is not a number for it, is skipped; without ``training_iteration`` it counts by its sequence number.
+    An optimised metric in mode "min" reaches its bound when value <= bound, every other metric when value >= bound. NaN
+    reaches no bound. A flag counts as 0 or 1, except for optimised metrics. A report without the metric, or without a
+    number for it, is skipped. Without ``training_iteration`` it counts by its sequence number.
 
-    A metric that the first report lacks is warned about once, with the names that the report has. If the first trial
-    that completes ends without any report of any trial having had it, the name is taken for a mistake; for a metric that
-    only some trials have, give a function.
+    If the first report lacks a metric, a warning lists the names that it has. If a trial completes and no report of any
+    trial has had the metric, MetricMissing is raised. For a metric that only some trials have, give a function.
 
     Args:
         bounds: the bound of each metric.
@@ -276,7 +275,6 @@ class MetricBounds(StopRule):
         }
         #: Key, bound, and whether the bound is reached from above.
         self._checks: list[tuple[str, float, bool]] = []
-        #: Metrics that no report has had yet.
         self._awaited = set(self._bounds)
         self._is_warned = False
 
@@ -334,9 +332,8 @@ class MetricBounds(StopRule):
 class FunctionRule(StopRule):
     """Stops a trial when a function of it and its report returns something true.
 
-    The function is called for each report, again when a driver resumes, and must then give the same answers: it may look
-    at nothing but its arguments and what it was called with before, and not at the clock. ``report.metrics`` is the
-    dict that was reported.
+    A resumed driver calls the function again for each report, and it must give the same answers. So it may depend only
+    on its arguments and earlier calls, and not on the clock. ``report.metrics`` is the reported dict.
 
     Args:
         function: takes a trial and a report.
@@ -357,11 +354,11 @@ class FunctionRule(StopRule):
         except TypeError as error:
             raise ConfigurationError(f"stop: {self._name} must take a trial and a report: {error}") from None
         except ValueError:
-            # A builtin may have no signature; the first report shows whether it takes two arguments.
+            # A builtin may have no signature. The first report shows whether it takes two arguments.
             pass
 
     def stops_trial(self, trial: Trial, report: Report) -> str:
-        """Return that the function says so, or an empty text.
+        """Return a reason if the function returns something true, or an empty text.
 
         Raises:
             UserCodeFailed: the function raises an error, which is its cause.
@@ -379,7 +376,7 @@ class FunctionRule(StopRule):
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> Self:
-        """Refuse to make one: only the user's code has the function."""
+        """Raise ConfigurationError, as only the user's code has the function."""
         raise ConfigurationError(f"the rule is a function of yours, {arguments['function']}, which only your code has")
 
 

@@ -1,4 +1,4 @@
-"""Rules that end single trials; each judges a trial by its own reports."""
+"""Rules that end single trials, by their own reports."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from mqtune.schedulers.stopping.rule import MetricBounds, Scope, StopRule, numbe
 
 
 class MetricMaximum(MetricBounds):
-    """Stops a trial when a metric is *maximum* or more, or NaN, whatever the experiment optimises: a loss that has exploded.
+    """Stops a trial when a metric is *maximum* or more, or NaN: a loss that has exploded.
 
-    In all else it is like :class:`MetricBounds`.
+    The metric's mode doesn't matter. All else is as in :class:`MetricBounds`.
 
     Args:
         metric: its key in the reports.
@@ -43,10 +43,10 @@ class MetricMaximum(MetricBounds):
 class MaximumIteration(StopRule):
     """Stops a trial with the report whose ``training_iteration`` is *iterations* or more.
 
-    A report without that counts by its sequence number.
+    A report without it counts by its sequence number.
 
     Args:
-        iterations: how many, at least 1.
+        iterations: at least 1.
     """
 
     kind = "maximum_iteration"
@@ -66,13 +66,13 @@ class MaximumIteration(StopRule):
 
 
 class TrialDiverged(StopRule):
-    """Gives up a trial with the first report whose metric is NaN or infinite, under any scheduler: it ends as EARLY_STOPPED.
+    """Gives up a trial at its first NaN or infinite metric: it ends as EARLY_STOPPED.
 
-    A report without the metric, or with something that is not a number for it, is skipped. With a bound on one side it is like
-    Optuna's ``ThresholdPruner``: ``TrialDiverged() | MetricMaximum("loss", 1e6)``.
+    A report without the metric, or without a number for it, is skipped. With a one-sided bound it is like Optuna's
+    ``ThresholdPruner``: ``TrialDiverged() | MetricMaximum("loss", 1e6)``.
 
     Args:
-        metric: its key in the reports; by default each metric that the experiment optimises.
+        metric: its key in the reports. By default each metric that the experiment optimises.
     """
 
     kind = "trial_diverged"
@@ -98,26 +98,23 @@ class TrialDiverged(StopRule):
 class TrialPlateau(StopRule):
     """Stops a trial whose metric no longer moves, or no longer improves.
 
-    It stops with the first report at which the trial has at least *grace_period* values of the metric, and the last
-    *num_results* of them have a standard deviation, as a whole population, of *std* or less. Reports without the metric
-    don't count. NaN and infinities count as values, and a window that holds one is no plateau. An attempt that goes on
-    from the trial's own checkpoint goes on with its values; one that starts from scratch, or from another trial's
-    checkpoint, starts with none.
+    It stops when the trial has at least *grace_period* values of the metric, and the last *num_results* have a
+    population standard deviation of *std* or less. Reports without the metric don't count. NaN and infinities count as
+    values, but a window with one is no plateau. An attempt from the trial's own checkpoint keeps its values. One from
+    scratch, or from another trial's checkpoint, starts without values.
 
-    With *min_delta* the values may move: it stops where the best of the last *num_results* is worse than the best of
-    those before by more than that. NaN is left out of both, and where all values of one of them are NaN the trial goes
-    on. With *grace_period* 0, that is how Optuna's ``PatientPruner`` decides without another pruner, with *num_results* - 1 for its
-    *patience*.
+    With *min_delta* values may move: the trial stops if the best of the last *num_results* is worse than the best
+    before by more than that. NaN is ignored, and if either side has only NaN the trial continues. With *grace_period* 0
+    it decides as Optuna's ``PatientPruner`` without another pruner, with *num_results* - 1 for its *patience*.
 
     Args:
-        metric: its key in the reports; by default what the experiment optimises, if that is one metric.
-        std: the standard deviation, 0 for values that are all the same.
-        num_results: how many of the last values are looked at, at least 2, or 1 with *min_delta*.
-        grace_period: how many values a trial may have before it can be stopped.
-        metric_threshold: a trial whose last value is not as good as this goes on in any case.
+        metric: its key in the reports. By default the experiment's, if that is one metric.
+        std: the standard deviation, 0 for equal values.
+        num_results: the number of last values, at least 2, or 1 with *min_delta*.
+        grace_period: the minimum number of values before a trial can be stopped.
+        metric_threshold: a trial whose last value is worse than this continues in any case.
         min_delta: how much worse than before the last values must be, at least 0, in place of *std*.
-        mode: "min" or "max" of the metric, where it is none that the experiment optimises, for *metric_threshold* and
-            *min_delta*.
+        mode: "min" or "max" of a metric that the experiment does not optimise, for *metric_threshold* and *min_delta*.
     """
 
     kind = "trial_plateau"
@@ -147,7 +144,7 @@ class TrialPlateau(StopRule):
         if min_delta is not None:
             self._min_delta = checks.number("TrialPlateau", "min_delta", min_delta, least=0)
         self._mode = mode if mode is None else checks.one_of("TrialPlateau", "mode", mode, ("min", "max"))
-        #: 1 where lower values are better, -1 where higher ones are.
+        #: 1 if lower values are better, -1 if higher ones are.
         self._sign = 1
         self._windows: dict[TrialId, _Window] = {}
 
@@ -201,19 +198,16 @@ class TrialPlateau(StopRule):
 
 
 class _Window:
-    """The last values of one trial, of which lower is better, how many there were, and the attempt that the last came from."""
-
     __slots__ = ("attempt", "best_before", "count", "values")
 
     def __init__(self, size: int) -> None:
         self.attempt = 0
         self.count = 0
         self.values: deque[float] = deque(maxlen=size)
-        #: The best of those before these; NaN where all of them are.
+        #: The best of all earlier values, NaN if they are NaN.
         self.best_before = math.nan
 
     def add(self, value: float) -> None:
-        """Add a value, in place of the oldest where there are enough."""
         if len(self.values) == self.values.maxlen:
             oldest = self.values[0]
             if not (math.isnan(oldest) or self.best_before <= oldest):
@@ -223,6 +217,5 @@ class _Window:
 
 
 def _goes_on(trial: Trial) -> bool:
-    """Return whether a trial's attempt starts from a checkpoint of its own."""
     attempt = trial.attempt
     return bool(attempt.checkpoint) and attempt.source in (None, trial.id)

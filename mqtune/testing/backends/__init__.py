@@ -1,4 +1,4 @@
-"""The contract of backends; subclass ``BackendContract`` and give it tuners on yours."""
+"""The contract of backends. Subclass ``BackendContract`` and give it tuners on yours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BackendContract", "NewTuner"]
 class BackendContract(StartingContract, PausingContract, EndingContract, ObservingContract, SeatingContract):
     """The tests that a backend must pass, through the tuner as users have it.
 
-    A subclass whose name pytest collects overrides the fixture ``new_tuner``, and sets ``runs_processes`` to False if its
+    A subclass that pytest collects overrides the fixture ``new_tuner``. It sets ``runs_processes`` to False if its
     trials are not processes of their own, and ``takes_gangs`` if they have one seat each::
 
         class TestSimulated(BackendContract):

@@ -13,9 +13,8 @@ from mqtune.schedulers.stopping.experiment_rules import TimeLimit
 from mqtune.testing.backends.world import Rule, Tune, TunerTests, await_reports, drive, reports_of
 from mqtune.testing.play import ENDLESS, played
 
-#: A limit that expires within a test.
 _SHORT_S: Final = 1.0
-#: The calls that end a trial, and the status that each leads to.
+#: Calls that end a trial, and the resulting status.
 _ENDING_CALLS: Final = [
     ("stop", TrialStatus.EARLY_STOPPED),
     ("complete", TrialStatus.COMPLETED),
@@ -34,8 +33,6 @@ def at_report(number: int, action: Action) -> Rule:
 
 
 class EndingContract(TunerTests):
-    """How trials end early."""
-
     @pytest.mark.parametrize(
         ("action", "status", "end"),
         [
@@ -131,7 +128,7 @@ class EndingContract(TunerTests):
         assert other.status is TrialStatus.STAGED
 
     def test_reports_after_a_decision_are_kept_and_hidden(self, tune: Tune) -> None:
-        # Five trials: a single one may not get the processor before the decision arrives, and then reports nothing more.
+        # Five trials, as a single one may not run again before the decision arrives.
         tuner = tune(*[played(3000, every_s=0)] * 5, scheduler=at_report(3, Action.STOP), saves=False)
         shown = [(report.trial, report.sequence) for report in tuner.new_reports()]
         while not tuner.is_finished:

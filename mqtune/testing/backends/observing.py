@@ -1,4 +1,4 @@
-"""What users see of trials and slots, and what is recorded of each attempt."""
+"""Trials and slots as users see them, and the records of attempts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ _NOT_OFFERED: Final = Resources(gpus=1)
 
 
 class ObservingContract(TunerTests):
-    """What users see, and what is recorded."""
-
     def test_a_trial_is_busy_until_its_process_has_ended(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS))
         trial = await_reports(tuner, 1)
@@ -56,7 +54,7 @@ class ObservingContract(TunerTests):
         reports = list(tuner.results().reports(trial.id))
         first = [report.metrics for report in reports if report.attempt == 1]
         second = [report.metrics for report in reports if report.attempt == 2]
-        # Of any report: a late one may have saved the checkpoint.
+        # A late report may have saved the checkpoint, too.
         saved = next(report.metrics for report in reports if report.checkpoint == checkpoint)
         for begin, rows in (({"training_iteration": 0, "time_total_s": 0.0}, first), (saved, second)):
             assert [row["training_iteration"] for row in rows] == [
@@ -79,7 +77,7 @@ class ObservingContract(TunerTests):
         tuner = tune(played(1))
 
         assert tuner.slots == 2
-        # It takes a worker some seconds to publish that an earlier trial has left its slot.
+        # A worker publishes a released slot after some seconds.
         eventually(lambda: tuner.free_slots == 2)
         assert tuner.has_resources(Resources(cpus=1))
         assert not tuner.has_resources(_NOT_OFFERED)
@@ -123,7 +121,7 @@ class ObservingContract(TunerTests):
         try:
             tuner.step(0.01)
         except ConfigurationError as error:
-            # Which of both it is, is for the backend to choose.
+            # A backend may support or refuse this.
             assert "all get the same" in str(error)  # noqa: PT017
             return
         drive(tuner, lambda: tuner.is_finished)

@@ -19,8 +19,6 @@ from mqtune.testing.play import ENDLESS, played
 
 
 class PausingContract(TunerTests):
-    """How trials are paused and continued."""
-
     def test_a_paused_trial_frees_its_slot_and_keeps_a_checkpoint(self, tune: Tune) -> None:
         tuner = tune(played(ENDLESS), played(2), run=RunOptions(max_concurrent=1))
 

@@ -13,13 +13,13 @@ from mqtune.testing.backends.world import Tune, TunerTests, await_reports, drive
 from mqtune.testing.play import ENDLESS, played
 from mqtune.testing.waiting import eventually
 
-#: All slots that there are, and more.
+#: More than all slots.
 _BOTH: Final = Resources(cpus=1, seats=2)
 _THREE: Final = Resources(cpus=1, seats=3)
 
 
 class SeatingContract(TunerTests):
-    """How trials with several seats run; a backend that takes none (``takes_gangs`` is False) has them refused."""
+    """How trials with several seats run, or are refused if ``takes_gangs`` is False."""
 
     def test_trials_with_several_seats_are_refused_unless_the_backend_takes_them(self, tune: Tune) -> None:
         tuner = tune(played(1), resources=_BOTH)

@@ -1,4 +1,4 @@
-"""How trials start: suggested, added, from another trial's checkpoint, and retried after a failure."""
+"""How trials start: suggested, added, from another trial's checkpoint, or retried."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from mqtune.testing.play import ENDLESS, played
 
 
 class StartingContract(TunerTests):
-    """How trials start."""
-
     def test_suggested_trials_run_to_their_end(self, tune: Tune) -> None:
         tuner = tune(played(3, x=2), played(0, fails_after=0), played(4, x=1))
 

@@ -1,4 +1,4 @@
-"""What the backend tests share: tuners over two free slots, and helpers that drive and inspect them."""
+"""Shared by the backend tests: tuners over two free slots, and helpers."""
 
 from __future__ import annotations
 
@@ -22,30 +22,29 @@ from mqtune.search.points import PointsFirst
 from mqtune.testing.play import SPACE
 from mqtune.tuner import Tuner
 
-#: The longest that a test waits: a worker's first import may take seconds on a busy machine.
+#: Longest wait of a test. A worker's first import may take seconds on a busy machine.
 DEADLINE_S: Final = 30.0
-#: The longest that one step may block.
+#: Longest duration of one step.
 _STEP_S: Final = 0.1
-#: The last trials, which a wait that fails says more about.
 _SHOWN_TRIALS: Final = 5
 
 _numbers = itertools.count(1)
 
 
 class NewTuner(Protocol):
-    """Returns a tuner on exactly two slots, each with one CPU and no GPU, that nothing else uses.
+    """Returns a tuner on exactly two slots, each with one CPU and no GPU, used by nothing else.
 
-    Its trials do what ``mqtune.testing.play`` defines: real ones run ``play``, or ``play_unsaved`` with ``saves=False``;
-    simulated ones report ``reports``, with or without checkpoints. All other arguments go to the tuner. A second tuner with
-    the same name continues the experiment.
+    Its trials are those of ``mqtune.testing.play``: real ones run ``play``, or ``play_unsaved`` with ``saves=False``,
+    and simulated ones report ``reports``. All other arguments go to the tuner. A second tuner with the same name
+    continues the experiment.
     """
 
     def __call__(self, *, saves: bool, **arguments: Any) -> Tuner:
-        """Return the tuner; only the trainable and the backend are missing from the arguments."""
+        """Return the tuner. Only the trainable and the backend are missing from the arguments."""
 
 
 class Tune(Protocol):
-    """Returns a tuner whose searcher suggests the given configs; without any, a test adds its own trials."""
+    """Returns a tuner that suggests the given configs. Without configs a test adds its trials."""
 
     def __call__(self, *configs: Config, saves: bool = True, **arguments: Any) -> Tuner:
         """Return the tuner, which is not open yet."""
@@ -54,19 +53,19 @@ class Tune(Protocol):
 class TunerTests:
     """The fixtures of the backend tests."""
 
-    #: Whether a trial is a process: with output, recorded package versions and an exit signal. If not, these are empty.
+    #: Whether a trial is a process, with output, recorded package versions and an exit signal.
     runs_processes: ClassVar[bool] = True
-    #: Whether trials may have several seats (see ``mqtune.backends.base.TakesGangs``). If not, these are refused.
+    #: Whether trials may have several seats, see ``mqtune.backends.base.TakesGangs``. Otherwise they are refused.
     takes_gangs: ClassVar[bool] = True
 
     @pytest.fixture
     def new_tuner(self) -> NewTuner:
-        """Return the function that makes tuners on the backend; a subclass must override it."""
+        """Return the function that makes tuners on the backend. A subclass must override it."""
         raise NotImplementedError("override the fixture new_tuner: it returns a NewTuner")
 
     @pytest.fixture
     def tune(self, new_tuner: NewTuner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tune]:
-        """Return the function that makes a test's tuners; at the end of the test their trials are stopped."""
+        """Return the function that makes a test's tuners. Their trials are stopped afterwards."""
         monkeypatch.setenv("MQTUNE_HOME", str(tmp_path / "home"))
         made: list[Tuner] = []
 
@@ -90,7 +89,6 @@ class TunerTests:
 
 
 def _end(tuner: Tuner) -> None:
-    """Stop all trials, and close the tuner."""
     with contextlib.suppress(MqtuneError):
         if any(not trial.status.is_terminal for trial in tuner.get_trials()):
             tuner.stop_all("the test is over")
@@ -99,7 +97,7 @@ def _end(tuner: Tuner) -> None:
 
 
 def drive(tuner: Tuner, until: Callable[[], object], why: str = "") -> None:
-    """Step until a condition holds; fail if it does not within the deadline."""
+    """Step until a condition holds. Fail if it does not within the deadline."""
     deadline = time.monotonic() + DEADLINE_S
     while not until():
         assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {why or until}\n{_state(tuner)}"
@@ -107,7 +105,6 @@ def drive(tuner: Tuner, until: Callable[[], object], why: str = "") -> None:
 
 
 def _state(tuner: Tuner) -> str:
-    """Return what is known of the experiment and of the last trials' attempts."""
     attempts = [
         f"trial {trial.id} {trial.status}, attempt {attempt.number} on {attempt.worker or 'no worker'}: "
         f"{attempt.reports} reports, {attempt.end or 'has not ended'}{attempt.error and ': ' + attempt.error}"
@@ -118,13 +115,13 @@ def _state(tuner: Tuner) -> str:
 
 
 def await_reports(tuner: Tuner, reports: int, trial_id: str = "0001") -> Trial:
-    """Step until a trial has so many reports, and return it."""
+    """Step until a trial has this many reports, and return it."""
     drive(tuner, lambda: any(trial.id == trial_id and trial.reports >= reports for trial in tuner.get_trials()))
     return tuner.trial(trial_id).record
 
 
 def pause_after(tuner: Tuner, reports: int) -> Trial:
-    """Pause the first trial once it has so many reports, and return it."""
+    """Pause the first trial once it has this many reports, and return it."""
     trial = await_reports(tuner, reports)
     tuner.trial(trial).pause()
     drive(tuner, lambda: trial.status is TrialStatus.PAUSED)
@@ -138,13 +135,13 @@ def last_step(trial: Trial) -> int:
 
 
 def saved_step(trial: Trial) -> int:
-    """Return the step of a paused trial's newest checkpoint: it may have run on until the pause reached it."""
+    """Return the step of a paused trial's newest checkpoint, saved when the pause reached it."""
     step: int = (trial.late_metrics or trial.last_metrics).get("step", 0)
     return step
 
 
 def reports_of(tuner: Tuner, trial: Trial, attempt: int) -> list[int]:
-    """Return the steps that an attempt reported, without late reports."""
+    """Return the steps of an attempt's reports, without late ones."""
     return [r.metrics["step"] for r in tuner.results().reports(trial.id) if r.attempt == attempt and not r.late]
 
 
@@ -163,7 +160,7 @@ Choose = Callable[[Mapping[TrialId, Trial]], Choice | None]
 
 
 class Rule(Scheduler):
-    """Decides by one function and fills slots by another, which is given all trials staged so far."""
+    """Decides by one function, and fills slots by another, with all trials staged so far."""
 
     def __init__(self, decide: Decide = lambda _trial, _report: CONTINUE, choose: Choose = lambda _: None) -> None:
         self._decide = decide
