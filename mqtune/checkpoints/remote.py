@@ -243,7 +243,8 @@ class FsspecStore(CheckpointStore):
                 keep = named.get(CheckpointId(posixpath.basename(folder)), "")
                 left += [save for save in saves if posixpath.basename(save) != keep] if saves else [folder]
             for path in left:
-                if self._newest_change(path) <= now - older_than_s:
+                # If the store doesn't know times of change, the difference is NaN, and everything stays.
+                if now - self._newest_change(path) >= older_than_s:
                     self._remove(path)
                     swept += 1
         return swept

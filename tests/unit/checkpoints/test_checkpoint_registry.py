@@ -281,6 +281,21 @@ def test_a_remote_save_that_fails_at_any_step_leaves_nothing(
     assert failed > counting.calls / 2
 
 
+def test_nothing_is_swept_where_a_store_does_not_know_times_of_change(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def modified(*_: object) -> None:
+        raise NotImplementedError
+
+    store = open_store(memory_url)
+    store.create()
+    fsspec.filesystem("memory").pipe_file(f"{memory_url}/content/{saved_id()}/cafe/0-a", b"a save under way")
+    monkeypatch.setattr(fsspec.filesystem("memory"), "modified", modified)
+
+    assert store.sweep() == store.sweep(0.0) == 0
+    assert fsspec.filesystem("memory").find(f"{memory_url}/content")
+
+
 def test_what_a_killed_remote_save_left_is_swept(memory_url: str, tmp_path: Path) -> None:
     source = write_files(tmp_path / "source", {"a": b"1"})
     files = fsspec.filesystem("memory")
