@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mqtune.core.codec import Body
+from mqtune.core.codec import Body, Number
 from mqtune.core.events import WorkerInfo
+from mqtune.core.plain import Count
 from mqtune.core.version import meets
 
 #: Of how many workers a crew has the names, and the notes: as many as people read.
@@ -39,11 +40,11 @@ class Crew:
 
     queue: str
     version: str
-    gpus: float
+    gpus: Number
     cpus: int
-    gpu_memory_gb: float
+    gpu_memory_gb: Number
     tags: list[str]
-    slots: int
+    slots: Count
     workers: int
     names: list[str]
     shared_gpus: int = 0

@@ -13,39 +13,33 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import re
 import reprlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple, Self, cast, get_args
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, cast, get_args
+
+from msgspec import Meta
 
 from mqtune.core.codec import (
     REPORTS,
     REPORTS_PREFIX,
     VERSION,
     Body,
+    Number,
     decode_value,
     encode_value,
     is_version,
     readable_segments,
 )
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.fields import (
-    FIELDS,
-    ActionName,
-    Field,
-    StatusName,
-    known_fields,
-    made_fields,
-    plain_fields,
-    unusual_fields,
-)
 from mqtune.core.impairment import Impairment
 from mqtune.core.owner import NOBODY, Owner
+from mqtune.core.plain import AttemptNumber, Count, field_values, from_plain, unusual_fields
 from mqtune.core.resources import Resources
 from mqtune.core.trial import (
     REPORT_DEFAULTS,
+    Action,
     AttemptEnd,
     Config,
     Intent,
@@ -53,6 +47,7 @@ from mqtune.core.trial import (
     Report,
     Restart,
     TrialId,
+    TrialStatus,
     are_report_fields,
 )
 
@@ -83,15 +78,18 @@ class Cursor(NamedTuple):
     It is an entry, and the number of reports in it that the driver had processed.
     """
 
-    entry: str
+    #: Its id: two numbers of 64 bits.
+    entry: Annotated[str, Meta(pattern=r"\A[0-9]{1,20}-[0-9]{1,20}\Z")]
     reports: int = 0
 
 
 START: Final = Cursor("0-0")
-#: The id of an entry: two numbers of 64 bits.
-_ENTRY: Final = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 #: How many fields every report of a segment has: the time and the metrics.
 _PLAIN: Final = 2
+_ACTIONS: Final = "|".join(each.value for each in [*Action, *(intent for intent in Intent if intent.hands_back)])
+#: The name of an action. Attempts, unlike trials, may also be requeued.
+ActionName = Annotated[str, Meta(pattern=rf"\A({_ACTIONS})\Z")]
+StatusName = Annotated[str, Meta(pattern=rf"\A({'|'.join(each.value for each in TrialStatus)})\Z")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +97,12 @@ class _Body:
     """An event whose body is a map of its fields."""
 
     KIND: ClassVar[str] = ""
+    #: The field that messages have as an empty map where it is None here.
+    MAP: ClassVar[str] = ""
+
+    def plain(self) -> Body:
+        """Return the values that messages have in another form."""
+        return {}
 
     def encode(self) -> bytes:
         """Encode the event.
@@ -106,27 +110,18 @@ class _Body:
         Raises:
             TypeError: a value is not what its field holds, or can't be encoded.
         """
-        body = plain_fields(type(self), self)
-        known_fields(type(self), body)
-        return encode_value([VERSION, self.KIND, body])
+        values = field_values(self)
+        from_plain(type(self), values)
+        return encode_value([VERSION, self.KIND, values | self.plain()])
 
     @classmethod
     def from_body(cls, body: Body) -> Self:
-        """Return the event that *body* describes; fields that are not known are ignored."""
-        return cls(**made_fields(cls, body))
-
-
-def _cursor(value: Any) -> Cursor | None:
-    if value is None:
-        return None
-    entry, reports = value
-    if type(entry) is not str or type(reports) is not int or not _ENTRY.fullmatch(entry):
-        raise TypeError(f"cursor={reprlib.repr(value)}")
-    return Cursor(entry, reports)
-
-
-FIELDS["Cursor"] = Field((list, tuple), _cursor)
-FIELDS["Cursor | None"] = Field((list, tuple, type(None)), _cursor)
+        """Return the event that *body* describes; unknown fields are ignored."""
+        if cls.MAP and isinstance(body, dict) and cls.MAP in body:
+            if not isinstance(body[cls.MAP], dict):
+                raise TypeError(f"{cls.MAP}={reprlib.repr(body[cls.MAP])}")
+            body = {**body, cls.MAP: body[cls.MAP] or None}
+        return from_plain(cls, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +131,7 @@ class ExperimentCreated(_Body):
     KIND: ClassVar[str] = "created"
     name: str
     definition: Body
-    at: float
+    at: Number
     #: The parts of its owner.
     account: str = ""
     user: str = ""
@@ -153,10 +148,11 @@ class TrialStaged(_Body):
     """The driver asks for an attempt of a trial; attempt 1 creates the trial."""
 
     KIND: ClassVar[str] = "staged"
+    MAP: ClassVar[str] = "resources"
     trial: TrialId
-    attempt: int
+    attempt: AttemptNumber
     config: Config
-    at: float
+    at: Number
     cursor: Cursor
     #: Whether the searcher suggested it (a replayed searcher is asked again) or a person added it.
     suggested: bool = True
@@ -167,7 +163,7 @@ class TrialStaged(_Body):
     checkpoint: str = ""
     source: str = ""
     #: How long the attempt may run.
-    ttl_s: float | None = None
+    ttl_s: Number | None = None
     #: The labels of a new trial.
     tags: list[str] = field(default_factory=list)
     notes: str = ""
@@ -180,6 +176,10 @@ class TrialStaged(_Body):
     #: What it asks for, where trials do so by their configs; None for what all trials ask for.
     resources: Resources | None = None
 
+    def plain(self) -> Body:
+        """Return the values that messages have in another form."""
+        return {"resources": {} if self.resources is None else self.resources.encode()}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told(_Body):
@@ -190,10 +190,10 @@ class Told(_Body):
 
     KIND: ClassVar[str] = "told"
     trial: TrialId
-    attempt: int
-    sequence: int
+    attempt: AttemptNumber
+    sequence: Count
     metrics: Metrics
-    at: float
+    at: Number
     cursor: Cursor
     #: Whether the attempt ends with it by itself, whatever is decided on it.
     ends: bool
@@ -212,11 +212,11 @@ class AttemptStarted(_Body):
 
     KIND: ClassVar[str] = "started"
     trial: TrialId
-    attempt: int
+    attempt: AttemptNumber
     worker: str
     host: str
     devices: list[str]
-    at: float
+    at: Number
     stdout_path: str = ""
     stderr_path: str = ""
     queue: str = ""
@@ -227,7 +227,7 @@ class AttemptStarted(_Body):
     #: What tells the folder with its output from those of other machines.
     log_mark: str = ""
     #: The number of the seat that this is about; those of a gang come behind one another, from seat 0 on.
-    seat: int = 0
+    seat: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,13 +235,14 @@ class DecisionTaken(_Body):
     """The driver has decided to end an attempt, because of its report *sequence* (0: not because of a report)."""
 
     KIND: ClassVar[str] = "decided"
+    MAP: ClassVar[str] = "restart"
     trial: TrialId
-    attempt: int
-    sequence: int
+    attempt: AttemptNumber
+    sequence: Count
     action: ActionName
     intent: Intent
     reason: str
-    at: float
+    at: Number
     cursor: Cursor
     #: Who decided: "scheduler", "user", "driver", or the rule that stops trials.
     by: str = "scheduler"
@@ -250,6 +251,12 @@ class DecisionTaken(_Body):
     #: The id of the request that it carries out; empty for none.
     request: str = ""
 
+    def plain(self) -> Body:
+        """Return the values that messages have in another form."""
+        again = self.restart
+        restart = {} if again is None else {**field_values(again), "source": again.source or ""}
+        return {"intent": self.intent.value, "restart": restart}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(_Body):
@@ -257,9 +264,9 @@ class CheckpointSaved(_Body):
 
     KIND: ClassVar[str] = "saved"
     trial: TrialId
-    attempt: int
+    attempt: AttemptNumber
     checkpoint: str
-    at: float
+    at: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +278,7 @@ class CheckpointsDropped(_Body):
 
     KIND: ClassVar[str] = "dropped"
     checkpoints: list[str]
-    at: float
+    at: Number
     cursor: Cursor | None = None
 
 
@@ -287,7 +294,7 @@ class TrialClosed(_Body):
     status: StatusName
     reason: str
     by: str
-    at: float
+    at: Number
     cursor: Cursor
     #: The id of the request that it carries out; empty for none.
     request: str = ""
@@ -302,7 +309,7 @@ class Labelled(_Body):
     tags: list[str]
     notes: str
     by: str
-    at: float
+    at: Number
     cursor: Cursor
 
 
@@ -316,7 +323,7 @@ class DriverStarted(_Body):
     KIND: ClassVar[str] = "driven"
     driver: str
     version: str
-    at: float
+    at: Number
     cursor: Cursor
     changes: Body = field(default_factory=dict)
     #: The files of the experiment's code that have changed since the driver before.
@@ -332,9 +339,9 @@ class AttemptEnded(_Body):
 
     KIND: ClassVar[str] = "ended"
     trial: TrialId
-    attempt: int
+    attempt: AttemptNumber
     end: AttemptEnd
-    at: float
+    at: Number
     pid: int = 0
     exit_code: int | None = None
     signal: int | None = None
@@ -350,6 +357,10 @@ class AttemptEnded(_Body):
     #: What it used of its machine (see ``mqtune.core.usage``); empty if it ended before the first sample.
     usage: Body = field(default_factory=dict)
 
+    def plain(self) -> Body:
+        """Return the values that messages have in another form."""
+        return {"end": self.end.value}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentEnded(_Body):
@@ -358,7 +369,7 @@ class ExperimentEnded(_Body):
     KIND: ClassVar[str] = "closed"
     outcome: str
     reason: str
-    at: float
+    at: Number
     cursor: Cursor
 
 
@@ -376,10 +387,10 @@ class Requested(_Body):
     action: str
     #: Whose it is; empty for one that concerns the experiment.
     trial: str
-    arguments: dict[str, object]
+    arguments: Body
     #: Who asks, for people.
     by: str
-    at: float
+    at: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,7 +404,7 @@ class RequestAnswered(_Body):
     reason: str
     #: The trial that it was about, or that it made; empty for none.
     trial: str
-    at: float
+    at: Number
     cursor: Cursor
 
 
@@ -558,19 +569,19 @@ class WorkerInfo:
     pid: int
     version: str
     queue: str
-    gpus: float
+    gpus: Number
     cpus: int
-    slots: int
+    slots: Count
     devices: list[str]
     code_root: str
-    joined_at: float
+    joined_at: Number
     #: Of each GPU that a slot has, or of the share of one; 0 when it is not known.
-    gpu_memory_gb: float = 0
+    gpu_memory_gb: Number = 0
     tags: list[str] = field(default_factory=list)
     #: What keeps it, or devices of it, from their work now. ``slots`` counts those slots that have a trial or take one.
     impairments: list[Impairment] = field(default_factory=list)
     #: How long it takes to be gone once it is told to, at most, in seconds.
-    leaves_within_s: float = 60.0
+    leaves_within_s: Number = 60.0
     #: The names of the experiments that it takes trials of, with * for any letters.
     experiments: str = "*"
     #: How many of its slots have an attempt, by experiment, as ``busy_as`` names it.
@@ -583,7 +594,7 @@ class WorkerInfo:
     driving: int = 0
 
     #: Where trials share GPUs by memory: the most that one of them has for another trial.
-    free_gpu_memory_gb: float = 0
+    free_gpu_memory_gb: Number = 0
 
     @property
     def gpu_names(self) -> list[str]:
@@ -628,7 +639,7 @@ class WorkerInfo:
                 f"a worker's description has version {reprlib.repr(version)}; this mqtune reads {VERSION}"
             )
         try:
-            return cls(**made_fields(cls, body))
+            return from_plain(cls, body)
         except (TypeError, ValueError, LookupError) as error:
             raise MessageVersionError(f"a worker's description is broken: {error}") from None
 

@@ -8,9 +8,10 @@ import json
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Final, NamedTuple
 
-from mqtune.core.codec import Body, encode_value
+from mqtune.core.codec import Body, Number, encode_value
 from mqtune.core.errors import ConfigurationError, ImpossibleEvent, InvalidTransition
 from mqtune.core.events import (
     AttemptEnded,
@@ -33,7 +34,8 @@ from mqtune.core.events import (
 )
 from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.state import ATTEMPTS, TRIALS
+from mqtune.core.plain import from_plain, to_plain
+from mqtune.core.resources import Resources
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
     ACTIONS,
@@ -92,7 +94,7 @@ _VALUES: Final = (
 _QUEUES: Final = ("to_retry", "to_restart", "_answered")
 _OF_TRIALS: Final = ("_front", "_open", "busy", "outside")
 #: What a state has, in which version of its form: another one can't be read.
-STATE_FORM: Final = (3, *_VALUES, *_QUEUES, *_OF_TRIALS, *TRIALS.names, *ATTEMPTS.names)
+STATE_FORM: Final = (4, *_VALUES, *_QUEUES, *_OF_TRIALS, *(each.name for each in (*fields(Trial), *fields(Attempt))))
 #: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal
 #: holds each once, and this is for a server that has lost the ids of its requests.
 ANSWERED_COUNT: Final = 1_000
@@ -105,7 +107,7 @@ class CodeChange(NamedTuple):
     it was from then on.
     """
 
-    at: float
+    at: Number
     trials: int
     files: tuple[str, ...]
 
@@ -242,12 +244,12 @@ class Experiment:
         return {
             **{name: getattr(self, name) for name in _VALUES},
             **{name: [*getattr(self, name)] for name in (*_QUEUES, *_OF_TRIALS)},
-            "trials": [*map(TRIALS.values, self.trials.values())],
-            "counts": {status.value: count for status, count in self.counts.items()},
+            "trials": to_plain([*self.trials.values()]),
+            "counts": to_plain(self.counts),
             "requests": [request.encode() for request in self.requests.values()],
-            "code_changes": [[*change] for change in self.code_changes],
-            "labels": [*self.labels],
-            "owner": [*self.owner],
+            "code_changes": self.code_changes,
+            "labels": self.labels,
+            "owner": self.owner,
             "best": None if self.best is None else self.best.id,
         }
 
@@ -257,18 +259,19 @@ class Experiment:
             setattr(self, name, state[name])
         for name in _QUEUES:
             getattr(self, name).extend(state[name])
-        self.trials = {trial.id: trial for trial in map(TRIALS.made, state["trials"])}
+        self.trials = {trial.id: trial for trial in from_plain(list[Trial], state["trials"])}
         for attempt in (attempt for trial in self.trials.values() for attempt in trial.attempts):
+            if attempt.resources is not None:
+                attempt.resources = from_plain(Resources, attempt.resources)
             attempt.environment = self._shared(attempt.environment)
         for name in _OF_TRIALS:
             setattr(self, name, {id_: self.trials[id_] for id_ in state[name]})
-        self.counts = {TrialStatus(status): count for status, count in state["counts"].items()}
+        self.counts = from_plain(dict[TrialStatus, int], state["counts"])
         events = map(decode_event, state["requests"])
         self.requests = {event.id: event for event in events if isinstance(event, Requested)}
-        self.code_changes = [CodeChange(at, trials, tuple(files)) for at, trials, files in state["code_changes"]]
-        tags, notes = state["labels"]
-        self.labels = Labels(tuple(tags), notes)
-        self.owner = Owner(*state["owner"])
+        self.code_changes = from_plain(list[CodeChange], state["code_changes"])
+        self.labels = from_plain(Labels, state["labels"])
+        self.owner = from_plain(Owner, state["owner"])
         self.best = None if state["best"] is None else self.trials[state["best"]]
 
     def apply(self, event: Event) -> None:

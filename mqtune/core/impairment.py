@@ -5,10 +5,9 @@ There is one shape for every cause, and one place that words it.
 
 from __future__ import annotations
 
-import reprlib
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from mqtune.core.fields import FIELDS, Field
+from mqtune.core.codec import Number
 
 #: The causes, for programs: memory of a device that is not free; the operator's health check; attempts that fail at
 #: once; a person; attempts that can't be started; logs that can't be written; a refused login of the driver slots'
@@ -36,8 +35,8 @@ class Impairment(NamedTuple):
     kind: str
     text: str
     ends: str
-    since: float
-    retry_at: float = 0.0
+    since: Number
+    retry_at: Number = 0.0
 
     @property
     def stops_trials(self) -> bool:
@@ -50,13 +49,3 @@ class Impairment(NamedTuple):
         if self.device:
             return f"device {self.device} is quarantined, {self.text}"
         return f"the worker {_WITHOUT.get(self.kind, 'takes no trials')}, {self.text}"
-
-
-def _impairment(value: list[Any]) -> Impairment:
-    types = [type(each) for each in value] if type(value) is list else []
-    if types[:4] != [str] * 4 or len(types) != len(Impairment._fields) or not set(types[4:]) <= {float, int}:
-        raise TypeError(f"impairments={reprlib.repr(value)}")
-    return Impairment(*value)
-
-
-FIELDS["list[Impairment]"] = Field((list,), lambda values: [_impairment(each) for each in values], list)

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Final
 
 from mqtune.core.checks import number, whole_number
-from mqtune.core.codec import Body
+from mqtune.core.codec import Body, Number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.names import OF_RESOURCES, KnownArguments
 from mqtune.core.version import __version__, minor
@@ -61,9 +61,9 @@ class Resources(KnownArguments):
 
     meant: ClassVar = OF_RESOURCES
 
-    gpus: float = 0
+    gpus: Number = 0
     cpus: int = 1
-    gpu_memory_gb: float = 0
+    gpu_memory_gb: Number = 0
     tags: Iterable[str] = frozenset()
     machines: int = 1
     seats: int = 1

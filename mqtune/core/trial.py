@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, NewType, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NewType, TypeGuard
 
-from mqtune.core.codec import Body
+from mqtune.core.codec import Body, Number
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 
 if TYPE_CHECKING:
-    # A trial's process reads this module, and needs no resources.
     from mqtune.core.resources import Resources
+else:
+    # A trial's process reads this module, and needs no resources.
+    Resources = Any
 
 
 class TrialStatus(Enum):
@@ -205,7 +207,7 @@ CheckpointId = NewType("CheckpointId", str)
 Config = Body
 Metrics = Body
 #: The values of several metrics such that lower is better.
-Point = tuple[float, ...]
+Point = tuple[Number, ...]
 
 #: What stands in place of a worker's name where a person evaluates a trial.
 OUTSIDE: Final = "outside"
@@ -394,6 +396,10 @@ class Restart:
     by: str = ""
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        # A message has an empty text for no source.
+        object.__setattr__(self, "source", self.source or None)
+
 
 class Decision(NamedTuple):
     """What a scheduler returns for a report, and why in a few words.
@@ -439,7 +445,7 @@ class SavedCheckpoint(NamedTuple):
     """A complete checkpoint that still exists: its id, when it was saved, and the metrics of the report before it."""
 
     id: CheckpointId
-    at: float
+    at: Number
     metrics: Metrics
 
 
@@ -450,7 +456,7 @@ class Transition(NamedTuple):
     """
 
     status: TrialStatus
-    at: float
+    at: Number
     reason: str
     by: str
 
@@ -460,7 +466,7 @@ class Stop(NamedTuple):
 
     by: str
     reason: str
-    at: float
+    at: Number
     sequence: int
 
 
@@ -494,7 +500,7 @@ class Attempt:
     """
 
     number: int
-    staged_at: float
+    staged_at: Number
     config: Config = field(default_factory=dict)
     checkpoint: CheckpointId = CheckpointId("")
     source: TrialId | None = None
@@ -505,8 +511,8 @@ class Attempt:
     environment: Body = field(default_factory=dict)
     pid: int = 0
     devices: tuple[str, ...] = ()
-    started_at: float | None = None
-    ended_at: float | None = None
+    started_at: Number | None = None
+    ended_at: Number | None = None
     end: AttemptEnd | None = None
     intent: Intent = Intent.RUN
     stop: Stop | None = None
@@ -565,7 +571,7 @@ class Trial:
     #: The trial whose checkpoint or config it began with, if there is one.
     parent: TrialId | None = None
     #: How long an attempt may run, in seconds.
-    ttl_s: float | None = None
+    ttl_s: Number | None = None
     #: The tags and notes that people have given it.
     labels: Labels = NO_LABELS
     #: By what who added it knows it, or empty; no other trial has it.
@@ -584,7 +590,7 @@ class Trial:
     #: Its own checkpoints that still exist, oldest first.
     checkpoints: dict[CheckpointId, SavedCheckpoint] = field(default_factory=dict)
     #: How long its attempts ran that have ended, in seconds.
-    run_s: float = 0.0
+    run_s: Number = 0.0
     reason: str = ""
     reports: int = 0
     late_reports: int = 0
@@ -592,17 +598,17 @@ class Trial:
     late_metrics: Metrics = field(default_factory=dict)
     failures: int = 0
     #: How far it had come when its last attempt ended without having been told to: the iteration of its last report.
-    reached: float = 0.0
+    reached: Number = 0.0
     #: How many attempts have failed, or were lost or requeued, in a row without coming further; and how many of these
     #: did not fail.
     setbacks: int = 0
     lost: int = 0
     has_metric: bool = False
     last_metrics: Metrics = field(default_factory=dict)
-    last_timestamp: float = 0.0
+    last_timestamp: Number = 0.0
     best_metrics: Metrics = field(default_factory=dict)
-    best_value: float = field(default=math.nan, compare=False)  # NaN does not equal itself.
-    metric_sum: float = 0.0
+    best_value: Number = field(default=math.nan, compare=False)  # NaN does not equal itself.
+    metric_sum: Number = 0.0
     metric_count: int = 0
     point: Point = ()
 

@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import redis
@@ -20,8 +20,8 @@ import redis
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied
-from mqtune.core.fields import known_fields, made_fields, unusual_fields
 from mqtune.core.keys import DEMANDS, QUOTAS, SHARES
+from mqtune.core.plain import field_values, from_plain, unusual_fields
 from mqtune.core.priorities import PRIORITIES
 from mqtune.core.timing import Timing
 from mqtune.core.trial import is_number
@@ -278,7 +278,7 @@ def _encode_share(share: Share) -> bytes:
 
 def _decode_share(data: bytes) -> Share | None:
     try:
-        share = Share(**made_fields(Share, decode_value(data)))
+        share = from_plain(Share, decode_value(data))
     except (ValueError, TypeError):
         return None
     has_numbers = share.limit >= 0 and share.at_most >= 0 and share.aging_s > 0 and share.journal_mb > 0
@@ -287,12 +287,12 @@ def _decode_share(data: bytes) -> Share | None:
 
 
 def _encode_crews(crews: Sequence[Crew]) -> bytes:
-    return encode_value([asdict(crew) for crew in crews])
+    return encode_value([*map(field_values, crews)])
 
 
 def _decode_crews(data: bytes) -> list[Crew]:
     try:
-        return [Crew(**known_fields(Crew, body)) for body in decode_value(data)]
+        return from_plain(list[Crew], decode_value(data))
     except (ValueError, TypeError):
         return []
 
