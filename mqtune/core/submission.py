@@ -8,10 +8,10 @@ import reprlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from mqtune.core.codec import decode_value, encode_value, is_version
+from mqtune.core.codec import Number, decode_value, encode_value, is_version
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.owner import Owner
-from mqtune.core.trial import is_number
+from mqtune.core.plain import from_plain
 
 #: In place of a trial's id, where the output of a submission's script is meant.
 DRIVER: Final = "driver"
@@ -37,7 +37,7 @@ class Submission(NamedTuple):
     arguments: tuple[str, ...]
     bundle: str
     owner: Owner
-    at: float
+    at: Number
 
     def encode(self) -> bytes:
         """Encode it."""
@@ -56,20 +56,9 @@ class Submission(NamedTuple):
                 raise MessageVersionError(
                     f"a submission has version {reprlib.repr(version)}; this mqtune reads {_VERSION}: upgrade it"
                 )
-            found = cls(
-                body["name"],
-                body["script"],
-                tuple(body["arguments"]),
-                body["bundle"],
-                Owner(*body["owner"]),
-                body["at"],
-            )
+            return from_plain(cls, [body[name] for name in cls._fields])
         except (ValueError, TypeError, LookupError) as error:
             raise MessageVersionError(f"a submission is {reprlib.repr(data)}, which can't be read: {error}") from None
-        texts = (found.name, found.script, found.bundle, *found.arguments, *found.owner)
-        if not all(type(text) is str for text in texts) or not is_number(found.at):
-            raise MessageVersionError(f"a submission is {reprlib.repr(data)}, which makes no sense")
-        return found
 
 
 class SubmittedRun(NamedTuple):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
-import reprlib
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.codec import Number, decode_value, encode_value
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.events import START, Requested
+from mqtune.core.plain import from_plain
 from mqtune.core.seats import seat_in
 from mqtune.core.timing import Timing
-from mqtune.core.trial import CheckpointId, Config, Intent, TrialId, is_number
+from mqtune.core.trial import CheckpointId, Config, Intent, TrialId
 from mqtune.journal.room import Room
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Assignment(NamedTuple):
 
     config: Config
     checkpoint: CheckpointId = CheckpointId("")
-    ttl_s: float | None = None
+    ttl_s: Number | None = None
     gang: str = ""
 
     @property
@@ -149,15 +149,10 @@ class Assignment(NamedTuple):
             MessageVersionError: the bytes are malformed.
         """
         try:
-            known = decode_value(data)
-            found = cls(**{name: known[name] for name in cls._fields if name in known})
+            known = cls._field_defaults | decode_value(data)
+            return from_plain(cls, [known[name] for name in cls._fields])
         except (ValueError, TypeError, LookupError) as error:
             raise MessageVersionError(f"malformed assignment {data[:100]!r}: {error}") from None
-        config, checkpoint, ttl_s, gang = found
-        are_texts = type(checkpoint) is str and type(gang) is str
-        if type(config) is not dict or not are_texts or not (ttl_s is None or is_number(ttl_s)):
-            raise MessageVersionError(f"malformed assignment {reprlib.repr(tuple(found))}")
-        return found
 
 
 def seats_in(gang: str) -> int:

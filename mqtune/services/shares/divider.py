@@ -55,11 +55,11 @@ class Demand:
     wanted: int
     running: int = 0
     priority: Priority = "normal"
-    weight: float = 1.0
-    used: float = 0.0
+    weight: Number = 1.0
+    used: Number = 0.0
     quotas: Sequence[str] = ()
-    waiting_s: float = 0.0
-    journal_mb: float = math.inf
+    waiting_s: Number = 0.0
+    journal_mb: Number = math.inf
     capped: str = ""
     unit: int = 1
 
@@ -144,7 +144,7 @@ class Share:
 
     limit: Number = math.inf
     at_most: Number = math.inf
-    priority: str = "normal"
+    priority: Priority = "normal"
     rivals: int = 0
     higher: int = 0
     wanted: list[str] = field(default_factory=list)
