@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 
 
 class Cursor(NamedTuple):
-    """A driver's position in the journal: an entry, and the number of its reports that the driver had processed."""
+    """A driver's position in the journal: an entry, and the number of its processed reports."""
 
     #: The entry's id: two numbers of 64 bits.
     entry: Annotated[str, Meta(pattern=r"\A[0-9]{1,20}-[0-9]{1,20}\Z")]
@@ -179,7 +179,7 @@ class TrialStaged(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told(_Body):
-    """The driver accepts a report of an attempt that is evaluated outside. The report follows this event."""
+    """The driver accepts a report of an attempt outside. The report follows this event."""
 
     KIND: ClassVar[str] = "told"
     trial: TrialId
@@ -225,7 +225,7 @@ class AttemptStarted(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionTaken(_Body):
-    """The driver has decided to end an attempt, because of its report *sequence*. 0 is no report."""
+    """The driver has decided to end an attempt, because of its report *sequence* if not 0."""
 
     KIND: ClassVar[str] = "decided"
     MAP: ClassVar[str] = "restart"
@@ -277,7 +277,7 @@ class CheckpointsDropped(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialClosed(_Body):
-    """The driver ends or pauses a trial without a running attempt, which is paused or waits for a retry."""
+    """The driver ends or pauses a trial that is paused or waits for a retry."""
 
     KIND: ClassVar[str] = "trial_closed"
     trial: TrialId
@@ -292,7 +292,7 @@ class TrialClosed(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled(_Body):
-    """A person replaces the tags and notes of a trial. Without a trial, they are the experiment's."""
+    """A person replaces the tags and notes of a trial, or without one of the experiment."""
 
     KIND: ClassVar[str] = "labelled"
     trial: str
@@ -305,7 +305,7 @@ class Labelled(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStarted(_Body):
-    """A driver begins or resumes the experiment. *changes* has by name the settings that apply from now on."""
+    """A driver begins or resumes the experiment. *changes* has the new settings by name."""
 
     KIND: ClassVar[str] = "driven"
     driver: str
@@ -319,7 +319,7 @@ class DriverStarted(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(_Body):
-    """An attempt's process group is gone, or never existed. The driver writes it for lost attempts, with a cursor."""
+    """An attempt's process group is gone, or never existed. With a cursor the attempt is lost."""
 
     KIND: ClassVar[str] = "ended"
     trial: TrialId
@@ -359,10 +359,10 @@ class ExperimentEnded(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested(_Body):
-    """A client asks the driver to do something. The journal has each request once, however often it was sent.
+    """A client asks the driver to do something.
 
-    The driver executes requests in the order of the journal. The next driver executes unanswered ones. An unknown
-    action is refused.
+    The journal has each request once, however often it was sent. The driver executes requests in the order of the
+    journal. The next driver executes unanswered ones. An unknown action is refused.
     """
 
     KIND: ClassVar[str] = "requested"
@@ -448,7 +448,7 @@ _KINDS: Final[dict[str, type[_Body]]] = {kind.KIND: kind for kind in get_args(Ev
 
 
 def decode_event(data: bytes, entry: str = "") -> Event | None:
-    """Return the event in *data*, or None for an unknown kind, which a later mqtune of the same version added.
+    """Return the event in *data*, or None for an unknown kind of a later mqtune.
 
     Errors name *entry*, the id of the journal's entry. Unreadable reports are left out and counted, with a warning: one
     trial's reports must not hide those of others.
@@ -477,7 +477,7 @@ def decode_event(data: bytes, entry: str = "") -> Event | None:
 
 
 def sound_segments(data: bytes) -> Segments | None:
-    """Return the segments of a batch of reports. Return None for another event, or if a report can't be read."""
+    """Return the segments of a batch of readable reports, or None for any other event."""
     if not data.startswith(REPORTS_PREFIX):
         return None
     try:
@@ -540,7 +540,7 @@ def _readable_reports(data: bytes, entry: str) -> Reports:
 
 
 def busy_as(experiment: str) -> str:
-    """Return a token in place of an experiment's name, which may be confidential, for all drivers of a broker."""
+    """Return a token for an experiment, whose name may be confidential."""
     return hashlib.sha256(experiment.encode()).hexdigest()[:16]
 
 
@@ -600,7 +600,7 @@ class WorkerInfo:
         return Owner(self.account, self.user, self.host) if self.user else NOBODY
 
     def encode(self) -> bytes:
-        """Encode the description, without the fields that have their defaults: it is sent with each heartbeat."""
+        """Encode the description for a heartbeat, without the fields that have their defaults."""
         return encode_value([VERSION, unusual_fields(self)])
 
     @classmethod
@@ -630,7 +630,7 @@ def is_of_driver(event: Event) -> bool:
 
 
 def readable_events(entries: Iterable[tuple[str, bytes]]) -> Iterator[Event]:
-    """Yield the events in entries, without reports (nearly all of a long journal) and unreadable events."""
+    """Yield the events in entries, without reports and unreadable events."""
     for id_, data in entries:
         if not data.startswith(REPORTS_PREFIX):
             with contextlib.suppress(MessageVersionError):
@@ -652,7 +652,7 @@ def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Eve
 
 
 def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report]:
-    """Yield a journal's events and single reports in the order in which the driver processed them.
+    """Yield a journal's events and single reports in the order of their processing.
 
     A batch without reports, which counts the unreadable ones, comes before the readable ones.
     """
@@ -682,7 +682,7 @@ def reports_of(entries: Iterable[tuple[str, bytes]], trial: TrialId) -> Iterator
 
 
 def placed_events(entries: Iterable[tuple[str, bytes]], pending: dict[Cursor, list[Event]]) -> Iterator[Event | Report]:
-    """Yield each worker or client event, followed by the driver events whose cursor points at it.
+    """Yield each worker or client event, followed by the driver events with a cursor to it.
 
     Yielded driver events are removed from *pending*.
     """

@@ -97,7 +97,7 @@ ANSWERED_COUNT: Final = 1_000
 
 
 class CodeChange(NamedTuple):
-    """A change of the trainable's code between two drivers: its time, the number of trials before it, and the files.
+    """A change of the code between two drivers: its time, the number of trials, the files.
 
     Attempts that began later ran the new code.
     """
@@ -108,7 +108,7 @@ class CodeChange(NamedTuple):
 
 
 class Experiment:
-    """The fold over an experiment's events. The same events in the same order give the same state.
+    """The fold over an experiment's events. The same events in one order give the same state.
 
     Only ``apply`` and ``apply_report`` change it. Work for one event does not grow with the number of trials.
 
@@ -208,13 +208,13 @@ class Experiment:
 
     @property
     def pareto_front(self) -> list[Trial]:
-        """The trials without a dominating one, best first by the first metric. Empty with a single metric."""
+        """The trials without a dominating one, ordered by the first of several metrics."""
         return pareto_front(
             [*self._front.values(), *(trial for trial in self._open.values() if not trial.is_abandoned)]
         )
 
     def driven_s(self, now: float) -> float:
-        """Return the total running time of its drivers up to *now*, in seconds. *now* is seconds since the epoch."""
+        """Return the running time of its drivers up to *now* (since the epoch), in seconds."""
         return self._driven_before_s + (0.0 if self._driven_since is None else max(0.0, now - self._driven_since))
 
     def is_better(self, value: float, than: float) -> bool:
@@ -222,7 +222,7 @@ class Experiment:
         return than != than or self._sign * value < self._sign * than  # noqa: PLR0124 - NaN is not itself
 
     def is_feasible(self, trial: Trial) -> bool:
-        """Whether a trial's best report meets the outcome constraints. With several metrics it is the last report."""
+        """Whether a trial's best report, or last of several metrics, meets the constraints."""
         return self.objective.is_feasible(trial.best_metrics)
 
     def state(self) -> Body:
@@ -326,7 +326,7 @@ class Experiment:
                 self.outcome, self.reason = event.outcome, event.reason
 
     def apply_report(self, report: Report) -> Trial | None:
-        """Apply one report and return its trial. Return None for a late report, which no scheduler may see."""
+        """Apply one report and return its trial, or None for a late one, which no scheduler sees."""
         # Unpacked, which is faster for a flood of reports.
         id_, number, sequence, timestamp, metrics, checkpoint = report
         try:
@@ -446,7 +446,7 @@ class Experiment:
         trial.late_metrics = {}
         trial.checkpoint = checkpoint = CheckpointId(event.checkpoint)
         if checkpoint and trial_of(checkpoint) == trial.id and attempt_and_number(checkpoint)[0] == 0:
-            # An imported checkpoint counts as one that the trial has saved itself.
+            # An imported checkpoint counts as the trial's own.
             trial.checkpoints.setdefault(checkpoint, SavedCheckpoint(checkpoint, event.at, {}))
         source = TrialId(event.source) if event.source else None
         trial.attempts.append(
@@ -490,7 +490,7 @@ class Experiment:
             self._advance(trial, TrialStatus.RUNNING, "", event.worker, event.at)
 
     def _shared(self, environment: Body) -> Body:
-        """Return an equal environment of an earlier attempt, if there is one. Most are equal and take kilobytes."""
+        """Return an equal environment of an earlier attempt, or this one. Most are equal."""
         known = self._environments.setdefault(hash(encode_value(environment)), environment)
         return known if known == environment else environment
 
@@ -636,7 +636,7 @@ class Experiment:
         given, printed = (", ".join(f"{spelled(name)}: …" for name in metrics) for spelled in (repr, json.dumps))
         hint = f"call mqtune.report({{{given}}}), or have a script print [tune-metric]: {{{printed}}}"
         if not trial.last_metrics and not trial.attempt.reports:
-            # The error of a completed attempt is that of a child process, which tried to report.
+            # A completed attempt has the error of a child process, which tried to report.
             return self._status_of_failed(trial, f"ended without any report: {trial.attempt.error or hint}")
         last, number = trial.last_metrics, trial.attempt.reports
         keys = ", ".join(f"{name}={name_in_words(last[name])}" for name in metrics if name in last) or names_in_words(

@@ -1,4 +1,4 @@
-"""Objects of plain values, as messages carry them: checked by their types when they arrive."""
+"""Conversions between plain values, as in messages, and checked objects."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def field_values(value: DataclassInstance) -> Body:
 
 
 def to_plain(value: object) -> Any:
-    """Return a value as plain values: dataclasses as dicts, enums as their values, NumPy scalars as numbers.
+    """Return dataclasses as dicts, enums as their values, and NumPy scalars as numbers.
 
     Raises:
         TypeError: it holds something else.

@@ -1,4 +1,4 @@
-"""Trials: their statuses and transitions, labels, attempts and reports, and the decisions about them."""
+"""Trials: their statuses, transitions, labels, attempts, reports and decisions."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Labels(NamedTuple):
         )
 
     def after(self, arguments: Mapping[str, object]) -> Labels:
-        """Return these labels after a request: *tags* added, *untag* removed, *notes* replaced, *note* appended.
+        """Return these labels after a request: tags added or removed, notes replaced or appended.
 
         Raises:
             ConfigurationError: an argument is invalid.
@@ -334,7 +334,7 @@ class Action(Enum):
 
 
 class IntentEffect(NamedTuple):
-    """The end of an attempt by an intent, the intent's reach, and whether the trial may continue.
+    """The end of an attempt by an intent, its reach, and whether the trial may continue.
 
     An intent with a longer reach replaces the previous one.
     """
@@ -378,7 +378,7 @@ ACTIONS: Final[dict[Action, ActionEffect]] = {
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """The start of a paused trial's next attempt: the config, the checkpoint, and the trial that saved it."""
+    """The start of a paused trial's next attempt: config, checkpoint, and its source."""
 
     config: Config
     checkpoint: CheckpointId = CheckpointId("")
@@ -433,7 +433,7 @@ def are_report_fields(values: Sequence[object]) -> bool:
 
 
 class SavedCheckpoint(NamedTuple):
-    """A complete checkpoint that still exists: its id, its time, and the metrics of the report before it."""
+    """An existing checkpoint: its id, its time, and the metrics of the report before it."""
 
     id: CheckpointId
     at: Number
@@ -441,7 +441,7 @@ class SavedCheckpoint(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """A trial's step to a status: the time (seconds since the epoch, UTC), the reason and the origin.
+    """A trial's step to a status: time (seconds since the epoch, UTC), reason and origin.
 
     ``by`` is usually a worker's name, "scheduler", "searcher", "driver" or "user".
     """
@@ -453,7 +453,7 @@ class Transition(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """An order to end an attempt: its origin, reason and time, and the number of its report (0: none)."""
+    """An order to end an attempt: its origin, reason, time, and report's number or 0."""
 
     by: str
     reason: str
@@ -528,7 +528,7 @@ class Attempt:
 
     @property
     def could_not_start(self) -> bool:
-        """Whether its worker requeued it because its process could not start; ``error`` has the reason."""
+        """Whether its worker requeued it because its process could not start."""
         has_error = self.error_type not in ("", UNDRIVEN)
         return self.end is AttemptEnd.HANDED_BACK and has_error and not self.pid
 
@@ -621,7 +621,7 @@ class Trial:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it occupies a slot: from STAGED until its attempt's process group is gone. Never outside."""
+        """Whether it occupies a slot, from STAGED until its attempt's process group is gone."""
         return (self.status is TrialStatus.STAGED or self.status is TrialStatus.RUNNING) and not self.outside
 
     @property
