@@ -1,4 +1,4 @@
-"""Encoding of values as msgpack, never as pickles, and the bytes of reports, which are joined without being decoded."""
+"""Encoding of values as msgpack, never as pickles, and of batches of reports."""
 
 from __future__ import annotations
 
@@ -7,40 +7,46 @@ import math
 import reprlib
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
 from mqtune.core.errors import ReportInvalid, ReportTooLarge
 from mqtune.core.text import name_in_words
 
-#: The version in every message; a reader that doesn't know it raises an error.
+#: The version in every message. Readers raise an error for an unknown one.
 VERSION: Final = 1
-#: The most bytes that one report may have, packed: ten thousand metrics, or some long texts. A driver remembers the
-#: last and the best report of each trial, and a thousand trials with as much as this fill a gigabyte or two.
+#: The maximum size of a packed report: ten thousand metrics, or some long texts. A driver remembers the last and the
+#: best report of each trial, so a thousand trials with such reports fill a gigabyte or two.
 MAX_REPORT_BYTES: Final = 2**20
-#: Stands before a report when it is tried whether it can be unpacked, which msgpack does 1,024 levels deep. A driver
-#: must be able to read whatever a trial could send, within the lists that the journal puts around it, and to write it
-#: as JSON, for which Python has 1,000 levels and needs some for itself: half of them are left to a report. Each takes a
-#: byte at least.
+#: A prefix of nested lists, to check that a report can be unpacked. msgpack unpacks 1,024 levels. A driver must read
+#: each report within the lists of the journal, and write it as JSON, for which Python has 1,000 levels and needs some
+#: itself. So a report may have about half of them, at a byte or more each.
 _AROUND: Final = b"\x91" * 512
 #: The kind of the event that carries a batch of reports.
 REPORTS: Final = "reports"
-#: The fields of a message or a config, as they are decoded.
-Body = dict[str, Any]
-#: What could be read of a segment: trial, attempt, first sequence number, reports, and how many more it should have.
+if TYPE_CHECKING:
+    Body = dict[str, Any]
+    Number = float
+else:
+    # Decoded values are checked by these types.
+    #: The fields of a message or a config.
+    Body = dict
+    #: A float or an int, which stays an int.
+    Number = int | float
+#: The readable part of a segment: trial, attempt, first sequence number, reports, and the number of missing reports.
 _Segment = tuple[Any, Any, Any, list[Any], int]
-#: How many fields a segment has.
+#: The number of fields of a segment.
 _SEGMENT: Final = 4
 
 
 def encode_value(value: object) -> bytes:
-    """Encode *value* as msgpack; NumPy scalars become numbers.
+    """Encode *value* as msgpack. NumPy scalars become numbers.
 
     Raises:
         TypeError: msgpack can't carry it.
     """
-    return _packed(value, _number)
+    return _packed(value, as_number)
 
 
 def encode_metric(value: object) -> bytes:
@@ -74,7 +80,7 @@ def decode_value(data: bytes) -> Any:
 
 
 def is_version(found: object, known: int) -> bool:
-    """Whether a message's version is *known*. True and 1.0 are not version 1, although they equal 1."""
+    """Whether a message's version is *known*. True and 1.0 equal 1, and are not version 1."""
     return type(found) is int and found == known
 
 
@@ -94,18 +100,22 @@ def check_depth(data: bytes) -> None:
         raise ValueError(str(error) or "it is nested too deeply, or cut short") from None
 
 
-def _number(value: Any) -> Any:
-    # NumPy scalars, 0-d arrays and 0-d tensors all have item() and no dimension; importing NumPy to ask would cost 70
-    # ms.
+def as_number(value: Any) -> Any:
+    """Return a NumPy scalar, or an array or tensor without dimensions, as a plain value.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    # Importing NumPy to ask for a type would cost 70 ms.
     if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
         return value.item()
     raise TypeError(f"{type(value).__name__} is not a number, string, list or dict")
 
 
 def _metric(value: Any) -> Any:
-    """Return an array, tensor or series as a number if it has no dimension, or as a list if it has one.
+    """Return an array without dimensions as a number, and one with a dimension as a list.
 
-    Missing values are NaN.
+    Missing values become NaN.
     """
     # TensorFlow's tensors have no tolist(). Importing NumPy to ask for a type would cost 70 ms.
     array = value if hasattr(value, "tolist") or not hasattr(value, "__array__") else value.__array__()
@@ -118,38 +128,38 @@ def _metric(value: Any) -> Any:
             f"this {type(value).__name__} of {shape} has {dimensions} dimensions, and an array may have one"
         )
     plain = array.tolist()
-    # The item() of a masked value is 0.0, which is a very good loss.
+    # The item() of a masked value is 0.0, which would be a very good loss.
     if dimensions == 1:
         return [math.nan if number is None else number for number in plain] if hasattr(array, "mask") else plain
     if plain is None:
         return math.nan
-    # NumPy's longest floats stay what they are.
+    # The tolist() of NumPy's longest floats is not a float.
     is_float = getattr(getattr(array, "dtype", None), "kind", "") == "f"
     return float(plain) if is_float else plain
 
 
 _NESTED: Final = (dict, list, tuple)
-#: The types of names, and of values that hold no others; a report may be one of a flood, and most have only these.
+#: The types of names and of flat values, for a fast check of most reports.
 _NAMES: Final = frozenset({str})
 _FLAT: Final = frozenset({float, int, bool, str, type(None)})
 
 
 def report_packer() -> msgpack.Packer:
-    """Return a packer that makes ``pack_metrics`` faster; only one thread at a time may use it."""
+    """Return a packer that makes ``pack_metrics`` faster. Only one thread at a time may use it."""
     return msgpack.Packer(default=_metric, buf_size=2**12)
 
 
 def pack_metrics(
     timestamp: float, metrics: Mapping[str, object], checkpoint: str = "", packer: msgpack.Packer | None = None
 ) -> bytes:
-    """Encode one report as msgpack: ``[timestamp, metrics]``, or ``[timestamp, metrics, checkpoint]``.
+    """Encode one report as ``[timestamp, metrics]``, or ``[timestamp, metrics, checkpoint]``.
 
-    NaN and infinity are allowed. An array without a dimension becomes a number, an array with one a list.
+    NaN and infinity are allowed. An array without dimensions becomes a number, an array with one a list.
 
     Raises:
-        ReportInvalid: *metrics* is not a dict with string keys, or msgpack can't carry a value of it; the message names
-            the key.
-        ReportTooLarge: it has more than ``MAX_REPORT_BYTES``; the message names the largest value.
+        ReportInvalid: *metrics* is not a dict with string keys, or msgpack can't carry a value. The message names the
+            key.
+        ReportTooLarge: the report has more than ``MAX_REPORT_BYTES``. The message names the largest value.
     """
     try:
         if not _NAMES.issuperset(map(type, metrics)) and not all(isinstance(name, str) for name in metrics):
@@ -202,20 +212,17 @@ def _what_is_wrong(metrics: object) -> str:
 def segment_bytes(trial: str, attempt: int, first_sequence: int, reports: list[bytes]) -> bytes:
     """Return one attempt's consecutive packed reports as a segment of a ``reports`` event."""
     head = msgpack.packb([trial, attempt, first_sequence])
-    # 0x93 is a list of three; 0x94 makes it a list of four, whose fourth is the list (0xdd: 32-bit length) that
-    # follows.
+    # 0x93 is a list of three, 0x94 a list of four: the fourth is the following list (0xdd: 32-bit length).
     return b"".join((b"\x94", head[1:], b"\xdd", struct.pack(">I", len(reports)), *reports))
 
 
 class ReportEncoder:
-    """Encodes the reports of one attempt that come one by one, each as ``segment_bytes`` would.
-
-    Only one thread may use it.
+    """Encodes single reports of one attempt, in one thread, like ``segment_bytes``.
 
     Args:
         trial: the attempt's trial.
-        attempt: its number.
-        packer: one of ``report_packer``, which several encoders may share.
+        attempt: the attempt's number.
+        packer: a packer by ``report_packer``, which several encoders may share.
     """
 
     def __init__(self, trial: str, attempt: int, packer: msgpack.Packer) -> None:
@@ -233,24 +240,23 @@ class ReportEncoder:
         return b"".join((self._head, packer.pack(sequence), _ONE, packed))
 
 
-#: The head of a list of one, as ``segment_bytes`` writes it.
+#: The head of a list of one, as in ``segment_bytes``.
 _ONE: Final = b"\xdd\x00\x00\x00\x01"
 
 
-#: What stands before the list of segments in a ``reports`` event; the report script appends the list.
+#: The bytes before the list of segments in a ``reports`` event. The report script appends the list.
 REPORTS_PREFIX: Final = b"\x93" + encode_value(VERSION) + encode_value(REPORTS)
 
 
 def readable_segments(event: bytes) -> tuple[list[_Segment], int]:
     """Decode as much as possible of a malformed ``reports`` event.
 
-    Everything after the first byte that is not msgpack is lost, because the start of the next report is unknown.
+    The data after the first byte that is not msgpack is lost, because the start of the next report is unknown.
 
     Returns:
-        of each segment trial, attempt, first sequence number, the reports, and how many more it should have; and how
-        many more segments there should be.
+        the readable segments, and the number of missing ones.
     """
-    # Lists can't be longer than that, and memory for them is taken before they are read.
+    # This bounds the length of lists, whose memory is allocated before they are read.
     unpacker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(event))
     unpacker.feed(event[len(REPORTS_PREFIX) :])
     found: list[_Segment] = []

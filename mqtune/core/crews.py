@@ -1,7 +1,4 @@
-"""The register of a fleet in short: workers that are alike, counted.
-
-It is enough to know which slots there are.
-"""
+"""The register of a fleet in short: groups of equal workers, which show the existing slots."""
 
 from __future__ import annotations
 
@@ -10,40 +7,41 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from mqtune.core.codec import Body
+from mqtune.core.codec import Body, Number
 from mqtune.core.events import WorkerInfo
+from mqtune.core.plain import Count
 from mqtune.core.version import meets
 
-#: Of how many workers a crew has the names, and the notes: as many as people read.
+#: The most workers of a crew with names and with notes: as many as people read.
 _NAMED: Final = 5
 _NOTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crew:
-    """Workers that offer the same to the same experiments.
+    """Workers with equal slots for the same experiments.
 
     Args:
-        queue: the queue of their slots, which names the experiments too.
+        queue: the queue of their slots, with the experiments in its name.
         version: their version of mqtune.
-        gpus: as each of their slots offers, like the next three.
-        cpus: see there.
-        gpu_memory_gb: see there.
-        tags: see there.
-        slots: how many each worker has that take trials.
-        workers: how many there are.
-        names: of the first of them.
-        shared_gpus: how many GPUs each worker has that trials share by memory.
-        notes: by worker, why not all of its slots take trials, of the first of those that say so.
+        gpus: the resources of each slot, like the next three.
+        cpus: see ``gpus``.
+        gpu_memory_gb: see ``gpus``.
+        tags: see ``gpus``.
+        slots: the number of slots of each worker that take trials.
+        workers: the number of workers.
+        names: the names of the first workers.
+        shared_gpus: the number of GPUs of each worker that trials share by memory.
+        notes: the reasons why slots take no trials, by worker, of the first workers with one.
     """
 
     queue: str
     version: str
-    gpus: float
+    gpus: Number
     cpus: int
-    gpu_memory_gb: float
+    gpu_memory_gb: Number
     tags: list[str]
-    slots: int
+    slots: Count
     workers: int
     names: list[str]
     shared_gpus: int = 0
@@ -56,17 +54,14 @@ class Crew:
 
 
 class Register(NamedTuple):
-    """The workers of a fleet.
-
-    It has the crews and, by experiment, as ``busy_as`` names it, its slots of each queue.
-    """
+    """The crews of a fleet, and by token (see ``busy_as``) an experiment's slots of each queue."""
 
     crews: Sequence[Crew] = ()
     busy: Mapping[str, Mapping[str, int]] = {}
 
     @property
     def slots(self) -> Counter[str]:
-        """The number of slots by queue, whose name carries the version of its workers."""
+        """The number of slots by queue. The name of a queue has the version of its workers."""
         found: Counter[str] = Counter()
         for crew in self.crews:
             found[crew.queue] += crew.slots * crew.workers
@@ -74,7 +69,7 @@ class Register(NamedTuple):
 
 
 def register_of(workers: Iterable[WorkerInfo]) -> Register:
-    """Return the register in short; the order of workers is that of their names."""
+    """Return the register of workers, which are in the order of their names."""
     alike: defaultdict[tuple[object, ...], list[WorkerInfo]] = defaultdict(list)
     busy: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for info in workers:

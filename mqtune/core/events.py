@@ -1,11 +1,10 @@
-"""What travels: the journal's events, as frozen values in versioned msgpack; never a pickle.
+"""The journal's events: frozen values in versioned msgpack, never a pickle.
 
-An event is ``[VERSION, kind, body]``. A body is a map of the event's fields, except that of ``reports``, whose body is
-a list of segments ``[trial, attempt, first sequence number, [[timestamp, metrics], …]]`` so that a worker can join
-reports to a batch, and Redis can drop refused ones, without reading their metrics. A report that came with a checkpoint
-is ``[timestamp, metrics, checkpoint id]``.
+An event is ``[VERSION, kind, body]``. A body is a map of the event's fields. The body of ``reports`` is a list of
+segments ``[trial, attempt, first sequence number, [[timestamp, metrics], …]]``, so that workers and Redis join and drop
+reports without reading them. A report with a checkpoint is ``[timestamp, metrics, checkpoint id]``.
 
-Fields that a reader doesn't know are ignored; a version that it doesn't know is a clear error.
+Readers ignore unknown fields. An unknown version is a clear error.
 """
 
 from __future__ import annotations
@@ -13,39 +12,33 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import re
 import reprlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, NamedTuple, Self, cast, get_args
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, cast, get_args
+
+from msgspec import Meta
 
 from mqtune.core.codec import (
     REPORTS,
     REPORTS_PREFIX,
     VERSION,
     Body,
+    Number,
     decode_value,
     encode_value,
     is_version,
     readable_segments,
 )
 from mqtune.core.errors import MessageVersionError
-from mqtune.core.fields import (
-    FIELDS,
-    ActionName,
-    Field,
-    StatusName,
-    known_fields,
-    made_fields,
-    plain_fields,
-    unusual_fields,
-)
 from mqtune.core.impairment import Impairment
 from mqtune.core.owner import NOBODY, Owner
+from mqtune.core.plain import AttemptNumber, Count, field_values, from_plain, unusual_fields
 from mqtune.core.resources import Resources
 from mqtune.core.trial import (
     REPORT_DEFAULTS,
+    Action,
     AttemptEnd,
     Config,
     Intent,
@@ -53,15 +46,16 @@ from mqtune.core.trial import (
     Report,
     Restart,
     TrialId,
+    TrialStatus,
     are_report_fields,
 )
 
 
 def decode_definition(experiment: str, kept: bytes | None) -> Body:
-    """Decode an experiment's definition, which is kept beside its journal.
+    """Decode the definition of an experiment.
 
     Raises:
-        MessageVersionError: it is missing or malformed.
+        MessageVersionError: the definition is missing or malformed.
     """
     if kept is None:
         raise MessageVersionError(f"there is no experiment {experiment!r}, or nothing of it is left")
@@ -78,20 +72,20 @@ logger = logging.getLogger(__name__)
 
 
 class Cursor(NamedTuple):
-    """A driver's position in the journal when it wrote an event.
+    """A driver's position in the journal: an entry, and the number of its processed reports."""
 
-    It is an entry, and the number of reports in it that the driver had processed.
-    """
-
-    entry: str
+    #: The entry's id: two numbers of 64 bits.
+    entry: Annotated[str, Meta(pattern=r"\A[0-9]{1,20}-[0-9]{1,20}\Z")]
     reports: int = 0
 
 
 START: Final = Cursor("0-0")
-#: The id of an entry: two numbers of 64 bits.
-_ENTRY: Final = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
-#: How many fields every report of a segment has: the time and the metrics.
+#: The number of fields of a report without a checkpoint.
 _PLAIN: Final = 2
+_ACTIONS: Final = "|".join(each.value for each in [*Action, *(intent for intent in Intent if intent.hands_back)])
+#: The name of an action. Attempts, unlike trials, may also be requeued.
+ActionName = Annotated[str, Meta(pattern=rf"\A({_ACTIONS})\Z")]
+StatusName = Annotated[str, Meta(pattern=rf"\A({'|'.join(each.value for each in TrialStatus)})\Z")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,105 +93,104 @@ class _Body:
     """An event whose body is a map of its fields."""
 
     KIND: ClassVar[str] = ""
+    #: The name of a field whose None is an empty map in messages.
+    MAP: ClassVar[str] = ""
+
+    def plain(self) -> Body:
+        """Return the fields whose values differ in messages."""
+        return {}
 
     def encode(self) -> bytes:
         """Encode the event.
 
         Raises:
-            TypeError: a value is not what its field holds, or can't be encoded.
+            TypeError: a value has the wrong type, or can't be encoded.
         """
-        body = plain_fields(type(self), self)
-        known_fields(type(self), body)
-        return encode_value([VERSION, self.KIND, body])
+        values = field_values(self)
+        from_plain(type(self), values)
+        return encode_value([VERSION, self.KIND, values | self.plain()])
 
     @classmethod
     def from_body(cls, body: Body) -> Self:
-        """Return the event that *body* describes; fields that are not known are ignored."""
-        return cls(**made_fields(cls, body))
-
-
-def _cursor(value: Any) -> Cursor | None:
-    if value is None:
-        return None
-    entry, reports = value
-    if type(entry) is not str or type(reports) is not int or not _ENTRY.fullmatch(entry):
-        raise TypeError(f"cursor={reprlib.repr(value)}")
-    return Cursor(entry, reports)
-
-
-FIELDS["Cursor"] = Field((list, tuple), _cursor)
-FIELDS["Cursor | None"] = Field((list, tuple, type(None)), _cursor)
+        """Return the event with this body. Unknown fields are ignored."""
+        if cls.MAP and isinstance(body, dict) and cls.MAP in body:
+            if not isinstance(body[cls.MAP], dict):
+                raise TypeError(f"{cls.MAP}={reprlib.repr(body[cls.MAP])}")
+            body = {**body, cls.MAP: body[cls.MAP] or None}
+        return from_plain(cls, body)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentCreated(_Body):
-    """The first event: what is tuned, and how."""
+    """The first event: it has the experiment's definition."""
 
     KIND: ClassVar[str] = "created"
     name: str
     definition: Body
-    at: float
-    #: The parts of its owner.
+    at: Number
+    #: The parts of the owner.
     account: str = ""
     user: str = ""
     host: str = ""
 
     @property
     def owner(self) -> Owner:
-        """Its creator."""
+        """The person or program that created it."""
         return Owner(self.account, self.user, self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStaged(_Body):
-    """The driver asks for an attempt of a trial; attempt 1 creates the trial."""
+    """The driver asks for an attempt of a trial. Attempt 1 creates the trial."""
 
     KIND: ClassVar[str] = "staged"
+    MAP: ClassVar[str] = "resources"
     trial: TrialId
-    attempt: int
+    attempt: AttemptNumber
     config: Config
-    at: float
+    at: Number
     cursor: Cursor
-    #: Whether the searcher suggested it (a replayed searcher is asked again) or a person added it.
+    #: Whether the searcher suggested the config, and suggests it again in a replay.
     suggested: bool = True
     reason: str = ""
-    #: Who wants it: "searcher", "scheduler", "user" or "driver" (which runs failed and lost attempts again).
+    #: Its origin: "searcher", "scheduler", "user" or, for a retry, "driver".
     by: str = ""
-    #: The checkpoint that it starts from, and the trial whose it is, if that is another; empty for none.
+    #: The checkpoint that it starts from, and the other trial that saved it. Both may be empty.
     checkpoint: str = ""
     source: str = ""
-    #: How long the attempt may run.
-    ttl_s: float | None = None
+    #: The longest duration of the attempt.
+    ttl_s: Number | None = None
     #: The labels of a new trial.
     tags: list[str] = field(default_factory=list)
     notes: str = ""
-    #: The id of the request that it carries out; empty for none.
+    #: The id of the executed request, or empty.
     request: str = ""
-    #: By what who added a new trial knows it; empty for nothing.
+    #: The name that the person or program that added a new trial has for it, or empty.
     key: str = ""
-    #: Whether a person evaluates it outside: it waits in no queue, and runs from here on.
+    #: Whether a person evaluates it outside. It waits in no queue and runs from now on.
     outside: bool = False
-    #: What it asks for, where trials do so by their configs; None for what all trials ask for.
+    #: The resources of an attempt whose config chooses them; None for those of all trials.
     resources: Resources | None = None
+
+    def plain(self) -> Body:
+        """Return the fields whose values differ in messages."""
+        return {"resources": {} if self.resources is None else self.resources.encode()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told(_Body):
-    """The driver takes in a report of an attempt that is evaluated outside.
-
-    The report comes right behind this event.
-    """
+    """The driver accepts a report of an attempt outside. The report follows this event."""
 
     KIND: ClassVar[str] = "told"
     trial: TrialId
-    attempt: int
-    sequence: int
+    attempt: AttemptNumber
+    sequence: Count
     metrics: Metrics
-    at: float
+    at: Number
     cursor: Cursor
-    #: Whether the attempt ends with it by itself, whatever is decided on it.
+    #: Whether the attempt ends with this report, by any decision.
     ends: bool
-    #: The id of the request that it carries out; empty for none.
+    #: The id of the executed request, or empty.
     request: str = ""
 
     @property
@@ -208,133 +201,131 @@ class Told(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStarted(_Body):
-    """A worker has claimed an attempt, or all workers of a gang have, and this one starts its process."""
+    """A worker starts the process of an attempt. All seats of the attempt are claimed."""
 
     KIND: ClassVar[str] = "started"
     trial: TrialId
-    attempt: int
+    attempt: AttemptNumber
     worker: str
     host: str
     devices: list[str]
-    at: float
+    at: Number
     stdout_path: str = ""
     stderr_path: str = ""
     queue: str = ""
-    #: Versions of Python, of the packages that the trainable has imported, and of its code.
+    #: The versions of Python, of the imported packages and of the code.
     environment: Body = field(default_factory=dict)
-    #: The folder of its own in which it runs; empty for the worker's.
+    #: The attempt's own working folder; empty if it runs in the worker's.
     working_dir: str = ""
-    #: What tells the folder with its output from those of other machines.
+    #: A mark that tells the folder of its output from those of other machines.
     log_mark: str = ""
-    #: The number of the seat that this is about; those of a gang come behind one another, from seat 0 on.
-    seat: int = 0
+    #: The number of the seat. The seats of a gang follow one another, from seat 0 on.
+    seat: Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionTaken(_Body):
-    """The driver has decided to end an attempt, because of its report *sequence* (0: not because of a report)."""
+    """The driver has decided to end an attempt, because of its report *sequence* if not 0."""
 
     KIND: ClassVar[str] = "decided"
+    MAP: ClassVar[str] = "restart"
     trial: TrialId
-    attempt: int
-    sequence: int
+    attempt: AttemptNumber
+    sequence: Count
     action: ActionName
     intent: Intent
     reason: str
-    at: float
+    at: Number
     cursor: Cursor
-    #: Who decided: "scheduler", "user", "driver", or the rule that stops trials.
+    #: The decider: "scheduler", "user", "driver", or the rule that stops trials.
     by: str = "scheduler"
-    #: With a pause: the config, checkpoint and source that the trial goes on with at once; empty: it stays paused.
+    #: The start of the trial's next attempt, right after a pause. Without one the trial stays paused.
     restart: Restart | None = None
-    #: The id of the request that it carries out; empty for none.
+    #: The id of the executed request, or empty.
     request: str = ""
+
+    def plain(self) -> Body:
+        """Return the fields whose values differ in messages."""
+        again = self.restart
+        restart = {} if again is None else {**field_values(again), "source": again.source or ""}
+        return {"intent": self.intent.value, "restart": restart}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(_Body):
-    """A worker has a complete checkpoint that came without a report: one saved on demand, or before a pause."""
+    """A worker has a complete checkpoint without a report: saved on demand, or before a pause."""
 
     KIND: ClassVar[str] = "saved"
     trial: TrialId
-    attempt: int
+    attempt: AttemptNumber
     checkpoint: str
-    at: float
+    at: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsDropped(_Body):
-    """The driver deletes checkpoints that nothing names any more; from here on nothing can start from them.
+    """The driver deletes unused checkpoints. From now on nothing can start from them.
 
-    Without a cursor the server has lost them, and this came with the journal that was put back.
+    Without a cursor, the server has lost them, and this event came with the restored journal.
     """
 
     KIND: ClassVar[str] = "dropped"
     checkpoints: list[str]
-    at: float
+    at: Number
     cursor: Cursor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialClosed(_Body):
-    """The driver ends, or pauses, a trial that has no attempt under way.
-
-    The trial is paused, or waits for another try.
-    """
+    """The driver ends or pauses a trial that is paused or waits for a retry."""
 
     KIND: ClassVar[str] = "trial_closed"
     trial: TrialId
     status: StatusName
     reason: str
     by: str
-    at: float
+    at: Number
     cursor: Cursor
-    #: The id of the request that it carries out; empty for none.
+    #: The id of the executed request, or empty.
     request: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled(_Body):
-    """A person gives a trial, or without one the experiment, these tags and notes in place of those it has."""
+    """A person replaces the tags and notes of a trial, or without one of the experiment."""
 
     KIND: ClassVar[str] = "labelled"
     trial: str
     tags: list[str]
     notes: str
     by: str
-    at: float
+    at: Number
     cursor: Cursor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStarted(_Body):
-    """A driver begins, or goes on with what an earlier one left.
-
-    *changes* has what applies from here on, by its name.
-    """
+    """A driver begins or resumes the experiment. *changes* has the new settings by name."""
 
     KIND: ClassVar[str] = "driven"
     driver: str
     version: str
-    at: float
+    at: Number
     cursor: Cursor
     changes: Body = field(default_factory=dict)
-    #: The files of the experiment's code that have changed since the driver before.
+    #: The files of the experiment's code that have changed since the previous driver.
     code_changed: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptEnded(_Body):
-    """An attempt's process group is gone, or was never there.
-
-    ``cursor`` is set when the driver says so (lost attempts).
-    """
+    """An attempt's process group is gone, or never existed. With a cursor the attempt is lost."""
 
     KIND: ClassVar[str] = "ended"
     trial: TrialId
-    attempt: int
+    attempt: AttemptNumber
     end: AttemptEnd
-    at: float
+    at: Number
     pid: int = 0
     exit_code: int | None = None
     signal: int | None = None
@@ -342,62 +333,66 @@ class AttemptEnded(_Body):
     error: str = ""
     stdout_tail: str = ""
     stderr_tail: str = ""
-    #: Whether it failed because it ran longer than its ``ttl_s``: another attempt would, too.
+    #: Whether it ran longer than its ``ttl_s`` and so failed, as another attempt would.
     outlived: bool = False
     cursor: Cursor | None = None
-    #: Why its process runs no other trial, if processes are reused; empty if it may.
+    #: The reason why its process is not reused, or empty.
     retired: str = ""
-    #: What it used of its machine (see ``mqtune.core.usage``); empty if it ended before the first sample.
+    #: Its use of the machine, see ``mqtune.core.usage``. It is empty if the attempt ended before the first sample.
     usage: Body = field(default_factory=dict)
+
+    def plain(self) -> Body:
+        """Return the fields whose values differ in messages."""
+        return {"end": self.end.value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentEnded(_Body):
-    """The driver is done: *outcome* is finished, interrupted or failed."""
+    """The driver ends: *outcome* is finished, interrupted or failed."""
 
     KIND: ClassVar[str] = "closed"
     outcome: str
     reason: str
-    at: float
+    at: Number
     cursor: Cursor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requested(_Body):
-    """Someone outside the driver asks it to do something; it is in the journal once, however often it was sent.
+    """A client asks the driver to do something.
 
-    The driver carries out requests in the order of the journal; what none has answered, the next driver does. An action
-    that the driver doesn't know is refused.
+    The journal has each request once, however often it was sent. The driver executes requests in the order of the
+    journal. The next driver executes unanswered ones. An unknown action is refused.
     """
 
     KIND: ClassVar[str] = "requested"
-    #: Chosen by who asks; the same id is the same request.
+    #: Chosen by the client. The same id is the same request.
     id: str
     action: str
-    #: Whose it is; empty for one that concerns the experiment.
+    #: The trial, or empty if the request concerns the experiment.
     trial: str
-    arguments: dict[str, object]
-    #: Who asks, for people.
+    arguments: Body
+    #: The client, for people.
     by: str
-    at: float
+    at: Number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestAnswered(_Body):
-    """The driver has carried a request out, or refuses it and says why."""
+    """The driver has executed a request, or refuses it for a reason."""
 
     KIND: ClassVar[str] = "answered"
-    #: Of the request.
+    #: The request's id.
     id: str
     done: bool
     reason: str
-    #: The trial that it was about, or that it made; empty for none.
+    #: The trial that the request named or added, or empty.
     trial: str
-    at: float
+    at: Number
     cursor: Cursor
 
 
-#: Of each attempt its trial, its number, the first report's sequence number, and the reports.
+#: For each attempt its trial, its number, the first report's sequence number, and the reports.
 Segments = list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]]
 
 
@@ -405,8 +400,8 @@ Segments = list[tuple[TrialId, int, int, list[tuple[float, Metrics]]]]
 class Reports:
     """A batch of reports, in order within each attempt.
 
-    ``unreadable`` counts those that it should have and that can't be read; they are left out. Where even their number
-    can't be read, they count as one.
+    ``unreadable`` counts the missing reports, which can't be read. If even their number can't be read, they count as
+    one.
     """
 
     KIND: ClassVar[str] = REPORTS
@@ -415,7 +410,7 @@ class Reports:
 
     def __iter__(self) -> Iterator[Report]:
         if len(self.segments) == 1 and len(self.segments[0][-1]) == 1:
-            # Made without a generator, which takes longer than all else for one report.
+            # A generator would take longer than all else.
             trial, attempt, sequence, (report,) = self.segments[0]
             return iter((Report(trial, attempt, sequence, *report),))
         return self._each()
@@ -424,7 +419,7 @@ class Reports:
         new, kind, (no_checkpoint,) = tuple.__new__, Report, REPORT_DEFAULTS
         for trial, attempt, first, reports in self.segments:
             for sequence, report in enumerate(reports, first):
-                # What Report(…) does, in half its time: a report may be one of a flood.
+                # This is Report(…) in half the time, for a flood of reports.
                 if len(report) == _PLAIN:
                     yield new(kind, (trial, attempt, sequence, report[0], report[1], no_checkpoint))
                 else:
@@ -453,13 +448,13 @@ _KINDS: Final[dict[str, type[_Body]]] = {kind.KIND: kind for kind in get_args(Ev
 
 
 def decode_event(data: bytes, entry: str = "") -> Event | None:
-    """Return the event that *data* carries, or None for a kind that a later mqtune of the same version added.
+    """Return the event in *data*, or None for an unknown kind of a later mqtune.
 
-    With *entry*, the id of the journal's entry that it is, an error names that. Of reports, those that can't be read
-    are left out and counted, and a warning says so: what one trial could send must not keep the others from being read.
+    Errors name *entry*, the id of the journal's entry. Unreadable reports are left out and counted, with a warning: one
+    trial's reports must not hide those of others.
 
     Raises:
-        MessageVersionError: the version is not known, or the bytes are not an event.
+        MessageVersionError: the version is unknown, or the bytes are not an event.
     """
     try:
         version, kind, body = decode_value(data)
@@ -482,7 +477,7 @@ def decode_event(data: bytes, entry: str = "") -> Event | None:
 
 
 def sound_segments(data: bytes) -> Segments | None:
-    """Return the segments of an event that is a batch of reports of which each can be read; None for any other."""
+    """Return the segments of a batch of readable reports, or None for any other event."""
     if not data.startswith(REPORTS_PREFIX):
         return None
     try:
@@ -497,7 +492,7 @@ def _place(entry: str) -> str:
 
 
 def _are_sound(segments: Any) -> bool:
-    """Whether reports can be read from all of *segments*."""
+    """Whether all reports of *segments* can be read."""
     try:
         for trial, attempt, first, reports in segments:
             if (
@@ -508,7 +503,7 @@ def _are_sound(segments: Any) -> bool:
             ):
                 return False
             for report in reports:
-                # Not unpacked, and the usual first: a report may be one of a flood.
+                # Not unpacked, which is faster for a flood of reports.
                 if report[0].__class__ is not float or report[1].__class__ is not dict:
                     return False
                 if len(report) != _PLAIN and not are_report_fields(report[_PLAIN:]):
@@ -519,7 +514,7 @@ def _are_sound(segments: Any) -> bool:
 
 
 def _readable_reports(data: bytes, entry: str) -> Reports:
-    """Return the reports of an event in which some can't be read."""
+    """Return the readable reports of a malformed event."""
     segments: Segments = []
     found, unreadable = readable_segments(data)
     for trial, attempt, first, reports, missing in found:
@@ -527,7 +522,7 @@ def _readable_reports(data: bytes, entry: str) -> Reports:
         if not _are_sound([(trial, attempt, first, [])]):
             unreadable += len(reports)
             continue
-        # Each keeps its number.
+        # Each report keeps its number.
         for number, report in enumerate(reports, first):
             if _are_sound([(trial, attempt, number, [report])]):
                 segments.append((trial, attempt, number, [report]))
@@ -545,7 +540,7 @@ def _readable_reports(data: bytes, entry: str) -> Reports:
 
 
 def busy_as(experiment: str) -> str:
-    """Return a token for an experiment, for places that all drivers of a broker read: its name may be confidential."""
+    """Return a token for an experiment, whose name may be confidential."""
     return hashlib.sha256(experiment.encode()).hexdigest()[:16]
 
 
@@ -558,32 +553,31 @@ class WorkerInfo:
     pid: int
     version: str
     queue: str
-    gpus: float
+    gpus: Number
     cpus: int
-    slots: int
+    slots: Count
     devices: list[str]
     code_root: str
-    joined_at: float
-    #: Of each GPU that a slot has, or of the share of one; 0 when it is not known.
-    gpu_memory_gb: float = 0
+    joined_at: Number
+    #: The memory of each GPU of a slot, or of its share of one; 0 if unknown.
+    gpu_memory_gb: Number = 0
     tags: list[str] = field(default_factory=list)
-    #: What keeps it, or devices of it, from their work now. ``slots`` counts those slots that have a trial or take one.
+    #: The reasons why it, or a device, takes no trials now. ``slots`` counts slots that run a trial or would take one.
     impairments: list[Impairment] = field(default_factory=list)
-    #: How long it takes to be gone once it is told to, at most, in seconds.
-    leaves_within_s: float = 60.0
-    #: The names of the experiments that it takes trials of, with * for any letters.
+    #: The longest duration of its shutdown, in seconds.
+    leaves_within_s: Number = 60.0
+    #: The names of the experiments whose trials it takes, with * for any letters.
     experiments: str = "*"
-    #: How many of its slots have an attempt, by experiment, as ``busy_as`` names it.
+    #: The number of its busy slots by experiment, as ``busy_as`` names it.
     busy: Body = field(default_factory=dict)
-    #: With its host, the parts of who has started it.
+    #: With its host, the parts of its owner.
     account: str = ""
     user: str = ""
-    #: How many submitted scripts it may run at once, and how many it runs.
+    #: The most submitted scripts that it runs at the same time, and the number of running ones.
     drivers: int = 0
     driving: int = 0
-
-    #: Where trials share GPUs by memory: the most that one of them has for another trial.
-    free_gpu_memory_gb: float = 0
+    #: The most free memory of a GPU for another trial, if trials share GPUs by memory.
+    free_gpu_memory_gb: Number = 0
 
     @property
     def gpu_names(self) -> list[str]:
@@ -592,32 +586,29 @@ class WorkerInfo:
 
     @property
     def shared_gpus(self) -> int:
-        """How many GPUs it has that trials share by memory."""
+        """The number of its GPUs that trials share by memory."""
         return len(self.gpu_names) if self.gpu_memory_gb and not self.gpus else 0
 
     @property
     def note(self) -> str:
-        """Its impairments as a text for people; empty without any, and the same text as long as nothing changes."""
+        """Its impairments as a text for people, which stays the same while nothing changes."""
         return "; ".join(each.reason for each in self.impairments)
 
     @property
     def owner(self) -> Owner:
-        """The owner of its process; NOBODY where an earlier version started it."""
+        """The owner of its process; NOBODY for a worker of an earlier version."""
         return Owner(self.account, self.user, self.host) if self.user else NOBODY
 
     def encode(self) -> bytes:
-        """Encode the description.
-
-        Fields that have their default are left out, as each heartbeat of a fleet and each look at it would carry them.
-        """
+        """Encode the description for a heartbeat, without the fields that have their defaults."""
         return encode_value([VERSION, unusual_fields(self)])
 
     @classmethod
     def decode(cls, data: bytes) -> WorkerInfo:
-        """Return the description; fields that are not known are ignored.
+        """Return the description. Unknown fields are ignored.
 
         Raises:
-            MessageVersionError: the version is not known, or the bytes are no description.
+            MessageVersionError: the version is unknown, or the bytes are not a description.
         """
         try:
             version, body = decode_value(data)
@@ -628,21 +619,18 @@ class WorkerInfo:
                 f"a worker's description has version {reprlib.repr(version)}; this mqtune reads {VERSION}"
             )
         try:
-            return cls(**made_fields(cls, body))
+            return from_plain(cls, body)
         except (TypeError, ValueError, LookupError) as error:
             raise MessageVersionError(f"a worker's description is broken: {error}") from None
 
 
 def is_of_driver(event: Event) -> bool:
-    """Whether a driver wrote this event, and so has a cursor in it."""
+    """Whether a driver wrote this event, which then has a cursor."""
     return getattr(event, "cursor", None) is not None
 
 
 def readable_events(entries: Iterable[tuple[str, bytes]]) -> Iterator[Event]:
-    """Yield the events in entries, without reports and unreadable events.
-
-    Reports are nearly all of a long journal.
-    """
+    """Yield the events in entries, without reports and unreadable events."""
     for id_, data in entries:
         if not data.startswith(REPORTS_PREFIX):
             with contextlib.suppress(MessageVersionError):
@@ -651,11 +639,10 @@ def readable_events(entries: Iterable[tuple[str, bytes]]) -> Iterator[Event]:
 
 
 def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Event]]:
-    """Return the driver's events by their cursor, in the order in which they were written."""
+    """Return the driver's events by their cursor, in the order of the journal."""
     found: dict[Cursor, list[Event]] = defaultdict(list)
     for id_, data in entries:
         if data.startswith(REPORTS_PREFIX):
-            # Nearly all of a long journal, and never the driver's.
             continue
         event = decode_event(data, id_)
         cursor = getattr(event, "cursor", None)
@@ -665,19 +652,19 @@ def driver_events(entries: Iterable[tuple[str, bytes]]) -> dict[Cursor, list[Eve
 
 
 def events_in_order(entries: list[tuple[str, bytes]]) -> Iterator[Event | Report]:
-    """Yield a journal's events and single reports in the order in which the driver processed them.
+    """Yield a journal's events and single reports in the order of their processing.
 
-    Where some of a batch can't be read, a batch without reports comes before the others, and says how many they are.
+    A batch without reports, which counts the unreadable ones, comes before the readable ones.
     """
     pending = driver_events(entries)
     yield from placed_events(entries, pending)
-    # What a driver wrote after entries that are not here, as in a journal that was cut.
+    # In a journal that was cut, drivers wrote these after entries that are missing.
     for events in pending.values():
         yield from with_told(events)
 
 
 def with_told(events: Iterable[Event]) -> Iterator[Event | Report]:
-    """Yield a driver's events, and behind each that has a report, that report."""
+    """Yield a driver's events, each followed by its report if it has one."""
     for event in events:
         yield event
         if isinstance(event, Told):
@@ -685,7 +672,7 @@ def with_told(events: Iterable[Event]) -> Iterator[Event | Report]:
 
 
 def reports_of(entries: Iterable[tuple[str, bytes]], trial: TrialId) -> Iterator[Report]:
-    """Yield the reports of one trial, in its order; entries that don't name it are not decoded."""
+    """Yield the reports of one trial, in order. Entries that don't name it are not decoded."""
     name = trial.encode()
     for id_, data in entries:
         if name in data:
@@ -695,7 +682,7 @@ def reports_of(entries: Iterable[tuple[str, bytes]], trial: TrialId) -> Iterator
 
 
 def placed_events(entries: Iterable[tuple[str, bytes]], pending: dict[Cursor, list[Event]]) -> Iterator[Event | Report]:
-    """Yield each worker or client event, followed by the driver events whose cursor points at it.
+    """Yield each worker or client event, followed by the driver events with a cursor to it.
 
     Yielded driver events are removed from *pending*.
     """

@@ -8,9 +8,10 @@ import json
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Final, NamedTuple
 
-from mqtune.core.codec import Body, encode_value
+from mqtune.core.codec import Body, Number, encode_value
 from mqtune.core.errors import ConfigurationError, ImpossibleEvent, InvalidTransition
 from mqtune.core.events import (
     AttemptEnded,
@@ -33,7 +34,8 @@ from mqtune.core.events import (
 )
 from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.state import ATTEMPTS, TRIALS
+from mqtune.core.plain import from_plain, to_plain
+from mqtune.core.resources import Resources
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
     ACTIONS,
@@ -65,16 +67,13 @@ from mqtune.core.trial import (
 )
 from mqtune.core.usage import sound_usage
 
-#: Attempts in a row of one trial that may be lost, or requeued without a report, without coming further before it
-#: counts as failed: more than a flaky machine causes, fewer than a trial that takes its machine down with it would burn
-#: through a fleet.
+#: The most attempts in a row of one trial that may be lost, or requeued without a report, before it counts as failed. A
+#: flaky machine causes fewer. A trial that crashes its machines must not burn through a fleet.
 LOST_BUDGET: Final = 5
-#: The action of a request that changes labels, which is in force from the moment in which it is in the journal, and its
-#: arguments.
+#: The action of a request that changes labels, and its arguments. It applies as soon as it is in the journal.
 LABEL: Final = "label"
 LABELS: Final = frozenset({"tags", "untag", "note", "notes"})
-#: The attributes of an experiment that its events change, and that are plain values; queues of such; and trials by
-#: their ids.
+#: The attributes of an experiment that its events change: plain values, queues of them, and trials by their ids.
 _VALUES: Final = (
     "keys",
     "carried_out",
@@ -91,37 +90,35 @@ _VALUES: Final = (
 )
 _QUEUES: Final = ("to_retry", "to_restart", "_answered")
 _OF_TRIALS: Final = ("_front", "_open", "busy", "outside")
-#: What a state has, in which version of its form: another one can't be read.
-STATE_FORM: Final = (3, *_VALUES, *_QUEUES, *_OF_TRIALS, *TRIALS.names, *ATTEMPTS.names)
-#: How many answered requests are remembered, the newest, so that a repeated one is not carried out again: the journal
-#: holds each once, and this is for a server that has lost the ids of its requests.
+#: The version and the names of all values of a state. A state of another form can't be read.
+STATE_FORM: Final = (4, *_VALUES, *_QUEUES, *_OF_TRIALS, *(each.name for each in (*fields(Trial), *fields(Attempt))))
+#: The number of remembered answered requests. A server that has lost its ids of requests may take one a second time.
 ANSWERED_COUNT: Final = 1_000
 
 
 class CodeChange(NamedTuple):
-    """That the trainable's code changed while no driver ran.
+    """A change of the code between two drivers: its time, the number of trials, the files.
 
-    It has when a driver noticed, after how many trials, and in which files. Attempts that began later ran the code as
-    it was from then on.
+    Attempts that began later ran the new code.
     """
 
-    at: float
+    at: Number
     trials: int
     files: tuple[str, ...]
 
 
 class Experiment:
-    """The fold over an experiment's events; the same events in the same order give the same state.
+    """The fold over an experiment's events. The same events in one order give the same state.
 
     Only ``apply`` and ``apply_report`` change it. Work for one event does not grow with the number of trials.
 
     Args:
         name: the experiment's name.
-        metric: the metric that it optimises, or the list of them and of outcome constraints, such as "latency <= 10".
-        mode: "min" or "max", or a list of one for each metric.
-        max_failures: how often a trial may fail in user code and run again; -1 for any number.
-        max_lost: how many attempts in a row a trial may lose without coming further, and run again; -1 for any number.
-        accept_no_report: whether a trial that ends without a report of the metric is completed all the same.
+        metric: the metric to optimise, or a list of metrics and outcome constraints, such as "latency <= 10".
+        mode: "min" or "max", or a list with one for each metric.
+        max_failures: the most failures in user code of a trial that is run again; -1 for any number.
+        max_lost: the most attempts in a row without progress that a trial may lose and run again; -1 for any number.
+        accept_no_report: whether a trial without a report of the metric may be completed.
     """
 
     def __init__(
@@ -136,52 +133,47 @@ class Experiment:
     ) -> None:
         self.name = name
         self.objective = Objective.of(metric, mode)
-        #: The metric and its mode where it is one; else an empty text.
+        #: The metric if there is only one, else empty; and the first mode.
         self.metric = self.objective.metrics[0] if self.objective.is_single else ""
         self.mode = self.objective.modes[0]
         self.max_failures = max_failures
         self.max_lost = max_lost
         self.accept_no_report = accept_no_report
         self.trials: dict[TrialId, Trial] = {}
-        #: The trials that were added with a key, by it.
+        #: The trials that were added with a key, by that key.
         self.keys: dict[str, TrialId] = {}
         self.counts: dict[TrialStatus, int] = dict.fromkeys(TrialStatus, 0)
-        #: Trials whose attempt ended and that want another one, in the order of their precedence.
+        #: Trials that wait for another attempt, in the order of their precedence.
         self.to_retry: list[TrialId] = []
-        #: Trials that were paused to go on at once, in the order in which they came to it.
+        #: Trials that were paused to be restarted, oldest first.
         self.to_restart: deque[TrialId] = deque()
-        #: Requests that no driver has answered, by id, in the order in which they are to be carried out.
+        #: Unanswered requests by id, in the order of their execution.
         self.requests: dict[str, Requested] = {}
-        #: Those of them whose effect is in the journal, so that only the answer is missing; each with its trial, or
-        #: empty.
+        #: The trials, or empty, of requests whose effect is in the journal and whose answer is missing.
         self.carried_out: dict[str, str] = {}
         self.created_at: float | None = None
-        #: Its creator.
+        #: The person or program that created it.
         self.owner = NOBODY
-        #: Where it went on with other code.
         self.code_changes: list[CodeChange] = []
-        #: The tags and notes that people have given it.
         self.labels = Labels()
         self.outcome = ""
         self.reason = ""
         self.best: Trial | None = None
-        #: The environments of attempts, by a hash: each of another one.
+        #: The different environments of attempts, by their hashes.
         self._environments: dict[int, Body] = {}
         self.reports = 0
-        #: Reports in its journal that can't be read, and are left out.
+        #: The number of unreadable reports in its journal.
         self.unreadable = 0
-        #: Trials with an attempt that was staged for workers and has not ended. Timers go through these, and never
-        #: through all trials.
+        #: Trials with an open attempt for workers. Timers iterate over these, and never over all trials.
         self.busy: dict[TrialId, Trial] = {}
-        #: Trials that people evaluate outside, and that have an attempt under way.
+        #: Trials with an open attempt that people evaluate outside.
         self.outside: dict[TrialId, Trial] = {}
-        #: How long all attempts that have ended ran, in seconds.
+        #: The total duration of all ended attempts, in seconds.
         self.run_s = 0.0
-        #: Whether any report had a number for the metric.
+        #: Whether any report has a number for the metric.
         self.metric_seen = False
         self._sign = 1.0 if self.mode == "min" else -1.0
-        #: With several metrics, the feasible trials that have a point: those that have ended and no other such one
-        #: dominates, and those that have not ended.
+        #: Feasible trials with values of all of several metrics: ended ones without a dominating one, and open ones.
         self._front: dict[TrialId, Trial] = {}
         self._open: dict[TrialId, Trial] = {}
         self._answered: deque[str] = deque(maxlen=ANSWERED_COUNT)
@@ -191,91 +183,88 @@ class Experiment:
 
     @property
     def live(self) -> int:
-        """How many attempts were staged for workers and have not ended."""
+        """The number of open attempts for workers."""
         return len(self.busy)
 
     @property
     def running(self) -> int:
-        """How many trials workers run."""
+        """The number of trials that workers run."""
         return self.counts[TrialStatus.RUNNING] - len(self.outside)
 
     @property
     def statuses(self) -> dict[str, int]:
-        """How many trials have each status, by its word and without zeros."""
+        """The number of trials by status, without zeros."""
         return {status.value: count for status, count in self.counts.items() if count}
 
     @property
     def has_only_failed(self) -> bool:
-        """Whether there are trials, and every one failed."""
+        """Whether there are trials and all have failed."""
         return 0 < len(self.trials) == self.counts[TrialStatus.FAILED]
 
     @property
     def ahead(self) -> Mapping[TrialId, Trial]:
-        """The best trial; with several metrics, those that have ended and that no other such trial dominates."""
+        """The best trial. With several metrics, the ended trials without a dominating one."""
         return self._front if self.best is None else {self.best.id: self.best}
 
     @property
     def pareto_front(self) -> list[Trial]:
-        """The trials that no other dominates, the best by the first metric first; none where there is one metric."""
+        """The trials without a dominating one, ordered by the first of several metrics."""
         return pareto_front(
             [*self._front.values(), *(trial for trial in self._open.values() if not trial.is_abandoned)]
         )
 
     def driven_s(self, now: float) -> float:
-        """Return for how long drivers have driven it, up to *now* (seconds since the epoch); no driver, no time."""
+        """Return the running time of its drivers up to *now* (since the epoch), in seconds."""
         return self._driven_before_s + (0.0 if self._driven_since is None else max(0.0, now - self._driven_since))
 
     def is_better(self, value: float, than: float) -> bool:
-        """Whether *value* beats *than* in the experiment's mode; anything beats NaN."""
+        """Whether *value* beats *than* in the experiment's mode. Any value beats NaN."""
         return than != than or self._sign * value < self._sign * than  # noqa: PLR0124 - NaN is not itself
 
     def is_feasible(self, trial: Trial) -> bool:
-        """Whether the report that a trial counts with keeps to the outcome constraints.
-
-        That is its best one of those which do, or else its best one; with several metrics the last one that has all of
-        them.
-        """
+        """Whether a trial's best report, or last of several metrics, meets the constraints."""
         return self.objective.is_feasible(trial.best_metrics)
 
     def state(self) -> Body:
-        """Return what its events have made of it, as values that msgpack can carry and ``restore`` brings back."""
+        """Return the fold's state as values that msgpack can carry, for ``restore``."""
         return {
             **{name: getattr(self, name) for name in _VALUES},
             **{name: [*getattr(self, name)] for name in (*_QUEUES, *_OF_TRIALS)},
-            "trials": [*map(TRIALS.values, self.trials.values())],
-            "counts": {status.value: count for status, count in self.counts.items()},
+            "trials": to_plain([*self.trials.values()]),
+            "counts": to_plain(self.counts),
             "requests": [request.encode() for request in self.requests.values()],
-            "code_changes": [[*change] for change in self.code_changes],
-            "labels": [*self.labels],
-            "owner": [*self.owner],
+            "code_changes": self.code_changes,
+            "labels": self.labels,
+            "owner": self.owner,
             "best": None if self.best is None else self.best.id,
         }
 
     def restore(self, state: Body) -> None:
-        """Restore the state that an experiment of the same definition and ``STATE_FORM`` returned."""
+        """Restore the state of an experiment with the same definition and ``STATE_FORM``."""
         for name in _VALUES:
             setattr(self, name, state[name])
         for name in _QUEUES:
             getattr(self, name).extend(state[name])
-        self.trials = {trial.id: trial for trial in map(TRIALS.made, state["trials"])}
+        self.trials = {trial.id: trial for trial in from_plain(list[Trial], state["trials"])}
         for attempt in (attempt for trial in self.trials.values() for attempt in trial.attempts):
+            if attempt.resources is not None:
+                attempt.resources = from_plain(Resources, attempt.resources)
             attempt.environment = self._shared(attempt.environment)
         for name in _OF_TRIALS:
             setattr(self, name, {id_: self.trials[id_] for id_ in state[name]})
-        self.counts = {TrialStatus(status): count for status, count in state["counts"].items()}
+        self.counts = from_plain(dict[TrialStatus, int], state["counts"])
         events = map(decode_event, state["requests"])
         self.requests = {event.id: event for event in events if isinstance(event, Requested)}
-        self.code_changes = [CodeChange(at, trials, tuple(files)) for at, trials, files in state["code_changes"]]
-        tags, notes = state["labels"]
-        self.labels = Labels(tuple(tags), notes)
-        self.owner = Owner(*state["owner"])
+        self.code_changes = from_plain(list[CodeChange], state["code_changes"])
+        self.labels = from_plain(Labels, state["labels"])
+        self.owner = from_plain(Owner, state["owner"])
         self.best = None if state["best"] is None else self.trials[state["best"]]
 
     def apply(self, event: Event) -> None:
-        """Apply an event; reports go one by one through ``apply_report`` instead.
+        """Apply an event. Single reports go through ``apply_report``.
 
         Raises:
-            ImpossibleEvent: the event can't follow what came before.
+            ImpossibleEvent: the event can't follow the previous ones.
         """
         try:
             self._apply(event)
@@ -337,8 +326,8 @@ class Experiment:
                 self.outcome, self.reason = event.outcome, event.reason
 
     def apply_report(self, report: Report) -> Trial | None:
-        """Take one report in and return its trial; None when it came after a decision, and no scheduler may see it."""
-        # Unpacked, which is faster than its names: a report may be one of a flood.
+        """Apply one report and return its trial, or None for a late one, which no scheduler sees."""
+        # Unpacked, which is faster for a flood of reports.
         id_, number, sequence, timestamp, metrics, checkpoint = report
         try:
             trial = self.trials[id_]
@@ -349,7 +338,7 @@ class Experiment:
         attempt = trial.attempts[-1]
         is_current = number == attempt.number and attempt.end is None
         if checkpoint and is_current:
-            # Also one that came after the decision: a trial that is to pause saves one then.
+            # Even after the decision: a pausing trial saves its checkpoint then.
             _keep(trial, checkpoint, timestamp, metrics)
         if not is_current or trial.decision is not None:
             trial.late_reports += 1
@@ -373,13 +362,13 @@ class Experiment:
         return trial
 
     def would_count(self, report: Report) -> bool:
-        """Whether ``apply_report`` would take this report in now, or count it as late."""
+        """Whether ``apply_report`` would not count this report as late."""
         trial = self.trials[report.trial]
         attempt = trial.attempt
         return report.attempt == attempt.number and attempt.end is None and trial.decision is None
 
     def _place(self, trial: Trial, report: Report) -> None:
-        """Take in a report of an experiment with several metrics."""
+        """Apply a report of an experiment with several metrics."""
         point = self.objective.point(report.metrics)
         if point is None:
             return
@@ -400,7 +389,7 @@ class Experiment:
             if was_feasible and not is_feasible:
                 return
             best = best if was_feasible is is_feasible else math.nan
-        # As ``is_better`` has it, without its call: most reports of a flood end here.
+        # This is ``is_better`` without the call: most reports of a flood end here.
         if best == best and self._sign * value >= self._sign * best:  # noqa: PLR0124 - NaN is not itself
             return
         trial.best_value = value
@@ -457,7 +446,7 @@ class Experiment:
         trial.late_metrics = {}
         trial.checkpoint = checkpoint = CheckpointId(event.checkpoint)
         if checkpoint and trial_of(checkpoint) == trial.id and attempt_and_number(checkpoint)[0] == 0:
-            # A person brought it: from here on it is the trial's own, as what it saves itself.
+            # An imported checkpoint counts as the trial's own.
             trial.checkpoints.setdefault(checkpoint, SavedCheckpoint(checkpoint, event.at, {}))
         source = TrialId(event.source) if event.source else None
         trial.attempts.append(
@@ -476,7 +465,7 @@ class Experiment:
             self._advance(trial, TrialStatus.RUNNING, "", event.by, event.at)
         else:
             self.busy[trial.id] = trial
-        # Whatever ended the experiment before, it goes on.
+        # An ended experiment continues.
         self.outcome = self.reason = ""
 
     def _start(self, event: AttemptStarted) -> None:
@@ -487,7 +476,7 @@ class Experiment:
             seat = Seat(event.seat, event.worker, event.host, event.queue, tuple(event.devices), *files)
             attempt.seats = (*attempt.seats, seat)
             if attempt.started_at is not None:
-                # The first ones have waited for the last one.
+                # The first seats have waited for the last one.
                 attempt.started_at = max(attempt.started_at, event.at)
             return
         attempt.worker, attempt.host, attempt.queue = event.worker, event.host, event.queue
@@ -501,10 +490,7 @@ class Experiment:
             self._advance(trial, TrialStatus.RUNNING, "", event.worker, event.at)
 
     def _shared(self, environment: Body) -> Body:
-        """Return an equal environment that an attempt has already, if there is one.
-
-        It takes some kilobytes, and most are equal.
-        """
+        """Return an equal environment of an earlier attempt, or this one. Most are equal."""
         known = self._environments.setdefault(hash(encode_value(environment)), environment)
         return known if known == environment else environment
 
@@ -559,7 +545,7 @@ class Experiment:
         self._advance(trial, TrialStatus(event.status), event.reason, event.by, event.at)
 
     def _label(self, request: Requested) -> None:
-        """Carry out a request to label, which takes no driver; one that can't be is for the driver to refuse."""
+        """Execute a request to label, which needs no driver. The driver refuses an invalid one."""
         labelled = self.trials.get(TrialId(request.trial)) if request.trial else self
         if request.action == LABEL and labelled is not None and request.arguments.keys() <= LABELS:
             with contextlib.suppress(ConfigurationError):
@@ -585,23 +571,23 @@ class Experiment:
                 if trial.checkpoint == checkpoint:
                     trial.checkpoint = next(reversed(trial.checkpoints), CheckpointId(""))
                 if trial.pause_point == checkpoint:
-                    # What is left may be of later reports.
+                    # The remaining checkpoints may be of later reports.
                     trial.pause_point = CheckpointId("")
 
     def _status_after(self, trial: Trial, attempt: Attempt, *, outlived: bool) -> tuple[TrialStatus, str]:
-        """Return the status that a trial gets by the end of its attempt, and why."""
+        """Return the status of a trial after the end of its attempt, and the reason."""
         end = attempt.end
         _note_progress(trial)
         if trial.decision is not None:
-            # Whatever an attempt does after the decision is a consequence of it, or a race that it won by chance.
+            # The attempt's end is a consequence of the decision, or came first by chance.
             trial.reached, trial.setbacks, trial.lost = 0.0, 0, 0
             by_hand = attempt.stop is not None and attempt.stop.by == "user"
             if trial.decision.action is Action.COMPLETE and by_hand:
-                # Who says so knows what it has reported.
+                # The person knows its reports.
                 return TrialStatus.COMPLETED, trial.decision.reason
             if trial.decision.action is Action.COMPLETE:
                 status, reason = self._status_of_completed(trial, trial.decision.reason)
-                # Who decided that it has done enough wants no other attempt.
+                # A trial that has used its budget gets no other attempt.
                 return (TrialStatus.FAILED if status is TrialStatus.STAGED else status), reason
             if trial.decision.action is Action.FAIL:
                 trial.failures += 1
@@ -613,7 +599,7 @@ class Experiment:
         if end is AttemptEnd.STOPPED:
             return TrialStatus.EARLY_STOPPED, attempt.error or "terminated by hand"
         if end is AttemptEnd.FAILED and outlived:
-            # It would take as long again.
+            # Another attempt would take as long.
             trial.failures += 1
             return TrialStatus.FAILED, _in_short(attempt)
         if end is AttemptEnd.FAILED:
@@ -622,10 +608,9 @@ class Experiment:
             return TrialStatus.STAGED, attempt.error
         broken = attempt.error_type == DEVICE_BROKEN
         if broken and _has_broken_another(trial):
-            # A trial can raise any text.
+            # A trial can raise an error with any text.
             return self._status_of_failed(trial, f"{_in_short(attempt)}, as on another device before")
-        # What was given back because there was no driver says nothing against the trial. Nor does a worker that was
-        # told to go, as in a cloud it is every few hours: it must only get somewhere in between.
+        # A requeue without a driver is not the trial's fault. Nor is a preempted worker, if the trial made progress.
         is_workers_fault = attempt.error_type == WORKER_ERROR
         is_setback = end is AttemptEnd.LOST or not attempt.reports or broken or is_workers_fault
         if attempt.error_type != UNDRIVEN and is_setback:
@@ -651,7 +636,7 @@ class Experiment:
         given, printed = (", ".join(f"{spelled(name)}: …" for name in metrics) for spelled in (repr, json.dumps))
         hint = f"call mqtune.report({{{given}}}), or have a script print [tune-metric]: {{{printed}}}"
         if not trial.last_metrics and not trial.attempt.reports:
-            # A completed attempt has the error of a child process, which tried to report in the trial's place.
+            # A completed attempt has the error of a child process, which tried to report.
             return self._status_of_failed(trial, f"ended without any report: {trial.attempt.error or hint}")
         last, number = trial.last_metrics, trial.attempt.reports
         keys = ", ".join(f"{name}={name_in_words(last[name])}" for name in metrics if name in last) or names_in_words(
@@ -673,24 +658,21 @@ def _keep(trial: Trial, checkpoint: CheckpointId, at: float, metrics: Metrics) -
 
 
 def _note_progress(trial: Trial) -> None:
-    """Forget the setbacks of a trial that has come further than ever before."""
+    """Reset the setbacks of a trial that has made progress."""
     reached = trial.last_metrics.get(ITERATION, trial.reports)
     if is_number(reached) and reached > trial.reached:
         trial.reached, trial.setbacks, trial.lost = reached, 0, 0
 
 
 def _has_broken_another(trial: Trial) -> bool:
-    """Whether an earlier attempt has ended because its device was broken, and that was another device."""
+    """Whether an earlier attempt has ended because of another broken device."""
     attempt = trial.attempt
     others = (each for each in trial.attempts if each.error_type == DEVICE_BROKEN)
     return any((each.worker, each.devices) != (attempt.worker, attempt.devices) for each in others)
 
 
 def _in_short(attempt: Attempt) -> str:
-    """Return a failure's type and last line with words.
-
-    A traceback's last line has the type, with its module before it.
-    """
+    """Return a failure's type and its last line with words, which has the type in a traceback."""
     lines = attempt.error.strip().splitlines()
     last = next((line for line in reversed(lines) if any(map(str.isalnum, line))), lines[-1] if lines else "")
     has_type = last.partition(":")[0].rpartition(".")[2] == attempt.error_type

@@ -1,62 +1,48 @@
-"""Impairments: a worker, or a device of it, is kept from its work.
-
-There is one shape for every cause, and one place that words it.
-"""
+"""Impairments: reasons why a worker, or a device of it, takes no trials."""
 
 from __future__ import annotations
 
-import reprlib
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from mqtune.core.fields import FIELDS, Field
+from mqtune.core.codec import Number
 
-#: The causes, for programs: memory of a device that is not free; the operator's health check; attempts that fail at
-#: once; a person; attempts that can't be started; logs that can't be written; a refused login of the driver slots'
-#: account; a worker that shuts down. A later version may have more.
+#: The causes, for programs: occupied memory of a device; the operator's health check; attempts that fail immediately; a
+#: person; attempts that can't start; unwritable logs; a refused login of the driver slots' account; a shutdown of the
+#: worker. A later version may have more.
 Kind = Literal["memory", "health_check", "failures", "by_hand", "starts", "logs", "account", "leaving"]
-#: The kinds that stop no trial, each with a worker's missing service.
+#: The kinds that stop no trials, with the worker's missing service.
 _WITHOUT: Final = {"logs": "keeps no output of trials", "account": "takes no submitted scripts"}
-#: The device of an impairment that concerns no single one.
+#: The device of an impairment of the whole worker.
 WHOLE_WORKER: Final = ""
 
 
 class Impairment(NamedTuple):
-    """Something keeps a worker, or a device of it, from its work.
+    """A reason why a worker, or a device of it, takes no trials.
 
     Attributes:
-        device: the device; ``WHOLE_WORKER`` where it concerns no single one.
+        device: the device, or ``WHOLE_WORKER``.
         kind: the cause, for programs.
-        text: the cause for people, as the rest of "device 0 is quarantined, …".
-        ends: who or what ends it, as the rest of "until …".
-        since: since when, in seconds since the epoch by the server's clock.
-        retry_at: when the worker tries by itself how it is now, likewise; 0 where that takes no attempt.
+        text: the cause for people, to end the sentence "device 0 is quarantined, …".
+        ends: the event that ends it, to end the sentence "until …".
+        since: the time of its start, in seconds since the epoch by the server's clock.
+        retry_at: the time when the worker tries again by an attempt; 0 if it needs no attempt for that.
     """
 
     device: str
     kind: str
     text: str
     ends: str
-    since: float
-    retry_at: float = 0.0
+    since: Number
+    retry_at: Number = 0.0
 
     @property
     def stops_trials(self) -> bool:
-        """Whether trials that would start there do not; without logs, or without driver slots, they run."""
+        """Whether it keeps trials from starting. Missing logs or driver slots do not."""
         return self.kind not in _WITHOUT
 
     @property
     def reason(self) -> str:
-        """The impairment as a text for people; the same text as long as nothing changes."""
+        """The impairment as a text for people, which stays the same while nothing changes."""
         if self.device:
             return f"device {self.device} is quarantined, {self.text}"
         return f"the worker {_WITHOUT.get(self.kind, 'takes no trials')}, {self.text}"
-
-
-def _impairment(value: list[Any]) -> Impairment:
-    types = [type(each) for each in value] if type(value) is list else []
-    if types[:4] != [str] * 4 or len(types) != len(Impairment._fields) or not set(types[4:]) <= {float, int}:
-        raise TypeError(f"impairments={reprlib.repr(value)}")
-    return Impairment(*value)
-
-
-FIELDS["list[Impairment]"] = Field((list,), lambda values: [_impairment(each) for each in values], list)

@@ -1,4 +1,4 @@
-"""What a trial asks for, what a slot offers, and the Celery queue that brings the two together."""
+"""The resources of trials and slots, and the Celery queues by which they meet."""
 
 from __future__ import annotations
 
@@ -10,60 +10,60 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Final
 
 from mqtune.core.checks import number, whole_number
-from mqtune.core.codec import Body
+from mqtune.core.codec import Body, Number
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.names import OF_RESOURCES, KnownArguments
 from mqtune.core.version import __version__, minor
 
-#: Trials and workers meet only within one minor version: the queue's name carries it.
+#: The minor version in a queue's name: trials and workers of different ones don't meet.
 QUEUE_VERSION: Final = minor(__version__).replace(".", "-")
 #: All queues of trials, as a pattern of Redis.
 QUEUES: Final = "mqtune-*"
 #: The names of all experiments, as a pattern.
 EVERY: Final = "*"
-#: The key, in a definition, of the name of the function by which each trial asks for resources.
+#: The key, in a definition, of the function that returns the resources of each trial.
 BY_CONFIG: Final = "by_config"
-#: The most seats of a gang: each is a key, a lease and a task, and one script goes over all of them.
+#: The most seats of a gang. Each is a key, a lease and a task, and one script iterates over all.
 MOST_SEATS: Final = 1000
-#: The bytes of a GB, as makers of GPUs count.
+#: The bytes of a GB, as GPUs are sold.
 BYTES_PER_GB: Final = 10**9
-#: Between the patterns of a worker that serves several.
+#: The separator of a worker's patterns.
 _BETWEEN: Final = ","
 _PATTERN: Final = re.compile(r"[A-Za-z0-9._*-]{1,100}")
 #: The memory in the name of a queue.
 _MEMORY: Final = re.compile(r"\.mem(\d*\.?\d+)")
 _OF_GANGS: Final = frozenset({"machines", "seats"})
-#: Tags become part of a queue's name.
+#: A tag, which is part of a queue's name.
 _TAG: Final = re.compile(r"[a-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources(KnownArguments):
-    """What one trial asks for, or one slot of a worker offers.
+    """The resources of one trial, or of one slot of a worker.
 
     Args:
-        gpus: number of GPUs; below 1 it is a share of one GPU (0.5 lets two trials share it),
-            above 1 it must be whole. 0 with ``gpu_memory_gb`` is as much of one GPU as that, beside other trials.
+        gpus: number of GPUs. Below 1 it is a share of one GPU (0.5 lets two trials share it); above 1 it must be whole.
+            0 with ``gpu_memory_gb`` is that much memory of one GPU, beside other trials.
         cpus: number of CPU cores, a whole number of at least 1.
-        gpu_memory_gb: memory of each of the GPUs, or of the share of one, in GB of 10⁹ bytes, as makers count it:
-            a "24 GB" GPU has at least 24. 0 asks for none in particular, or says that it is not known. Without ``gpus``
-            a trial gets so much of a GPU, on workers that share theirs by memory; a slot there offers all of a GPU's.
-        machines: on how many workers each trial runs at once, as one gang: with ``gpus=8, machines=2`` it has a slot
-            with 8 GPUs on each of two. All begin together, or none.
+        gpu_memory_gb: memory of each GPU, or of the share of one, in GB of 10⁹ bytes: a "24 GB" GPU has at least 24.
+            0 is any memory, or unknown. Without ``gpus`` a trial gets this much of a GPU, on workers that share GPUs by
+            memory. A slot there offers all memory of a GPU.
+        machines: number of workers on which each trial runs at the same time, as one gang. With ``gpus=8, machines=2``
+            it has a slot with 8 GPUs on each of two. All start together or none.
         seats: the same, but several of its slots may be on one worker. Give one of the two.
-        tags: what else the slot must have, by names that the workers' operator has chosen, such as ``a100`` or
+        tags: further properties of the slot, by names that the workers' operator has chosen, such as ``a100`` or
             ``nvlink``: small letters, digits, dashes and underscores. Kept as a frozenset.
 
     Raises:
-        ConfigurationError: a count is negative, not finite, or not whole where it must be; a tag is no name; *machines*
-            and *seats* are both given, or are more than ``MOST_SEATS``.
+        ConfigurationError: a count is negative, infinite or not whole; a tag is not a name; *machines* and *seats* are
+            both given, or are more than ``MOST_SEATS``.
     """
 
     meant: ClassVar = OF_RESOURCES
 
-    gpus: float = 0
+    gpus: Number = 0
     cpus: int = 1
-    gpu_memory_gb: float = 0
+    gpu_memory_gb: Number = 0
     tags: Iterable[str] = frozenset()
     machines: int = 1
     seats: int = 1
@@ -95,39 +95,36 @@ class Resources(KnownArguments):
 
     @property
     def gang(self) -> str:
-        """The number of its seats, whether each is on another worker, and what each asks for, as the journal has it.
-
-        It is empty for one seat.
-        """
+        """The seats, "apart" or "any" for their workers, and their resources; empty for one."""
         if self.seats == 1:
             return ""
         return f"{self.seats}:{'apart' if self.machines > 1 else 'any'}:{self.of_seat}"
 
     @property
     def of_seat(self) -> Resources:
-        """The resources that one of its seats asks for."""
+        """The resources of one of its seats."""
         return replace(self, machines=1, seats=1)
 
     @property
     def has_gpu(self) -> bool:
-        """Whether a GPU, or some of one, is asked for or offered."""
+        """Whether it includes a GPU, or a part of one."""
         return self.gpus > 0 or self.gpu_memory_gb > 0
 
     @property
     def is_shared_by_memory(self) -> bool:
-        """Whether it is a part of a GPU that is measured by its memory alone."""
+        """Whether it is a part of a GPU, measured by memory alone."""
         return self.has_gpu and not self.gpus
 
     @property
     def shared_bytes(self) -> int:
-        """How many bytes of a GPU's memory that is; 0 for anything that is measured otherwise."""
+        """The memory of a part of a GPU that is measured by memory alone, in bytes; else 0."""
         return max(1, round(self.gpu_memory_gb * BYTES_PER_GB)) if self.is_shared_by_memory else 0
 
     def fits(self, offer: Resources) -> bool:
-        """Whether a slot that offers *offer* may run a trial that asks for this.
+        """Whether a slot with *offer* may run a trial with these resources.
 
-        GPUs match exactly (a trial without a GPU never blocks a slot that has one); CPU cores, GPU memory and tags may
-        be more than asked for.
+        GPUs match exactly: a trial without a GPU never blocks a slot with one. A slot may have more CPU cores, GPU
+        memory and tags.
         """
         return (
             math.isclose(self.gpus, offer.gpus, abs_tol=1e-6)
@@ -138,16 +135,16 @@ class Resources(KnownArguments):
         )
 
     def encode(self) -> Body:
-        """Return plain values for a message; of one seat they are those that other versions know."""
+        """Return plain values for a message. Those of one seat are known to earlier versions."""
         plain = {**asdict(self), "tags": sorted(self.tags)}
         return {name: value for name, value in plain.items() if name not in _OF_GANGS or value > 1}
 
     @classmethod
     def decode(cls, body: Body) -> Resources:
-        """Return the resources that ``encode`` made plain; fields that are not known are ignored.
+        """Return the resources that ``encode`` has made plain. Unknown fields are ignored.
 
         Raises:
-            ConfigurationError: a value can't be had.
+            ConfigurationError: a value is invalid.
         """
         return cls(**{each.name: body[each.name] for each in fields(cls) if each.name in body})
 
@@ -166,12 +163,11 @@ class Resources(KnownArguments):
 
 
 def queue_name(offer: Resources, experiments: str = EVERY) -> str:
-    """Return the Celery queue that slots of this shape consume.
+    """Return the Celery queue of slots of this shape.
 
-    Examples are ``mqtune-0-2.gpu1.cpu4`` and ``….cpu4.mem24+a100+nvlink``. Equal shapes have one name, on every
-    machine, and different shapes have different ones. Workers that are for some experiments alone have queues of their
-    own: ``….cpu4@team-a-*``. Slots for several patterns have a name too, ``….cpu4@team-a-*,team-b-*``, and consume a
-    queue for each: see ``queues_of``.
+    Examples are ``mqtune-0-2.gpu1.cpu4`` and ``….cpu4.mem24+a100+nvlink``. Each shape has one name, on every machine.
+    Workers for some experiments alone have queues of their own: ``….cpu4@team-a-*``. The name of slots for several
+    patterns is ``….cpu4@team-a-*,team-b-*``. They consume a queue for each: see ``queues_of``.
     """
     memory = f".mem{offer.gpu_memory_gb:.12g}" if offer.gpu_memory_gb else ""
     tags = "".join(f"+{tag}" for tag in sorted(offer.tags))
@@ -181,15 +177,12 @@ def queue_name(offer: Resources, experiments: str = EVERY) -> str:
 
 
 def version_in(queue: str) -> str:
-    """Return the minor version of mqtune of the slots of this queue, such as 0.2."""
+    """Return the minor version of mqtune in the name of a queue, such as 0.2."""
     return queue.removeprefix("mqtune-").partition(".")[0].replace("-", ".")
 
 
 def gpus_in(queue: str, asked: Resources) -> float:
-    """Return how many GPUs a trial that asks for this has in a slot of this queue.
-
-    A part that is measured by memory counts as its share.
-    """
+    """Return the number of GPUs of a trial in a slot of this queue, or its share by memory."""
     if not asked.is_shared_by_memory:
         return asked.gpus
     found = _MEMORY.search(queue)
@@ -197,17 +190,15 @@ def gpus_in(queue: str, asked: Resources) -> float:
 
 
 def queues_of(name: str) -> list[str]:
-    """Return the Celery queues that the slots of this name consume.
+    """Return the Celery queues of the slots of this name, one for each of their patterns.
 
-    There is one for each of their worker's patterns, in their order.
-
-    So teams share slots, and each has a queue of its own, which the accounts of the others can't see.
+    So teams that share slots have a queue each, hidden from the accounts of others.
     """
     return [queue for _, queue in patterned(name)]
 
 
 def patterned(name: str) -> list[tuple[str, str]]:
-    """Return the Celery queues that the slots of this name consume, each with its pattern of experiments."""
+    """Return the Celery queues of the slots of this name, each with its pattern of experiments."""
     shape, at, patterns = name.partition("@")
     if not at:
         return [(EVERY, name)]
@@ -215,20 +206,20 @@ def patterned(name: str) -> list[tuple[str, str]]:
 
 
 def patterns_of(experiments: str) -> list[str]:
-    """Return the patterns that a worker serves, which stand with commas between them."""
+    """Return a worker's patterns, which are separated by commas."""
     return experiments.split(_BETWEEN)
 
 
 def serves(experiments: str, experiment: str) -> bool:
-    """Whether a worker for experiments of these patterns takes trials of one."""
+    """Whether a worker with these patterns takes trials of an experiment."""
     return any(fnmatchcase(experiment, pattern) for pattern in patterns_of(experiments))
 
 
 def checked_patterns(experiments: str) -> str:
-    """Return the patterns of a worker, each once and in one order, so that equal workers share a queue.
+    """Return a worker's patterns, sorted and each once, so that equal workers share a queue.
 
     Raises:
-        ConfigurationError: one can't stand for names of experiments.
+        ConfigurationError: a pattern is invalid.
     """
     patterns = sorted({pattern.strip() for pattern in patterns_of(experiments)})
     for pattern in patterns:
@@ -237,15 +228,15 @@ def checked_patterns(experiments: str) -> str:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a text can stand for the names of experiments."""
+    """Whether a text is a valid pattern of experiments' names."""
     return _PATTERN.fullmatch(text) is not None
 
 
 def check_experiments(pattern: str) -> None:
-    """Check what stands for the names of experiments: ``*`` stands for any letters.
+    """Check a pattern of experiments' names, with ``*`` for any letters.
 
     Raises:
-        ConfigurationError: it can't.
+        ConfigurationError: the pattern is invalid.
     """
     if not is_pattern(pattern):
         raise ConfigurationError(

@@ -8,28 +8,28 @@ import reprlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from mqtune.core.codec import decode_value, encode_value, is_version
+from mqtune.core.codec import Number, decode_value, encode_value, is_version
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.owner import Owner
-from mqtune.core.trial import is_number
+from mqtune.core.plain import from_plain
 
-#: In place of a trial's id, where the output of a submission's script is meant.
+#: The trial's id of the output of a submission's script.
 DRIVER: Final = "driver"
 _VERSION: Final = 1
-#: The environment variable by which a script, and mqtune in it, knows that it was submitted.
+#: The environment variable of a submitted script.
 _VARIABLE: Final = "MQTUNE_SUBMISSION"
 
 
 class Submission(NamedTuple):
-    """A script that was submitted. Its encoding is signed, so that nobody without the key has another one run.
+    """A submitted script. Its encoding is signed, so nobody without the key can change it.
 
     Attributes:
-        name: its name, and that of its experiment unless the script says another.
+        name: its name, and the default name of its experiment.
         script: the script's path in the bundle.
         arguments: the script's arguments.
         bundle: the digest of the bundle with its code.
-        owner: who has submitted it.
-        at: when, in seconds since the epoch, by the server's clock.
+        owner: the person or program that has submitted it.
+        at: the time of the submission, in seconds since the epoch, by the server's clock.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Submission(NamedTuple):
     arguments: tuple[str, ...]
     bundle: str
     owner: Owner
-    at: float
+    at: Number
 
     def encode(self) -> bytes:
         """Encode it."""
@@ -45,10 +45,10 @@ class Submission(NamedTuple):
 
     @classmethod
     def decode(cls, data: bytes) -> Submission:
-        """Return what was encoded; fields that are not known are ignored.
+        """Return the encoded submission. Unknown fields are ignored.
 
         Raises:
-            MessageVersionError: the version is not known, or the bytes are no submission.
+            MessageVersionError: the version is unknown, or the bytes are not a submission.
         """
         try:
             version, body = decode_value(data)
@@ -56,26 +56,15 @@ class Submission(NamedTuple):
                 raise MessageVersionError(
                     f"a submission has version {reprlib.repr(version)}; this mqtune reads {_VERSION}: upgrade it"
                 )
-            found = cls(
-                body["name"],
-                body["script"],
-                tuple(body["arguments"]),
-                body["bundle"],
-                Owner(*body["owner"]),
-                body["at"],
-            )
+            return from_plain(cls, [body[name] for name in cls._fields])
         except (ValueError, TypeError, LookupError) as error:
             raise MessageVersionError(f"a submission is {reprlib.repr(data)}, which can't be read: {error}") from None
-        texts = (found.name, found.script, found.bundle, *found.arguments, *found.owner)
-        if not all(type(text) is str for text in texts) or not is_number(found.at):
-            raise MessageVersionError(f"a submission is {reprlib.repr(data)}, which makes no sense")
-        return found
 
 
 class SubmittedRun(NamedTuple):
-    """A run of a submission, as its script knows it: its name, whether it has not run before, and its owner.
+    """A run of a submission: the name, whether it is the first run, and the owner.
 
-    One that runs where it was called, and was given a name, has no other owner than its process.
+    A script with a name that was not submitted has the owner of its process.
     """
 
     name: str
@@ -83,12 +72,12 @@ class SubmittedRun(NamedTuple):
     owner: Owner
 
     def variables(self) -> Mapping[str, str]:
-        """Return what the script's environment has of it."""
+        """Return the environment variables of the script."""
         return {_VARIABLE: json.dumps(self)}
 
 
 def this_submission() -> SubmittedRun | None:
-    """Return of which submission this process is a run; None where it is none."""
+    """Return the submission that this process runs, or None."""
     try:
         name, is_first, owner = json.loads(os.environ.get(_VARIABLE, "null"))
         return SubmittedRun(str(name), bool(is_first), Owner(*map(str, owner)))

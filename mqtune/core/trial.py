@@ -1,4 +1,4 @@
-"""Trials: their statuses and transitions, labels, attempts and reports, and the decisions about them."""
+"""Trials: their statuses, transitions, labels, attempts, reports and decisions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, NewType, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NewType, TypeGuard
 
-from mqtune.core.codec import Body
+from mqtune.core.codec import Body, Number
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 
 if TYPE_CHECKING:
-    # A trial's process reads this module, and needs no resources.
     from mqtune.core.resources import Resources
+else:
+    # A trial's process reads this module, and needs no resources.
+    Resources = Any
 
 
 class TrialStatus(Enum):
@@ -31,33 +33,33 @@ class TrialStatus(Enum):
                                      └──▶ FAILED          any that is not terminal ──▶ ABANDONED
     """
 
-    CANDIDATE = "candidate"  #: has a config, nobody was asked to run it
+    CANDIDATE = "candidate"  #: has a config and no attempt
     STAGED = "staged"  #: an attempt waits in a queue
-    RUNNING = "running"  #: a worker holds the lease on an attempt, or a person evaluates it outside
+    RUNNING = "running"  #: a worker has the lease on an attempt, or a person evaluates it outside
     PAUSED = "paused"  #: its process is gone; the scheduler may resume it
-    COMPLETED = "completed"  #: ended by itself, or used the whole budget it was given
+    COMPLETED = "completed"  #: ended by itself, or used its whole budget
     EARLY_STOPPED = "early_stopped"  #: the scheduler stopped it
     FAILED = "failed"  #: its attempts ended in errors and no retry is left, or a person says so
     ABANDONED = "abandoned"  #: given up by a person, or with its experiment
 
     @property
     def is_terminal(self) -> bool:
-        """Whether nothing can follow."""
+        """Whether the status is final."""
         return self in _TERMINAL
 
     @property
     def expecting_data(self) -> bool:
-        """Whether its reports count: it runs, has a past that it may go on from, or ended with what it has."""
+        """Whether its reports count."""
         return self in _EXPECTING_DATA
 
     @property
     def is_deployed(self) -> bool:
-        """Whether an attempt waits in a queue, or runs."""
+        """Whether an attempt waits in a queue or runs."""
         return self is TrialStatus.STAGED or self is TrialStatus.RUNNING
 
     @property
     def is_candidate(self) -> bool:
-        """Whether nobody was asked to run it yet."""
+        """Whether it has no attempt yet."""
         return self is TrialStatus.CANDIDATE
 
     @property
@@ -67,7 +69,7 @@ class TrialStatus(Enum):
 
     @property
     def is_running(self) -> bool:
-        """Whether a worker holds the lease on an attempt."""
+        """Whether a worker has the lease on an attempt."""
         return self is TrialStatus.RUNNING
 
     @property
@@ -77,7 +79,7 @@ class TrialStatus(Enum):
 
     @property
     def is_completed(self) -> bool:
-        """Whether it ended with all that it was meant to do."""
+        """Whether it ended by itself or used its whole budget."""
         return self is TrialStatus.COMPLETED
 
     @property
@@ -87,26 +89,26 @@ class TrialStatus(Enum):
 
     @property
     def is_failed(self) -> bool:
-        """Whether its attempts ended in errors; its config may be proposed again."""
+        """Whether its attempts ended in errors. Its config may be proposed again."""
         return self is TrialStatus.FAILED
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it was abandoned; its config is never proposed again."""
+        """Whether it was abandoned. Its config is never proposed again."""
         return self is TrialStatus.ABANDONED
 
 
 _TERMINAL: Final = frozenset(
     {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED}
 )
-#: What may follow each status.
+#: The possible next statuses of each status.
 ALLOWED: Final[dict[TrialStatus, frozenset[TrialStatus]]] = {
     TrialStatus.CANDIDATE: frozenset({TrialStatus.STAGED, TrialStatus.ABANDONED}),
-    # A staged attempt that can never run (its trainable can't be imported, its worker died on the claim) fails; one
-    # that waits in a queue while its trial is paused, stopped or completed is taken back.
+    # A staged attempt fails if it can never run (import error, worker died on the claim). It is withdrawn from its
+    # queue if its trial is paused, stopped or completed.
     TrialStatus.STAGED: _TERMINAL | {TrialStatus.STAGED, TrialStatus.RUNNING, TrialStatus.PAUSED},
     TrialStatus.RUNNING: _TERMINAL | {TrialStatus.STAGED, TrialStatus.PAUSED},
-    # A paused trial that its scheduler will never resume is stopped early, where it is; a person may have it fail.
+    # The scheduler stops a paused trial early that it will never resume. A person may mark it as failed.
     TrialStatus.PAUSED: frozenset(
         {TrialStatus.STAGED, TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED}
     ),
@@ -118,7 +120,7 @@ _EXPECTING_DATA: Final = frozenset(
 )
 
 
-#: The maximum length of a tag, which must fit into a column, and of notes, some pages. All of them stay in memory.
+#: The maximum lengths of a tag (a column) and of notes (some pages). All of them stay in memory.
 _TAG_CHARS: Final = 100
 _NOTES_CHARS: Final = 10_000
 #: The most tags of one thing.
@@ -132,10 +134,10 @@ class Labels(NamedTuple):
     notes: str = ""
 
     def changed(self, tags: object = None, notes: object = None) -> Labels:
-        """Return these labels with other tags, or other notes, or both.
+        """Return these labels with other tags, other notes, or both.
 
         Raises:
-            ConfigurationError: the tags are not a list of names, or the notes are not a text.
+            ConfigurationError: the tags are not a list of names, or the notes are not text.
         """
         return Labels(
             self.tags if tags is None else tuple(checked_tags(tags)),
@@ -143,12 +145,10 @@ class Labels(NamedTuple):
         )
 
     def after(self, arguments: Mapping[str, object]) -> Labels:
-        """Return what a request to label makes of these: *tags* are added and *untag* removed.
-
-        *note* is a line more, or all with *notes*.
+        """Return these labels after a request: tags added or removed, notes replaced or appended.
 
         Raises:
-            ConfigurationError: an argument is not what it should be.
+            ConfigurationError: an argument is invalid.
         """
         gone = checked_tags(arguments.get("untag", []))
         tags = [*self.tags, *checked_tags(arguments.get("tags", []))]
@@ -157,7 +157,7 @@ class Labels(NamedTuple):
         return self.changed([tag for tag in tags if tag not in gone], "\n".join(filter(None, (notes, note))))
 
     def match(self, tags: Iterable[str] = (), text: str = "") -> bool:
-        """Whether all of *tags* are there, and *text* stands in the notes, in capitals or not."""
+        """Whether these have all of *tags*, and *text* in the notes, in upper or lower case."""
         return set(tags) <= set(self.tags) and text.casefold() in self.notes.casefold()
 
 
@@ -165,10 +165,10 @@ NO_LABELS: Final = Labels()
 
 
 def checked_tags(tags: object) -> list[str]:
-    """Return tags as a list, each once, in their order.
+    """Return tags as a list without duplicates, in their order.
 
     Raises:
-        ConfigurationError: they are no list of names.
+        ConfigurationError: they are not a list of names.
     """
     if isinstance(tags, str | bytes) or not isinstance(tags, Iterable):
         raise ConfigurationError(f"tags={tags!r:.200} is not a list of names; give a list such as ['baseline', 'v2']")
@@ -188,7 +188,7 @@ def checked_notes(notes: object) -> str:
     """Return notes.
 
     Raises:
-        ConfigurationError: they are no text, or a long one.
+        ConfigurationError: they are not text, or too long.
     """
     if not isinstance(notes, str):
         raise ConfigurationError(f"notes={notes!r:.200} is not text")
@@ -200,55 +200,53 @@ def checked_notes(notes: object) -> str:
 
 
 TrialId = NewType("TrialId", str)
-#: Names one checkpoint for ever; see ``checkpoint_id``.
+#: The unique name of a checkpoint; see ``checkpoint_id``.
 CheckpointId = NewType("CheckpointId", str)
 Config = Body
 Metrics = Body
-#: The values of several metrics such that lower is better.
-Point = tuple[float, ...]
+#: The values of several metrics, lower is better.
+Point = tuple[Number, ...]
 
-#: What stands in place of a worker's name where a person evaluates a trial.
+#: The worker's name of a trial that a person evaluates.
 OUTSIDE: Final = "outside"
 
-#: The metrics that come with every report: how many reports the trial has made, the seconds since the one before, and
-#: the seconds in all. The first and the last are counters of every checkpoint.
+#: Metrics of every report: the number of reports of the trial, the seconds since the previous one, and the seconds in
+#: total. The first and the last are counters of every checkpoint.
 ITERATION: Final = "training_iteration"
 TIME_THIS_ITER: Final = "time_this_iter_s"
 TIME_TOTAL: Final = "time_total_s"
 
-#: The metric in which a trial that chooses its own parameters, such as an objective of Optuna, says them: they are its
-#: config from then on.
+#: The metric with the parameters that a trial, such as an objective of Optuna, has chosen. They become its config.
 PARAMETERS: Final = "mqtune.params"
 
-#: How long a trial waits before it runs again after the second attempt in a row that came no further, in seconds: a
-#: first retry is never delayed. Each one more doubles that, up to the last: one that fails at its first line would else
-#: be staged some hundred times a second, and each attempt leaves up to 48 kB in the journal.
+#: The delay before a retry, in seconds, after the second attempt in a row without progress. Each further one doubles
+#: it, up to the longest. A trial that fails at its first line would otherwise be staged a hundred times a second, with
+#: up to 48 kB in the journal for each attempt.
 RETRY_PAUSE_S: Final = 0.1
 RETRY_PAUSE_FACTOR: Final = 2.0
 LONGEST_RETRY_PAUSE_S: Final = 60.0
 
-#: What an attempt's worker hears when nobody drives its experiment any more, and the type of error with which that
-#: attempt is then requeued.
+#: A worker's order when its experiment has no driver, and the error type of the attempt that it then requeues.
 UNDRIVEN: Final = "undriven"
-#: The type of error of an attempt that is lost because Redis has lost what it had of it.
+#: The error type of an attempt that is lost because Redis has lost its data.
 FORGOTTEN: Final = "forgotten"
-#: The type of error of an attempt that is handed back because its error says that its device is broken.
+#: The error type of an attempt that is requeued because its error means a broken device.
 DEVICE_BROKEN: Final = "DeviceBroken"
-#: The error type of an attempt that its worker could not bring to its end, because of an error of its own.
+#: The error type of an attempt that ends because of an internal error of its worker.
 WORKER_ERROR: Final = "WorkerError"
 
-#: What the ids of checkpoints begin with: whether they are a folder in the store, or a dict in Redis.
+#: The first letters of the ids of checkpoints: folders in the store, and dicts in Redis.
 _PERSISTENT: Final = "p"
 _IN_MEMORY: Final = "m"
-#: What they end with: the attempt, the number, and the mark of the claim, if there is one.
+#: The end of an id: the attempt, the number, and the optional mark of the claim.
 _NUMBERS: Final = re.compile(r"-(\d+)-(\d+)(?:\.\w+)?\Z", re.ASCII)
 
 
 def checkpoint_id(trial: str, attempt: int, number: int, *, in_memory: bool, claim: str = "") -> CheckpointId:
-    """Return the id of the *number*-th checkpoint (from 1) of an attempt; no other checkpoint ever has it.
+    """Return the unique id of the *number*-th checkpoint (from 1) of an attempt.
 
-    Attempt 0 stands for what a person brought for the trial to start from; its numbers have no order. *claim* is the
-    mark of the worker's claim: a server that is set back to before a claim has the same attempt claimed a second time.
+    Attempt 0 is for checkpoints that a person has imported; their numbers have no order. *claim* is the mark of the
+    worker's claim: after a server was set back, the same attempt is claimed a second time.
     """
     mark = f".{claim}" if claim else ""
     return CheckpointId(f"{_IN_MEMORY if in_memory else _PERSISTENT}-{trial}-{attempt}-{number}{mark}")
@@ -260,16 +258,13 @@ def trial_of(checkpoint: CheckpointId) -> TrialId:
 
 
 def attempt_and_number(checkpoint: CheckpointId) -> tuple[int, int]:
-    """Return the attempt that saved a checkpoint, and which of its checkpoints it is.
-
-    They are zeros for a name that is no such id.
-    """
+    """Return the attempt and the number in a checkpoint's id, or zeros for another name."""
     found = _NUMBERS.search(checkpoint)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def is_checkpoint_of(checkpoint: object, trial: str, attempt: int, claim: str) -> bool:
-    """Whether *checkpoint* is the id of a checkpoint that this claim of an attempt has saved, or will."""
+    """Whether *checkpoint* is an id of the checkpoints of this claim of an attempt."""
     if type(checkpoint) is not str:
         return False
     name = CheckpointId(checkpoint)
@@ -278,13 +273,13 @@ def is_checkpoint_of(checkpoint: object, trial: str, attempt: int, claim: str) -
 
 
 def is_in_memory(checkpoint: CheckpointId) -> bool:
-    """Whether a checkpoint is a dict in Redis, which no store holds."""
+    """Whether a checkpoint is a dict in Redis and not a folder in a store."""
     return checkpoint.startswith(f"{_IN_MEMORY}-")
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a metric's value is a number; True and False are none, NaN and the infinities are."""
-    # Most are floats, and each report of a flood asks.
+    """Whether a metric's value is a number, such as NaN or infinity. True and False are not."""
+    # The usual type first, for a flood of reports.
     return value.__class__ is float or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
@@ -292,11 +287,11 @@ class AttemptEnd(Enum):
     """How an attempt ended."""
 
     COMPLETED = "completed"  #: the trainable returned
-    STOPPED = "stopped"  #: it was told to stop, and did or was killed
-    PAUSED = "paused"  #: it was told to pause, and did
+    STOPPED = "stopped"  #: it was stopped
+    PAUSED = "paused"  #: it was paused
     FAILED = "failed"  #: user code raised, exited or was killed
-    LOST = "lost"  #: its worker's lease ran out
-    HANDED_BACK = "handed_back"  #: its worker was drained or preempted, or could not start it; or its driver left
+    LOST = "lost"  #: its worker's lease expired
+    HANDED_BACK = "handed_back"  #: its worker was drained, preempted or could not start it, or its driver left
 
 
 #: The values of all ends, for counts of attempts.
@@ -304,33 +299,33 @@ ENDS: Final = tuple(end.value for end in AttemptEnd)
 
 
 class Intent(Enum):
-    """What the driver wants of an attempt; durable in Redis until the attempt ends."""
+    """The driver's order for an attempt. It stays in Redis until the attempt ends."""
 
     RUN = "run"
     STOP = "stop"
     PAUSE = "pause"
-    #: Stop, as COMPLETED: the trial has used the whole budget it was given.
+    #: Stop as COMPLETED: the trial has used its whole budget.
     COMPLETE = "complete"
-    #: Stop, as ABANDONED: a person has given the trial up.
+    #: Stop as ABANDONED: a person has given the trial up.
     ABANDON = "abandon"
-    #: Requeue the trial: the attempt ends as HANDED_BACK and the trial may run again.
+    #: Requeue the trial: the attempt ends as HANDED_BACK.
     HAND_BACK = "hand_back"
-    #: The same to let others have its slot: it has as much time to save as for a pause.
+    #: Requeue it for the sake of others. It has as much time to save as for a pause.
     GIVE_WAY = "give_way"
 
     @property
     def hands_back(self) -> bool:
-        """Whether the attempt is to end as HANDED_BACK, so that the trial runs again."""
+        """Whether the attempt shall end as HANDED_BACK, so that the trial runs again."""
         return INTENTS[self].end is AttemptEnd.HANDED_BACK
 
 
 class Action(Enum):
-    """What is to be done with a trial; a scheduler returns one of the first four for a report."""
+    """An action on a trial. A scheduler returns one of the first four for a report."""
 
     CONTINUE = "continue"
     STOP = "stop"
     PAUSE = "pause"
-    #: Stop it as COMPLETED: it has used the whole budget it was given.
+    #: Stop it as COMPLETED: it has used its whole budget.
     COMPLETE = "complete"
     #: Stop it as ABANDONED: a person has given it up.
     ABANDON = "abandon"
@@ -339,9 +334,9 @@ class Action(Enum):
 
 
 class IntentEffect(NamedTuple):
-    """The end of an attempt that obeys an intent, the intent's reach, and whether the trial may continue.
+    """The end of an attempt by an intent, its reach, and whether the trial may continue.
 
-    An intent that goes further than the one before it replaces it.
+    An intent with a longer reach replaces the previous one.
     """
 
     end: AttemptEnd
@@ -350,14 +345,14 @@ class IntentEffect(NamedTuple):
 
 
 class ActionEffect(NamedTuple):
-    """The intent and the trial's status that an action leads to, and the decisions that it replaces."""
+    """The intent and the status that an action leads to, and the decisions that it replaces."""
 
     intent: Intent
     status: TrialStatus
     replaces: frozenset[Action] = frozenset()
 
 
-#: What each intent does to an attempt.
+#: The effect of each intent on an attempt.
 INTENTS: Final[dict[Intent, IntentEffect]] = {
     Intent.RUN: IntentEffect(AttemptEnd.COMPLETED, reach=0),
     Intent.PAUSE: IntentEffect(AttemptEnd.PAUSED, reach=1, keeps_state=True),
@@ -368,12 +363,12 @@ INTENTS: Final[dict[Intent, IntentEffect]] = {
     Intent.ABANDON: IntentEffect(AttemptEnd.STOPPED, reach=2),
 }
 _PAUSE: Final = frozenset({Action.PAUSE})
-#: What each action does to a trial, but for CONTINUE, which does nothing.
+#: The effect of each action on a trial. CONTINUE has no effect.
 ACTIONS: Final[dict[Action, ActionEffect]] = {
     Action.PAUSE: ActionEffect(Intent.PAUSE, TrialStatus.PAUSED),
     Action.STOP: ActionEffect(Intent.STOP, TrialStatus.EARLY_STOPPED, _PAUSE),
     Action.COMPLETE: ActionEffect(Intent.COMPLETE, TrialStatus.COMPLETED, _PAUSE),
-    # For its worker it is a stop; the decision says what becomes of the trial.
+    # The worker stops it. The decision has the trial's status.
     Action.FAIL: ActionEffect(Intent.STOP, TrialStatus.FAILED, _PAUSE),
     Action.ABANDON: ActionEffect(
         Intent.ABANDON, TrialStatus.ABANDONED, _PAUSE | {Action.STOP, Action.COMPLETE, Action.FAIL}
@@ -383,10 +378,7 @@ ACTIONS: Final[dict[Action, ActionEffect]] = {
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """How a trial begins again in place, once its attempt has ended.
-
-    It has the config, the checkpoint and the originator.
-    """
+    """The start of a paused trial's next attempt: config, checkpoint, and its source."""
 
     config: Config
     checkpoint: CheckpointId = CheckpointId("")
@@ -394,11 +386,16 @@ class Restart:
     by: str = ""
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        # A message has an empty text for no source.
+        object.__setattr__(self, "source", self.source or None)
+
 
 class Decision(NamedTuple):
-    """What a scheduler returns for a report, and why in a few words.
+    """A scheduler's answer to a report, with a short reason.
 
-    With a pause, ``source`` is the trial that the paused one will go on from; its checkpoint of now is kept until then.
+    With a pause, ``source`` is the trial whose current checkpoint the paused one will continue from. It is kept until
+    then.
     """
 
     action: Action
@@ -412,9 +409,9 @@ CONTINUE: Final = Decision(Action.CONTINUE)
 class Report(NamedTuple):
     """One metrics dict from a trainable.
 
-    ``sequence`` counts from 1 within the attempt, without gaps. ``timestamp`` is when it was made, by the server's
-    clock, in seconds since the epoch (UTC), and never goes backwards within a trial. ``checkpoint`` is the one that
-    was saved with it, or empty.
+    ``sequence`` counts from 1 within the attempt, without gaps. ``timestamp`` is the time of the report by the server's
+    clock, in seconds since the epoch (UTC). It never goes backwards within a trial. ``checkpoint`` is the checkpoint
+    that was saved with the report, or empty.
     """
 
     trial: TrialId
@@ -425,50 +422,47 @@ class Report(NamedTuple):
     checkpoint: CheckpointId = CheckpointId("")
 
 
-#: The defaults of a report's fields, in order, of which a message may leave out the last ones.
+#: The defaults of a report's last fields, in order. Messages may omit fields from the end.
 REPORT_DEFAULTS: Final = tuple(Report._field_defaults.values())
 _DEFAULT_TYPES: Final = [*map(type, REPORT_DEFAULTS)]
 
 
 def are_report_fields(values: Sequence[object]) -> bool:
-    """Return whether a report's fields that have defaults, or the first of them, may have these values."""
+    """Return whether these values are valid for the first of a report's fields with defaults."""
     return list(map(type, values)) == _DEFAULT_TYPES[: len(values)]
 
 
 class SavedCheckpoint(NamedTuple):
-    """A complete checkpoint that still exists: its id, when it was saved, and the metrics of the report before it."""
+    """An existing checkpoint: its id, its time, and the metrics of the report before it."""
 
     id: CheckpointId
-    at: float
+    at: Number
     metrics: Metrics
 
 
 class Transition(NamedTuple):
-    """A trial's step to a status: when (seconds since the epoch, UTC), why, and who had it done.
+    """A trial's step to a status: time (seconds since the epoch, UTC), reason and origin.
 
-    ``by`` is the worker's name, "scheduler", "searcher", "driver" or "user", or what else the event says.
+    ``by`` is usually a worker's name, "scheduler", "searcher", "driver" or "user".
     """
 
     status: TrialStatus
-    at: float
+    at: Number
     reason: str
     by: str
 
 
 class Stop(NamedTuple):
-    """An order to end an attempt: who gave it, why, when, and because of which report (0: none)."""
+    """An order to end an attempt: its origin, reason, time, and report's number or 0."""
 
     by: str
     reason: str
-    at: float
+    at: Number
     sequence: int
 
 
 class Seat(NamedTuple):
-    """Where one of the further seats of an attempt was.
-
-    It has the seat's number, its worker, that one's machine, the queue and the devices.
-    """
+    """One of the further seats of an attempt: its number, worker, machine, queue and devices."""
 
     number: int
     worker: str
@@ -482,19 +476,17 @@ class Seat(NamedTuple):
 
 @dataclass(slots=True)
 class Attempt:
-    """One run of a trial on one worker; times are seconds since the epoch (UTC).
+    """One run of a trial on one worker. Times are seconds since the epoch (UTC).
 
-    ``checkpoint`` is the one it starts from, which may be another trial's: then ``source`` names that. ``environment``
-    has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
-    folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty. ``retired``
-    says, with ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have.
-    ``usage`` has what it used of its machine, once it has ended, by the names in docs/workers.md. ``resources`` is what
-    it asks for, where trials do so by their configs. ``seats`` are the further ones of a gang; ``worker`` and what else
-    there is once is that of seat 0.
+    It starts from ``checkpoint``, which ``source`` has saved if that names another trial. ``environment`` has the
+    versions of Python, of the imported packages and of the code. ``working_dir`` is its own folder on ``host``, with
+    ``Process(working_dir="trial")``, or empty. ``retired`` is the reason why a process with ``Process(reuse=True)`` was
+    not reused. ``usage`` has its use of the machine after its end, by the names in docs/workers.md. ``resources`` are
+    set if its config chooses them. ``seats`` are the further seats of a gang; ``worker`` and the like are of seat 0.
     """
 
     number: int
-    staged_at: float
+    staged_at: Number
     config: Config = field(default_factory=dict)
     checkpoint: CheckpointId = CheckpointId("")
     source: TrialId | None = None
@@ -505,8 +497,8 @@ class Attempt:
     environment: Body = field(default_factory=dict)
     pid: int = 0
     devices: tuple[str, ...] = ()
-    started_at: float | None = None
-    ended_at: float | None = None
+    started_at: Number | None = None
+    ended_at: Number | None = None
     end: AttemptEnd | None = None
     intent: Intent = Intent.RUN
     stop: Stop | None = None
@@ -527,104 +519,95 @@ class Attempt:
 
     @property
     def is_open(self) -> bool:
-        """Whether its reports count: it has not ended, and nothing but to run is wanted of it."""
+        """Whether its reports count: it has not ended, and no order ends it."""
         return self.end is None and self.intent is Intent.RUN
 
     def further_seat(self, number: int) -> Seat | None:
-        """Return one of its further seats; None if it has no such seat."""
+        """Return a further seat by its number, or None."""
         return next((each for each in self.seats if each.number == number), None)
 
     @property
     def could_not_start(self) -> bool:
-        """Whether its worker requeued it because it could not start its process; ``error`` says why."""
+        """Whether its worker requeued it because its process could not start."""
         has_error = self.error_type not in ("", UNDRIVEN)
         return self.end is AttemptEnd.HANDED_BACK and has_error and not self.pid
 
 
-#: The first setback in a row after which a trial waits, and a number of doublings that reaches the longest pause.
+#: The first setback in a row with a delay, and a number of doublings that reaches the longest delay.
 _PAUSED_FROM: Final = 2
 _MOST_DOUBLINGS: Final = 32
 
 
 @dataclass(slots=True)
 class Trial:
-    """One config under evaluation; only the experiment's fold changes it, everybody may read it.
+    """One config under evaluation. Only the experiment's fold changes it.
 
-    Holds summaries of its reports, never the reports themselves, so that its size does not grow with them.
-    ``best_metrics`` and ``average`` leave NaN and missing values of the experiment's metric out. Of an experiment with
-    several metrics, ``best_metrics`` and ``point`` are those of the last report that has a number other than NaN for
-    each of them.
+    It has summaries of its reports, and not the reports themselves, so its size does not grow with them.
+    ``best_metrics`` and ``average`` ignore NaN and missing values of the experiment's metric. With several metrics,
+    ``best_metrics`` and ``point`` are of the last report with a number other than NaN for each metric.
     """
 
     id: TrialId
     config: Config
     status: TrialStatus = TrialStatus.CANDIDATE
     attempts: list[Attempt] = field(default_factory=list)
-    #: Every status it has had, in order.
+    #: All its statuses, in order.
     history: list[Transition] = field(default_factory=list)
-    #: The trial whose checkpoint or config it began with, if there is one.
+    #: The trial whose checkpoint or config it began with.
     parent: TrialId | None = None
-    #: How long an attempt may run, in seconds.
-    ttl_s: float | None = None
-    #: The tags and notes that people have given it.
+    #: The longest duration of an attempt, in seconds.
+    ttl_s: Number | None = None
+    #: Its tags and notes.
     labels: Labels = NO_LABELS
-    #: By what who added it knows it, or empty; no other trial has it.
+    #: The unique name that the person or program that added it has for it, or empty.
     key: str = ""
     #: Whether a person evaluates it outside, and no worker runs it.
     outside: bool = False
-    #: The decision that ends the current attempt, from when it is taken; its reports are late from then on.
+    #: The decision to end the current attempt. Reports after it are late.
     decision: Decision | None = None
-    #: What it could go on from at the report on which a loop of somebody else's had it paused; None where none has.
+    #: The checkpoint at the report on which another library's loop has paused it; None without such a pause.
     pause_point: CheckpointId | None = None
-    #: What the next attempt begins with once the decision to pause is carried out: a restart.
+    #: The start of the next attempt, after a decision to pause.
     restart: Restart | None = None
-    #: What it may go on from: its newest checkpoint, or until it has one of its own, the one that its attempt began
-    #: with.
+    #: The checkpoint that it may continue from: its newest one, or else the one that its attempt began with.
     checkpoint: CheckpointId = CheckpointId("")
     #: Its own checkpoints that still exist, oldest first.
     checkpoints: dict[CheckpointId, SavedCheckpoint] = field(default_factory=dict)
-    #: How long its attempts ran that have ended, in seconds.
-    run_s: float = 0.0
+    #: The total duration of its ended attempts, in seconds.
+    run_s: Number = 0.0
     reason: str = ""
     reports: int = 0
     late_reports: int = 0
-    #: The last report of the current attempt that came after its decision.
+    #: The last late report of the current attempt.
     late_metrics: Metrics = field(default_factory=dict)
     failures: int = 0
-    #: How far it had come when its last attempt ended without having been told to: the iteration of its last report.
-    reached: float = 0.0
-    #: How many attempts have failed, or were lost or requeued, in a row without coming further; and how many of these
-    #: did not fail.
+    #: The iteration of its last report when its last attempt ended without an order.
+    reached: Number = 0.0
+    #: The number of attempts in a row without progress that failed, were lost or requeued. ``lost`` excludes failures.
     setbacks: int = 0
     lost: int = 0
     has_metric: bool = False
     last_metrics: Metrics = field(default_factory=dict)
-    last_timestamp: float = 0.0
+    last_timestamp: Number = 0.0
     best_metrics: Metrics = field(default_factory=dict)
-    best_value: float = field(default=math.nan, compare=False)  # NaN does not equal itself.
-    metric_sum: float = 0.0
+    best_value: Number = field(default=math.nan, compare=False)  # NaN does not equal itself.
+    metric_sum: Number = 0.0
     metric_count: int = 0
     point: Point = ()
 
     @property
     def attempt(self) -> Attempt:
-        """The current attempt, which is the last one; IndexError before the first is staged."""
+        """The current attempt, which is the last one. IndexError before the first is staged."""
         return self.attempts[-1]
 
     @property
     def precedence(self) -> tuple[bool, int, str]:
-        """A sort key of trials that are to run again.
-
-        Trials that have come somewhere are first, and then they are in the order of their numbers.
-        """
+        """The sort key of trials that wait to run again: trials with progress first, then by number."""
         return not (self.checkpoints or self.reports), len(self.id), self.id
 
     @property
     def retry_pause_s(self) -> float:
-        """How long after its last attempt it runs again at the earliest, in seconds.
-
-        It is 0 after a preemption.
-        """
+        """The delay before the next retry, in seconds. It is 0 after a preemption."""
         if self.setbacks < _PAUSED_FROM or self.attempt.intent.hands_back:
             return 0.0
         doubled = min(self.setbacks - _PAUSED_FROM, _MOST_DOUBLINGS)
@@ -632,43 +615,40 @@ class Trial:
 
     @property
     def why_it_pauses(self) -> str:
-        """Why it does not run again at once, for people."""
+        """The reason of the delay, for people."""
         pause_s = f"{self.retry_pause_s:.3g}"
         return f"it runs again {pause_s} s after its last attempt, as {self.setbacks} in a row came no further"
 
     @property
     def is_busy(self) -> bool:
-        """Whether it holds a place: from STAGED until its attempt's process group is gone.
-
-        A trial that is evaluated outside holds none.
-        """
+        """Whether it occupies a slot, from STAGED until its attempt's process group is gone."""
         return (self.status is TrialStatus.STAGED or self.status is TrialStatus.RUNNING) and not self.outside
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether it is abandoned, or is about to be: its reports no longer count."""
+        """Whether it is abandoned or will be. Its reports no longer count."""
         return self.status is TrialStatus.ABANDONED or (
             self.decision is not None and self.decision.action is Action.ABANDON
         )
 
     @property
     def time_created(self) -> datetime | None:
-        """When it was proposed, in UTC."""
+        """The time of its proposal, in UTC."""
         return self._first(TrialStatus.CANDIDATE)
 
     @property
     def time_staged(self) -> datetime | None:
-        """When its first attempt was put into a queue, in UTC."""
+        """The time when its first attempt was staged, in UTC."""
         return self._first(TrialStatus.STAGED)
 
     @property
     def time_run_started(self) -> datetime | None:
-        """When its first attempt was claimed, in UTC."""
+        """The time when its first attempt was claimed, in UTC."""
         return self._first(TrialStatus.RUNNING)
 
     @property
     def time_completed(self) -> datetime | None:
-        """When it reached a status that nothing follows, in UTC."""
+        """The time of its final status, in UTC."""
         return _utc(self.history[-1].at) if self.status.is_terminal and self.history else None
 
     def _first(self, status: TrialStatus) -> datetime | None:
@@ -681,19 +661,19 @@ class Trial:
 
     @property
     def did_not_complete(self) -> bool:
-        """Whether it has ended, but not as COMPLETED."""
+        """Whether it has ended with another status than COMPLETED."""
         return self.status.is_terminal and not self.completed_successfully
 
     @property
     def average(self) -> float:
-        """The mean of the experiment's metric over all reports that had a number for it, or NaN."""
+        """The mean of the experiment's metric over all reports with a number for it, or NaN."""
         return self.metric_sum / self.metric_count if self.metric_count else math.nan
 
     def check(self, status: TrialStatus) -> None:
-        """Raise unless *status* may follow; to be called before anything is done about it.
+        """Check that *status* may follow.
 
         Raises:
-            InvalidTransition: the table ``ALLOWED`` has no such step.
+            InvalidTransition: ``ALLOWED`` has no such step.
         """
         allowed = ALLOWED[self.status]
         if status not in allowed:
@@ -703,10 +683,10 @@ class Trial:
             )
 
     def advance(self, status: TrialStatus, *, reason: str = "", by: str = "", at: float = 0.0) -> None:
-        """Go to *status*.
+        """Set the status and add it to the history.
 
         Raises:
-            InvalidTransition: the table ``ALLOWED`` has no such step; nothing was changed.
+            InvalidTransition: ``ALLOWED`` has no such step. Nothing was changed.
         """
         self.check(status)
         self.history.append(Transition(status, at, reason, by))
@@ -715,7 +695,7 @@ class Trial:
 
 
 def _set_status(trial: Trial, status: TrialStatus) -> None:
-    # A trial that is being made has no history yet.
+    # A new trial has no history yet.
     history = getattr(trial, "history", None)
     if history and history[-1].status is not status:
         raise InvalidTransition(
@@ -727,8 +707,8 @@ def _set_status(trial: Trial, status: TrialStatus) -> None:
 
 
 _STATUS: Final = Trial.__dict__["status"]
-# A record that says something else than its events would lead its experiment, and whoever reads it, astray. A property
-# of the slot costs readers nothing; a check of every assignment would cost each report.
+# A status that contradicts the events would mislead the experiment and its readers. Reading this property costs no
+# more than the slot, where a check of every assignment would slow down each report.
 Trial.status = property(_STATUS.__get__, _set_status)  # type: ignore[assignment, misc]
 
 

@@ -165,7 +165,7 @@ def test_a_worker_whose_description_is_believed_has_fields_of_the_right_types(da
         return
 
     for name in WorkerInfo.__slots__:
-        is_number = WorkerInfo.__annotations__[name] == "float"
+        is_number = WorkerInfo.__annotations__[name] == "Number"
         assert isinstance(getattr(found, name), int | float if is_number else type(getattr(usual, name))), name
     assert all(isinstance(each, str) for each in [*found.devices, *found.tags])
 

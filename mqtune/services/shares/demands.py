@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import redis
@@ -20,11 +20,9 @@ import redis
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied
-from mqtune.core.fields import known_fields, made_fields, unusual_fields
 from mqtune.core.keys import DEMANDS, QUOTAS, SHARES
-from mqtune.core.priorities import PRIORITIES
+from mqtune.core.plain import field_values, from_plain, unusual_fields
 from mqtune.core.timing import Timing
-from mqtune.core.trial import is_number
 from mqtune.journal import Fleet, retrying, script_in, timing_of
 from mqtune.services.shares.divider import Demand, Share, Table, divide, held_to
 from mqtune.services.shares.quotas import decoded_aging, decoded_caps, decoded_quotas
@@ -250,19 +248,12 @@ def _decode(token: bytes, data: bytes) -> Demand | None:
     """
     try:
         body = json.loads(data)
-        demand = Demand(**{name: body[name] for name in _SAID if name in body})
+        demand = from_plain(Demand, {name: body[name] for name in _SAID if name in body})
         is_sound = (
             demand.experiment == token.decode()
-            and demand.priority in PRIORITIES
-            and all(map(is_number, (demand.weight, demand.used, demand.waiting_s, demand.journal_mb)))
             and 1 / _HUGE <= demand.weight <= _HUGE
-            and 0 <= demand.used <= _HUGE
-            and 0 <= demand.waiting_s <= _HUGE
+            and all(0 <= each <= _HUGE for each in (demand.used, demand.waiting_s, demand.wanted, demand.running))
             and demand.journal_mb > 0
-            and type(demand.wanted) is type(demand.running) is int
-            and 0 <= demand.wanted <= _HUGE
-            and 0 <= demand.running <= _HUGE
-            and all(type(name) is str for name in demand.queues)
         )
     except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
         return None
@@ -278,21 +269,19 @@ def _encode_share(share: Share) -> bytes:
 
 def _decode_share(data: bytes) -> Share | None:
     try:
-        share = Share(**made_fields(Share, decode_value(data)))
+        share = from_plain(Share, decode_value(data))
     except (ValueError, TypeError):
         return None
-    has_numbers = share.limit >= 0 and share.at_most >= 0 and share.aging_s > 0 and share.journal_mb > 0
-    is_sound = has_numbers and share.priority in PRIORITIES
-    return share if is_sound else None
+    return share if share.limit >= 0 and share.at_most >= 0 and share.aging_s > 0 and share.journal_mb > 0 else None
 
 
 def _encode_crews(crews: Sequence[Crew]) -> bytes:
-    return encode_value([asdict(crew) for crew in crews])
+    return encode_value([*map(field_values, crews)])
 
 
 def _decode_crews(data: bytes) -> list[Crew]:
     try:
-        return [Crew(**known_fields(Crew, body)) for body in decode_value(data)]
+        return from_plain(list[Crew], decode_value(data))
     except (ValueError, TypeError):
         return []
 

@@ -23,6 +23,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from mqtune.core.codec import Number
 from mqtune.core.priorities import PRIORITIES, Priority
 from mqtune.core.resources import MOST_SEATS
 
@@ -54,11 +55,11 @@ class Demand:
     wanted: int
     running: int = 0
     priority: Priority = "normal"
-    weight: float = 1.0
-    used: float = 0.0
+    weight: Number = 1.0
+    used: Number = 0.0
     quotas: Sequence[str] = ()
-    waiting_s: float = 0.0
-    journal_mb: float = math.inf
+    waiting_s: Number = 0.0
+    journal_mb: Number = math.inf
     capped: str = ""
     unit: int = 1
 
@@ -141,16 +142,16 @@ class Share:
         aging_s: after how many seconds without a slot it gets one; infinite for never.
     """
 
-    limit: float = math.inf
-    at_most: float = math.inf
-    priority: str = "normal"
+    limit: Number = math.inf
+    at_most: Number = math.inf
+    priority: Priority = "normal"
     rivals: int = 0
     higher: int = 0
     wanted: list[str] = field(default_factory=list)
     full: str = ""
-    journal_mb: float = math.inf
+    journal_mb: Number = math.inf
     capped: str = ""
-    aging_s: float = AGING_S
+    aging_s: Number = AGING_S
 
 
 def held_to(demand: Demand, patterns: Iterable[str], caps: Mapping[str, Cap]) -> Demand:

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Final, NamedTuple, Protocol, runtime_checkable
 
 from mqtune.backends import Pool, SharedSession
 from mqtune.core.clock import Clock
@@ -183,7 +183,7 @@ class ShareKeeper:
             unit=self._seats,
         )
         share = self._fleet.exchange(demand) or Share(priority=standing.priority)
-        self._fleet.priority = cast("Priority", share.priority)
+        self._fleet.priority = share.priority
         self._heed_caps(share)
         is_shared = share.limit < math.inf
         self._note_wait(is_waiting=is_shared and not held.running and demand.wanted > 0)

@@ -118,6 +118,26 @@ def test_of_a_truncated_batch_the_whole_reports_are_read(parts: Any, data: st.Da
     assert (repr(list(last)), last.unreadable) == (repr(expected[:-1]), 1)
 
 
+def test_an_int_in_a_field_of_floats_stays_one() -> None:
+    version, kind, body = decode_value(WIRE.joinpath("staged_from_checkpoint.v1.msgpack").read_bytes())
+    data = event_of(body | {"at": 3, "ttl_s": 60, "resources": {"gpus": 1, "gpu_memory_gb": 24}}, kind, version)
+
+    event: Any = decode_event(data)
+
+    assert (type(event.at), type(event.ttl_s), type(event.resources.gpus)) == (int, int, int)
+    assert decode_value(event.encode())[2]["resources"] | {"at": 3} == {
+        "gpus": 1, "cpus": 1, "gpu_memory_gb": 24, "tags": [], "at": 3
+    }  # fmt: skip
+    assert [type(decode_value(event.encode())[2][name]) for name in ("at", "ttl_s")] == [int, int]
+
+
+def test_a_value_of_another_type_is_not_encoded() -> None:
+    event = AttemptStarted(trial=TrialId("0001"), attempt=0, worker="w", host="h", devices=["0"], at=1.0)
+
+    with pytest.raises(TypeError, match="attempt=0: Expected `int` >= 1"):
+        event.encode()
+
+
 GOOD = ["0001", 1, 1, [[1.0, {"loss": 1}]]]
 
 

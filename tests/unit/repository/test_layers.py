@@ -63,7 +63,7 @@ ALONE.update(
 #: What never enters a trial's process: it would cost each spare its start, and memory.
 NOT_IN_TRIALS: Final = (
     "celery", "kombu", "redis", "numpy", "rich", "click", "optuna", "ax", "syne_tune", "matplotlib", "plotly",
-    "starlette", "uvicorn", "asyncio", "multiprocessing",
+    "starlette", "uvicorn", "asyncio", "msgspec", "multiprocessing",
 )  # fmt: skip
 #: What extras bring: only ``mqtune/integrations`` imports it.
 PARTNERS: Final = {

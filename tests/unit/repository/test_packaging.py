@@ -99,7 +99,7 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
     asked = {re.match(r"[\w-]+", line)[0] for line in required if "extra ==" not in line}  # type: ignore[index]
     outside = {each.module.split(".")[0] for each in imports_of(ROOT)} - set(sys.stdlib_module_names) - {"mqtune"}
 
-    assert asked == {"celery", "click", "msgpack", "numpy", "redis", "rich", "xxhash"}
+    assert asked == {"celery", "click", "msgpack", "msgspec", "numpy", "redis", "rich", "xxhash"}
     # These come with others, or are used where they are there.
     known = {
         "annotationlib", "kombu", "hiredis", "sqlalchemy", "botorch", "_typeshed", "fsspec", "mlflow", "pandas",

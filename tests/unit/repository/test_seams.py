@@ -21,7 +21,7 @@ IMPORTED: Final = {
     "cli.ui": "views",
     "core": (
         "callback|calls|checks|codec|crews|entry_points|errors|events|experiment|impairment|json_lines|keys|"
-        "machine|objective|owner|priorities|registry|resources|scope|seats|state|submission|text|timing|trial|"
+        "machine|objective|owner|priorities|registry|resources|scope|seats|submission|text|timing|trial|"
         "usage|version"
     ),
     "driver": "|ports",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import random
 import zlib
@@ -18,8 +19,25 @@ from mqtune import Results
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.events import decode_event, events_in_order
 from mqtune.core.experiment import STATE_FORM, Experiment
-from mqtune.core.state import ATTEMPTS, TRIALS
-from mqtune.core.trial import Attempt, Report, Trial, TrialId
+from mqtune.core.resources import Resources
+from mqtune.core.trial import (
+    Action,
+    Attempt,
+    AttemptEnd,
+    CheckpointId,
+    Decision,
+    Intent,
+    Labels,
+    Report,
+    Restart,
+    SavedCheckpoint,
+    Seat,
+    Stop,
+    Transition,
+    Trial,
+    TrialId,
+    TrialStatus,
+)
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 from mqtune.results import STATE_FILE, Worth, empty_experiment, fold_copy
 
@@ -81,8 +99,26 @@ def test_every_field_is_in_a_state() -> None:
     converted = {"trials", "counts", "requests", "code_changes", "labels", "owner", "best", "_environments"}
 
     assert experiment.keys() - defined - converted <= set(STATE_FORM)
-    for kind, plain in ((Trial, TRIALS), (Attempt, ATTEMPTS)):
-        assert [field.name for field in fields(kind)] == plain.names
+    assert {field.name for kind in (Trial, Attempt) for field in fields(kind)} <= set(STATE_FORM)
+
+
+def test_a_state_restores_trials_as_they_were() -> None:
+    attempt = Attempt(
+        2, 3, {"lr": 1, "raw": b"\xff"}, resources=Resources(gpus=1, tags=["a100"], seats=2), devices=("0", "1"),
+        end=AttemptEnd.LOST, intent=Intent.STOP, stop=Stop("user", "why", 4, 0), seats=(Seat(1, "w", "h", "q", ("0",)),),
+    )  # fmt: skip
+    trial = Trial(
+        TrialId("0001"), {}, TrialStatus.PAUSED, [Attempt(1, 1.0), attempt], [Transition(TrialStatus.PAUSED, 5, "why", "user")],
+        labels=Labels(("a",), "note"), decision=Decision(Action.PAUSE, "why"), restart=Restart({"lr": 2}), point=(1, 0.5),
+        checkpoints={CheckpointId("m-1"): SavedCheckpoint(CheckpointId("m-1"), 6, {"loss": math.inf})}, best_value=7,
+    )  # fmt: skip
+    experiment, restored = (Experiment("name", metric="loss", mode="min") for _ in range(2))
+    experiment.trials = {trial.id: trial}
+
+    restored.restore(decode_value(encode_value(experiment.state())))
+
+    # By its text, in which 1 differs from 1.0.
+    assert repr(restored.trials) == repr(experiment.trials)
 
 
 def test_after_one_who_reads_the_whole_copy_the_next_one_reads_the_rest(tmp_path: Path, reports: list[Report]) -> None:
@@ -141,8 +177,8 @@ def sealed(form: list[object], packed: bytes) -> bytes:
         lambda body: body.pop("state"),
         lambda body: body["state"].pop("trials"),
         lambda body: body["state"].update(best="nobody"),
-        lambda body: body["state"]["trials"][0].pop(),
-        lambda body: body["state"]["trials"][0].__setitem__(2, "no status"),
+        lambda body: body["state"]["trials"][0].pop("id"),
+        lambda body: body["state"]["trials"][0].update(status="no status"),
         lambda body: body.update(end="far"),
         lambda body: body.update(entry="no entry"),
         lambda body: body.update(state=None),

@@ -1,0 +1,67 @@
+"""Conversions between plain values, as in messages, and checked objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import reprlib
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import msgspec
+
+from mqtune.core.codec import Body, as_number
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T")
+#: A number of things, and the number of an attempt.
+Count = Annotated[int, msgspec.Meta(ge=0)]
+AttemptNumber = Annotated[int, msgspec.Meta(ge=1)]
+#: The field in an error of msgspec's.
+_PLACE: Final = re.compile(r" - at .*?`\$\.(\w+).*", re.DOTALL)
+
+
+def from_plain(kind: type[T], plain: object) -> T:
+    """Return an object of *kind*, made of plain values. Unknown fields are ignored.
+
+    Raises:
+        TypeError: a field is missing, or its value has the wrong type. The text has the field and the value.
+    """
+    try:
+        return msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        if isinstance(plain, dict) and (place := _PLACE.search(text)) is not None:
+            text = f"{place[1]}={reprlib.repr(plain.get(place[1]))}: {text[: place.start()]}"
+        raise TypeError(text) from None
+
+
+def field_values(value: DataclassInstance) -> Body:
+    """Return the values of a dataclass's fields, by their names."""
+    return {name: getattr(value, name) for name in _usual(type(value))}
+
+
+def to_plain(value: object) -> Any:
+    """Return dataclasses as dicts, enums as their values, and NumPy scalars as numbers.
+
+    Raises:
+        TypeError: it holds something else.
+    """
+    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=as_number)
+
+
+def unusual_fields(value: DataclassInstance) -> Body:
+    """Return the fields that differ from their defaults, for messages that are sent often."""
+    usual = _usual(type(value))
+    return {name: own for name, own in field_values(value).items() if own != usual[name]}
+
+
+@cache
+def _usual(kind: type[DataclassInstance]) -> Body:
+    """Return the defaults of a dataclass's fields, by their names."""
+    return {
+        each.name: each.default if each.default_factory is dataclasses.MISSING else each.default_factory()
+        for each in dataclasses.fields(kind)
+    }
