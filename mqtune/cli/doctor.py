@@ -201,7 +201,8 @@ def _sentinels(said: list[str]) -> Finding:
 
 
 def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
-    from mqtune.journal.redis import experiments_on, retrying  # noqa: PLC0415 - as above
+    from mqtune.journal.redis import experiments_on  # noqa: PLC0415 - as above
+    from mqtune.journal.retry import retrying  # noqa: PLC0415 - as above
 
     began = time.monotonic()
     seconds, micros = client.time()
@@ -224,7 +225,7 @@ def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
 def _worker_account(client: RedisClient) -> Finding | None:
     """Return that this is a worker's account, which may not list experiments; None for any other."""
     from mqtune.core.keys import name_key  # noqa: PLC0415 - as above
-    from mqtune.journal.redis import retrying  # noqa: PLC0415
+    from mqtune.journal.retry import retrying  # noqa: PLC0415
 
     with contextlib.suppress(AccessDenied):
         # Of all roles workers alone may ask this.
@@ -244,7 +245,8 @@ def check_clock(ahead_s: float) -> Finding:
 
 def _largest(client: RedisClient) -> str:
     """Return which experiments take most of a server's memory, where this account may know."""
-    from mqtune.journal.redis import experiments_on, retrying  # noqa: PLC0415 - as above
+    from mqtune.journal.redis import experiments_on  # noqa: PLC0415 - as above
+    from mqtune.journal.retry import retrying  # noqa: PLC0415 - as above
 
     with contextlib.suppress(AccessDenied):
         names = experiments_on(client, patience_s=0)

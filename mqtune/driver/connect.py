@@ -45,8 +45,9 @@ from mqtune.journal.connection import RedisClient, account_of, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.lock import take_lock
 from mqtune.journal.owner import person
-from mqtune.journal.redis import RETRY_MAX_S, RedisJournal, experiments_on
+from mqtune.journal.redis import RedisJournal, experiments_on
 from mqtune.journal.restore import begins, bring_back, entries_there, kept_definition
+from mqtune.journal.retry import RETRY_MAX_S
 from mqtune.trainable.bundle import KEY_VARIABLE, check_key
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 

@@ -81,12 +81,10 @@ if TYPE_CHECKING:
     from mqtune.journal.memory_server import MemoryServer as MemoryServer, TrialState as TrialState
     from mqtune.journal.owner import person as person
     from mqtune.journal.redis import (
-        RETRY_MAX_S as RETRY_MAX_S,
         RedisJournal as RedisJournal,
         experiments_on as experiments_on,
         number as number,
         renew_all as renew_all,
-        retrying as retrying,
         room_of as room_of,
     )
     from mqtune.journal.restore import (
@@ -94,6 +92,7 @@ if TYPE_CHECKING:
         bring_back as bring_back,
         entries_there as entries_there,
     )
+    from mqtune.journal.retry import RETRY_MAX_S as RETRY_MAX_S, retrying as retrying
     from mqtune.journal.room import Room as Room
     from mqtune.journal.script import script_in as script_in
     from mqtune.journal.sentinel import Sentinels as Sentinels
@@ -156,8 +155,9 @@ _NAMES = {
     "memory": ("MemoryJournal",),
     "memory_server": ("MemoryServer", "TrialState"),
     "owner": ("person",),
-    "redis": ("RETRY_MAX_S", "RedisJournal", "experiments_on", "number", "renew_all", "retrying", "room_of"),
+    "redis": ("RedisJournal", "experiments_on", "number", "renew_all", "room_of"),
     "restore": ("Restorer", "bring_back", "entries_there"),
+    "retry": ("RETRY_MAX_S", "retrying"),
     "room": ("Room",),
     "script": ("script_in",),
     "sentinel": ("Sentinels",),

@@ -9,7 +9,7 @@ from typing import Final, cast
 import redis
 
 from mqtune.core.keys import ExperimentKeys
-from mqtune.journal.redis import retrying
+from mqtune.journal.retry import retrying
 from mqtune.trainable.bundle import MOST_BYTES, Bundle
 
 _SIGNATURE: Final = ":signature"

@@ -25,7 +25,7 @@ from mqtune.core.machine import describe_process
 from mqtune.core.priorities import lists_of
 from mqtune.core.resources import QUEUES
 from mqtune.journal.connection import database_of, timing_of
-from mqtune.journal.redis import retrying
+from mqtune.journal.retry import retrying
 from mqtune.journal.script import script
 
 logger = logging.getLogger(__name__)

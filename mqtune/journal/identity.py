@@ -12,7 +12,7 @@ from redis.sentinel import SentinelConnectionPool
 from mqtune.core.errors import AccessDenied
 from mqtune.core.keys import IDENTITY
 from mqtune.journal.connection import RedisClient, is_loopback
-from mqtune.journal.redis import retrying
+from mqtune.journal.retry import retrying
 from mqtune.journal.sentinel import shown_host
 
 

@@ -10,7 +10,7 @@ import threading
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.trial import TrialId
 from mqtune.journal.connection import RedisClient
-from mqtune.journal.redis import retrying
+from mqtune.journal.retry import retrying
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from mqtune.core.seats import is_seat
 from mqtune.core.submission import DRIVER
 from mqtune.core.trial import TrialId
 from mqtune.journal.connection import database_of, timing_of
-from mqtune.journal.redis import retrying
+from mqtune.journal.retry import retrying
 
 LogStream = Literal["stdout", "stderr"]
 

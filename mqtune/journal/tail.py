@@ -21,7 +21,8 @@ from mqtune.core.keys import ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.trial import TrialId
 from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.redis import RedisJournal, retrying
+from mqtune.journal.redis import RedisJournal
+from mqtune.journal.retry import retrying
 from mqtune.journal.stream import XRANGE, XREVRANGE, read_entries
 
 #: How many of the newest entries tell whether an experiment has ended: what still comes after the end is a few events.
