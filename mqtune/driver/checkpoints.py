@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Hashable, Iterable, Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Literal
 
@@ -21,11 +22,11 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import Experiment
+from mqtune.core.machine import DICTS
 from mqtune.core.trial import CheckpointId, Trial, TrialId, TrialStatus, attempt_and_number, is_in_memory, trial_of
 from mqtune.driver.actions import Drop
 from mqtune.driver.retention import References, Retention
 from mqtune.journal.base import Journal
-from mqtune.journal.restore import Restorer
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,30 @@ _LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
     True: _STOPPED | {TrialStatus.COMPLETED},
     "all": _STOPPED | {TrialStatus.COMPLETED},
 }
+
+
+def bring_dicts(journal: Journal, folder: Path, named: Iterable[CheckpointId]) -> list[CheckpointId]:
+    """Have the server hold again those of the named dicts that it has lost and the experiment's folder has.
+
+    Return the others it has lost.
+    """
+    named = list(named)
+    held = journal.checkpoints() if named else set()
+    lost = []
+    for one in named:
+        if one in held:
+            continue
+        try:
+            data = (folder / DICTS / one).read_bytes()
+        except OSError:
+            lost.append(one)
+        else:
+            journal.bring_checkpoint(one, data)
+    if lost:
+        logger.warning(
+            "Redis has lost %d checkpoints; trials go on from older ones in the store, or begin again", len(lost)
+        )
+    return lost
 
 
 class CheckpointGC:
@@ -161,16 +186,18 @@ class CheckpointGC:
             self._next_look_s = now_s + LOOK_APART_S
             yield from self.gathered()
 
-    def look_through(self, restorer: Restorer) -> Iterator[Drop]:
-        """Look at every trial, after a replay; each drop is to be carried out before the next is asked for."""
+    def look_through(self, journal: Journal, folder: Path) -> Iterator[Drop]:
+        """Inspect every trial after a replay; each drop is to be carried out before the next is asked for.
+
+        Dicts that the server has lost are restored from the experiment's folder, or dropped.
+        """
         trials = self._experiment.trials.values()
-        yield from _drops(
-            restorer.bring_dicts(one for trial in trials for one in trial.checkpoints if is_in_memory(one))
-        )
+        named = (one for trial in trials for one in trial.checkpoints if is_in_memory(one))
+        yield from _drops(bring_dicts(journal, folder, named))
         for trial in list(self._experiment.trials.values()):
             self._note(trial)
         yield from self._unneeded(list(self._experiment.trials))
-        yield from self.left_over(restorer.journal)
+        yield from self.left_over(journal)
         if self._store is not None:
             self._start()
 

@@ -28,11 +28,11 @@ from mqtune.driver.actions import (
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.intake import Intake
+from mqtune.driver.ledger import Ledger
 from mqtune.driver.listeners import Listener
 from mqtune.driver.outside import Tell, why_over
 from mqtune.driver.pace import Pace
 from mqtune.driver.publishing import Publisher
-from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
 
 #: What trials ask for that ask for nothing in particular.
@@ -47,7 +47,7 @@ class EventPath:
     and applies what it wrote.
 
     Args:
-        restorer: the driver's, with the journal.
+        ledger: the driver's, with the journal.
         experiment: the fold.
         backend: is told what is published, and lost.
         clock: for the times of events.
@@ -63,7 +63,7 @@ class EventPath:
 
     def __init__(
         self,
-        restorer: Restorer,
+        ledger: Ledger,
         experiment: Experiment,
         backend: BackendSession,
         clock: Clock,
@@ -80,7 +80,7 @@ class EventPath:
         #: Those who hear of each event, in this order; the first is the backend's, which hears in any case.
         self.listeners: Sequence[Listener] = ()
         self.publisher = Publisher(backend, clock)
-        self._restorer = restorer
+        self._ledger = ledger
         self._experiment = experiment
         self._backend = backend
         self._clock = clock
@@ -157,15 +157,15 @@ class EventPath:
 
     def tell_restored(self) -> None:
         """Tell callbacks that lost entries of the journal were put back, if some were."""
-        for restored in self._restorer.take_restored():
+        for restored in self._ledger.take_restored():
             self._callbacks.tell("on_restore", restored.entries, restored.missing)
 
     def _write(self, action: DriverAction) -> list[Event]:
-        """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
-        restorer = self._restorer
+        """Journal an action, on a server that may have lost the journal, and return the new events."""
+        ledger = self._ledger
         at, cursor = self._clock.time(), self._intake.cursor
-        lost, asked = restorer.lost_dicts, (self._asks, self._resources)
-        to = Writing(restorer.journal, self._experiment, at, cursor, lost, *asked)
-        written = restorer.surely(lambda: action.write(to))
-        restorer.wrote((each.data for each in written), are_applied=True)
+        lost, asked = ledger.lost, (self._asks, self._resources)
+        to = Writing(ledger.journal, self._experiment, at, cursor, lost, *asked)
+        written = ledger.surely(lambda: action.write(to))
+        ledger.wrote((each.data for each in written), are_applied=True)
         return [each.event for each in written]

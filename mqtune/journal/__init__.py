@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ServerState as ServerState,
         Unclaimed as Unclaimed,
         UnderWay as UnderWay,
+        entry_order as entry_order,
         entry_time as entry_time,
         revocation as revocation,
     )
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         JournalFile as JournalFile,
         JournalReader as JournalReader,
         entries_of as entries_of,
+        gone as gone,
         lacks_entries as lacks_entries,
     )
     from mqtune.journal.fleet import LOOK as LOOK, ControlChannel as ControlChannel, Fleet as Fleet
@@ -80,17 +82,17 @@ if TYPE_CHECKING:
     from mqtune.journal.memory import MemoryJournal as MemoryJournal
     from mqtune.journal.memory_server import MemoryServer as MemoryServer, TrialState as TrialState
     from mqtune.journal.owner import person as person
+    from mqtune.journal.reading import (
+        begins as begins,
+        entries_after as entries_after,
+        readable_entries as readable_entries,
+    )
     from mqtune.journal.redis import (
         RedisJournal as RedisJournal,
         experiments_on as experiments_on,
         number as number,
         renew_all as renew_all,
         room_of as room_of,
-    )
-    from mqtune.journal.restore import (
-        Restorer as Restorer,
-        bring_back as bring_back,
-        entries_there as entries_there,
     )
     from mqtune.journal.retry import RETRY_MAX_S as RETRY_MAX_S, retrying as retrying
     from mqtune.journal.room import Room as Room
@@ -128,6 +130,7 @@ _NAMES = {
         "Unclaimed",
         "UnderWay",
         "WAIT",
+        "entry_order",
         "entry_time",
         "revocation",
     ),
@@ -145,7 +148,7 @@ _NAMES = {
         "redact",
         "timing_of",
     ),
-    "copy": ("JOURNAL_FILE", "JournalFile", "JournalReader", "entries_of", "lacks_entries"),
+    "copy": ("JOURNAL_FILE", "JournalFile", "JournalReader", "entries_of", "gone", "lacks_entries"),
     "fleet": ("ControlChannel", "Fleet", "LOOK"),
     "follow": ("Follower",),
     "identity": ("identify",),
@@ -155,8 +158,8 @@ _NAMES = {
     "memory": ("MemoryJournal",),
     "memory_server": ("MemoryServer", "TrialState"),
     "owner": ("person",),
+    "reading": ("begins", "entries_after", "readable_entries"),
     "redis": ("RedisJournal", "experiments_on", "number", "renew_all", "room_of"),
-    "restore": ("Restorer", "bring_back", "entries_there"),
     "retry": ("RETRY_MAX_S", "retrying"),
     "room": ("Room",),
     "script": ("script_in",),

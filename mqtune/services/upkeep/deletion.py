@@ -28,8 +28,8 @@ from mqtune.journal import (
     RedisJournal,
     checkpoints_in,
     connect,
-    entries_there,
     experiments_on,
+    readable_entries,
     take_lock,
 )
 from mqtune.services.submissions.board import Submissions
@@ -59,7 +59,7 @@ def messages_of(name: str, url: str) -> list[tuple[str, bytes]]:
 
 
 def _asked_by_config(journal: RedisJournal) -> set[Resources]:
-    staged = (event for event in readable_events(entries_there(journal)) if isinstance(event, TrialStaged))
+    staged = (event for event in readable_events(readable_entries(journal)) if isinstance(event, TrialStaged))
     return {event.resources for event in staged if event.resources is not None}
 
 
@@ -126,7 +126,7 @@ def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
     running: set[tuple[TrialId, int]] = set()
     created = NOBODY
     # An unreadable entry does not prevent a deletion.
-    for event in readable_events(entries_there(journal)):
+    for event in readable_events(readable_entries(journal)):
         match event:
             case ExperimentCreated():
                 created = event.owner
