@@ -23,35 +23,29 @@ if TYPE_CHECKING:
 #: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
 FENCED: Final = "fenced"
 GAP: Final = "gap"
-#: Behind an answer to ``report`` or ``saved``: what else the attempt sends is to wait until the journal has room.
+#: After an answer to ``report`` or ``saved``: the attempt's further data has to wait for room in the journal.
 WAIT: Final = "wait"
 
-#: The orders of an attempt: an intent's value; while there is no intent, the words of its ``Order``s, separated by a
-#: space, or nothing. Behind such words, from ``report`` and ``saved``, WAIT; in place of them, from ``renew``,
-#: UNDRIVEN: nobody drives the experiment any more, and the attempt is to be requeued. Else FENCED or GAP. Each answer
-#: repeats all orders.
+#: All orders of an attempt: an intent's value, or the words of its ``Order``s, separated by spaces, perhaps WAIT behind
+#: them. In place of them: FENCED, GAP, or, from ``renew``, UNDRIVEN: there is no driver, and the attempt is requeued.
 Answer = str
-#: Why a claim is refused. Only a seat of a gang is "beside" another one, which its worker has already, or comes "after"
-#: another gang, which was staged before and lacks a seat.
+#: The reason why a claim is refused. Only a seat of a gang is "beside" another one, which its worker has already, or
+#: "after" another gang, which was staged before and lacks a seat.
 Refusal = Literal["unknown", "superseded", "taken", "ended", "revoked", "undriven", "quota", "beside", "after"]
-#: A seat of a gang whose other seats are not all taken yet: its worker holds it, and claims it again; or has given it
-#: back.
+#: A seat of a gang with free seats: its worker has it, and claims it again; or has returned it.
 Seated = Literal["seated", "left"]
-#: By what a seat has ended: by itself, or as it was told; by a failure of user code; or by its worker, which gives it
-#: back.
+#: How a seat ended: by itself or by an order, by a failure of user code, or by its worker, which returns it.
 EndedBy = Literal["itself", "failure", "worker"]
-#: How an attempt has fared on its device: well; failed at once; or failed by an error that says that the device is
-#: broken.
+#: How an attempt has fared on its device: well; failed at the start; or failed by an error of a broken device.
 Fared = Literal["well", "failed", "broken"]
 LossPolicy = Literal["continue", "finish", "stop"]
 Intended = Literal["running", "unclaimed", "ended", "superseded"]
-#: What must be so of an attempt that is ended as lost: it runs and its lease has run out; it runs; or it is not under
-#: way any more.
+#: The condition for ending an attempt as lost: it runs and its lease has expired; it runs; or it is not under way.
 Guard = Literal["expired", "any", "gone"]
 
 
 class OnLoss(NamedTuple):
-    """The policy of workers once nobody has driven an experiment for *grace_s* seconds, until somebody does again.
+    """The policy of workers once an experiment had no driver for *grace_s* seconds.
 
     With "continue" nothing changes; with "finish" no attempt is claimed; with "stop" running attempts are requeued,
     too.
@@ -69,19 +63,15 @@ class Entry(NamedTuple):
 
 
 def new_token() -> str:
-    """Return a token for a claim.
-
-    It is short, as each renewal carries it, and too long to be guessed or drawn again.
-    """
+    """Return a token for a claim: short, as each renewal carries it, and too long to be guessed."""
     return secrets.token_hex(8)
 
 
 class Chapter(NamedTuple):
-    """The oldest entries of a journal behind the chapters before it.
+    """A file in the experiment's store with entries that have left the server.
 
-    It is a file in the experiment's store, which has taken them from the server. ``id`` names it there and has the hash
-    of its content, ``first`` and ``last`` are the ids of its first and last entry, ``entries`` says how many it has,
-    and ``size`` how many bytes these are.
+    It follows the chapters before it. ``id`` has the hash of its content; ``first`` and ``last`` are ids of entries;
+    ``size`` is in bytes.
     """
 
     id: CheckpointId
@@ -92,10 +82,7 @@ class Chapter(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """One claim of an attempt, or of a seat of it, which ``trial`` then names.
-
-    ``token`` is unique to it and fences all its later writes.
-    """
+    """One claim of an attempt, or of a seat, which ``trial`` then names; ``token`` fences it."""
 
     trial: TrialId
     attempt: int
@@ -108,23 +95,20 @@ class Claim(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The part of the token in the names of the claim's folders and checkpoints.
-
-        Another claim of the same attempt has another one.
-        """
+        """The part of the token in the names of the claim's folders and checkpoints."""
         return self.token[:8]
 
 
 def revocation(trial: TrialId, attempt: int) -> str:
-    """Return the id of the request that stops the trial of a revoked attempt, which no worker may begin."""
+    """Return the id of the request by which a revoked attempt's trial is stopped."""
     return f"revoke/{trial}/{attempt}"
 
 
 class Assignment(NamedTuple):
-    """The work of an attempt; encoded as a map, of which a reader ignores unknown keys.
+    """The work of an attempt, encoded as a map. Readers ignore unknown keys.
 
-    ``checkpoint`` is the one that it starts from, or empty; ``ttl_s`` is how long it may run in seconds, None for ever;
-    ``gang`` says how many seats it has and what these ask for (``Resources.gang``), and is empty for one seat.
+    ``checkpoint`` is the one that it starts from, or empty; ``ttl_s`` is how long it may run, None for ever; ``gang``
+    has the number and the resources of its seats (``Resources.gang``), and is empty for one seat.
     """
 
     config: Config
@@ -134,7 +118,7 @@ class Assignment(NamedTuple):
 
     @property
     def seats(self) -> int:
-        """How many seats the attempt has."""
+        """The number of seats of the attempt."""
         return seats_in(self.gang)
 
     def encode(self) -> bytes:
@@ -161,16 +145,13 @@ class Assignment(NamedTuple):
 
 
 def seats_in(gang: str) -> int:
-    """Return how many seats an attempt has, by ``Assignment.gang``."""
+    """Return the number of seats in ``Assignment.gang``."""
     count = gang.partition(":")[0]
     return int(count) if count.isdecimal() and len(count) < _SEAT_DIGITS else 1
 
 
 class Grant(NamedTuple):
-    """A lease that a worker was given.
-
-    It has the assignment, the time of the trial's last report (0 if there is none), and seat 0's address.
-    """
+    """A new lease: assignment, time of the trial's last report (0: none), and seat 0's address."""
 
     assignment: Assignment
     timestamp: float
@@ -178,7 +159,7 @@ class Grant(NamedTuple):
 
 
 class Unclaimed(NamedTuple):
-    """An attempt that is staged and not claimed yet, and the worker that has taken it from its queue, if one has.
+    """An unclaimed attempt, and the worker that has taken it from its queue, if one has.
 
     ``importing_s`` is for how many seconds that worker has been importing the trainable; None while it waits for
     something else.
@@ -191,14 +172,14 @@ class Unclaimed(NamedTuple):
 
 
 class UnderWay(NamedTuple):
-    """Which of some attempts are under way, in their order, and the id of the newest entry at that moment, or empty."""
+    """Whether each of some attempts is under way, and the newest entry's id then, or empty."""
 
     newest: str
     under_way: list[bool]
 
 
 class Order(NamedTuple):
-    """An order to an attempt that does not end it; a later one of its kind takes its place."""
+    """An order to an attempt that does not end it. It replaces an earlier one of its kind."""
 
     trial: TrialId
     attempt: int
@@ -211,23 +192,19 @@ class Order(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The number of a "save", or the report behind which a trial goes on."""
+        """The number of a "save", or the report after which a trial continues."""
         return int(self.word.split(":")[1])
 
     @classmethod
     def save(cls, trial: TrialId, attempt: int, number: int) -> Order:
-        """Return the order to save a checkpoint.
-
-        An order whose number is no higher than an earlier one's asks for nothing new.
-        """
+        """Return the order to save a checkpoint. Only a number higher than all before has an effect."""
         return cls(trial, attempt, f"save:{number}")
 
     @classmethod
     def go(cls, trial: TrialId, attempt: int, sequence: int, answer: str = "") -> Order:
-        """Return the order to go on after a report.
+        """Return the order to continue after a report, with the answer to its question, if any.
 
-        The driver has decided on it, in lockstep, or answers the question in it. An answer has neither a space nor a
-        colon.
+        An answer has neither a space nor a colon.
         """
         return cls(trial, attempt, f"go:{sequence}:{answer}" if answer else f"go:{sequence}")
 
@@ -235,8 +212,8 @@ class Order(NamedTuple):
 class Others(NamedTuple):
     """How an experiment's attempts fare elsewhere.
 
-    ``well`` and ``failed`` are the seconds since another worker has noted that; infinite where none has. ``broken``
-    says whether another device counts as broken, and ``running`` how many attempts have a lease, on any worker.
+    ``well`` and ``failed`` are the seconds since another worker has noted that, infinite for never. ``broken`` says
+    whether another device counts as broken. ``running`` is the number of attempts with a lease.
     """
 
     well: float
@@ -247,12 +224,12 @@ class Others(NamedTuple):
 
 #: A number of seats has fewer digits.
 _SEAT_DIGITS: Final = 5
-#: How long a device counts as broken that was noted as such; in that time no other device is noted.
+#: How long a noted device counts as broken; meanwhile no other device is noted.
 BROKEN_S: Final = 3600.0
 
 
 class LastAttempt(NamedTuple):
-    """The last attempt of a trial that was staged, and the time of the trial's last report (0 if there is none)."""
+    """A trial's last staged attempt, and the time of its last report (0: none)."""
 
     trial: TrialId
     attempt: int
@@ -260,9 +237,9 @@ class LastAttempt(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Consecutive reports of one attempt: the first one's sequence number, how many, the last one's time, the bytes.
+    """Consecutive reports of one attempt: first number, count, time of the last one, bytes.
 
-    One that begins with number 0 has no reports, and only asks for the answer.
+    A segment that begins with number 0 has no reports and only asks for the answer.
     """
 
     claim: Claim
@@ -273,13 +250,13 @@ class Segment(NamedTuple):
 
 
 class DriverState(NamedTuple):
-    """What a driver tells the server with each heartbeat, for workers and for people elsewhere.
+    """A driver's message to workers and people, with each heartbeat.
 
     Attributes:
-        on_loss: what workers do when nobody drives.
-        waits: why nothing starts now, for people.
+        on_loss: the policy of workers without a driver.
+        waits: the reason why nothing starts now, for people.
         read_to: the id of the newest entry that the driver has read; empty for none.
-        most_bytes: how many bytes the journal may have until trials are told to wait; 0 for any number.
+        most_bytes: the size of the journal from which on trials have to wait; 0 for any.
     """
 
     on_loss: OnLoss = OnLoss()
@@ -289,33 +266,31 @@ class DriverState(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """What the server answers to a heartbeat: the bytes of the journal's entries there."""
+    """The server's answer to a heartbeat: the bytes of the journal's entries there."""
 
     journal_bytes: int = 0
 
 
 class Journal(ABC):
-    """One experiment's events, in one order for everybody, and the leases and intents of its attempts.
+    """One experiment's events in one order, and the leases and intents of its attempts.
 
-    Every method may be repeated after a failure whose outcome is unknown: an event is not written twice. Events are
-    appended and published in one atomic step. All methods may be called from any thread, and raise BrokerUnavailable
-    when no server answers. Those of the driver raise DriverFenced once a later driver has the lock, and JournalGone
-    when the server has lost the lock of this one.
+    Every method may be repeated after a failure with an unknown outcome: no event is written twice. An event is
+    appended and published in one step. Any thread may call. All methods raise BrokerUnavailable while no server
+    answers. A driver's raise DriverFenced once a later driver has the lock, and JournalGone once the server has lost
+    it.
     """
 
     experiment: str
-    #: The times by which it goes.
     timing: Timing = Timing()
-    #: Where this driver may keep chapters; without one nothing leaves the server.
+    #: This driver's store for chapters; without one nothing leaves the server.
     chapter_store: CheckpointStore | None = None
     #: The number of times that the server was away, a connection broke or led to another server: it may have lost data.
     outages: int = 0
     #: Whether entries can be read more than once.
     keeps: bool = True
-    #: Whether workers may die, and attempts be lost on their way to them, so that somebody has to look for those.
+    #: Whether attempts may be lost, with their worker or on their way to one, so that the driver searches for them.
     loses_attempts: bool = True
-    #: Whether waiting takes real time; else time passes only while the driver waits, and nothing else happens
-    #: meanwhile.
+    #: Whether waiting takes real time. Otherwise time passes, and things happen, only while the driver waits.
     is_live: bool = True
     #: Set when ``read`` saw workers join or leave; its reader clears it.
     fleet_changed: bool = False
@@ -323,34 +298,23 @@ class Journal(ABC):
     # For the driver.
 
     def room(self) -> Room | None:
-        """Return the room in the server's memory; None where there is no server, or this account may not know."""
+        """Return the room in the server's memory; None without a server or the permission."""
         return None
 
     @abstractmethod
     def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
-        """Take or keep the driver's lock for *hold_s* seconds; from then on this object writes with its epoch.
+        """Take or keep the driver's lock; from then on this object writes with its epoch.
 
-        What workers do without a driver stays as the last heartbeat has said.
-
-        Args:
-            holder: a token that no other driver has.
-            description: who that is, for people.
-            hold_s: how long it is held.
-            dead: the description of a driver that is known to be dead; its lock is taken without waiting.
+        *holder* is a token that no other driver has, *description* is for people, and *hold_s* is how long the lock is
+        kept. A lock with the description *dead*, of a driver known to be dead, is taken without waiting.
 
         Raises:
-            NameTaken: another driver holds it; the message carries its description.
+            NameTaken: another driver holds it; the message has its description.
         """
 
     @abstractmethod
     def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
-        """Keep the driver's lock for *hold_s* more seconds, and exchange states with the server.
-
-        Args:
-            holder: the token by which this object has taken the lock.
-            hold_s: how long it is held.
-            state: what workers, and people elsewhere, are to know of the driver.
-        """
+        """Keep the lock of this *holder* for *hold_s* more seconds, and exchange states."""
 
     @abstractmethod
     def unlock(self, holder: str) -> None:
@@ -358,109 +322,98 @@ class Journal(ABC):
 
     @abstractmethod
     def definition(self) -> bytes | None:
-        """Return the experiment's definition, or None when there is no such experiment."""
+        """Return the experiment's definition, or None if there is no such experiment."""
 
     @abstractmethod
     def record(self, *events: bytes, definition: bytes | None = None) -> None:
-        """Append, in one step, events that no worker acts on.
-
-        The definition, if there is one, replaces the experiment's earlier one.
-        """
+        """Append events that no worker acts on, and replace the definition, in one step."""
 
     @abstractmethod
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
-        """Make an attempt claimable in place of the one before it; return False when it or a later one already was."""
+        """Make a trial's next attempt claimable. Return False if it or a later one already was."""
 
     @abstractmethod
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
-        """Append the decision to end an attempt and notify its worker; end an unclaimed attempt at once, by *ended*.
+        """Append the decision to end an attempt and notify its worker, or end it by *ended*.
 
-        An attempt that the server has forgotten counts as ended; ``lose`` journals its end.
+        An unclaimed attempt ends so. A forgotten one counts as ended; ``lose`` journals its end.
         """
 
     @abstractmethod
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         """Append that a trial is over or paused, whose attempt *attempt* has ended.
 
-        Return False when a later attempt was staged, or when the event is repeated. The server has forgotten trials
-        that ended long ago, and takes their events.
+        Return False if a later attempt was staged, or the event is repeated. The server has forgotten trials that ended
+        long ago, and accepts their events.
         """
 
     @abstractmethod
     def order(self, orders: Sequence[Order]) -> list[bool]:
-        """Give attempts orders, which are no news, and notify their workers.
+        """Give running attempts orders, which are no events. Return which attempts run.
 
-        Return which of them run: the others get none. An intent goes before all orders.
+        Their workers are notified. An intent goes before all orders.
         """
 
     @abstractmethod
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
-        """Append that these checkpoints are deleted, and delete those that the server holds.
+        """Append that these checkpoints are deleted, and delete those on the server.
 
-        Doing it again appends nothing, and deletes what was put there again.
+        A repeated call appends nothing, and deletes what was put there again.
         """
 
     @abstractmethod
     def checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
-        """Return the data of a checkpoint that the server holds, or None when it is gone."""
+        """Return the data of a checkpoint on the server, or None if it is gone."""
 
     @abstractmethod
     def expired(self) -> list[TrialId]:
-        """Return the trials whose attempt's lease has expired, by the names of the seats."""
+        """Return the names of the seats whose lease has expired."""
 
     @abstractmethod
     def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
-        """Return which of the attempts that the driver considers under way are, and repair their bookkeeping.
+        """Return which of these attempts are under way, and repair their bookkeeping.
 
-        An attempt that is only missing from the leases, or from the unclaimed attempts, is put back there, with a lease
-        of *lease_s* seconds, which a worker that still runs it renews.
+        An attempt that is only missing from the leases, or from the unclaimed attempts, is restored there, with a lease
+        of *lease_s* seconds.
         """
 
     @abstractmethod
     def lose(
         self, trial: TrialId, attempt: int, guard: Guard, event: bytes, timestamp: float = 0.0, read: str = ""
     ) -> bool:
-        """End an attempt as lost; return False when what *guard* says is not so.
+        """End an attempt as lost. Return False if *guard* does not hold.
 
-        An attempt that runs is not lost before the driver has read all reports of its trial: behind the end no
-        scheduler is shown them. A later attempt of the trial is no guard against "gone" if the driver has read the
-        whole journal and found none: somebody has written nonsense.
+        A running attempt is not lost before the driver has read all reports of its trial: the scheduler is shown none
+        after the end. A later attempt of the trial is no guard against "gone" if the driver has read the whole journal
+        and found none: somebody has written nonsense.
 
-        Args:
-            trial: the trial.
-            attempt: the attempt's number.
-            guard: what must be so.
-            event: the entry that ends it.
-            timestamp: the time of the trial's last report, which may be gone, too.
-            read: the id of the last entry that the driver has read.
+        The server may have lost the time of the trial's last report, too: *timestamp*. The driver has read up to the
+        entry *read*.
         """
 
     @abstractmethod
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
-        """Return the attempts that were staged more than *older_than_s* seconds ago, each seat of a gang by itself.
-
-        Of more than *count* it returns those that were staged first.
-        """
+        """Return up to *count* seats that were staged *older_than_s* seconds ago, oldest first."""
 
     @abstractmethod
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-        """Return up to *count* entries after the id *after*, in order, waiting up to *block_s* seconds for the first.
+        """Return up to *count* entries after an id, waiting up to *block_s* seconds for the first.
 
-        Fewer than *count* are all that there are. Those in chapters are read from the store. With *block_s*, it also
-        returns, perhaps without an entry, when a worker joins or leaves the fleet.
+        With fewer than *count*, there are no others. With *block_s*, it also returns, perhaps without an entry, when a
+        worker joins or leaves the fleet.
 
         Raises:
             ChapterUnavailable: a chapter with some of them can't be read.
         """
 
     def first(self) -> Entry | None:
-        """Return the first entry of all, which the server keeps; None where there is none."""
+        """Return the experiment's first entry, which the server keeps, or None."""
         found = self.read(START.entry, count=1)
         return found[0] if found else None
 
     @abstractmethod
     def holds(self, entry: str) -> bool:
-        """Return whether the journal has the entry of this id; it keeps it, unless the server loses data.
+        """Return whether the journal has an entry. It keeps each one, unless the server loses data.
 
         Raises:
             ChapterUnavailable: the chapter that would have it can't be read.
@@ -471,26 +424,25 @@ class Journal(ABC):
         """Return the chapters, in their order.
 
         Raises:
-            MessageVersionError: what the server has in their place is nothing of the kind.
+            MessageVersionError: the server's list of them can't be decoded.
         """
 
     @abstractmethod
     def trim(self, chapter: Chapter, before: str) -> int | None:
-        """Have readers find a chapter's entries in the store, and remove them from the server.
+        """Record a chapter that the store has, and remove its entries from the server.
 
-        Return how many bytes of the journal are left there. Return None, and do nothing, in these cases: the last
-        chapter does not end with the entry *before*; that is empty, and there are chapters, or the journal begins with
-        another entry than this one; the server has lost the chapter's last entry; or that is the newest. A chapter that
-        is the last one already is not added again.
+        Return how many bytes of the journal are left there. Do nothing and return None if the last chapter does not end
+        with the entry *before*; if that is empty and there are chapters, or the journal begins with another entry; if
+        the server has lost the chapter's last entry; or if that is the newest. A repeated chapter is not added again.
         """
 
     @abstractmethod
     def checkpoints(self) -> set[CheckpointId]:
-        """Return the checkpoints that the server holds."""
+        """Return the checkpoints on the server."""
 
     @abstractmethod
     def bring_checkpoint(self, checkpoint: CheckpointId, data: bytes) -> None:
-        """Store a checkpoint's data that the server has lost; what it has stays."""
+        """Store a checkpoint's data that the server has lost. Existing data stays."""
 
     @abstractmethod
     def restore(
@@ -504,124 +456,103 @@ class Journal(ABC):
         chapters: Sequence[Chapter] = (),
         first: Entry | None = None,
     ) -> None:
-        """Restore what the server has lost, and the lock of the driver that calls this.
+        """Replace the journal's content, and restore the calling driver's lock, in one step.
 
-        In one step these chapters, these entries, with their ids, and the events after them replace the journal's
-        content. From then on every attempt has ended, no lease is held, and no claim counts. Checkpoints that are still
-        there stay.
+        From then on every attempt has ended, no lease is held, and no claim counts. Checkpoints on the server stay.
 
         Args:
-            entries: returns all entries behind the chapters, in order, at least one, as often as it is called.
+            entries: returns all entries after the chapters, at least one, with their ids, as often as it is called.
             attempts: the last one of every trial, in the entries or on the server.
             events: appended after the entries.
-            requests: for each request among the entries, its id and that of its entry.
+            requests: for each request among the entries, its id and its entry's id.
             definition: the experiment's.
-            chapters: those that are in the store.
-            first: the first entry of all, where there are chapters.
+            chapters: those in the store.
+            first: the experiment's first entry, if there are chapters.
         """
 
     @abstractmethod
     def erase(self, trials: Sequence[TrialId]) -> None:
         """Delete the experiment with all these trials, except for the lock.
 
-        Workers that run its attempts are fenced from then on. The ids of later entries are higher than those of deleted
-        ones.
+        Workers that run its attempts are fenced. Later entries have higher ids than the deleted ones.
         """
 
     @abstractmethod
     def request(self, event: Requested) -> str:
-        """Append a request to the driver, and return the id of its entry; for anybody, also while no driver lives.
+        """Append a request to the driver, with or without one, and return its entry's id.
 
-        A request of an id that is in the journal already is not written again, and its entry's id is returned.
-
-        Args:
-            event: the request.
+        A request whose id is in the journal already is not written again.
 
         Raises:
-            JournalGone: there is no such experiment, or the server has lost it and no driver has put it back yet.
+            JournalGone: there is no such experiment, or no driver has restored it yet.
         """
 
     @abstractmethod
     def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:
         """Note that workers hold these attempts and will claim them, for *hold_s* more seconds.
 
-        Ignore those that are not staged. The driver doesn't publish held attempts again. Any worker may still claim one
-        first.
+        Attempts that are not staged are ignored. The driver doesn't publish held attempts again. Any worker may still
+        claim one first.
         """
 
     @abstractmethod
     def claim(
         self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
     ) -> Grant | Refusal | Seated:
-        """Take the lease of an attempt and append its start; at most one claim of an attempt is ever granted.
+        """Take the lease of an attempt and append its start. At most one claim of it is granted.
 
-        Of a gang, each seat is claimed. Until all are, a claim holds its seat for *lease_s* seconds: it is repeated to
-        hold it longer and to find out, and with 0 seconds gives the seat back. The claim that takes the last one grants
-        all, and appends the starts of all in one step. Seats go to the gang first that was staged first, of those that
-        ask for the same.
+        Each seat of a gang is claimed. Until all are, a claim holds its seat for *lease_s* seconds: it is repeated to
+        hold it longer and to find out, and with 0 seconds returns the seat. The claim of the last seat grants all, and
+        appends all starts in one step. Of gangs with equal resources, the one that was staged first gets seats first.
 
-        Without a driver no claim is granted under the policies "finish" and "stop". None is granted beyond a quota of
-        the server's; the attempt stays staged then, and counts as staged just now. None is granted, whether a driver
-        lives or not, of an attempt whose revocation was requested (:func:`revocation`) before it began.
+        None is granted without a driver under the policies "finish" and "stop", beyond a quota (the attempt then counts
+        as staged just now), or if the attempt's revocation was requested (:func:`revocation`) before it began.
 
-        Args:
-            claim: the claim.
-            worker: the worker's name.
-            lease_s: for how long it has the lease, or the seat.
-            event: the start.
-            address: where the other seats of a gang reach this one.
+        The other seats of a gang reach this one at *address*.
         """
 
     @abstractmethod
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
-        """Append one entry with the segments that are new and not fenced; an attempt has at most one segment.
+        """Append one entry with the new, unfenced segments, at most one of each attempt.
 
-        A repeated call must carry the same segments. They are taken in any case: where the journal is full,
-        the attempts that continue are told to WAIT with more. A server without memory refuses this, ``put_checkpoint``
-        and ``saved`` by BrokerFull; the caller is not kept waiting.
+        A repeated call must carry the same segments. A full journal accepts them, and tells attempts that continue to
+        WAIT. A server without memory refuses this, ``put_checkpoint`` and ``saved`` by BrokerFull without delay.
         """
 
     @abstractmethod
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
-        """Store a checkpoint's data on the server until it is dropped.
-
-        A report or ``saved`` must name it afterwards.
-        """
+        """Store a checkpoint's data until it is dropped. A report or ``saved`` has to name it."""
 
     @abstractmethod
     def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
-        """Append that checkpoints were saved without a report, at least one.
+        """Append once that checkpoints, at least one, were saved without a report.
 
-        They are appended once, unless the attempt saved another in between.
+        They are appended again if the attempt saved another in between.
         """
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        """Renew leases, also expired ones of attempts that were not ended as lost.
-
-        The answers also say that the driver is lost.
-        """
+        """Renew leases of attempts that have not ended, also expired ones, and return orders."""
 
     @abstractmethod
     def compare(self, fared: Fared, worker: str, device: str) -> Others:
         """Note how an attempt has just fared on a worker's device, and return how others do.
 
-        Of each kind the last note is kept, but the first one of a broken device for ``BROKEN_S``: further ones count as
-        failed. While no server answers, or it is full, it raises BrokerUnavailable at once: a note that is lost does no
-        harm.
+        The last note of each kind is kept; of a broken device the first, for ``BROKEN_S``, and further ones count as
+        failed. A server that is away or full raises BrokerUnavailable without delay: a lost note does no harm.
         """
 
     @abstractmethod
     def end(self, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
         """Append the end of an attempt and release its lease.
 
-        A gang has ended with its last seat. The end of seat 0 is appended then, or the end of another seat that came
-        first and has failed or was given back by its worker, as the others end because of that. The latter goes before
-        a failure: a training fails where a part of it is gone. With such an end, or that of seat 0, the others get
-        orders to end.
+        A gang has ended with its last seat. Then the end of seat 0 is appended, or the first end of another seat that
+        came before it and has failed or was returned by its worker, as the others end because of that. A returned seat
+        goes before a failure: a training fails without one of its parts. With such an end, or seat 0's, the others
+        get orders to end.
 
-        Return False, and do nothing, when the attempt no longer counts, or the journal lacks some of its first
-        *reports* reports.
+        Return False, and do nothing, if the attempt no longer counts, or the journal lacks some of its first *reports*
+        reports.
         """
 
 
@@ -630,10 +561,7 @@ _ENTRY_TIME: Final = re.compile(r"(\d{1,20})-", re.ASCII)
 
 
 def entry_time(entry: str) -> float:
-    """Return when an entry was written, in seconds since the epoch by the server's clock.
-
-    It is 0 for a malformed id.
-    """
+    """Return the server's time of an entry, in seconds since the epoch; 0 for a malformed id."""
     return int(found[1]) / 1000 if (found := _ENTRY_TIME.match(entry)) else 0.0
 
 
