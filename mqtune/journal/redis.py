@@ -26,7 +26,7 @@ from mqtune.core.errors import (
     NameTaken,
 )
 from mqtune.core.events import Requested
-from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel
+from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, ExperimentKeys, control_channel
 from mqtune.core.seats import seat_names
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
@@ -468,28 +468,6 @@ class RedisJournal(Journal):
         names = [keys.driver, keys.journal, keys.meta, keys.leases, keys.staged, keys.checkpoints, keys.requests]
         names += [keys.code, keys.chapters, *map(keys.trial, trials)]
         self._run("erase", names, [self._epoch])
-
-    def forget(self, trials: Sequence[TrialId]) -> None:
-        """Delete the experiment, whose lock this driver has, with all its keys and its name.
-
-        A frozen driver that continues later restores it: for it the server has lost the experiment.
-
-        Raises:
-            DriverFenced: another driver has taken over.
-            AccessDenied: the account may not delete.
-        """
-        self.erase(trials)
-
-        def delete() -> None:
-            # A full server may refuse any transaction. Until the lock goes, nobody can take the name.
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.zrem(EXPERIMENTS, self.experiment)
-                pipe.zrem(SUBMISSIONS, self.experiment)
-                pipe.delete(self._keys.submission, self._keys.submitted_code)
-                pipe.delete(self._keys.driver, self._keys.meta, self._keys.journal, self._keys.chapters)
-                pipe.execute()
-
-        self._retrying(delete)
 
     def _upload(self, key: str, entries: Iterable[Entry]) -> int:
         """Replace the content of a stream by entries, at least one. Return their bytes."""
