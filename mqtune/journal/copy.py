@@ -152,7 +152,8 @@ class JournalFile:
             MessageVersionError: it is no journal.
         """
         with self.path.open("rb") as file:
-            yield from _unpacked(file, msgpack.Unpacker(file, max_buffer_size=0))
+            for entry, _ in entries_of(file):
+                yield entry
 
 
 def lacks_entries(path: Path, end: int) -> bool:
@@ -216,14 +217,13 @@ def is_written(path: Path) -> bool:
 
 
 def entries_of(file: BinaryIO) -> Iterator[tuple[Entry, int]]:
-    """Yield the complete entries from where a file is read on, each with the offset of its end."""
+    """Yield a copy's or a chapter's complete entries from here on, each with its end's offset.
+
+    Raises:
+        MessageVersionError: the file is no journal.
+    """
     start = file.tell()
     unpacker = msgpack.Unpacker(file, max_buffer_size=0)
-    for entry in _unpacked(file, unpacker):
-        yield entry, start + unpacker.tell()
-
-
-def _unpacked(file: BinaryIO, unpacker: msgpack.Unpacker) -> Iterator[Entry]:
     # As Entry(…), in half the time: there may be a million reports.
     new, kind = tuple.__new__, Entry
     try:
@@ -231,14 +231,13 @@ def _unpacked(file: BinaryIO, unpacker: msgpack.Unpacker) -> Iterator[Entry]:
             id_, data = entry
             if type(entry) is not list or type(id_) is not str or type(data) is not bytes:
                 raise TypeError(f"an entry is {entry!r:.100}")
-
-            yield new(kind, entry)
+            yield new(kind, entry), start + unpacker.tell()
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MessageVersionError(f"{file.name} is not a journal: {error}") from None
 
 
 def _has_locked(file: BinaryIO) -> bool:
-    """Lock a file until it is closed. Return False if another driver, perhaps frozen, has done so."""
+    """Lock a file until it is closed. Return False if another driver, perhaps frozen, has it."""
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -319,11 +318,8 @@ class JournalReader:
         if not self._is_behind:
             yield from self._copy.read()
             return
-        for entries in pages(self._journal):
-            for entry in entries:
-                yield entry
-                if entry.id == self.last:
-                    return
+        for entries in self._read_again(START.entry):
+            yield from entries
 
     @property
     def is_taken_in(self) -> bool:
@@ -403,13 +399,9 @@ class JournalReader:
         try:
             if not self._has_begun:
                 self._begin()
-            for entries in pages(self._journal, self._kept) if self._kept != self.last else ():
-                known = [entry.id for entry in entries]
-                upto = known.index(self.last) + 1 if self.last in known else len(entries)
-                self._copy.append(entries[:upto])
-                self._kept = entries[upto - 1].id
-                if self._kept == self.last:
-                    break
+            for entries in self._read_again(self._kept):
+                self._copy.append(entries)
+                self._kept = entries[-1].id
         except BrokerUnavailable:
             raise
         except OSError as error:
@@ -418,6 +410,17 @@ class JournalReader:
         self._is_behind = False
         logger.warning("%s could be written again, and has everything", self._copy.path)
         return True
+
+    def _read_again(self, after: str) -> Iterator[list[Entry]]:
+        """Yield the entries after an entry, up to the last one that was read."""
+        if after == self.last:
+            return
+        for entries in pages(self._journal, after):
+            known = [entry.id for entry in entries]
+            if self.last in known:
+                yield entries[: known.index(self.last) + 1]
+                return
+            yield entries
 
     def _begin(self) -> None:
         self._copy.begin([])

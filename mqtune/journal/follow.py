@@ -1,4 +1,4 @@
-"""Following an experiment from another process: live by pub/sub, and completely by the journal."""
+"""Follow an experiment from another process: live by pub/sub, completely by the journal."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class Follower:
         self._last = START.entry if from_start else newest.id
 
     def read(self, timeout_s: float) -> list[Entry]:
-        """Return the next entries, at most a page; wait up to *timeout_s* seconds for the first, and return none then.
+        """Return the next entries, at most a page, waiting up to *timeout_s* seconds for the first.
 
-        Without entries, the journal had none at some moment of the call.
+        Without entries, the journal had no further one at some moment of the call.
 
         Raises:
             BrokerUnavailable: the server was away for too long.
@@ -152,7 +152,7 @@ class Follower:
 
 
 def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Event]:
-    """Yield an experiment's events as they happen, in the journal's order and each exactly once, until it has ended.
+    """Yield an experiment's events as they happen, in order and exactly once, until it has ended.
 
     Args:
         url: the broker's.
@@ -179,7 +179,7 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
 
 
 def _after_the_end(follower: Follower) -> list[Entry]:
-    """Return what the journal has after an experiment's end: none as well if its server has ended with it."""
+    """Return the entries after an experiment's end; none if its server has ended with it."""
     follower.journal.patience_s = 0.0
     try:
         return follower.read(0)
