@@ -101,7 +101,6 @@ if TYPE_CHECKING:
     from mqtune.journal.sentinel import Sentinels as Sentinels
     from mqtune.journal.states import State as State, States as States, ask_each as ask_each
     from mqtune.journal.stream import naming as naming
-    from mqtune.journal.tail import Tail as Tail
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
@@ -167,6 +166,5 @@ _NAMES = {
     "sentinel": ("Sentinels",),
     "states": ("State", "States", "ask_each"),
     "stream": ("naming",),
-    "tail": ("Tail",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

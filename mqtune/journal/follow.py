@@ -57,7 +57,7 @@ class Follower:
         page_count: int = PAGE_COUNT,
         timing: Timing = Timing(),
     ) -> None:
-        # redis-py types answers as what any setting might give; with ours they are bytes.
+        # redis-py's types allow for the answers of other settings.
         #: After this silence the journal is asked for news.
         self.silence_s = timing.follow_silence_s
         self._client: Any = connect(url, timing=timing, role="follower")
@@ -95,7 +95,7 @@ class Follower:
                 return entries
 
     def newest(self) -> Entry | None:
-        """Return the journal's newest entry, or None when it has none."""
+        """Return the journal's newest entry, or None."""
         return next(iter(self.journal.newest()), None)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class Follower:
             self._is_behind = time.monotonic() - self._heard_at >= self.silence_s
             return []
         if message["type"] != "message":
-            # Subscribed, for the first time or again: what was written before that comes from the journal alone.
+            # Subscribed, perhaps again: earlier entries come from the journal alone.
             self._is_behind = True
             return []
         self._heard_at = time.monotonic()
@@ -168,7 +168,7 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
     with contextlib.closing(Follower(url, experiment, from_start=from_start)) as follower:
         newest = None if from_start else follower.newest()
         has_ended = newest is not None and isinstance(decode_event(newest.data), ExperimentEnded)
-        # An experiment that has ended may have gone on since: the journal says so at once.
+        # An experiment that has ended may have been continued since, as the journal shows.
         wait_s = follower.silence_s
         while (entries := _after_the_end(follower) if has_ended else follower.read(wait_s)) or not has_ended:
             for entry in entries:

@@ -67,7 +67,6 @@ from mqtune.journal.stream import (
     entries_in,
     first_of,
     id_of,
-    read_entries,
     read_with,
     uncollected,
 )
@@ -366,12 +365,12 @@ class RedisJournal(Journal):
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         def read_server(after: str, count: int, may_wait: bool) -> tuple[list[Entry], str]:
-            return self._read_server(after, count, block_s if may_wait else 0)
+            return self.read_server(after, count, block_s if may_wait else 0)
 
         return self._chapters.read(after, count, read_server)
 
-    def _read_server(self, after: str, count: int, block_s: float) -> tuple[list[Entry], str]:
-        """Return entries of the stream, and the id of the last entry in a chapter, or nothing."""
+    def read_server(self, after: str, count: int, block_s: float = 0) -> tuple[list[Entry], str]:
+        """Return entries on the server as ``read`` does, and the id of the last entry in a chapter, or nothing."""
         if block_s <= 0:
             page = XRANGE, self._keys.journal, f"({after}", "+", "COUNT", count
 
@@ -405,7 +404,7 @@ class RedisJournal(Journal):
     def newest(self, count: int = 1) -> list[Entry]:
         """Return the newest entries on the server, the newest first."""
         page = XREVRANGE, self._keys.journal, "+", "-", "COUNT", count
-        return self._retrying(lambda: read_entries(self._client, *page))
+        return entries_in(self._retrying(lambda: read_with(self._client, self._keys, "trimmed", *page))[0])
 
     def count(self) -> int:
         """Return the number of entries, with those in chapters."""

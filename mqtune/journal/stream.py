@@ -74,16 +74,6 @@ def naming(key: str) -> Iterator[None]:
         ) from None
 
 
-def read_entries(client: Any, command: bytes, key: str, *more: object) -> list[Entry]:
-    """Return the entries of an ``XRANGE`` or ``XREVRANGE`` of a journal on the server, without chapters.
-
-    Raises:
-        MessageVersionError: the key is no journal's.
-    """
-    with naming(key), uncollected():
-        return entries_in(client.execute_command(command, key, *more))
-
-
 def first_of(kept: bytes | None) -> Entry | None:
     """Return the experiment's first entry, which the server keeps once it is in a chapter."""
     if kept is None:
