@@ -446,17 +446,17 @@ class Driver:
 
         Return None if no entries came.
 
-        After an outage, restore the journal, give all orders again, and check all attempts again.
+        After an outage, have lost entries restored, give all orders again, and check all attempts again.
         """
         reader = self.reader
         entries: list[Entry] = self._interrupts.wait(
             lambda: self._journal.read(reader.last, count=reader.count, block_s=block_s), interrupted=[]
         )
         if self._ledger.was_away:
-            is_restored = self._ledger.check()
+            is_lost = self._ledger.check()
             self._orders.give_again()
             self._timers.look_anew()
-            if is_restored:
+            if is_lost:
                 # The entries that were read are no longer those that follow.
                 return None
         if not entries:

@@ -334,17 +334,16 @@ class Journal(ABC):
 
     @abstractmethod
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
-        """Append the decision to end an attempt and notify its worker, or end it by *ended*.
+        """Append the decision to end an attempt, and notify its worker.
 
-        An unclaimed attempt ends so. A forgotten one counts as ended; ``lose`` journals its end.
+        An unclaimed attempt ends immediately, by *ended*. A forgotten one counts as ended; ``lose`` journals its end.
         """
 
     @abstractmethod
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         """Append that a trial is over or paused, whose attempt *attempt* has ended.
 
-        Return False if a later attempt was staged, or the event is repeated. The server has forgotten trials that ended
-        long ago, and accepts their events.
+        Return False if a later attempt was staged, or the event is repeated. A forgotten trial's event is accepted.
         """
 
     @abstractmethod
@@ -373,8 +372,8 @@ class Journal(ABC):
     def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
         """Return which of these attempts are under way, and repair their bookkeeping.
 
-        An attempt that is only missing from the leases, or from the unclaimed attempts, is restored there, with a lease
-        of *lease_s* seconds.
+        An attempt that is only missing from the leases, with *lease_s* seconds, or from the unclaimed attempts, returns
+        there.
         """
 
     @abstractmethod
@@ -532,7 +531,7 @@ class Journal(ABC):
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        """Renew leases of attempts that have not ended, also expired ones, and return orders."""
+        """Renew leases, also expired ones, and return the orders of their attempts."""
 
     @abstractmethod
     def compare(self, fared: Fared, worker: str, device: str) -> Others:

@@ -32,7 +32,7 @@ class LocalQueue:
 
     Args:
         client: a checked connection.
-        patience_s: how long a call goes on trying while the server is away.
+        patience_s: how long calls are repeated while the server is away.
         closing: once set, calls stop trying.
     """
 
@@ -42,7 +42,7 @@ class LocalQueue:
         self._closing = closing
 
     def put(self, queue: str, task: Task) -> None:
-        """Add a task; one that is there twice is run once.
+        """Add a task. A repeated task is run once.
 
         Raises:
             BrokerUnavailable: no server answers.

@@ -38,7 +38,8 @@ class Ended(NamedTuple):
 class Tail:
     """The newest entries of an experiment's journal when this is made, and later ones, each once.
 
-    Reports are not decoded. Unreadable entries and new chapters' entries are left out, so no store is needed. The end of an attempt that began before the newest thousand entries is left out, as its place is unknown.
+    Reports are not decoded. Unreadable entries and new chapters' entries are left out, so no store is needed. The end
+    of an attempt that began before the newest thousand entries is left out, too, as its place is unknown.
 
     Args:
         client: a checked connection.
