@@ -43,7 +43,8 @@ from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect, redact
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.journal.follow import follow
 from mqtune.journal.owner import person
-from mqtune.journal.redis import RedisJournal, number, retrying
+from mqtune.journal.redis import RedisJournal, number
+from mqtune.journal.retry import retrying
 from mqtune.journal.states import readable_on
 from mqtune.journal.stream import naming
 from mqtune.results.checkpoints import Origin

@@ -44,6 +44,7 @@ from mqtune.driver import (
     RunOptions,
     Settings,
 )
+from mqtune.driver.ports import MakeServices
 from mqtune.journal import (
     CHUNK_BYTES,
     JOURNAL_FILE,
@@ -286,6 +287,7 @@ class Bench:
         tuned: the trainable.
         journal: opens the journal on a server, as a process of its own would; in memory by default.
         drivers_journal: opens it for each driver, if that is to be another kind.
+        services: makes the driver's services.
         options: of the tuner, those in its groups by their own names.
     """
 
@@ -305,12 +307,14 @@ class Bench:
         tuned: Any = trainable,
         journal: Callable[[MemoryServer], Journal] = lambda server: MemoryJournal(server, NAME),
         drivers_journal: Callable[[MemoryServer], Journal] | None = None,
+        services: MakeServices = driver_services,
         **options: Any,
     ) -> None:
         self.folder = folder
         self.tuned = tuned
         self.open_journal = journal
         self.open_drivers_journal = drivers_journal or journal
+        self.services = services
         self.clock = Clock()
         self.server = MemoryServer(self.clock.monotonic)
         self.slots = slots
@@ -381,7 +385,7 @@ class Bench:
             self.journal, self.checkpoints = journal, checkpoints
         else:
             # It only looks, and gives nothing up.
-            checkpoints.look_through = lambda restorer: iter(())  # type: ignore[method-assign]
+            checkpoints.look_through = lambda *_: iter(())  # type: ignore[method-assign]
             journal = self.open_journal(server)
         journal.chapter_store = self.store if self.trims else None
         journal.lock("driver", "", LEASE_S)
@@ -400,7 +404,7 @@ class Bench:
             holder="driver",
             clock=self.clock,
             on_loss=plan.on_loss,
-            services=driver_services,
+            services=self.services,
             reading=plan.reading,
         )
         kept = journal.definition()

@@ -44,7 +44,8 @@ from mqtune.core.version import __version__
 from mqtune.journal.base import Claim, Grant, Segment, new_token
 from mqtune.journal.connection import open_client
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.redis import RETRY_MAX_S, RedisJournal, renew_all
+from mqtune.journal.redis import RedisJournal, renew_all
+from mqtune.journal.retry import RETRY_MAX_S
 from mqtune.journal.script import script
 from mqtune.worker.app import MOST_COMMANDS
 from mqtune.worker.runtime import SWITCH_INTERVAL_S

@@ -28,8 +28,7 @@ from mqtune.core.seats import seat_name
 from mqtune.core.text import in_words
 from mqtune.core.trial import Attempt, AttemptEnd, Config, TrialId
 from mqtune.journal.connection import OneClient, celery_options, celery_tls, celery_url
-from mqtune.journal.redis import retrying
-from mqtune.journal.trouble import is_full
+from mqtune.journal.retry import is_full, retrying
 
 logger = logging.getLogger(__name__)
 

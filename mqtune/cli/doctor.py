@@ -194,7 +194,8 @@ def _sentinels(said: list[str]) -> Finding:
 
 
 def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
-    from mqtune.journal.redis import experiments_on, retrying  # noqa: PLC0415 - as above
+    from mqtune.journal.redis import experiments_on  # noqa: PLC0415 - as above
+    from mqtune.journal.retry import retrying  # noqa: PLC0415 - as above
 
     began = time.monotonic()
     seconds, micros = client.time()
@@ -217,7 +218,7 @@ def _server_findings(client: RedisClient, place: str) -> Iterator[Finding]:
 def _worker_account(client: RedisClient) -> Finding | None:
     """Return a finding for a worker's account, which may not list experiments, or None."""
     from mqtune.core.keys import name_key  # noqa: PLC0415 - as above
-    from mqtune.journal.redis import retrying  # noqa: PLC0415
+    from mqtune.journal.retry import retrying  # noqa: PLC0415
 
     with contextlib.suppress(AccessDenied):
         # Only workers may ask this.
@@ -236,8 +237,9 @@ def check_clock(ahead_s: float) -> Finding:
 
 
 def _largest(client: RedisClient) -> str:
-    """Return the largest experiments, if the account may know."""
-    from mqtune.journal.redis import experiments_on, retrying  # noqa: PLC0415 - as above
+    """Return which experiments take most of a server's memory, where this account may know."""
+    from mqtune.journal.redis import experiments_on  # noqa: PLC0415 - as above
+    from mqtune.journal.retry import retrying  # noqa: PLC0415 - as above
 
     with contextlib.suppress(AccessDenied):
         names = experiments_on(client, patience_s=0)

@@ -15,7 +15,6 @@ from mqtune.cli.output import broker_option, json_option, print_json, print_tabl
 from mqtune.cli.place import is_asked_for
 from mqtune.cli.terms import past_time
 from mqtune.core.errors import AccessDenied, BrokerUnavailable, MqtuneError
-from mqtune.core.events import START
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.text import printable
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile, is_written
@@ -144,12 +143,12 @@ def _share_of(found: dict[str, Any], broker: str | None, since: float, until: fl
         if found["last"] < since and not found["driven"]:
             return None
         from mqtune.journal.connection import CONNECT_TIMEOUT_S, connect  # noqa: PLC0415 - as above
+        from mqtune.journal.reading import entries_after  # noqa: PLC0415 - as above
         from mqtune.journal.redis import RedisJournal  # noqa: PLC0415 - as above
-        from mqtune.journal.restore import entries_behind  # noqa: PLC0415 - as above
 
         with contextlib.closing(connect(broker or "", role="reader")) as client:
             journal = RedisJournal(client, found["name"], patience_s=CONNECT_TIMEOUT_S)
-            use, is_driven = JournalUse(entries_behind(journal, START.entry)), found["driven"]
+            use, is_driven = JournalUse(entries_after(journal)), found["driven"]
     else:
         copy = found["folder"] / JOURNAL_FILE
         if copy.stat().st_mtime < since:

@@ -169,7 +169,7 @@ class ServerView:
     def info(self) -> Mapping[str, object]:
         """The server's own figures; empty if the account may not ask."""
         from mqtune.journal.connection import connect  # noqa: PLC0415 - as above
-        from mqtune.journal.redis import retrying  # noqa: PLC0415
+        from mqtune.journal.retry import retrying  # noqa: PLC0415
 
         with contextlib.suppress(MqtuneError), contextlib.closing(connect(self._url, role="reader")) as client:
             found: Mapping[str, object] = retrying(client.info, patience_s=0)

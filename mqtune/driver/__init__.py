@@ -22,10 +22,12 @@ if TYPE_CHECKING:
         LOOK_APART_S as LOOK_APART_S,
         CheckpointGC as CheckpointGC,
         Deletes as Deletes,
+        bring_dicts as bring_dicts,
     )
     from mqtune.driver.connect import BrokerDeployment as BrokerDeployment, unless_away as unless_away
     from mqtune.driver.definition import DefinitionWriter as DefinitionWriter
     from mqtune.driver.interrupts import Interrupts as Interrupts
+    from mqtune.driver.ledger import Restored as Restored
     from mqtune.driver.local_slots import check_gangs as check_gangs, slot_settings as slot_settings
     from mqtune.driver.loop import Driver as Driver
     from mqtune.driver.pace import Pace as Pace
@@ -54,10 +56,11 @@ _NAMES = {
     "attach": ("attached",),
     "bundling": ("BundleFolder", "bring"),
     "by_config": ("ResourcesByConfig",),
-    "checkpoints": ("CheckpointGC", "Deletes", "LOOK_APART_S"),
+    "checkpoints": ("CheckpointGC", "Deletes", "LOOK_APART_S", "bring_dicts"),
     "connect": ("BrokerDeployment", "unless_away"),
     "definition": ("DefinitionWriter",),
     "interrupts": ("Interrupts",),
+    "ledger": ("Restored",),
     "local_slots": ("check_gangs", "slot_settings"),
     "loop": ("Driver",),
     "pace": ("Pace",),

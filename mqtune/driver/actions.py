@@ -47,8 +47,8 @@ from mqtune.core.trial import (
     trial_of,
 )
 from mqtune.core.version import __version__
+from mqtune.driver.ledger import Ledger
 from mqtune.journal.base import Assignment, Guard, Journal, Order
-from mqtune.journal.restore import Restorer
 from mqtune.trainable.process.protocol import MAX_ANSWER_CHARS
 
 logger = logging.getLogger(__name__)
@@ -491,9 +491,9 @@ class Orders:
     nothing else. So they are given again after an outage.
     """
 
-    def __init__(self, restorer: Restorer, experiment: Experiment, *, in_lockstep: bool) -> None:
+    def __init__(self, ledger: Ledger, experiment: Experiment, *, in_lockstep: bool) -> None:
         self.in_lockstep = in_lockstep
-        self._restorer = restorer
+        self._ledger = ledger
         self._experiment = experiment
         #: The last order of each kind to a trial, and those of them that are still to be given.
         self._orders: dict[tuple[TrialId, str], Order] = {}
@@ -522,7 +522,7 @@ class Orders:
         if len(self._orders) > self._most:
             self._forget()
         if due := list(self._due.values()):
-            self._restorer.surely(lambda: self._restorer.journal.order(due))
+            self._ledger.surely(lambda: self._ledger.journal.order(due))
         self._due = {}
 
     def give_again(self) -> None:

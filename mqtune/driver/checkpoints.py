@@ -1,4 +1,4 @@
-"""The garbage collector of checkpoints: what may still be needed is named, and retention chooses among the rest."""
+"""The garbage collector of checkpoints: needed ones are named, and retention chooses among others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Hashable, Iterable, Iterator
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, Literal
 
@@ -21,25 +22,24 @@ from mqtune.core.events import (
     TrialStaged,
 )
 from mqtune.core.experiment import Experiment
+from mqtune.core.machine import DICTS
 from mqtune.core.trial import CheckpointId, Trial, TrialId, TrialStatus, attempt_and_number, is_in_memory, trial_of
 from mqtune.driver.actions import Drop
 from mqtune.driver.retention import References, Retention
 from mqtune.journal.base import Journal
-from mqtune.journal.restore import Restorer
 
 logger = logging.getLogger(__name__)
 
-#: How long the driver waits, at its end, for deletions that are under way; what is left is swept by the next one.
+#: How long the driver waits, at its end, for deletions. The next driver carries out the others.
 _CLOSE_S: Final = 10.0
-#: How many checkpoints may have been reported before it is looked which earlier ones they replace. A look writes one
-#: event, which costs a report little when so many share it; that many dicts of the largest size are 32 MB in Redis.
+#: So many reported checkpoints are checked together for the earlier ones that they replace. A check writes one event,
+#: so a report's share is small. So many dicts of the largest size are 32 MB in Redis.
 MOST_GATHERED: Final = 32
-#: How long such looks are apart, in seconds, where fewer come: short beside the time in which trials fill a disk, and
-#: long enough that a driver at leisure is not woken for each. Where none was for that long, a checkpoint waits for
-#: none.
+#: The seconds between two checks of fewer checkpoints: less than the time in which trials fill a disk, and enough that
+#: an idle driver is not woken for each. After a longer pause a checkpoint is checked immediately.
 LOOK_APART_S: Final = 10.0
-#: Which trials lose all their checkpoints at their end, besides what retention drops: none; those that did not
-#: complete; completed ones too; and even the best one. The best one's stay in all cases but the last.
+#: The trials that lose all their checkpoints at their end: none, all but completed ones, completed ones too, or even
+#: the best one, which keeps them in all other cases.
 Deletes = bool | Literal["stopped", "all"]
 _HAVE_DONE: Final = frozenset({TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED})
 _STOPPED: Final = frozenset({TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED})
@@ -51,16 +51,36 @@ _LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
 }
 
 
+def bring_dicts(journal: Journal, folder: Path, named: Iterable[CheckpointId]) -> list[CheckpointId]:
+    """Restore lost dicts on the server from the experiment's folder. Return the others that it has lost."""
+    named = list(named)
+    held = journal.checkpoints() if named else set()
+    lost = []
+    for one in named:
+        if one in held:
+            continue
+        try:
+            data = (folder / DICTS / one).read_bytes()
+        except OSError:
+            lost.append(one)
+        else:
+            journal.bring_checkpoint(one, data)
+    if lost:
+        logger.warning(
+            "Redis has lost %d checkpoints; trials go on from older ones in the store, or begin again", len(lost)
+        )
+    return lost
+
+
 class CheckpointGC:
-    """Collects checkpoints that nothing needs any more.
+    """Collects unneeded checkpoints.
 
-    It returns what is to be dropped, and deletes folders once their drop is journaled, in a thread of its own. What
-    checkpoints with reports replace gathers, to be dropped together: at the latest with the ``MOST_GATHERED``-th, or
-    when ``due_s`` has come. What is needed is seen when it is dropped.
+    It returns drops, and deletes folders once their drop is journaled, in a thread of its own. Checkpoints that reports
+    have replaced are dropped together: at the latest with the ``MOST_GATHERED``-th, or when ``due_s`` has come. Each is
+    checked again when it is dropped.
 
-    A checkpoint that something *names* is never collected: what a trial that has not ended may go on from, what an
-    attempt under way began with, and what a decided restart begins with, whichever trial saved it. Nor, unless that was
-    asked for, is any of the best trial's.
+    A *named* checkpoint is never collected: one from which a trial may continue, an attempt under way has begun, or a
+    decided restart will begin, whichever trial saved it. Nor, by default, is any of the best trial's.
     """
 
     def __init__(
@@ -76,21 +96,20 @@ class CheckpointGC:
         self._retention = retention.of(experiment.metric, experiment.mode, experiment.objective.constraints)
         self._store = store
         self._lose_all = _LOSE_ALL[delete_checkpoints]
-        #: Whether somebody may go on from a trial that has completed, or was stopped.
+        #: Whether trials may continue from completed or stopped ones.
         self._keeps_dicts = keeps_dicts
         self._spares_best = delete_checkpoints != "all"
         self._references = References()
-        #: Trials that have ended and keep what they have because they are, or were, the best.
+        #: Ended trials that keep their checkpoints because they are, or were, the best.
         self._spared: dict[TrialId, None] = {}
-        #: For each checkpoint that came with a report since the last look its trial, and what nothing names any more
-        #: because of it.
+        #: For each checkpoint of a report since the last check, its trial, and the checkpoint that it has replaced.
         self._gathered: list[tuple[Trial, CheckpointId]] = []
         self._next_look_s = -math.inf
         self._deletions: SimpleQueue[CheckpointId | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def hear(self, event: Event) -> list[Drop]:
-        """Note what a trial names now, and return what nothing needs any more; delete what is dropped."""
+        """Note the names of a trial, and return drops of unneeded checkpoints; delete dropped ones."""
         match event:
             case TrialStaged() | DecisionTaken() | CheckpointSaved() | AttemptEnded() | TrialClosed():
                 return self.changed(self._experiment.trials[event.trial])
@@ -101,9 +120,9 @@ class CheckpointGC:
         return []
 
     def changed(self, trial: Trial) -> list[Drop]:
-        """Return what nothing needs any more of *trial*, which was changed, or of those that it named."""
+        """Return drops for a changed trial, and for those whose checkpoints it has named."""
         if not (trial.checkpoints or self._references or trial.checkpoint or trial.restart or trial.pause_point):
-            # Nobody has named a checkpoint, and it neither has nor needs one.
+            # No checkpoint is named, and the trial neither has nor needs one.
             return []
         freed = self._note(trial)
         return self._unneeded(dict.fromkeys([trial.id, *map(trial_of, freed)]))
@@ -111,17 +130,17 @@ class CheckpointGC:
     def saved(self, trial: Trial, checkpoint: CheckpointId, *, at_once: bool) -> list[Drop]:
         """Note a checkpoint that came with a report of *trial*.
 
-        Return what nothing needs any more, *at_once* or if much has gathered.
+        Return drops *at_once*, or when there are many.
         """
         if checkpoint != trial.checkpoint:
             # It came too late to be the trial's.
             return []
-        # Of what a trial may need, a report changes only this.
+        # A report changes no other name of a trial.
         self._gathered.append((trial, self._references.hold((trial.id, "state"), checkpoint)))
         return self.gathered() if at_once or len(self._gathered) >= MOST_GATHERED else []
 
     def gathered(self) -> list[Drop]:
-        """Return what nothing needs any more of all that has gathered."""
+        """Return drops of the checkpoints that reports have replaced."""
         gathered, self._gathered = self._gathered, []
         found: dict[CheckpointId, None] = {}
         trials: dict[TrialId, None] = {}
@@ -129,26 +148,23 @@ class CheckpointGC:
             if not (freed in trial.checkpoints and is_in_memory(freed) and is_in_memory(trial.checkpoint)):
                 trials.update(dict.fromkeys([trial.id, trial_of(freed)]))
             elif freed not in self._references and freed != next(reversed(trial.checkpoints)):
-                # Retention keeps no such dict; so a trial that saves nothing else need not be looked at.
+                # Retention keeps no such dict, so a trial that saves nothing else need not be checked.
                 found[freed] = None
         found.update(dict.fromkeys(self._found(trials)))
         return _drops(list(found))
 
     @property
     def due_s(self) -> float:
-        """When ``settled`` is to be called, by the clock of its calls; infinite for not before there is news."""
+        """When ``settled`` is to be called, by the clock of its calls; infinite without news."""
         return self._next_look_s if self._gathered else math.inf
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether there may be trials that are the best no more."""
+        """Whether there may be trials that are no longer the best."""
         return bool(self._spared)
 
     def settled(self, now_s: float) -> Iterable[Drop]:
-        """Look at trials that are the best no more, once a batch of events is taken in, and at what has gathered.
-
-        See ``look_through``.
-        """
+        """Check former best trials after a batch of events, and replaced checkpoints; see ``look_through``."""
         is_due = self._gathered and now_s >= self._next_look_s
         return self._settle(now_s) if is_due or self.is_unsettled else ()
 
@@ -161,41 +177,43 @@ class CheckpointGC:
             self._next_look_s = now_s + LOOK_APART_S
             yield from self.gathered()
 
-    def look_through(self, restorer: Restorer) -> Iterator[Drop]:
-        """Look at every trial, after a replay; each drop is to be carried out before the next is asked for."""
+    def look_through(self, journal: Journal, folder: Path) -> Iterator[Drop]:
+        """Inspect every trial after a replay; each drop is to be carried out before the next is asked for.
+
+        Dicts that the server has lost are restored from the experiment's folder, or dropped.
+        """
         trials = self._experiment.trials.values()
-        yield from _drops(
-            restorer.bring_dicts(one for trial in trials for one in trial.checkpoints if is_in_memory(one))
-        )
+        named = (one for trial in trials for one in trial.checkpoints if is_in_memory(one))
+        yield from _drops(bring_dicts(journal, folder, named))
         for trial in list(self._experiment.trials.values()):
             self._note(trial)
         yield from self._unneeded(list(self._experiment.trials))
-        yield from self.left_over(restorer.journal)
+        yield from self.left_over(journal)
         if self._store is not None:
             self._start()
 
     def let_go(self, trial: Trial) -> None:
-        """Name no longer, for a trial that is paused, what it would go on from."""
+        """Release the checkpoints from which a paused trial would continue."""
         if trial.status is TrialStatus.PAUSED:
             for what, named in (("state", trial.checkpoint), ("pause point", trial.pause_point)):
                 if named in trial.checkpoints:
                     self._references.hold((trial.id, what), CheckpointId(""))
 
     def unnamed(self, trial: Trial) -> list[CheckpointId]:
-        """Return all checkpoints of a trial that nothing names, whatever retention says."""
+        """Return all unnamed checkpoints of a trial, also those that retention keeps."""
         return [one for one in trial.checkpoints if one not in self._references]
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> list[Drop]:
-        """Have *holder* name a checkpoint in place of what it named before; empty for nothing."""
+        """Have *holder* name a checkpoint in place of its last one; empty for none."""
         freed = self._references.hold(holder, checkpoint)
         return self._unneeded([trial_of(freed)]) if freed else []
 
     def plan(self, trial: Trial, checkpoint: CheckpointId) -> None:
-        """Have the decision to pause *trial* name the checkpoint that it will go on from, until it does or ends."""
+        """Have the decision to pause *trial* name its checkpoint, until it continues or ends."""
         self._references.hold((trial.id, "plan"), checkpoint)
 
     def _note(self, trial: Trial) -> list[CheckpointId]:
-        """Have the trial name what it may still need, and return what nothing names any more because of that."""
+        """Have a trial name its needed checkpoints. Return those that it names no longer."""
         state = attempt = restart = pause_point = CheckpointId("")
         is_terminal = trial.status.is_terminal
         if not is_terminal:
@@ -209,7 +227,7 @@ class CheckpointGC:
         return [freed for what, one in named if (freed := self._references.hold((trial.id, what), one))]
 
     def _unneeded(self, trials: Iterable[TrialId]) -> list[Drop]:
-        """Return what nothing needs of these trials."""
+        """Return drops of the unneeded checkpoints of these trials."""
         return _drops(list(self._found(trials)))
 
     def _found(self, trials: Iterable[TrialId]) -> Iterator[CheckpointId]:
@@ -227,7 +245,7 @@ class CheckpointGC:
             self._spared[trial.id] = None
         else:
             loses_all = trial.status in self._lose_all
-            # A dict in Redis is there to go on from, not to be archived.
+            # A dict in Redis is there to continue from, not to be archived.
             keeps = self._keeps_dicts and trial.status in _HAVE_DONE
             over |= {one for one in trial.checkpoints if loses_all or (is_in_memory(one) and not keeps)}
         return [one for one in trial.checkpoints if one in over and one not in self._references]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import math
 import os
 import secrets
 import shutil
@@ -25,9 +24,15 @@ from mqtune.backends.queues import QueueBackend
 from mqtune.checkpoints import CheckpointStore, experiment_url, open_store
 from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import BrokerUnavailable, ConfigurationError, InsufficientResources, TrainableNotFound
+from mqtune.core.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    InsufficientResources,
+    JournalGone,
+    TrainableNotFound,
+)
 from mqtune.core.events import TrialStaged, decode_definition, driver_events
-from mqtune.core.machine import ARCHIVED, CHECKPOINTS, SERVER_FOLDER, SIMULATION, make_folder
+from mqtune.core.machine import CHECKPOINTS, SERVER_FOLDER, SIMULATION, make_folder
 from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.submission import DRIVER
 from mqtune.core.timing import Timing
@@ -42,11 +47,12 @@ from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
 from mqtune.journal.code import CodeExchange
 from mqtune.journal.connection import RedisClient, account_of, connect, redact
-from mqtune.journal.copy import JOURNAL_FILE, JournalFile
+from mqtune.journal.copy import JOURNAL_FILE, JournalFile, definition_in
 from mqtune.journal.lock import take_lock
 from mqtune.journal.owner import person
-from mqtune.journal.redis import RETRY_MAX_S, RedisJournal, experiments_on
-from mqtune.journal.restore import begins, bring_back, entries_there, kept_definition
+from mqtune.journal.reading import readable_entries
+from mqtune.journal.redis import RedisJournal, experiments_on
+from mqtune.journal.retry import RETRY_MAX_S
 from mqtune.trainable.bundle import KEY_VARIABLE, check_key
 from mqtune.trainable.frozen_code import CODE_FOLDER, keep_source
 
@@ -162,8 +168,8 @@ class BrokerDeployment:
         """
         kept = RedisJournal(self.connect(folder).client, name, patience_s=self._timing.patience_s).definition()
         if kept is None:
-            # Redis may have lost it; whoever opens it puts it back.
-            kept = kept_definition(JournalFile(folder / JOURNAL_FILE), name)
+            with contextlib.suppress(JournalGone):
+                kept = definition_in(JournalFile(folder / JOURNAL_FILE), name)
         return None if kept is None else decode_definition(name, kept)
 
     def experiments(self) -> list[str]:
@@ -216,16 +222,10 @@ class BrokerDeployment:
             claim(store, client, plan.name, patience_s=self._timing.patience_s)
             # A run on this machine alone has no journal that others keep in memory.
             journal.chapter_store = None if is_local else store
-        if not begins(journal):
-            bring_back(
-                journal,
-                JournalFile(folder / JOURNAL_FILE),
-                at=clock.time(),
-                accept=writer.definition,
-                most_bytes=math.ceil(plan.limits.run.journal_mb * 10**6),
-            )
-            (folder / ARCHIVED).unlink(missing_ok=True)
         kept = journal.definition()
+        if kept is None:
+            # The server may have lost the experiment; its driver notices that.
+            kept = definition_in(JournalFile(folder / JOURNAL_FILE), plan.name)
         if kept is None and is_local:
             # Nothing is begun that could never run here.
             slot_settings(plan.suits_all, self.local_slots)
@@ -517,7 +517,7 @@ def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays
     What stays is the log of a worker, and the folders of a server that is at work, of a store, which deletes what it
     has, and of the output of submitted scripts, one of which may be this process's.
     """
-    written = [event for events in driver_events(entries_there(journal)).values() for event in events]
+    written = [event for events in driver_events(readable_entries(journal)).values() for event in events]
     journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
     for path in folder.iterdir():
         if path.name in stays:

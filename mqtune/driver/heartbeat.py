@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 from mqtune.core.timing import Timing
+from mqtune.driver.ledger import Ledger
 from mqtune.journal.base import DriverState, OnLoss, ServerState
-from mqtune.journal.restore import Restorer
 from mqtune.journal.room import JournalRoom
 
 
@@ -15,7 +15,7 @@ class Heartbeat:
     """Keeps the driver's lock, and exchanges states between driver and server.
 
     Args:
-        restorer: the driver's, with the journal. What the server has lost is restored with the next heartbeat.
+        ledger: the driver's, with the journal. Each heartbeat notices what the server has lost.
         holder: the token by which the driver has the lock.
         on_loss: the policy of workers without a driver.
         waits: returns the reason why nothing starts now, for people.
@@ -24,14 +24,14 @@ class Heartbeat:
 
     def __init__(
         self,
-        restorer: Restorer,
+        ledger: Ledger,
         holder: str,
         on_loss: OnLoss,
         waits: Callable[[], str],
         journal_mb: float,
         timing: Timing = Timing(),
     ) -> None:
-        self._restorer = restorer
+        self._ledger = ledger
         self._holder = holder
         self._on_loss = on_loss
         self._waits = waits
@@ -58,22 +58,26 @@ class Heartbeat:
         self._cap_mb, self._capped = megabytes, reason
 
     @property
-    def _most_bytes(self) -> int:
+    def most_bytes(self) -> int:
+        """The number of bytes that the journal may have; 0 for any number."""
         return math.ceil(min(self.journal_mb, self._cap_mb) * 10**6)
 
     @property
     def is_due(self) -> bool:
         """Whether the server does not know the journal's limit yet: trials may wait for it."""
-        return self._most_bytes != self._told_bytes
+        return self.most_bytes != self._told_bytes
 
     @property
     def room(self) -> JournalRoom:
         """The room that is left in the journal, as of the last heartbeat."""
         capped = self._capped if self._cap_mb < self.journal_mb else ""
-        return JournalRoom(self.server.journal_bytes, self._most_bytes, capped)
+        return JournalRoom(self.server.journal_bytes, self.most_bytes, capped)
 
     def beat(self) -> None:
         """Keep the lock, and exchange states with the server."""
-        state = DriverState(self._on_loss, self._waits(), self._restorer.read_to, self._most_bytes)
-        self.server = self._restorer.heartbeat(self._holder, self._timing.lock_s, state)
+        state = DriverState(self._on_loss, self._waits(), self._ledger.read_to, self.most_bytes)
+        journal, hold_s = self._ledger.journal, self._timing.lock_s
+        self.server = self._ledger.surely(lambda: journal.heartbeat(self._holder, hold_s, state))
+        # A server may be set back, by hand, without having been away.
+        self._ledger.check_read()
         self._told_bytes = state.most_bytes

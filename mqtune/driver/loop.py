@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final
@@ -12,7 +12,7 @@ from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, ImpossibleEvent, InvalidTransition, MqtuneError
-from mqtune.core.events import CheckpointsDropped, Cursor, ExperimentCreated
+from mqtune.core.events import CheckpointsDropped, Cursor, Event, ExperimentCreated
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.timing import Timing
@@ -35,6 +35,7 @@ from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.intake import Intake
 from mqtune.driver.interrupts import Interrupts
+from mqtune.driver.ledger import Ledger
 from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch, OfferWatch
 from mqtune.driver.outside import waits_outside
 from mqtune.driver.pace import Pace
@@ -47,7 +48,6 @@ from mqtune.driver.slots import SlotFiller
 from mqtune.driver.timers import DriverTimers
 from mqtune.journal.base import Entry, Journal, OnLoss
 from mqtune.journal.copy import JournalFile, JournalReader
-from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.results.experiments import with_entry
 from mqtune.schedulers.base import Scheduler
@@ -113,11 +113,12 @@ class Driver:
         self._offers = OfferWatch(backend, experiment, may_wait=limits.may_wait)
         screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
         self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
-        self._restorer = Restorer(journal, self.reader, copy, clock)
-        self._heartbeat = Heartbeat(self._restorer, holder, on_loss, self._waits, limits.run.journal_mb, timing)
-        self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
+        self._ledger = Ledger(journal, self.reader)
+        self._folder = copy.path.parent
+        self._heartbeat = Heartbeat(self._ledger, holder, on_loss, self._waits, limits.run.journal_mb, timing)
+        self._orders = Orders(self._ledger, experiment, in_lockstep=is_lockstep)
         self._timers = DriverTimers(
-            self._restorer,
+            self._ledger,
             backend,
             experiment,
             heartbeat=self._heartbeat,
@@ -128,7 +129,7 @@ class Driver:
         host = DriverHost(
             experiment=experiment,
             backend=backend,
-            restorer=self._restorer,
+            ledger=self._ledger,
             heartbeat=self._heartbeat,
             copy=copy.path,
             limits=limits,
@@ -139,6 +140,7 @@ class Driver:
             timing=timing,
         )
         self._hooks = DriverHooks(services(host), clock)
+        self._ledger.restore = self._hooks.journal_lost
         self._timers.serve(self._hooks)
         self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, self._heartbeat, self._hooks)
         self._pace = Pace(
@@ -146,7 +148,7 @@ class Driver:
         )
         self._intake = Intake(experiment, self._deciders, look=self._timers.keep_lock_if_due, act=self._act_on)
         self._path = EventPath(
-            self._restorer,
+            self._ledger,
             experiment,
             backend,
             clock,
@@ -165,7 +167,7 @@ class Driver:
             space,
             path=self._path,
             checkpoints=checkpoints,
-            restorer=self._restorer,
+            ledger=self._ledger,
             heartbeat=self._heartbeat,
             options=limits.run,
             clock=clock,
@@ -238,13 +240,14 @@ class Driver:
         """Create the experiment, or bring it back to where its journal ends, and start the loop's timers."""
         if is_new:
             at = self._clock.time()
-            self._restorer.create(ExperimentCreated(name=name, definition=definition, at=at, **owner._asdict()))
+            self._ledger.create(ExperimentCreated(name=name, definition=definition, at=at, **owner._asdict()))
+        past = self._ledger.catch_up()
         kept = self._journal.definition()
         before: dict[str, Any] = definition if kept is None else decode_value(kept)
         changes = {key: value for key, value in definition.items() if before.get(key) != value}
         # A rule that has changed says nothing about what was reported before.
         self._deciders.rule_decides = "stop" not in changes
-        self._replay()
+        self._replay(past)
         # Before an attempt begins, workers know what they are to do without a driver.
         self._heartbeat.beat()
         # A replay ends with the limits of the driver before.
@@ -258,19 +261,18 @@ class Driver:
         if not self.is_finished or self.requests.open():
             self._say_begun()
         self._orders.take_over()
-        self._path.carry_out_all(self._checkpoints.look_through(self._restorer))
+        self._path.carry_out_all(self._checkpoints.look_through(self._journal, self._folder))
         self.backend.refresh()
         # An attempt that an earlier driver staged and did not live to publish need not wait until it is overdue.
         self._timers.publish_lost(older_than_s=0)
         self._callbacks.tell("on_start", self.experiment)
         self.requests.carry_out()
 
-    def _replay(self) -> None:
+    def _replay(self, past: Mapping[Cursor, list[Event]]) -> None:
         """Take the whole journal in, each event of an earlier driver at the place where it was written.
 
         From then on events are new. In an open experiment, all events behind the last driver's last action are new.
         """
-        past = self._restorer.catch_up()
         self._intake.replay(self.reader.read(), past, keeps_new=self._limits.is_open)
         self._take_in()
         self._intake.go_live()
@@ -444,27 +446,27 @@ class Driver:
 
         Return None if no entries came.
 
-        After an outage, restore the journal, give all orders again, and check all attempts again.
+        After an outage, have lost entries restored, give all orders again, and check all attempts again.
         """
         reader = self.reader
         entries: list[Entry] = self._interrupts.wait(
             lambda: self._journal.read(reader.last, count=reader.count, block_s=block_s), interrupted=[]
         )
-        if self._restorer.was_away:
-            is_put_back = self._restorer.look()
+        if self._ledger.was_away:
+            is_lost = self._ledger.check()
             self._orders.give_again()
             self._timers.look_anew()
-            if is_put_back:
+            if is_lost:
                 # The entries that were read are no longer those that follow.
                 return None
         if not entries:
             return None
         reader.keep(entries)
-        return self._restorer.read_back(entries)
+        return self._ledger.new_entries(entries)
 
     def _more(self) -> Iterator[Entry]:
         """In virtual time, go on waiting for entries as long as the round is steady, and yield them."""
-        while self._pace.goes_on and (entries := self._restorer.more(self._pace.left_s)) is not None:
+        while self._pace.goes_on and (entries := self._ledger.more(self._pace.left_s)) is not None:
             yield from entries
         self.reader.write()
 
@@ -527,13 +529,13 @@ class Driver:
         if not self._deciders.is_broken:
             # Else the next driver does, once it has come past what they failed at.
             self._path.carry_out_all(self._checkpoints.gathered())
-            self._path.carry_out_all(self._checkpoints.left_over(self._restorer.journal))
+            self._path.carry_out_all(self._checkpoints.left_over(self._journal))
         self.carry_out(Finish(outcome, reason))
         # A server that was emptied by hand has not been away.
         self._heartbeat.beat()
-        self._restorer.look()
-        self._restorer.finish()
-        if lost := self._restorer.lost_dicts:
+        self._ledger.check()
+        self._ledger.finish()
+        if lost := self._ledger.lost:
             # An entry says so where the journal was restored at the end; nobody applies that entry any more.
             self.experiment.apply(CheckpointsDropped(checkpoints=[*lost], at=self._clock.time()))
         self._path.tell_restored()
@@ -545,7 +547,7 @@ class Driver:
         """
         self.carry_out(Label(trial, labels))
         if self.is_finished:
-            self._restorer.finish()
+            self._ledger.finish()
 
     def delete_checkpoints(self, trial: Trial) -> list[CheckpointId]:
         """Delete all checkpoints of a trial that nothing may still go on from, and return them."""

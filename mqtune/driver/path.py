@@ -1,7 +1,4 @@
-"""The one path of events.
-
-An action is checked and journaled, and what it wrote is folded and told as what was read is.
-"""
+"""The one path of events, whether they were read or a new action has written them."""
 
 from __future__ import annotations
 
@@ -28,42 +25,42 @@ from mqtune.driver.actions import (
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.intake import Intake
+from mqtune.driver.ledger import Ledger
 from mqtune.driver.listeners import Listener
 from mqtune.driver.outside import Tell, why_over
 from mqtune.driver.pace import Pace
 from mqtune.driver.publishing import Publisher
-from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
 
-#: What trials ask for that ask for nothing in particular.
+#: The resources of trials without special ones.
 _PLAIN: Final = Resources()
 
 
 class EventPath:
     """Applies events, and carries out actions.
 
-    An event takes one path, whether it was just read, just written, or is replayed: ``apply`` folds it and tells the
-    listeners, in their order. Who wants something done returns it as an action. ``carry_out`` checks and journals each,
-    and applies what it wrote.
+    An event takes one path, whether it was just read, just written, or is replayed: ``apply`` folds it and passes it to
+    the listeners, in their order. They return actions. ``carry_out`` checks and journals each action, and applies its
+    events.
 
     Args:
-        restorer: the driver's, with the journal.
+        ledger: the driver's, with the journal.
         experiment: the fold.
-        backend: is told what is published, and lost.
+        backend: publishes attempts, and is notified of lost ones.
         clock: for the times of events.
-        intake: knows the cursor of what is journaled.
-        orders: remember those that were given.
-        deciders: once they have failed, only the first listener hears.
-        checkpoints: what they name and drop.
-        callbacks: hear of what is no event of the journal's.
+        intake: knows the cursor for new events.
+        orders: remembers given orders.
+        deciders: once they have failed, only the first listener gets events.
+        checkpoints: the collector of checkpoints.
+        callbacks: are notified of checkpoints and restored entries, which are no events of theirs.
         pace: is stirred by each event.
-        resources: what each trial asks for, or one of them.
-        asks: says what a trial asks for by its config; None where all ask for the same.
+        resources: the resources of each trial, or of one of them.
+        asks: returns the resources of a trial, by its config; None if all are equal.
     """
 
     def __init__(
         self,
-        restorer: Restorer,
+        ledger: Ledger,
         experiment: Experiment,
         backend: BackendSession,
         clock: Clock,
@@ -77,10 +74,10 @@ class EventPath:
         resources: Resources = _PLAIN,
         asks: Callable[[Config], Resources] | None = None,
     ) -> None:
-        #: Those who hear of each event, in this order; the first is the backend's, which hears in any case.
+        #: The listeners to each event, in this order. The first one, the backend's, gets events in any case.
         self.listeners: Sequence[Listener] = ()
         self.publisher = Publisher(backend, clock)
-        self._restorer = restorer
+        self._ledger = ledger
         self._experiment = experiment
         self._backend = backend
         self._clock = clock
@@ -94,10 +91,7 @@ class EventPath:
         self._asks = asks
 
     def apply(self, event: Event) -> None:
-        """Fold an event, tell the listeners, and carry out what they want.
-
-        New, written and replayed events are treated alike.
-        """
+        """Fold an event, pass it to the listeners, and carry out their actions."""
         self._pace.stir()
         self._experiment.apply(event)
         # Once the deciders have failed, only the backend still needs to know which attempts have a slot.
@@ -141,9 +135,9 @@ class EventPath:
             self.carry_out(action)
 
     def take_checkpoint(self, report: Report, *, at_once: bool) -> None:
-        """Tell callbacks of a report's checkpoint, and drop the checkpoints that it has replaced.
+        """Notify callbacks of a report's checkpoint, and drop replaced checkpoints.
 
-        They are dropped *at_once*, or when many have gathered.
+        They are dropped *at_once*, or when there are many.
         """
         trial = self._experiment.trials[report.trial]
         if self._callbacks.hears("on_checkpoint"):
@@ -151,21 +145,21 @@ class EventPath:
         self.carry_out_all(self._checkpoints.saved(trial, report.checkpoint, at_once=at_once))
 
     def let_go(self, stage: Stage) -> None:
-        """Keep its checkpoint no longer for who has waited to start from it."""
+        """Release the checkpoint that was kept for this attempt."""
         for drop in self._checkpoints.hold(stage.holder, CheckpointId("")):
             self.carry_out(drop)
 
     def tell_restored(self) -> None:
-        """Tell callbacks that lost entries of the journal were put back, if some were."""
-        for restored in self._restorer.take_restored():
+        """Notify callbacks of restored entries, if there are any."""
+        for restored in self._ledger.take_restored():
             self._callbacks.tell("on_restore", restored.entries, restored.missing)
 
     def _write(self, action: DriverAction) -> list[Event]:
-        """Journal an action, after restoring the journal if the server has lost it, and return the new events."""
-        restorer = self._restorer
+        """Journal an action, on a server that may have lost the journal, and return the new events."""
+        ledger = self._ledger
         at, cursor = self._clock.time(), self._intake.cursor
-        lost, asked = restorer.lost_dicts, (self._asks, self._resources)
-        to = Writing(restorer.journal, self._experiment, at, cursor, lost, *asked)
-        written = restorer.surely(lambda: action.write(to))
-        restorer.wrote((each.data for each in written), are_applied=True)
+        lost, asked = ledger.lost, (self._asks, self._resources)
+        to = Writing(ledger.journal, self._experiment, at, cursor, lost, *asked)
+        written = ledger.surely(lambda: action.write(to))
+        ledger.wrote((each.data for each in written), are_applied=True)
         return [each.event for each in written]

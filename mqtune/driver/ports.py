@@ -16,13 +16,14 @@ from typing import Final, NamedTuple, Protocol
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
+from mqtune.core.errors import MqtuneError
 from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
 from mqtune.core.timing import Timing
 from mqtune.driver.actions import DriverAction
 from mqtune.driver.heartbeat import Heartbeat
+from mqtune.driver.ledger import Ledger, Restored
 from mqtune.driver.settings import Limits, RunOptions
-from mqtune.journal.restore import Restorer
 from mqtune.trainable.bundle import Bundle
 from mqtune.trainable.cells import Cell
 from mqtune.trainable.spec import TrainableSpec
@@ -51,7 +52,7 @@ class DriverHost:
     Attributes:
         experiment: the fold of the journal, to be read only.
         backend: has the slots.
-        restorer: has the journal, and restores it on a server that has lost entries.
+        ledger: has the journal, and knows the entries that the driver has read and written.
         heartbeat: exchanges states with the server.
         copy: the file with the driver's copy of the journal.
         limits: how far the experiment goes, as its script says.
@@ -64,7 +65,7 @@ class DriverHost:
 
     experiment: Experiment
     backend: BackendSession
-    restorer: Restorer
+    ledger: Ledger
     heartbeat: Heartbeat
     copy: Path
     limits: Limits
@@ -106,6 +107,20 @@ class DriverService:
         for.
         """
         return ()
+
+    def journal_lost(self) -> Restored | None:
+        """Restore the journal. Return None if this service has nothing to restore it from.
+
+        It is called when the server lacks entries that the driver has read or written, and when a driver opens an
+        experiment of which the server lacks the beginning, or entries of the copy. The first service with a
+        result ends the round. If none has one, a driver that has begun ends with JournalGone; a new one reads the
+        entries that are there. The call happens within a read or a write, so the fold is in any state.
+
+        Raises:
+            JournalGone: it can't be restored.
+            DriverFenced: a later driver has begun.
+        """
+        return None
 
     def close(self) -> None:
         """End, when the driver does."""
@@ -189,6 +204,24 @@ class DriverHooks:
             self._note(service, "reason", error)
             return ""
 
+    def journal_lost(self) -> Restored | None:
+        """Have the first service that can restore the journal do so. Return None if none can.
+
+        Raises:
+            MqtuneError: the journal can't be restored, or the server is away; the driver ends.
+        """
+        for service in self._services:
+            try:
+                restored = service.journal_lost()
+            except MqtuneError:
+                raise
+            except Exception as error:  # noqa: BLE001 - as the class says
+                self._note(service, "journal_lost", error)
+            else:
+                if restored is not None:
+                    return restored
+        return None
+
     def close(self) -> None:
         """End the services, the last one first."""
         for service in reversed(self._services):
@@ -249,7 +282,7 @@ class Project(Protocol):
         """
 
     def changed_since(self, before: Bundle) -> list[str]:
-        """Return the names of the files that differ from an earlier bundle's. Files that no trial runs don't count."""
+        """Return the names of changed files since an earlier bundle, of those that trials run."""
 
 
 class MakeProject(Protocol):

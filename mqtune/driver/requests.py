@@ -53,11 +53,11 @@ from mqtune.driver.actions import (
 )
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.heartbeat import Heartbeat
+from mqtune.driver.ledger import Ledger
 from mqtune.driver.outside import Tell, check_told, has_told_all, is_repeated, why_over
 from mqtune.driver.path import EventPath
 from mqtune.driver.settings import RunOptions
 from mqtune.driver.slots import Addition, SlotFiller
-from mqtune.journal.restore import Restorer
 from mqtune.results.checkpoints import choose_checkpoint
 from mqtune.search.space import Space
 
@@ -113,7 +113,7 @@ class Requests:
         *,
         path: EventPath,
         checkpoints: CheckpointGC,
-        restorer: Restorer,
+        ledger: Ledger,
         heartbeat: Heartbeat,
         options: RunOptions,
         clock: Clock,
@@ -130,7 +130,7 @@ class Requests:
         self._space = space
         self._path = path
         self._checkpoints = checkpoints
-        self._restorer = restorer
+        self._ledger = ledger
         self._heartbeat = heartbeat
         self._clock = clock
         self._time_attr = time_attr
@@ -207,8 +207,8 @@ class Requests:
         wanted = self._action_for(request, brought)
         if wanted is None or isinstance(wanted, Addition | AnswerRequest):
             request = replace(request, id=secrets.token_hex(16))
-            self._restorer.surely(lambda: self._restorer.journal.request(request))
-            self._restorer.wrote([request.encode()])
+            self._ledger.surely(lambda: self._ledger.journal.request(request))
+            self._ledger.wrote([request.encode()])
             return
         if isinstance(wanted, Decide) and in_hand is not None and in_hand.trial == wanted.trial.id:
             wanted = replace(wanted, sequence=in_hand.sequence)

@@ -16,13 +16,13 @@ from mqtune.core.timing import Timing
 from mqtune.core.trial import FORGOTTEN, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import DriverAction, Lose
 from mqtune.driver.heartbeat import Heartbeat
+from mqtune.driver.ledger import Ledger
 from mqtune.driver.outside import expired
 from mqtune.driver.ports import NO_HOOKS, DriverHooks
 from mqtune.driver.publishing import publish_all
 from mqtune.driver.room import RoomWatch
 from mqtune.journal.base import Guard, Unclaimed, entry_order
 from mqtune.journal.copy import JournalReader
-from mqtune.journal.restore import Restorer
 from mqtune.journal.room import way_to_grow
 
 logger = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class DriverTimers:
 
     def __init__(
         self,
-        restorer: Restorer,
+        ledger: Ledger,
         backend: BackendSession,
         experiment: Experiment,
         *,
@@ -69,8 +69,8 @@ class DriverTimers:
         #: The rest of this check, and the time of the next one.
         self._unchecked: deque[Sequence[Trial]] = deque()
         self._check_from = clock.monotonic() + timing.look_at_attempts_s
-        self._restorer = restorer
-        self._journal = restorer.journal
+        self._ledger = ledger
+        self._journal = ledger.journal
         self._heartbeat = heartbeat
         self._backend = backend
         self._experiment = experiment
@@ -193,7 +193,7 @@ class DriverTimers:
             self._grace_left_s = self._timing.lease_grace_s
         else:
             self._grace_left_s = max(0.0, self._grace_left_s - min(since_s, most_s))
-        return () if self._restorer.was_away or self._grace_left_s else self._losses(expired, "expired")
+        return () if self._ledger.was_away or self._grace_left_s else self._losses(expired, "expired")
 
     def look_anew(self) -> None:
         """After an outage leave workers time to renew their leases, and begin to look at all attempts."""
@@ -237,7 +237,7 @@ class DriverTimers:
     def _check(self, trials: Iterable[Trial]) -> None:
         live = [(trial.id, trial.attempt.number) for trial in trials if trial.is_busy and trial.attempt.end is None]
         if live:
-            newest, under_way = self._restorer.surely(lambda: self._journal.look(live, _LEASE_S))
+            newest, under_way = self._ledger.surely(lambda: self._journal.look(live, _LEASE_S))
             for key in (key for key, is_there in zip(live, under_way, strict=True) if not is_there):
                 # The first look counts: a driver that lags may never come to the entry of the last one.
                 self._gone.setdefault(key, newest)

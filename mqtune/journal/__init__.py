@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         ServerState as ServerState,
         Unclaimed as Unclaimed,
         UnderWay as UnderWay,
+        entry_order as entry_order,
         entry_time as entry_time,
         revocation as revocation,
     )
@@ -59,7 +60,9 @@ if TYPE_CHECKING:
         JOURNAL_FILE as JOURNAL_FILE,
         JournalFile as JournalFile,
         JournalReader as JournalReader,
+        definition_in as definition_in,
         entries_of as entries_of,
+        gone as gone,
         lacks_entries as lacks_entries,
     )
     from mqtune.journal.fleet import LOOK as LOOK, ControlChannel as ControlChannel, Fleet as Fleet
@@ -80,26 +83,24 @@ if TYPE_CHECKING:
     from mqtune.journal.memory import MemoryJournal as MemoryJournal
     from mqtune.journal.memory_server import MemoryServer as MemoryServer, TrialState as TrialState
     from mqtune.journal.owner import person as person
+    from mqtune.journal.reading import (
+        begins as begins,
+        entries_after as entries_after,
+        readable_entries as readable_entries,
+    )
     from mqtune.journal.redis import (
-        RETRY_MAX_S as RETRY_MAX_S,
         RedisJournal as RedisJournal,
         experiments_on as experiments_on,
         number as number,
         renew_all as renew_all,
-        retrying as retrying,
         room_of as room_of,
     )
-    from mqtune.journal.restore import (
-        Restorer as Restorer,
-        bring_back as bring_back,
-        entries_there as entries_there,
-    )
+    from mqtune.journal.retry import RETRY_MAX_S as RETRY_MAX_S, retrying as retrying
     from mqtune.journal.room import Room as Room
     from mqtune.journal.script import script_in as script_in
     from mqtune.journal.sentinel import Sentinels as Sentinels
     from mqtune.journal.states import State as State, States as States, ask_each as ask_each
     from mqtune.journal.stream import naming as naming
-    from mqtune.journal.tail import Tail as Tail
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
@@ -129,6 +130,7 @@ _NAMES = {
         "Unclaimed",
         "UnderWay",
         "WAIT",
+        "entry_order",
         "entry_time",
         "revocation",
     ),
@@ -146,7 +148,7 @@ _NAMES = {
         "redact",
         "timing_of",
     ),
-    "copy": ("JOURNAL_FILE", "JournalFile", "JournalReader", "entries_of", "lacks_entries"),
+    "copy": ("JOURNAL_FILE", "JournalFile", "JournalReader", "definition_in", "entries_of", "gone", "lacks_entries"),
     "fleet": ("ControlChannel", "Fleet", "LOOK"),
     "follow": ("Follower",),
     "identity": ("identify",),
@@ -156,13 +158,13 @@ _NAMES = {
     "memory": ("MemoryJournal",),
     "memory_server": ("MemoryServer", "TrialState"),
     "owner": ("person",),
-    "redis": ("RETRY_MAX_S", "RedisJournal", "experiments_on", "number", "renew_all", "retrying", "room_of"),
-    "restore": ("Restorer", "bring_back", "entries_there"),
+    "reading": ("begins", "entries_after", "readable_entries"),
+    "redis": ("RedisJournal", "experiments_on", "number", "renew_all", "room_of"),
+    "retry": ("RETRY_MAX_S", "retrying"),
     "room": ("Room",),
     "script": ("script_in",),
     "sentinel": ("Sentinels",),
     "states": ("State", "States", "ask_each"),
     "stream": ("naming",),
-    "tail": ("Tail",),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -23,30 +23,29 @@ if TYPE_CHECKING:
 #: Answers to a worker that are not intents: its attempt no longer counts; earlier reports never arrived.
 FENCED: Final = "fenced"
 GAP: Final = "gap"
-#: At the end of an answer to ``report`` or ``saved``: the attempt's next data waits until the journal has capacity.
+#: After an answer to ``report`` or ``saved``: the attempt's further data has to wait for room in the journal.
 WAIT: Final = "wait"
 
-#: The orders of an attempt: an intent's value or, without an intent, the words of its ``Order``s, separated by spaces.
-#: ``report`` and ``saved`` add WAIT to these words. ``renew`` replaces them by UNDRIVEN if the experiment has no
-#: driver: the attempt is to be requeued. Else it is FENCED or GAP. Each answer repeats all orders.
+#: All orders of an attempt: an intent's value, or the words of its ``Order``s, separated by spaces, perhaps WAIT behind
+#: them. In place of them: FENCED, GAP, or, from ``renew``, UNDRIVEN: there is no driver, and the attempt is requeued.
 Answer = str
-#: The reason why a claim is refused. For a seat of a gang: "beside" is a second seat of its worker, and "after" means
-#: that a gang that was staged earlier lacks a seat.
+#: The reason why a claim is refused. Only a seat of a gang is "beside" another one, which its worker has already, or
+#: "after" another gang, which was staged before and lacks a seat.
 Refusal = Literal["unknown", "superseded", "taken", "ended", "revoked", "undriven", "quota", "beside", "after"]
-#: A seat of an incomplete gang: its worker has reserved it and claims it again, or has released it.
+#: A seat of a gang with free seats: its worker has it, and claims it again; or has returned it.
 Seated = Literal["seated", "left"]
-#: The cause of a seat's end: by itself or by an order, a failure of user code, or its worker, which requeues it.
+#: How a seat ended: by itself or by an order, by a failure of user code, or by its worker, which returns it.
 EndedBy = Literal["itself", "failure", "worker"]
-#: The result of an attempt on its device: well, failed immediately, or failed by an error that means a broken device.
+#: How an attempt has fared on its device: well; failed at the start; or failed by an error of a broken device.
 Fared = Literal["well", "failed", "broken"]
 LossPolicy = Literal["continue", "finish", "stop"]
 Intended = Literal["running", "unclaimed", "ended", "superseded"]
-#: The condition for ending an attempt as lost: its lease has expired, it runs, or it is not under way any more.
+#: The condition for ending an attempt as lost: it runs and its lease has expired; it runs; or it is not under way.
 Guard = Literal["expired", "any", "gone"]
 
 
 class OnLoss(NamedTuple):
-    """The policy of workers while an experiment has had no driver for *grace_s* seconds.
+    """The policy of workers once an experiment had no driver for *grace_s* seconds.
 
     With "continue" nothing changes. With "finish" no attempt is claimed. "stop" also requeues running attempts.
     """
@@ -63,15 +62,15 @@ class Entry(NamedTuple):
 
 
 def new_token() -> str:
-    """Return a token for a claim: short for renewals, and too long to be guessed or drawn again."""
+    """Return a token for a claim: short, as each renewal carries it, and too long to be guessed."""
     return secrets.token_hex(8)
 
 
 class Chapter(NamedTuple):
-    """A file in the experiment's store with a journal's entries after the previous chapters.
+    """A file in the experiment's store with entries that have left the server.
 
-    ``id`` is its name there, with the hash of its content. ``first`` and ``last`` are the ids of its first and last
-    entry, ``entries`` is their number, and ``size`` their bytes.
+    It follows the chapters before it. ``id`` has the hash of its content; ``first`` and ``last`` are ids of entries;
+    ``size`` is in bytes.
     """
 
     id: CheckpointId
@@ -82,7 +81,7 @@ class Chapter(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A claim of an attempt, or of the seat in ``trial``. Its ``token`` fences later writes."""
+    """One claim of an attempt, or of a seat, which ``trial`` then names; ``token`` fences it."""
 
     trial: TrialId
     attempt: int
@@ -95,20 +94,20 @@ class Claim(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The part of the token in the names of this claim's folders and checkpoints."""
+        """The part of the token in the names of the claim's folders and checkpoints."""
         return self.token[:8]
 
 
 def revocation(trial: TrialId, attempt: int) -> str:
-    """Return the id of the request to stop the trial of a revoked attempt."""
+    """Return the id of the request by which a revoked attempt's trial is stopped."""
     return f"revoke/{trial}/{attempt}"
 
 
 class Assignment(NamedTuple):
-    """The work of an attempt. It is encoded as a map, and unknown keys are ignored.
+    """The work of an attempt, encoded as a map. Readers ignore unknown keys.
 
-    The attempt starts from ``checkpoint``, which may be empty, and may run for ``ttl_s`` seconds, None for ever.
-    ``gang`` has the number of seats and their resources (``Resources.gang``), and is empty for one seat.
+    ``checkpoint`` is the one that it starts from, or empty; ``ttl_s`` is how long it may run, None for ever; ``gang``
+    has the number and the resources of its seats (``Resources.gang``), and is empty for one seat.
     """
 
     config: Config
@@ -118,7 +117,7 @@ class Assignment(NamedTuple):
 
     @property
     def seats(self) -> int:
-        """The number of the attempt's seats."""
+        """The number of seats of the attempt."""
         return seats_in(self.gang)
 
     def encode(self) -> bytes:
@@ -146,7 +145,7 @@ def seats_in(gang: str) -> int:
 
 
 class Grant(NamedTuple):
-    """A worker's lease: assignment, time of the trial's last report or 0, address of seat 0."""
+    """A new lease: assignment, time of the trial's last report (0: none), and seat 0's address."""
 
     assignment: Assignment
     timestamp: float
@@ -154,7 +153,7 @@ class Grant(NamedTuple):
 
 
 class Unclaimed(NamedTuple):
-    """A staged, unclaimed attempt, and the worker that has taken it from its queue, or empty.
+    """An unclaimed attempt, and the worker that has taken it from its queue, if one has.
 
     ``importing_s`` is the time for which that worker has been importing the trainable, in seconds. It is None if the
     worker waits for something else.
@@ -167,14 +166,14 @@ class Unclaimed(NamedTuple):
 
 
 class UnderWay(NamedTuple):
-    """Whether each attempt is under way, and the id of the newest entry then, or empty."""
+    """Whether each of some attempts is under way, and the newest entry's id then, or empty."""
 
     newest: str
     under_way: list[bool]
 
 
 class Order(NamedTuple):
-    """An order to an attempt that does not end it. A later order of the same kind replaces it."""
+    """An order to an attempt that does not end it. It replaces an earlier one of its kind."""
 
     trial: TrialId
     attempt: int
@@ -192,14 +191,14 @@ class Order(NamedTuple):
 
     @classmethod
     def save(cls, trial: TrialId, attempt: int, number: int) -> Order:
-        """Return the order to save a checkpoint. A number up to an earlier one repeats that order."""
+        """Return the order to save a checkpoint. Only a number higher than all before has an effect."""
         return cls(trial, attempt, f"save:{number}")
 
     @classmethod
     def go(cls, trial: TrialId, attempt: int, sequence: int, answer: str = "") -> Order:
-        """Return the order to continue after a report, with the answer to its question.
+        """Return the order to continue after a report, with the answer to its question, if any.
 
-        An answer has no space and no colon.
+        An answer has neither a space nor a colon.
         """
         return cls(trial, attempt, f"go:{sequence}:{answer}" if answer else f"go:{sequence}")
 
@@ -207,8 +206,8 @@ class Order(NamedTuple):
 class Others(NamedTuple):
     """The results of an experiment's attempts elsewhere.
 
-    ``well`` and ``failed`` are the seconds since another worker's note, or infinite. ``broken`` is whether another
-    device counts as broken. ``running`` is the number of leased attempts on all workers.
+    ``well`` and ``failed`` are the seconds since another worker has noted that, infinite for never. ``broken`` says
+    whether another device counts as broken. ``running`` is the number of attempts with a lease.
     """
 
     well: float
@@ -219,12 +218,12 @@ class Others(NamedTuple):
 
 #: More digits than any number of seats has.
 _SEAT_DIGITS: Final = 5
-#: The time for which a noted device counts as broken. No other device is noted in that time.
+#: How long a noted device counts as broken; meanwhile no other device is noted.
 BROKEN_S: Final = 3600.0
 
 
 class LastAttempt(NamedTuple):
-    """The last staged attempt of a trial, and the time of its last report or 0."""
+    """A trial's last staged attempt, and the time of its last report (0: none)."""
 
     trial: TrialId
     attempt: int
@@ -232,9 +231,9 @@ class LastAttempt(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Consecutive reports of one attempt: first number, count, time of the last, and bytes.
+    """Consecutive reports of one attempt: first number, count, time of the last one, bytes.
 
-    A segment from number 0 has no reports and only asks for the answer.
+    A segment that begins with number 0 has no reports and only asks for the answer.
     """
 
     claim: Claim
@@ -245,13 +244,13 @@ class Segment(NamedTuple):
 
 
 class DriverState(NamedTuple):
-    """A driver's state in its heartbeats, for workers and people.
+    """A driver's message to workers and people, with each heartbeat.
 
     Attributes:
         on_loss: the policy of workers without a driver.
         waits: the reason why nothing starts now, for people.
-        read_to: the id of the newest entry that the driver has read, or empty.
-        most_bytes: the size of the journal from which trials have to wait, in bytes; 0 for any size.
+        read_to: the id of the newest entry that the driver has read; empty for none.
+        most_bytes: the size of the journal from which on trials have to wait; 0 for any.
     """
 
     on_loss: OnLoss = OnLoss()
@@ -261,32 +260,31 @@ class DriverState(NamedTuple):
 
 
 class ServerState(NamedTuple):
-    """The server's answer to a heartbeat: the size of its journal entries, in bytes."""
+    """The server's answer to a heartbeat: the bytes of the journal's entries there."""
 
     journal_bytes: int = 0
 
 
 class Journal(ABC):
-    """An experiment's events, in one order, and the leases and intents of its attempts.
+    """One experiment's events in one order, and the leases and intents of its attempts.
 
-    Every method may be repeated after a failure with an unknown outcome: no event is written twice. Events are appended
-    and published in one atomic step. All methods are thread-safe and raise BrokerUnavailable if no server answers. The
-    driver's methods raise DriverFenced once a later driver has the lock, and JournalGone if the server has lost the
-    lock of this one.
+    Every method may be repeated after a failure with an unknown outcome: no event is written twice. An event is
+    appended and published in one step. Any thread may call. All methods raise BrokerUnavailable while no server
+    answers. A driver's raise DriverFenced once a later driver has the lock, and JournalGone once the server has lost
+    it.
     """
 
     experiment: str
-    #: Its intervals and deadlines.
     timing: Timing = Timing()
-    #: The store for chapters. Without one, all entries stay on the server.
+    #: This driver's store for chapters; without one nothing leaves the server.
     chapter_store: CheckpointStore | None = None
     #: The number of outages: no server, a broken connection, or another server. Each may have lost data.
     outages: int = 0
     #: Whether entries can be read more than once.
     keeps: bool = True
-    #: Whether workers may die and attempts may be lost in queues, so that the driver has to check for them.
+    #: Whether attempts may be lost, with their worker or on their way to one, so that the driver searches for them.
     loses_attempts: bool = True
-    #: Whether waiting takes real time. Otherwise time passes only while the driver waits.
+    #: Whether waiting takes real time. Otherwise time passes, and things happen, only while the driver waits.
     is_live: bool = True
     #: Set when ``read`` sees workers join or leave. The reader clears it.
     fleet_changed: bool = False
@@ -294,35 +292,23 @@ class Journal(ABC):
     # For the driver.
 
     def room(self) -> Room | None:
-        """Return the server's free memory. Return None without a server, or without permission."""
+        """Return the room in the server's memory; None without a server or the permission."""
         return None
 
     @abstractmethod
     def lock(self, holder: str, description: str, hold_s: float, *, dead: str = "") -> None:
-        """Take or renew the driver's lock for *hold_s* seconds.
+        """Take or keep the driver's lock; from then on this object writes with its epoch.
 
-        This object then writes with the lock's epoch. The policy of workers without a driver stays that of the last
-        heartbeat.
-
-        Args:
-            holder: this driver's unique token.
-            description: the driver, for people.
-            hold_s: the duration of the lock, in seconds.
-            dead: the description of a driver that is known to be dead. Its lock is taken without waiting.
+        *holder* is a token that no other driver has, *description* is for people, and *hold_s* is how long the lock is
+        kept. A lock with the description *dead*, of a driver known to be dead, is taken without waiting.
 
         Raises:
-            NameTaken: another driver has the lock. The message has its description.
+            NameTaken: another driver holds it; the message has its description.
         """
 
     @abstractmethod
     def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
-        """Renew the driver's lock for *hold_s* seconds, and exchange states with the server.
-
-        Args:
-            holder: this driver's token, as for ``lock``.
-            hold_s: the duration of the lock, in seconds.
-            state: the driver's state.
-        """
+        """Keep the lock of this *holder* for *hold_s* more seconds, and exchange states."""
 
     @abstractmethod
     def unlock(self, holder: str) -> None:
@@ -330,44 +316,42 @@ class Journal(ABC):
 
     @abstractmethod
     def definition(self) -> bytes | None:
-        """Return the experiment's definition, or None without such an experiment."""
+        """Return the experiment's definition, or None if there is no such experiment."""
 
     @abstractmethod
     def record(self, *events: bytes, definition: bytes | None = None) -> None:
-        """Append, in one step, events that no worker acts on. A definition replaces the earlier one."""
+        """Append events that no worker acts on, and replace the definition, in one step."""
 
     @abstractmethod
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
-        """Make an attempt claimable. Return False if it or a later one already was."""
+        """Make a trial's next attempt claimable. Return False if it or a later one already was."""
 
     @abstractmethod
     def intend(self, trial: TrialId, attempt: int, intent: Intent, event: bytes, ended: bytes) -> Intended:
-        """Append the decision to end an attempt and notify its worker.
+        """Append the decision to end an attempt, and notify its worker.
 
-        *ended* ends an unclaimed attempt immediately. An attempt that the server has lost counts as ended. ``lose``
-        journals its end.
+        An unclaimed attempt ends immediately, by *ended*. A forgotten one counts as ended; ``lose`` journals its end.
         """
 
     @abstractmethod
     def close_trial(self, trial: TrialId, attempt: int, event: bytes) -> bool:
         """Append that a trial is over or paused, after the end of its attempt *attempt*.
 
-        Return False if a later attempt was staged, or if the event is repeated. The server has deleted trials that
-        ended long ago, and accepts their events.
+        Return False if a later attempt was staged, or the event is repeated. A forgotten trial's event is accepted.
         """
 
     @abstractmethod
     def order(self, orders: Sequence[Order]) -> list[bool]:
-        """Give attempts orders, without events, and notify their workers.
+        """Give running attempts orders, which are no events. Return which attempts run.
 
-        An intent precedes all orders. Return whether each attempt runs: the others get no order.
+        Their workers are notified. An intent goes before all orders.
         """
 
     @abstractmethod
     def drop_checkpoints(self, checkpoints: Sequence[CheckpointId], event: bytes) -> None:
         """Append that these checkpoints are deleted, and delete those on the server.
 
-        A repeated call appends nothing and deletes checkpoints that were stored again.
+        A repeated call appends nothing, and deletes what was put there again.
         """
 
     @abstractmethod
@@ -376,14 +360,14 @@ class Journal(ABC):
 
     @abstractmethod
     def expired(self) -> list[TrialId]:
-        """Return the trials of attempts with an expired lease, by the names of the seats."""
+        """Return the names of the seats whose lease has expired."""
 
     @abstractmethod
     def look(self, attempts: Sequence[tuple[TrialId, int]], lease_s: float) -> UnderWay:
-        """Return whether each attempt is under way, and repair the bookkeeping of those.
+        """Return which of these attempts are under way, and repair their bookkeeping.
 
-        An attempt that is missing only from the leases or from the unclaimed attempts is restored there, with a lease
-        of *lease_s* seconds. A worker that runs it renews the lease.
+        An attempt that is only missing from the leases, with *lease_s* seconds, or from the unclaimed attempts, returns
+        there.
         """
 
     @abstractmethod
@@ -392,46 +376,37 @@ class Journal(ABC):
     ) -> bool:
         """End an attempt as lost. Return False if *guard* does not hold.
 
-        A running attempt is not lost before the driver has read all reports of its trial, as no scheduler sees reports
-        after the end. With "gone", a later attempt on the server is ignored if the driver has read the whole journal
-        without finding it: that data is invalid.
+        A running attempt is not lost before the driver has read all reports of its trial: the scheduler is shown none
+        after the end. A later attempt of the trial is no guard against "gone" if the driver has read the whole journal
+        and found none: somebody has written nonsense.
 
-        Args:
-            trial: the trial.
-            attempt: the attempt's number.
-            guard: the condition.
-            event: the entry that ends it.
-            timestamp: the time of the trial's last report, which the server may have lost.
-            read: the id of the last entry that the driver has read.
+        The server may have lost the time of the trial's last report, too: *timestamp*. The driver has read up to the
+        entry *read*.
         """
 
     @abstractmethod
     def unclaimed(self, *, older_than_s: float = 0.0, count: int | None = None) -> list[Unclaimed]:
-        """Return up to *count* attempts staged more than *older_than_s* seconds ago, oldest first.
-
-        Each seat of a gang is returned separately.
-        """
+        """Return up to *count* seats that were staged *older_than_s* seconds ago, oldest first."""
 
     @abstractmethod
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-        """Return up to *count* entries after the id *after*, in order.
+        """Return up to *count* entries after an id, waiting up to *block_s* seconds for the first.
 
-        It waits up to *block_s* seconds for the first. Fewer than *count* entries are the last ones. Entries in
-        chapters are read from the store. With *block_s*, it also returns, perhaps without an entry, when a worker joins
-        or leaves the fleet.
+        With fewer than *count*, there are no others. With *block_s*, it also returns, perhaps without an entry, when a
+        worker joins or leaves the fleet.
 
         Raises:
             ChapterUnavailable: a chapter with some of the entries can't be read.
         """
 
     def first(self) -> Entry | None:
-        """Return the journal's first entry, which stays on the server, or None."""
+        """Return the experiment's first entry, which the server keeps, or None."""
         found = self.read(START.entry, count=1)
         return found[0] if found else None
 
     @abstractmethod
     def holds(self, entry: str) -> bool:
-        """Return whether the journal has the entry with this id. Only a loss of data removes it.
+        """Return whether the journal has an entry. It keeps each one, unless the server loses data.
 
         Raises:
             ChapterUnavailable: the chapter with this entry can't be read.
@@ -442,16 +417,16 @@ class Journal(ABC):
         """Return the chapters, in order.
 
         Raises:
-            MessageVersionError: the server's list of chapters is malformed.
+            MessageVersionError: the server's list of them can't be decoded.
         """
 
     @abstractmethod
     def trim(self, chapter: Chapter, before: str) -> int | None:
-        """Move the entries of a chapter, which is in the store, out of the server's journal.
+        """Record a chapter that the store has, and remove its entries from the server.
 
-        Return the size of the remaining entries there, in bytes. Return None and do nothing if the last chapter does
-        not end with the entry *before*; if *before* is empty and there are chapters, or the journal begins with another
-        entry; or if the chapter's last entry is lost or is the newest. The last chapter is not added again.
+        Return how many bytes of the journal are left there. Do nothing and return None if the last chapter does not end
+        with the entry *before*; if that is empty and there are chapters, or the journal begins with another entry; if
+        the server has lost the chapter's last entry; or if that is the newest. A repeated chapter is not added again.
         """
 
     @abstractmethod
@@ -460,7 +435,7 @@ class Journal(ABC):
 
     @abstractmethod
     def bring_checkpoint(self, checkpoint: CheckpointId, data: bytes) -> None:
-        """Restore a checkpoint's data that the server has lost. Existing data stays."""
+        """Store a checkpoint's data that the server has lost. Existing data stays."""
 
     @abstractmethod
     def restore(
@@ -474,107 +449,102 @@ class Journal(ABC):
         chapters: Sequence[Chapter] = (),
         first: Entry | None = None,
     ) -> None:
-        """Restore the journal that the server has lost, and the lock of the calling driver.
+        """Replace the journal's content, and restore the calling driver's lock, in one step.
 
-        In one step, the chapters, the entries with their ids, and the events replace the journal's content. Then every
-        attempt has ended, there are no leases, and no claim counts. Existing checkpoints stay.
+        From then on every attempt has ended, no lease is held, and no claim counts. Checkpoints on the server stay.
 
         Args:
-            entries: returns all entries after the chapters, in order, at least one. It may be called several times.
-            attempts: the last attempt of every trial, in the entries or on the server.
-            events: events to append after the entries.
-            requests: the id of each request in the entries, with the id of its entry.
-            definition: the experiment's definition.
-            chapters: the chapters in the store.
-            first: the journal's first entry, if there are chapters.
+            entries: returns all entries after the chapters, at least one, with their ids, as often as it is called.
+            attempts: the last one of every trial, in the entries or on the server.
+            events: appended after the entries.
+            requests: for each request among the entries, its id and its entry's id.
+            definition: the experiment's.
+            chapters: those in the store.
+            first: the experiment's first entry, if there are chapters.
         """
 
     @abstractmethod
     def erase(self, trials: Sequence[TrialId]) -> None:
         """Delete the experiment with all these trials, except for the lock.
 
-        Its running attempts are then fenced. Later entries have higher ids than the deleted ones.
+        Workers that run its attempts are fenced. Later entries have higher ids than the deleted ones.
         """
 
     @abstractmethod
     def request(self, event: Requested) -> str:
-        """Append a request to the driver, running or not, and return the id of its entry.
+        """Append a request to the driver, with or without one, and return its entry's id.
 
-        A request with a known id is not written again. The id of its entry is returned.
+        A request whose id is in the journal already is not written again.
 
         Raises:
-            JournalGone: the experiment does not exist, or was lost and is not restored yet.
+            JournalGone: there is no such experiment, or no driver has restored it yet.
         """
 
     @abstractmethod
     def hold(self, held: Sequence[Unclaimed], hold_s: float) -> None:
         """Note for *hold_s* seconds that workers will claim these attempts, if they are staged.
 
-        The driver does not publish them again meanwhile. Another worker may still claim one first.
+        Attempts that are not staged are ignored. The driver doesn't publish held attempts again. Any worker may still
+        claim one first.
         """
 
     @abstractmethod
     def claim(
         self, claim: Claim, worker: str, lease_s: float, event: bytes, address: str = ""
     ) -> Grant | Refusal | Seated:
-        """Take the lease of an attempt and append its start.
+        """Take the lease of an attempt and append its start. At most one claim of it is granted.
 
-        At most one claim of an attempt is ever granted. Each seat of a gang is claimed. Until all are, a claim reserves
-        its seat for *lease_s* seconds. A repeated claim renews that, and with 0 seconds releases the seat. The claim of
-        the last seat grants all seats and appends all starts in one step. Of gangs with equal seats, the one that was
-        staged first gets them first.
+        Each seat of a gang is claimed. Until all are, a claim holds its seat for *lease_s* seconds: it is repeated to
+        hold it longer and to find out, and with 0 seconds returns the seat. The claim of the last seat grants all, and
+        appends all starts in one step. Of gangs with equal resources, the one that was staged first gets seats first.
 
-        No claim is granted without a driver under the policies "finish" and "stop", or after a request to revoke the
-        attempt (:func:`revocation`). Beyond a quota of the server, the attempt stays staged, as if staged just now.
+        None is granted without a driver under the policies "finish" and "stop", beyond a quota (the attempt then counts
+        as staged just now), or if the attempt's revocation was requested (:func:`revocation`) before it began.
 
-        Args:
-            claim: the claim.
-            worker: the worker's name.
-            lease_s: the duration of the lease, or of the reservation, in seconds.
-            event: the start.
-            address: the address of this seat for the gang's other seats.
+        The other seats of a gang reach this one at *address*.
         """
 
     @abstractmethod
     def report(self, segments: Sequence[Segment]) -> list[Answer]:
-        """Append one entry with the new, unfenced segments, at most one for each attempt.
+        """Append one entry with the new, unfenced segments, at most one of each attempt.
 
-        A repeated call must have the same segments. A full journal accepts them, and answers WAIT to attempts that
-        continue. A server without memory refuses this, ``put_checkpoint`` and ``saved`` immediately with BrokerFull.
+        A repeated call must carry the same segments. A full journal accepts them, and tells attempts that continue to
+        WAIT. A server without memory refuses this, ``put_checkpoint`` and ``saved`` by BrokerFull without delay.
         """
 
     @abstractmethod
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
-        """Store a checkpoint's data until it is dropped. A report or ``saved`` must then name it."""
+        """Store a checkpoint's data until it is dropped. A report or ``saved`` has to name it."""
 
     @abstractmethod
     def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
-        """Append that one or more checkpoints were saved without a report.
+        """Append once that checkpoints, at least one, were saved without a report.
 
-        A repeated call appends nothing, unless the attempt saved another one in between.
+        They are appended again if the attempt saved another in between.
         """
 
     @abstractmethod
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
-        """Renew leases, even expired ones of attempts that are not lost. It may answer UNDRIVEN."""
+        """Renew leases, also expired ones, and return the orders of their attempts."""
 
     @abstractmethod
     def compare(self, fared: Fared, worker: str, device: str) -> Others:
         """Note the result of an attempt on a worker's device, and return those of others.
 
-        The last note of each kind counts. A note of a broken device stays for ``BROKEN_S``, and further ones count as
-        failed. It raises BrokerUnavailable immediately if no server answers or it is full, as a note may be lost.
+        The last note of each kind is kept; of a broken device the first, for ``BROKEN_S``, and further ones count as
+        failed. A server that is away or full raises BrokerUnavailable without delay: a lost note does no harm.
         """
 
     @abstractmethod
     def end(self, claim: Claim, event: bytes, reports: int = 0, by: EndedBy = "itself") -> bool:
         """Append the end of an attempt and release its lease.
 
-        A gang ends with its last seat. Then the end of seat 0 is appended, or that of the seat that has ended the
-        others: an earlier one that its worker has requeued or, without such a seat, that has failed. After one of these
-        ends, the other seats get orders to end.
+        A gang has ended with its last seat. Then the end of seat 0 is appended, or the first end of another seat that
+        came before it and has failed or was returned by its worker, as the others end because of that. A returned seat
+        goes before a failure: a training fails without one of its parts. With such an end, or seat 0's, the others
+        get orders to end.
 
-        Return False and do nothing if the attempt no longer counts, or the journal lacks some of its first *reports*
+        Return False, and do nothing, if the attempt no longer counts, or the journal lacks some of its first *reports*
         reports.
         """
 
@@ -584,7 +554,7 @@ _ENTRY_TIME: Final = re.compile(r"(\d{1,20})-", re.ASCII)
 
 
 def entry_time(entry: str) -> float:
-    """Return an entry's time in seconds since the epoch, or 0 for a malformed id."""
+    """Return the server's time of an entry, in seconds since the epoch; 0 for a malformed id."""
     return int(found[1]) / 1000 if (found := _ENTRY_TIME.match(entry)) else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Chapters: files with the oldest entries of a journal, in the experiment's store, from which everybody reads them."""
+"""Chapters: files in the experiment's store with the oldest entries of its journal."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from mqtune.core.trial import CheckpointId
 from mqtune.journal.base import Chapter, Entry, Journal, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, entries_of
 
-#: The bytes of a chapter's entries: a hundred experiments that have twice as much in Redis, of reports that came one by
-#: one, take some 950 MB there. Of a small budget it is this part, so that there is room before reports wait.
+#: The bytes of a chapter's entries. A hundred experiments with twice as much in Redis, as single reports, take some 950
+#: MB there. Of a small budget a chapter is this part, so that there is room before reports wait.
 CHAPTER_BYTES: Final = 4 * 2**20
 _OF_BUDGET: Final = 4
-#: The beginning of its id. No checkpoint of a trial has it.
+#: The prefix of its id, which no checkpoint of a trial has.
 _BEGINS: Final = "journal."
-#: Return up to a number of entries of the server behind an id, and the id of the last entry in a chapter, or nothing.
-#: It may wait for the first entry.
+#: Returns up to a number of the server's entries after an id, and the id of the last entry in a chapter, or nothing. It
+#: may wait for the first entry.
 _ReadServer = Callable[[str, int, bool], tuple[list[Entry], str]]
 T = TypeVar("T")
 
 
 def chapter_bytes(budget: int) -> int:
-    """Return the bytes of a chapter's entries, from the budget of its journal in bytes (0: no limit)."""
+    """Return the bytes of a chapter, from its journal's budget in bytes (0: no limit)."""
     return min(CHAPTER_BYTES, max(1, budget // _OF_BUDGET)) if budget else CHAPTER_BYTES
 
 
@@ -44,7 +44,7 @@ def checkpoints_in(store: CheckpointStore) -> list[CheckpointId]:
 
 
 def encode_chapters(chapters: Sequence[Chapter]) -> bytes:
-    """Return chapters as Redis keeps them, a line each."""
+    """Return chapters in Redis' form, a line each."""
     return "".join(f"{' '.join(map(str, chapter))}\n" for chapter in chapters).encode()
 
 
@@ -69,10 +69,7 @@ def decode_chapters(data: bytes | None) -> list[Chapter]:
 
 
 class Cut(NamedTuple):
-    """A chapter that was cut from a journal's copy.
-
-    It has the chapter, the bytes of its file, and the place behind it in the copy.
-    """
+    """A chapter from a journal's copy, the bytes of its file, and its end's offset in the copy."""
 
     chapter: Chapter
     data: bytes
@@ -80,9 +77,9 @@ class Cut(NamedTuple):
 
 
 def cut_chapters(copy: Path, offset: int, size: int) -> Iterator[Cut]:
-    """Yield the chapters of *size* bytes or a little more that a copy has from a place on.
+    """Yield the chapters of a copy, from an offset on, each of *size* bytes or a little more.
 
-    A rest that is too short for one is left. From the same entries on, the same ones: two drivers make the same files.
+    A rest that is too short for one is left. Two drivers make the same files from the same entries.
 
     Raises:
         OSError, MessageVersionError: the copy can't be read.
@@ -105,7 +102,7 @@ def _id(last: str, data: bytes) -> CheckpointId:
 
 
 def keep_chapter(store: CheckpointStore, cut: Cut) -> None:
-    """Have a store hold a chapter; it is on disk there when this returns. One that it has stays.
+    """Save a chapter in a store, on its disk, unless the store has it.
 
     Raises:
         StoreUnavailable: the store can't be reached, or is full.
@@ -120,16 +117,16 @@ def keep_chapter(store: CheckpointStore, cut: Cut) -> None:
         remove_tree(folder)
 
 
-#: By the URL of each store that is read, when this process began with that.
+#: When this process began to read a store, by the store's URL.
 _reading: Final[dict[str, float]] = {}
 _reading_changed: Final = threading.Condition()
 
 
 def _answered(url: str, read: Callable[[], T], answer_s: float) -> T:
-    """Return what *read* returns, which reads a store, once no other thread does.
+    """Call *read*, which reads a store, once no other thread reads it.
 
     A mount that hangs never answers, and its reader can't be ended. So a store has one reader at a time, in a thread
-    that the process does not wait for. Nobody waits for a store that has not answered the reader before.
+    for which the process does not wait. No further reader waits for a store that has not answered.
 
     Raises:
         StoreUnavailable: the store does not answer within *answer_s* seconds.
@@ -178,11 +175,11 @@ class ChapterReader:
         self._store: CheckpointStore | None = None
         #: The URL of its store, once that was read.
         self._place = ""
-        #: The chapter that is read, and its entries.
+        #: The open chapter, and its entries.
         self._open: tuple[CheckpointId, list[Entry]] | None = None
 
     def read(self, after: str, count: int, read_server: _ReadServer) -> list[Entry]:
-        """Return up to *count* entries behind an id, from the store or the server; fewer at the end.
+        """Return up to *count* entries after an id, from the store or the server; fewer at the end.
 
         Raises:
             ChapterUnavailable: a chapter can't be read.
@@ -192,7 +189,7 @@ class ChapterReader:
             part = self._read_on(after, count - len(found))
             if not part:
                 there, head = read_server(after, count - len(found), not found)
-                # Read together with the entries: nothing can have left between.
+                # It was read together with the entries, so none can have left in between.
                 if not head or entry_order(after) >= entry_order(head):
                     return found + there if found else there
                 part = self._turn_to(after)[: count - len(found)]
@@ -219,7 +216,7 @@ class ChapterReader:
         return found < len(entries) and entries[found].id == entry
 
     def _read_on(self, after: str, count: int) -> list[Entry]:
-        """Return the entries after an id from the chapter that is open, if it has that; else close it."""
+        """Return the entries after an id from the open chapter, or close it if it lacks that id."""
         if self._open is None:
             return []
         with self._lock:
@@ -233,7 +230,7 @@ class ChapterReader:
         return []
 
     def _turn_to(self, after: str) -> list[Entry]:
-        """Open the chapter with the entry behind an id, and return its entries from that one on."""
+        """Open the chapter with the entry after an id, and return its entries from that one on."""
         chapters = self._journal.chapters()
         at = bisect_right(chapters, entry_order(after), key=lambda chapter: entry_order(chapter.last))
         if at == len(chapters):

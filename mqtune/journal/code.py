@@ -1,4 +1,4 @@
-"""An experiment's bundle on its server, or a submission's: a driver brings it, and workers fetch it."""
+"""A bundle of an experiment or a submission on its server, from which workers fetch it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final, cast
 import redis
 
 from mqtune.core.keys import ExperimentKeys
-from mqtune.journal.redis import retrying
+from mqtune.journal.retry import retrying
 from mqtune.trainable.bundle import MOST_BYTES, Bundle
 
 _SIGNATURE: Final = ":signature"
-#: What redis-py says a field of a hash may be.
+#: The type of a hash's field for redis-py.
 _Field = bytes | bytearray | memoryview | str | int | float
 
 
@@ -24,7 +24,7 @@ class CodeExchange:
         client: a checked connection.
         experiment: the experiment's name.
         submitted: whether the bundle of the submission of that name is meant, which a driver alone may read.
-        patience_s: how long a call goes on trying while the server is away.
+        patience_s: how long calls are repeated while the server is away.
         closing: once set, calls stop trying.
     """
 
@@ -46,7 +46,7 @@ class CodeExchange:
     def put(self, bundle: Bundle, signature: str, *, before: str = "") -> None:
         """Leave a bundle there, signed, in place of any other but that of the digest *before*.
 
-        One that is there is only signed.
+        An existing bundle is only signed.
 
         Raises:
             BrokerUnavailable: no server answers.
@@ -54,7 +54,7 @@ class CodeExchange:
         fields: dict[_Field, _Field] = {bundle.digest + _SIGNATURE: signature}
 
         def write() -> None:
-            # redis-py's types allow for what other settings would return.
+            # redis-py's types allow for the answers of other settings.
             names = cast("list[bytes]", self._client.hkeys(self._key))
             others = {name.decode(errors="replace") for name in names}
             if bundle.digest not in others:
@@ -86,7 +86,7 @@ class CodeExchange:
 
     def _get(self, name: str) -> bytes | None:
         def look() -> bytes | None:
-            # Whoever may write could have a worker's memory filled.
+            # An account with write access could fill a worker's memory.
             if not 0 < self._client.hstrlen(self._key, name) <= 2 * MOST_BYTES:
                 return None
             return cast("bytes | None", self._client.hget(self._key, name))

@@ -1,4 +1,4 @@
-"""Checked connections to Redis, and broker URLs in the forms for redis-py, Celery and messages."""
+"""Checked connections to Redis, and broker URLs for redis-py, Celery and messages."""
 
 from __future__ import annotations
 
@@ -34,44 +34,35 @@ T = TypeVar("T")
 class _Packer(HiredisRespSerializer):
     """Packs commands as redis-py does, but makes numbers text before.
 
-    Python runs signal handlers while it does that, and hiredis (3.5, ``pack_command``) does not expect one that raises,
-    as ours does at the second Ctrl-C: the process would crash.
+    Python runs signal handlers meanwhile, and hiredis (3.5, ``pack_command``) crashes the process if one raises, as
+    ours does at the second Ctrl-C.
     """
 
     def pack(self, *args: object) -> list[bytes]:
-        """Return a command's bytes.
-
-        It has texts, bytes and numbers alone, as all of ours do, so redis-py's checks of each are left out.
-        """
+        """Return the bytes of a command that has texts, bytes and numbers alone, as all of ours do."""
         texts = tuple([each if type(each) in _PACKED_AS_IT_IS else _as_text(each) for each in args])
-        # A name of two words is two parts.
-        if " " in str(texts[0]):
-            return self._pack_slowly(texts)
-        try:
-            return [hiredis.pack_command(texts)]  # type: ignore[arg-type]
-        except TypeError:
-            # It says what can't be sent, unless that is what only it can send.
-            return self._pack_slowly(texts)
-
-    def _pack_slowly(self, args: Sequence[object]) -> list[bytes]:
-        # redis-py has no types for it.
-        return super().pack(*args)  # type: ignore[no-any-return,arg-type]
+        # A name of two words has two parts.
+        if " " not in str(texts[0]):
+            with contextlib.suppress(TypeError):
+                return [hiredis.pack_command(texts)]  # type: ignore[arg-type]
+        # redis-py, which has no types for it, raises the error for other values.
+        return super().pack(*texts)  # type: ignore[no-any-return,arg-type]
 
 
-#: What is sent as it is.
+#: Types that are sent as they are.
 _PACKED_AS_IT_IS: Final = (str, bytes)
 
 
 def _as_text(value: object) -> object:
-    """Return a number as text, and what is not one as it is."""
+    """Return a number as text, and any other value unchanged."""
     return repr(value) if type(value) is int or isinstance(value, float) else value
 
 
 class Connects:
-    """Counts the connections of a client between which the server may have lost data, or is another one.
+    """Counts the connections of a client after which the server may have lost data.
 
-    These are one that is opened again after it broke, and one to a server that is not the one before. A connection that
-    is opened beside others, or again after it was closed for want of use, is not counted.
+    These are a connection that is opened again after it broke, and one to another server than the one before. A
+    connection that is opened beside others, or again after it was closed as unused, is not counted.
 
     Args:
         follows: whether the server is looked up each time, and has to be a master.
@@ -82,7 +73,7 @@ class Connects:
     def __init__(self, *, follows: bool = False) -> None:
         self.count = 0
         self._follows = follows
-        #: The connections that were opened, but for those that were closed for want of use.
+        #: The connections that were opened and not closed as unused.
         self._open: set[object] = set()
         self._server = b""
 
@@ -98,34 +89,32 @@ class Connects:
         self._open.add(connection)
 
     def closes(self, connection: redis.Connection) -> None:
-        """Note that a connection is closed for want of use, unless it has broken."""
+        """Note that an unused connection is closed, unless it has broken."""
         with contextlib.suppress(redis.RedisError, OSError):
-            # A socket that has something to read, unasked, has come to its end.
+            # A socket with unexpected data has come to its end.
             if connection.is_connected and not connection.can_read():
                 self._open.discard(connection)
 
 
 def _identity(connection: Any) -> bytes:
-    """Return what no other process of a server has, nor the same one after it was a replica.
+    """Return an id of the server's process that changes when it has been a replica.
 
-    It is empty where that can't be asked.
+    It is empty if the account may not ask.
     """
     connection.send_packed_command(connection.pack_commands([("INFO", "server"), ("INFO", "replication")]))
-    said = [_answer_or_error(connection) for _ in range(2)]
-    found = re.findall(
-        rb"^(?:run_id|master_replid):\w+", b"\n".join(each for each in said if isinstance(each, bytes)), re.MULTILINE
-    )
-    return b" ".join(found)
+    answers = [_answer_or_error(connection) for _ in range(2)]
+    info = b"\n".join(each for each in answers if isinstance(each, bytes))
+    return b" ".join(re.findall(rb"^(?:run_id|master_replid):\w+", info, re.MULTILINE))
 
 
 class RedisClient(redis.Redis):
     """redis-py's client, except that it reuses recent connections without checking them.
 
-    redis-py releases a connection to its pool after each command, and checks it before the next one. With its other
-    bookkeeping that takes longer than a short command, of which a report in lockstep needs three. Any thread may use
-    it, but not across a fork. A command is never repeated.
+    redis-py's pool checks a connection before each command, which with its other bookkeeping takes as long as a short
+    command, of which a report in lockstep needs three. Any thread may use the client, but not across a fork. A command
+    is never repeated.
 
-    Where ``limit_to`` was called, threads wait for their turn instead of opening more connections.
+    After ``limit_to``, threads wait for their turn instead of opening more connections.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -133,14 +122,14 @@ class RedisClient(redis.Redis):
         self.connects = Connects()
         #: The times by which users of this connection go.
         self.timing = Timing()
-        #: As many objects as commands may be under way at once; None without a limit. Its waiting costs less than a
-        #: semaphore's.
+        #: An object for each command that may be sent now; None without a limit. Waiting costs less than with a
+        #: semaphore.
         self._turns: queue.SimpleQueue[None] | None = None
-        #: Connections that nobody uses, and since when; the one used last comes first. The pool counts them as in use.
+        #: Unused connections, and since when; the one used last comes first. The pool counts them as in use.
         self._kept: deque[tuple[Any, float]] = deque()
 
     def limit_to(self, commands: int) -> None:
-        """Let so many commands be under way at once, and others wait; none of them may block for long."""
+        """Limit the number of commands at the same time; none of them may block for long."""
         self._turns = queue.SimpleQueue()
         for _ in range(commands):
             self._turns.put(None)
@@ -153,10 +142,10 @@ class RedisClient(redis.Redis):
             # redis-py has no types for it.
             return self.parse_response(connection, args[0], **options)  # type: ignore[no-untyped-call]
 
-        return self._in_turn(ask)
+        return self._ask(ask)
 
     def execute_both(self, first: Sequence[object], second: Sequence[object]) -> tuple[Any, Any]:
-        """Send two commands at once and return their answers, or errors of the server's.
+        """Send two commands together and return their answers, or errors of the server's.
 
         Redis-py's pipeline takes three times as long.
         """
@@ -165,19 +154,10 @@ class RedisClient(redis.Redis):
             connection.send_packed_command(connection.pack_commands([first, second]))
             return _answer_or_error(connection), _answer_or_error(connection)
 
-        return self._in_turn(ask)
-
-    def _in_turn(self, ask: Callable[..., T]) -> T:
-        if self._turns is None:
-            return self._execute(ask)
-        self._turns.get()
-        try:
-            return self._execute(ask)
-        finally:
-            self._turns.put(None)
+        return self._ask(ask)
 
     def close_unused(self, for_s: float) -> None:
-        """Close the connections that no command has used for so long, and those that the pool has over."""
+        """Close the connections that no command has used for so long, and the pool's spare ones."""
         with contextlib.suppress(IndexError):
             while monotonic() - self._kept[0][1] >= for_s:
                 connection, _ = self._kept.popleft()
@@ -185,29 +165,24 @@ class RedisClient(redis.Redis):
                 self.connection_pool.release(connection)
         self.connection_pool.disconnect(inuse_connections=False)
 
-    def _execute(self, ask: Callable[..., T]) -> T:
-        connection = self._take()
+    def _ask(self, ask: Callable[[Any], T]) -> T:
+        """Return what *ask* returns for a connection, once it is this command's turn."""
+        if self._turns is not None:
+            self._turns.get()
+        connection = None
         try:
+            connection = self._take()
             answer = ask(connection)
-        except redis.exceptions.ReadOnlyError:
-            # The server was demoted, and keeps its clients where another one decides that (a managed Redis): the name
-            # leads to the new master.
-            connection.disconnect()
-            self.connection_pool.release(connection)
-            self._give_back(closed=True)
+        except BaseException as error:
+            if connection is not None:
+                self._release(connection, error)
             raise
-        except redis.ResponseError:
-            # It is an answer too.
+        else:
             self._kept.append((connection, monotonic()))
-            raise
-        except BaseException:
-            # The answer may still come; the next command must not take it for its own. The server may be gone.
-            connection.disconnect()
-            self.connection_pool.release(connection)
-            self._give_back()
-            raise
-        self._kept.append((connection, monotonic()))
-        return answer
+            return answer
+        finally:
+            if self._turns is not None:
+                self._turns.put(None)
 
     def _take(self) -> Any:
         try:
@@ -219,17 +194,23 @@ class RedisClient(redis.Redis):
         self.connection_pool.release(connection)
         return self.connection_pool.get_connection()
 
-    def _give_back(self, *, closed: bool = False) -> None:
-        """Return all connections to the pool, which checks them before they are used again.
-
-        *closed* ones connect anew.
-        """
+    def _release(self, connection: Any, error: BaseException) -> None:
+        """Release a connection whose command has failed, and have all others checked before use."""
+        # A demoted server may keep its clients; if it is managed, the name leads to the new master.
+        is_demoted = isinstance(error, redis.exceptions.ReadOnlyError)
+        if isinstance(error, redis.ResponseError) and not is_demoted:
+            # It is an answer, too.
+            self._kept.append((connection, monotonic()))
+            return
+        # The answer may still come, and the next command must not take it for its own. The server may be gone.
+        connection.disconnect()
+        self.connection_pool.release(connection)
         with contextlib.suppress(IndexError):
             while True:
-                connection = self._kept.pop()[0]
-                if closed:
-                    connection.disconnect()
-                self.connection_pool.release(connection)
+                kept = self._kept.pop()[0]
+                if is_demoted:
+                    kept.disconnect()
+                self.connection_pool.release(kept)
 
 
 def _answer_or_error(connection: Any) -> object:
@@ -240,19 +221,17 @@ def _answer_or_error(connection: Any) -> object:
 
 
 class OneClient:
-    """Makes a Redis channel of kombu use one client.
+    """Makes a Redis channel of kombu use one client. It comes before kombu's class in the bases.
 
-    Kombu makes one for each command, which takes longer than the command. Its connections don't tell the server their
-    library's name, which accounts may not do.
-
-    To be named before kombu's class among the bases.
+    Kombu makes a client for each command, which takes longer than the command. Its connections don't send the name of
+    their library, which accounts may not do.
     """
 
     pool: redis.ConnectionPool
     _async_pool: redis.ConnectionPool | None
 
     def close_unused(self, for_s: float) -> None:
-        """Close idle connections, and those that the channel opened to begin with."""
+        """Close idle connections, and the first ones of the channel."""
         self._one_client.close_unused(for_s)
         if self._async_pool is not None:
             self._async_pool.disconnect(inuse_connections=False)
@@ -271,18 +250,18 @@ class OneClient:
         return RedisClient(connection_pool=self.pool)
 
 
-#: How long a person waits before the answer is that nothing answers.
+#: The longest that a person waits for a server that does not answer.
 CONNECT_TIMEOUT_S: Final = Timing().connect_timeout_s
-#: A connection that was idle for longer is pinged before it is used: shorter than what firewalls cut (60 s and up).
+#: A connection that was idle for longer is pinged before its use. Firewalls cut idle ones after 60 s or more.
 HEALTH_CHECK_INTERVAL_S: Final = 30
-#: The first Redis with all that kombu 5.7 and the journal's scripts use (ZADD GT, ZRANGE REV, XADD MINID).
+#: The first Redis with the commands of kombu 5.7 and of the journal's scripts (ZADD GT, ZRANGE REV, XADD MINID).
 OLDEST_VERSION: Final = (6, 2)
 DEFAULT_PORT: Final = 6379
 
 _TLS_OPTIONS: Final = frozenset(
     {"ssl_ca_certs", "ssl_ca_path", "ssl_cert_reqs", "ssl_certfile", "ssl_check_hostname", "ssl_keyfile"}
 )
-#: The settings in a URL that say where the server is, and who connects.
+#: The settings in a URL for the server's address and the login.
 _PLACE: Final = frozenset({"connection_class", "host", "port", "path", "db", "username", "password"})
 _SCHEMES: Final = ("redis", "rediss", "unix", "redis+socket")
 _FORMS: Final = (
@@ -290,14 +269,14 @@ _FORMS: Final = (
 )
 _PERCENT: Final = "special characters in a password must be percent-encoded (urllib.parse.quote(password, safe=''))"
 
-#: What a machine answers for a server that is down, or starts again.
+#: The errors for a server that is down, or restarts.
 _PASSING: Final = frozenset(
     {errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EPIPE, errno.ETIMEDOUT}
 )
 
 _CLOSED: Final = "closed by server"
 
-#: Roles that obey whoever can write to the broker.
+#: Roles that obey anybody with write access to the broker.
 _TRUSTING: Final = frozenset({"driver", "worker"})
 
 _logger = logging.getLogger(__name__)
@@ -307,12 +286,12 @@ def connect(url: str, *, timing: Timing = Timing(), role: str = "client") -> Red
     """Open a connection to the Redis at *url* and check that it is usable.
 
     The client answers in bytes, never repeats a command on its own (a repeated write could double it) and may be shared
-    by threads, but not across a fork; the layers above hand it on and leave its methods to the journal. It speaks
-    RESP2, which gives one shape of answer on every server from 6.2 on.
+    by threads, but not across a fork. The layers above pass it on and leave its methods to the journal. It speaks
+    RESP2, whose answers are alike on every server from 6.2 on.
 
     Args:
-        timing: the client keeps it. Whatever name server or peer do, the check is over within ``connect_timeout_s``.
-        role: who connects; shown by CLIENT LIST as mqtune-<role>.
+        timing: the client keeps it. The check ends within ``connect_timeout_s``.
+        role: shown by CLIENT LIST as mqtune-<role>.
 
     Raises:
         ConfigurationError: the URL can't be read, or names a database that the server doesn't have.
@@ -331,7 +310,7 @@ def connect(url: str, *, timing: Timing = Timing(), role: str = "client") -> Red
             f"nothing answered at {redact(url)} within {timing.connect_timeout_s:g} s; "
             "check the address, the network and firewalls"
         )
-        # A server that is frozen, or whose machine is, takes a connection and says nothing.
+        # A frozen server, or one on a frozen machine, accepts a connection and never answers.
         silent.may_pass = True
         raise silent
     answer = outcome[0]
@@ -394,11 +373,10 @@ def database_of(client: redis.Redis) -> int:
 
 
 def celery_url(url: str) -> str:
-    """Return *url* in the form that kombu reads: one scheme for sockets, the database in its place, TLS verified.
+    """Return *url* in kombu's form: one scheme for sockets, the database in its place, TLS.
 
-    Of a master behind Sentinels it says where these are; ``celery_options`` has its name.
-
-    kombu takes a missing ssl_cert_reqs for "verify nothing" (kombu/connection.py, _init_params), so it is always given.
+    The URL of a master behind Sentinels has their addresses; ``celery_options`` has its name. kombu verifies nothing
+    without ssl_cert_reqs (kombu/connection.py, _init_params), so it is always given.
 
     Raises:
         ConfigurationError: the URL can't be read.
@@ -432,7 +410,7 @@ def celery_options(url: str) -> Options:
 
 
 def sentinels_say(url: str) -> list[str]:
-    """Return the address that each Sentinel in *url* gives for the master, or an empty text; nothing for other URLs.
+    """Return the master's address from each Sentinel in *url*, if any, or an empty text.
 
     Raises:
         ConfigurationError: the URL can't be read.
@@ -456,8 +434,8 @@ def celery_tls(url: str) -> Options | None:
 def redact(url: str) -> str:
     """Return *url* without its password, for messages and logs.
 
-    Whatever stands before the last @ counts as secret, save a user name that a password follows, and so does a port
-    that is no number: a password with an unescaped / or @ in it must not leak because the URL is malformed.
+    All text before the last @ counts as secret, except a user name before a password, and so does a port that is not
+    a number: a password with an unescaped / or @ must not leak because the URL is malformed.
     """
     url = re.sub(r"(?i)(password=)[^&]*", r"\1***", url)
     scheme, separator, rest = url.partition("://")
@@ -469,7 +447,7 @@ def redact(url: str) -> str:
 
 
 def _parse(url: str) -> dict[str, Any]:
-    """Return the connection settings that redis-py parses from *url*, after checks that it doesn't make."""
+    """Return the connection settings that redis-py parses from *url*, after further checks."""
     if isinstance(url, str) and url.partition("://")[0] in sentinel.SCHEMES:
         return _parse_sentinels(url)
     parts = _split(url)
@@ -594,24 +572,24 @@ def _explain(error: BaseException, url: str) -> BaseException:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Return whether the server may be there in a moment.
+    """Return whether the server may answer soon.
 
-    It may not where a name, a port, a login or a certificate is wrong.
+    It may not if a name, a port, a login or a certificate is wrong.
     """
-    # A timeout is silence too: which of the two clocks runs out first is chance.
+    # A timeout is silence, too: either of the two clocks may run out first.
     passing = redis.exceptions.BusyLoadingError, redis.exceptions.TimeoutError, redis.sentinel.MasterNotFoundError
     if isinstance(error, passing):
         return True
-    # So does what stands before a server that is down.
+    # So does a proxy before a server that is down.
     if isinstance(error, redis.exceptions.ConnectionError) and _CLOSED in str(error):
         return True
-    # redis-py says what it met in words; the error that it met has the number.
+    # redis-py's error has a text; the one behind it has the number.
     met = error if isinstance(error, OSError) and error.errno else error.__context__
     return isinstance(met, OSError) and met.errno in _PASSING
 
 
 def _briefly(reason: str) -> str:
-    """Return what each Sentinel has said, without redis-py's description of its client."""
+    """Return the answers of the Sentinels, without redis-py's description of its client."""
     said = dict.fromkeys(re.findall(r"> - (.+?)(?=, <|$)", reason))
     return "; ".join(said) or "they answer"
 
@@ -636,7 +614,7 @@ def _check_version(info: Mapping[str, object], url: str) -> None:
 
 
 def _check_mode(info: Mapping[str, object], url: str) -> None:
-    # Valkey may be told to call it otherwise.
+    # Valkey can be configured to use another name.
     match info.get("redis_mode") or info.get("server_mode"):
         case "sentinel":
             raise BrokerUnavailable(
@@ -672,7 +650,7 @@ def _warn_of_open_doors(url: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by its loopback address."""
+    """Return whether a host is this machine's loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -680,10 +658,7 @@ def is_loopback(host: str) -> bool:
 
 
 def eviction_policy(info: Mapping[str, object]) -> str:
-    """Return by which policy a server may delete experiments when its memory is full, from what it says of itself.
-
-    It is "" otherwise.
-    """
+    """Return the policy by which a full server may delete experiments; empty if it may not."""
     policy = str(info.get("maxmemory_policy", "noeviction"))
     return policy if info.get("maxmemory", 0) and policy != "noeviction" else ""
 

@@ -7,32 +7,41 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO, Final
 
 import msgpack
 
+from mqtune.core.codec import encode_value
 from mqtune.core.errors import BrokerUnavailable, CopyIncomplete, JournalGone, MessageVersionError
-from mqtune.core.events import START, Cursor, DriverStarted, Event, decode_event, driver_events
+from mqtune.core.events import (
+    START,
+    Cursor,
+    DriverStarted,
+    Event,
+    ExperimentCreated,
+    decode_event,
+    driver_events,
+)
 from mqtune.core.machine import ARCHIVED, DICTS, SIMULATION, replace_file
 from mqtune.journal.base import Entry, Journal
+from mqtune.journal.reading import FIRST_COUNT, MOST_COUNT, next_count, pages
 
 JOURNAL_FILE: Final = "journal.msgpack"
-#: What a file ends with that lacks entries: a byte that msgpack never uses, in half an entry. A crash alone leaves
-#: other halves.
+#: The end of a file that lacks entries: a byte that msgpack never uses, in half an entry. A crash alone leaves other
+#: halves.
 _LACKS_ENTRIES: Final = b"\xc1\xc1"
 
 
 class JournalFile:
-    """A file of entries, each as msgpack ``[id, event]``; one driver writes it, anybody reads it."""
+    """A file of entries, each as msgpack ``[id, event]``; one driver writes it, anybody reads."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: BinaryIO | None = None
         #: Whether the file ends in half an entry.
         self._ends_in_half = False
-        #: What the last entry ended with, in place of which the file says that entries are missing.
+        #: The end of the last entry, which the mark of missing entries has replaced.
         self._cut = b""
         # A packer of its own is made in twice the time that it takes to pack.
         self._pack = msgpack.Packer().pack
@@ -80,7 +89,7 @@ class JournalFile:
         self._file = file
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Add entries; they are in the file when this returns, and on the disk when the system writes them there.
+        """Add entries to the file; the system writes them to the disk later.
 
         Without entries, the file is whole from then on.
 
@@ -104,7 +113,7 @@ class JournalFile:
         self._ends_in_half, self._cut = False, b""
 
     def _say_incomplete(self, file: BinaryIO, before: int) -> None:
-        """Have the file end in half an entry and the mark: a full disk has no room for anything beside the entries."""
+        """Replace the end of the last entry by the mark: a full disk has no room for more."""
         if before and not self._cut:
             before -= len(_LACKS_ENTRIES) + 1
             self._cut = os.pread(file.fileno(), len(_LACKS_ENTRIES) + 1, before)
@@ -115,7 +124,7 @@ class JournalFile:
         self._ends_in_half = True
 
     def put_aside(self, last: str) -> Path:
-        """Rename the file, and the dict checkpoints beside it, by the id of its last entry; return the file's new path.
+        """Rename the file and the dicts beside it by the id of its last entry. Return its new path.
 
         Raises:
             OSError: the folder can't be written.
@@ -143,11 +152,12 @@ class JournalFile:
             MessageVersionError: it is no journal.
         """
         with self.path.open("rb") as file:
-            yield from _unpacked(file, msgpack.Unpacker(file, max_buffer_size=0))
+            for entry, _ in entries_of(file):
+                yield entry
 
 
 def lacks_entries(path: Path, end: int) -> bool:
-    """Whether a file says that its driver could not write all that it has read; *end* is where its last entry ends."""
+    """Return whether a file, whose last entry ends at *end*, has the mark of missing entries."""
     with path.open("rb") as file:
         file.seek(end)
         return file.read().endswith(_LACKS_ENTRIES)
@@ -161,8 +171,40 @@ def incomplete(path: Path, experiment: str) -> CopyIncomplete:
     )
 
 
+def gone(copy: JournalFile, experiment: str, why: str) -> JournalGone:
+    """Return the error that a server has lost an experiment, which its copy can't restore."""
+    return JournalGone(
+        f"Redis no longer has experiment {experiment!r}: it was emptied, or set back to an earlier state. It can't be "
+        f"put back from {copy.path}: {why}. What there is of it can be read with `mqtune show`; start it again under "
+        f"another name"
+    )
+
+
+def definition_in(copy: JournalFile, experiment: str) -> bytes | None:
+    """Return the newest definition in a copy. Return None if it is not this experiment's.
+
+    Raises:
+        JournalGone: the copy can't be read.
+    """
+    definition: dict[str, object] = {}
+    try:
+        for number, entry in enumerate(copy.read()):
+            event = decode_event(entry.data)
+            if not number:
+                if not isinstance(event, ExperimentCreated) or event.name != experiment:
+                    return None
+                definition = dict(event.definition)
+            elif isinstance(event, DriverStarted):
+                definition.update(event.changes)
+    except FileNotFoundError:
+        return None
+    except (OSError, MessageVersionError) as error:
+        raise gone(copy, experiment, str(error)) from None
+    return encode_value(definition) if definition else None
+
+
 def is_written(path: Path) -> bool:
-    """Whether a driver writes the file now: it keeps the file locked until it ends, however that is."""
+    """Return whether a driver writes the file now. It keeps the file locked until it ends."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -175,28 +217,27 @@ def is_written(path: Path) -> bool:
 
 
 def entries_of(file: BinaryIO) -> Iterator[tuple[Entry, int]]:
-    """Yield the complete entries from where a file is read on, each with the offset of its end."""
+    """Yield a copy's or a chapter's complete entries from here on, each with its end's offset.
+
+    Raises:
+        MessageVersionError: the file is no journal.
+    """
     start = file.tell()
     unpacker = msgpack.Unpacker(file, max_buffer_size=0)
-    for entry in _unpacked(file, unpacker):
-        yield entry, start + unpacker.tell()
-
-
-def _unpacked(file: BinaryIO, unpacker: msgpack.Unpacker) -> Iterator[Entry]:
+    # As Entry(…), in half the time: there may be a million reports.
     new, kind = tuple.__new__, Entry
     try:
         for entry in unpacker:
             id_, data = entry
             if type(entry) is not list or type(id_) is not str or type(data) is not bytes:
                 raise TypeError(f"an entry is {entry!r:.100}")
-            # What Entry(…) does, in half its time: a report may be one of a flood.
-            yield new(kind, entry)
+            yield new(kind, entry), start + unpacker.tell()
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise MessageVersionError(f"{file.name} is not a journal: {error}") from None
 
 
 def _has_locked(file: BinaryIO) -> bool:
-    """Return whether this process has locked the file, until it is closed; a frozen driver may still have the lock."""
+    """Lock a file until it is closed. Return False if another driver, perhaps frozen, has it."""
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -206,20 +247,14 @@ def _has_locked(file: BinaryIO) -> bool:
 
 logger = logging.getLogger(__name__)
 
-#: What one read takes: so many bytes, more or less, which is some 100,000 reports.
-CHUNK_BYTES: Final = 8 * 1024 * 1024
-#: Entries of the first read, of which one may be megabytes, and of the largest: of news, and of what there was before.
-FIRST_COUNT: Final = 16
+#: The most entries of one read of news, between two of which timers are served.
 NEWS_COUNT: Final = 1_000
-MOST_COUNT: Final = 10_000
-#: By how much a read may ask for more entries than the one before it.
-_GROWTH: Final = 4
 
 
 class JournalReader:
     """Reads a journal once and in order, and writes the local copy of it.
 
-    The journal is the truth and the copy a convenience: when the copy can't be written, reading goes on; until
+    The journal is the truth and the copy a convenience. If the copy can't be written, reading continues; until
     ``complete`` it has complete entries, without a gap.
 
     Args:
@@ -230,8 +265,7 @@ class JournalReader:
     def __init__(self, journal: Journal, copy: JournalFile) -> None:
         #: The id of the last entry that was read.
         self.last = START.entry
-        #: How many new entries to read at once: as many as fit into memory, and few enough for timers to be served in
-        #: between.
+        #: The most entries of one read of news: few enough for memory, and for timers between two reads.
         self.count = FIRST_COUNT
         self._journal = journal
         self._copy = copy
@@ -242,20 +276,20 @@ class JournalReader:
         self._is_behind = False
         #: Whether it reads no more of the journal.
         self.is_closed = False
-        #: Whether the file is open, with what was read of this journal in it.
+        #: Whether the file is open, and of this journal.
         self._has_begun = False
-        #: What was read and is not in the copy yet; another thread may want to read it.
+        #: Entries that were read and are not in the copy yet; another thread may want to read them.
         self._gathered: list[Entry] = []
         self._gathering = threading.Lock()
 
     def catch_up(self) -> dict[Cursor, list[Event]]:
-        """Read the whole journal, complete the copy, and return the driver's events by their cursors.
+        """Read the whole journal, complete the copy, and return drivers' events by their cursors.
 
         Entries that the copy already has are read from there. A copy of another journal is put aside: it may be all
         that is left of an earlier experiment of this name.
 
         Raises:
-            JournalGone: the copy has entries that the journal lacks, or this has none; nothing was changed.
+            JournalGone: the journal lacks entries of the copy, or has no entry; nothing was changed.
         """
         if self._journal.keeps:
             try:
@@ -284,11 +318,8 @@ class JournalReader:
         if not self._is_behind:
             yield from self._copy.read()
             return
-        for entries in self._pages(START.entry):
-            for entry in entries:
-                yield entry
-                if entry.id == self.last:
-                    return
+        for entries in self._read_again(START.entry):
+            yield from entries
 
     @property
     def is_taken_in(self) -> bool:
@@ -329,7 +360,7 @@ class JournalReader:
         """
         self.write()
         self.last = entries[-1].id
-        self.count = _next_count(self.count, entries, NEWS_COUNT)
+        self.count = next_count(self.count, entries, NEWS_COUNT)
         self._append(entries)
 
     def _append(self, entries: Sequence[Entry]) -> None:
@@ -362,19 +393,15 @@ class JournalReader:
             )
 
     def complete(self) -> bool:
-        """Complete a copy up to the entry that was read last; return False when it still can't be written."""
+        """Complete a copy up to the last entry read. Return False if it still can't be written."""
         if not self._is_behind:
             return True
         try:
             if not self._has_begun:
                 self._begin()
-            for entries in self._pages(self._kept) if self._kept != self.last else ():
-                known = [entry.id for entry in entries]
-                upto = known.index(self.last) + 1 if self.last in known else len(entries)
-                self._copy.append(entries[:upto])
-                self._kept = entries[upto - 1].id
-                if self._kept == self.last:
-                    break
+            for entries in self._read_again(self._kept):
+                self._copy.append(entries)
+                self._kept = entries[-1].id
         except BrokerUnavailable:
             raise
         except OSError as error:
@@ -383,6 +410,17 @@ class JournalReader:
         self._is_behind = False
         logger.warning("%s could be written again, and has everything", self._copy.path)
         return True
+
+    def _read_again(self, after: str) -> Iterator[list[Entry]]:
+        """Yield the entries after an entry, up to the last one that was read."""
+        if after == self.last:
+            return
+        for entries in pages(self._journal, after):
+            known = [entry.id for entry in entries]
+            if self.last in known:
+                yield entries[: known.index(self.last) + 1]
+                return
+            yield entries
 
     def _begin(self) -> None:
         self._copy.begin([])
@@ -401,7 +439,7 @@ class JournalReader:
         )
 
     def _put_aside(self) -> None:
-        """Put a copy aside that may have entries of another journal; that of a simulation can be made again."""
+        """Rename a copy with entries of another journal. A simulation's is overwritten."""
         path, first, last, driver = self._copy.path, None, None, None
         try:
             for entry in self._copy.read():
@@ -457,27 +495,9 @@ class JournalReader:
                 self._fall_behind(error)
 
     def _rest(self) -> Iterator[Entry]:
-        for entries in self._pages(self.last):
+        for entries in pages(self._journal, self.last):
             self.keep(entries)
             yield from entries
-
-    def _pages(self, after: str) -> Iterator[list[Entry]]:
-        """Yield the journal's entries after *after*, in pages of some megabytes."""
-        count = FIRST_COUNT
-        while entries := self._journal.read(after, count=count):
-            yield entries
-            after = entries[-1].id
-            count = _next_count(count, entries, MOST_COUNT)
-
-
-_DATA: Final = attrgetter("data")
-
-
-def _next_count(count: int, entries: Sequence[Entry], most: int) -> int:
-    """Return how many entries to read next, after a read of *count* returned these."""
-    size = sum(map(len, map(_DATA, entries)))
-    fitting = len(entries) * CHUNK_BYTES // max(size, 1)
-    return max(1, min(fitting, count * _GROWTH, most))
 
 
 def _is_of_driver(entry: Entry) -> bool:

@@ -1,4 +1,4 @@
-"""The fleet's register: which workers there are, and what their slots offer."""
+"""The fleet's register: its workers, and the resources of their slots."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mqtune.core.machine import describe_process
 from mqtune.core.priorities import lists_of
 from mqtune.core.resources import QUEUES
 from mqtune.journal.connection import database_of, timing_of
-from mqtune.journal.redis import retrying
+from mqtune.journal.retry import retrying
 from mqtune.journal.script import script
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 #: For how many holds of a heartbeat the worker's description is kept; it is written when it has changed, and else
 #: once in a hold only, as it is ten times as long as all else in a heartbeat.
 DESCRIBED_HOLDS: Final = 2
-#: Entries of the stream that wakes drivers, who read only the last few.
+#: Entries of the stream that wakes drivers, which read only the last few.
 FLEET_LENGTH: Final = 1_000
 #: A queue with more messages than this is not searched: an attempt that waits there is not presumed lost.
 MAX_QUEUE_SCAN: Final = 1_000
@@ -49,9 +49,9 @@ class Fleet:
 
     Args:
         client: a checked connection.
-        patience_s: how long a call goes on trying while the server is away.
-        closing: once set, calls stop trying.
-        token: what tells the worker's process from any other that wants its name; by default one of this object.
+        patience_s: how long calls are repeated while the server is away.
+        closing: once set, calls are not repeated.
+        token: the token of the worker's process, which no other process with its name has; by default a new one.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class Fleet:
         token: str = "",
     ) -> None:
         self.token = token or f"{describe_process()} {uuid.uuid4().hex}"
-        # redis-py's types allow for what other settings would return.
+        # redis-py's types allow for the answers of other settings.
         self._client: Any = client
         self._patience_s = patience_s
         self._closing = closing
-        #: What the worker has last said of itself, and when.
+        #: The worker's last description, and its time.
         self._described, self._described_at = b"", 0.0
-        #: The devices of the worker on which no trial is to start, each with who wants that, as of the last ``keep``.
+        #: The worker's disabled devices, each with the person who disabled it, as of the last ``keep``.
         self.disabled: dict[str, str] = {}
         #: The workers that were found last, by their descriptions: few of a thousand have changed when a driver looks
         #: again.
@@ -107,7 +107,7 @@ class Fleet:
         """Keep a worker in the register for *hold_s* more seconds; return whether it should drain.
 
         Args:
-            info: what the worker says of itself.
+            info: the worker's description.
             hold_s: how long its entry lasts.
 
         Raises:
@@ -121,7 +121,7 @@ class Fleet:
         if not is_said:
             self._described, self._described_at = description, now
         mark, self.disabled = _decoded_wish(drained)
-        # One that was started since, under the same name, is not meant.
+        # A worker that was started since, under the same name, is another one.
         return bool(mark) and mark == _mark(info)
 
     def _keep(self, worker: str, description: bytes, hold_s: float) -> tuple[bytes, int]:
@@ -195,7 +195,7 @@ class Fleet:
 
         def look() -> list[bytes | None]:
             seconds, _ = self._client.time()
-            # Nothing is written: who only looks may not be allowed to.
+            # It writes nothing: a reader's account may not.
             names = _texts(self._client.zrangebyscore(WORKERS, f"({seconds * 1000}", "+inf"))
             return list(self._client.mget([worker_key(name) for name in names])) if names else []
 
@@ -214,7 +214,7 @@ class Fleet:
         return sum(self._of_each_list(int, queue, "llen"))
 
     def queued(self, queue: str) -> list[dict[str, object]] | None:
-        """Return the headers of the Celery messages in a queue; None when there are too many to search."""
+        """Return the headers of the Celery messages in a queue; None if there are too many."""
         found = list(chain.from_iterable(self._of_each_list(list[bytes], queue, "lrange", 0, MAX_QUEUE_SCAN)))
         return None if len(found) > MAX_QUEUE_SCAN else [_headers(message) for message in found]
 
@@ -264,12 +264,12 @@ class Fleet:
         return []
 
     def remove(self, messages: Iterable[tuple[str, bytes]]) -> int:
-        """Remove messages from their queues, and return how many were still there; all others stay, in their order."""
+        """Remove messages from their queues, and return their number. Others stay, in their order."""
         return sum(self._retrying(partial(self._client.lrem, queue, 0, message)) for queue, message in messages)
 
 
 def _texts(names: list[bytes]) -> list[str]:
-    """Return the names of workers, without malformed ones, whoever has written them."""
+    """Return the names of workers, without malformed ones."""
     found = []
     for name in names:
         try:
@@ -315,7 +315,7 @@ def _mark(info: WorkerInfo) -> bytes:
 
 
 class ControlChannel:
-    """A worker's control channel: hints of the driver's intents, which may be lost, since renewals repeat the intents.
+    """A worker's control channel: hints of intents, which may be lost, as renewals repeat these.
 
     One thread uses it.
     """
@@ -357,7 +357,7 @@ class ControlChannel:
                 self._subscription = self._client.pubsub()
                 self._subscription.subscribe(self._channel)
                 self._heard_at = time.monotonic()
-            # What redis-py's get_message does beside takes longer than this, and in lockstep a trial waits for it.
+            # The rest of redis-py's get_message takes longer than this, and in lockstep a trial waits for it.
             self._subscription.check_health()
             connection = self._subscription.connection
             message = connection.read_response() if connection.can_read(timeout=timeout_s) else None

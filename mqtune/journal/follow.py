@@ -1,4 +1,4 @@
-"""Following an experiment from another process: live by pub/sub, and completely by the journal."""
+"""Follow an experiment from another process: live by pub/sub, completely by the journal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from mqtune.core.text import there_are
 from mqtune.core.timing import Timing
 from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.connection import connect, database_of, redact
-from mqtune.journal.redis import RedisJournal, experiments_on, retrying
+from mqtune.journal.redis import RedisJournal, experiments_on
+from mqtune.journal.retry import retrying
 
 #: Entries that one look into the journal takes: enough to catch up fast, few enough to stay small in memory.
 PAGE_COUNT: Final = 1_000
@@ -56,7 +57,7 @@ class Follower:
         page_count: int = PAGE_COUNT,
         timing: Timing = Timing(),
     ) -> None:
-        # redis-py types answers as what any setting might give; with ours they are bytes.
+        # redis-py's types allow for the answers of other settings.
         #: After this silence the journal is asked for news.
         self.silence_s = timing.follow_silence_s
         self._client: Any = connect(url, timing=timing, role="follower")
@@ -78,9 +79,9 @@ class Follower:
         self._last = START.entry if from_start else newest.id
 
     def read(self, timeout_s: float) -> list[Entry]:
-        """Return the next entries, at most a page; wait up to *timeout_s* seconds for the first, and return none then.
+        """Return the next entries, at most a page, waiting up to *timeout_s* seconds for the first.
 
-        Without entries, the journal had none at some moment of the call.
+        Without entries, the journal had no further one at some moment of the call.
 
         Raises:
             BrokerUnavailable: the server was away for too long.
@@ -94,7 +95,7 @@ class Follower:
                 return entries
 
     def newest(self) -> Entry | None:
-        """Return the journal's newest entry, or None when it has none."""
+        """Return the journal's newest entry, or None."""
         return next(iter(self.journal.newest()), None)
 
     def close(self) -> None:
@@ -124,7 +125,7 @@ class Follower:
             self._is_behind = time.monotonic() - self._heard_at >= self.silence_s
             return []
         if message["type"] != "message":
-            # Subscribed, for the first time or again: what was written before that comes from the journal alone.
+            # Subscribed, perhaps again: earlier entries come from the journal alone.
             self._is_behind = True
             return []
         self._heard_at = time.monotonic()
@@ -151,7 +152,7 @@ class Follower:
 
 
 def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Event]:
-    """Yield an experiment's events as they happen, in the journal's order and each exactly once, until it has ended.
+    """Yield an experiment's events as they happen, in order and exactly once, until it has ended.
 
     Args:
         url: the broker's.
@@ -167,7 +168,7 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
     with contextlib.closing(Follower(url, experiment, from_start=from_start)) as follower:
         newest = None if from_start else follower.newest()
         has_ended = newest is not None and isinstance(decode_event(newest.data), ExperimentEnded)
-        # An experiment that has ended may have gone on since: the journal says so at once.
+        # An experiment that has ended may have been continued since, as the journal shows.
         wait_s = follower.silence_s
         while (entries := _after_the_end(follower) if has_ended else follower.read(wait_s)) or not has_ended:
             for entry in entries:
@@ -178,7 +179,7 @@ def follow(url: str, experiment: str, *, from_start: bool = True) -> Iterator[Ev
 
 
 def _after_the_end(follower: Follower) -> list[Entry]:
-    """Return what the journal has after an experiment's end: none as well if its server has ended with it."""
+    """Return the entries after an experiment's end; none if its server has ended with it."""
     follower.journal.patience_s = 0.0
     try:
         return follower.read(0)

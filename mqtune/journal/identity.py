@@ -12,15 +12,12 @@ from redis.sentinel import SentinelConnectionPool
 from mqtune.core.errors import AccessDenied
 from mqtune.core.keys import IDENTITY
 from mqtune.journal.connection import RedisClient, is_loopback
-from mqtune.journal.redis import retrying
+from mqtune.journal.retry import retrying
 from mqtune.journal.sentinel import shown_host
 
 
 def identity_of(client: RedisClient, *, patience_s: float) -> str:
-    """Return the id of what a server holds, which is lost when that is.
-
-    It is empty if there is none, or the account may not ask.
-    """
+    """Return the id in a server's data. It is empty if it is missing, or the account may not ask."""
     try:
         found = retrying(lambda: client.get(IDENTITY), patience_s=patience_s)
     except AccessDenied:
@@ -29,8 +26,8 @@ def identity_of(client: RedisClient, *, patience_s: float) -> str:
 
 
 def identify(client: RedisClient, *, patience_s: float) -> str:
-    """Return the id of what a server holds, which gets one if it has none; empty if the account may not ask."""
-    # A full server refuses to be told even what it knows.
+    """Return the id in a server's data, writing one if necessary; empty without permission."""
+    # A full server refuses to set it even to the same value.
     if known := identity_of(client, patience_s=patience_s):
         return known
     try:
@@ -41,7 +38,7 @@ def identify(client: RedisClient, *, patience_s: float) -> str:
 
 
 def run_of(client: RedisClient, *, patience_s: float) -> str:
-    """Return the id of a server's process, which a restart changes; empty if the account may not ask."""
+    """Return the id of a server's process, which a restart changes; empty without permission."""
     try:
         return str(retrying(lambda: client.info("server"), patience_s=patience_s).get("run_id", ""))
     except AccessDenied:
@@ -49,10 +46,9 @@ def run_of(client: RedisClient, *, patience_s: float) -> str:
 
 
 def place_of(client: RedisClient) -> str:
-    """Return a server's address: its name without a login, and behind a space the IP addresses of that name now.
+    """Return a server's address without a login, and the IP addresses of its name after spaces.
 
-    The name of a server on this machine is that of the machine. A master behind Sentinels has the names of these, and
-    no IP address.
+    A server on this machine has the machine's name. A master behind Sentinels has their names and no IP address.
     """
     settings = client.get_connection_kwargs()
     pool, db = client.connection_pool, settings.get("db", 0)
@@ -68,7 +64,7 @@ def place_of(client: RedisClient) -> str:
 
 
 def _numbers_of(host: str, port: int) -> list[str]:
-    """Return the IP addresses of a host, but for those that each machine has for itself."""
+    """Return the IP addresses of a host, without those of the loopback."""
     with contextlib.suppress(OSError):
         found = {str(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
         return sorted(each for each in found if not ipaddress.ip_address(each.partition("%")[0]).is_loopback)

@@ -10,7 +10,7 @@ import threading
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.trial import TrialId
 from mqtune.journal.connection import RedisClient
-from mqtune.journal.redis import retrying
+from mqtune.journal.retry import retrying
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class LocalQueue:
 
     Args:
         client: a checked connection.
-        patience_s: how long a call goes on trying while the server is away.
+        patience_s: how long calls are repeated while the server is away.
         closing: once set, calls stop trying.
     """
 
@@ -42,7 +42,7 @@ class LocalQueue:
         self._closing = closing
 
     def put(self, queue: str, task: Task) -> None:
-        """Add a task; one that is there twice is run once.
+        """Add a task. A repeated task is run once.
 
         Raises:
             BrokerUnavailable: no server answers.

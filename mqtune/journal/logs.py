@@ -20,26 +20,26 @@ from mqtune.core.seats import is_seat
 from mqtune.core.submission import DRIVER
 from mqtune.core.trial import TrialId
 from mqtune.journal.connection import database_of, timing_of
-from mqtune.journal.redis import retrying
+from mqtune.journal.retry import retrying
 
 LogStream = Literal["stdout", "stderr"]
 
 #: The word on a worker's control channel that has it look for questions about an experiment.
 LOGS: Final = "logs"
-#: The most that one answer carries: what Redis passes on in a millisecond.
+#: The largest answer, which Redis sends within a millisecond.
 CHUNK_BYTES: Final = 256 * 1024
 #: How long questions and answers lie there if nobody takes them.
 _KEPT_MS: Final = 60_000
-#: How often who asks looks for the answer, at first and later.
+#: The pauses of a reader that waits for an answer, at first and later.
 _LOOK_S: Final = (0.002, 0.05)
-#: In a folder of output, what tells it from all others: it may be on this machine, or on a disk that several share.
+#: The file with the mark of a folder of output, which is on this machine or on a shared disk.
 _MARK: Final = ".mqtune-logs"
 _MARK_BYTES: Final = 100
 _OFFSETS: Final = range(-(2**62), 2**62)
 
 
 class LogChunk(NamedTuple):
-    """A part of a file: its bytes, their offset, the file's size now, and whether it may still grow."""
+    """A part of a file: its bytes, offset, the file's size now, and whether it may grow."""
 
     data: bytes
     offset: int
@@ -76,12 +76,12 @@ def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
 
 
 def output_path(root: Path, experiment: str, trial: str, attempt: int, stream: LogStream) -> Path:
-    """Return the file of an attempt's output below a worker's log folder; *trial* is the name of a seat of it."""
+    """Return the file of an attempt's output in a log folder; *trial* may name a seat."""
     return root / experiment / trial / f"{attempt}.{stream}"
 
 
 def mark_of(folder: Path) -> str:
-    """Return the mark of a folder; empty if it has none, or is not on this machine."""
+    """Return the mark of a folder; empty without one, or if it is not on this machine."""
     try:
         with open(open_regular(folder / _MARK), "rb") as file:
             return file.read(_MARK_BYTES).decode(errors="replace")
@@ -90,14 +90,14 @@ def mark_of(folder: Path) -> str:
 
 
 def made_mark(folder: Path) -> str:
-    """Return the mark of a folder, and write one if it has none; empty where none can be written."""
+    """Return the mark of a folder, writing one if necessary; empty if that is impossible."""
     if found := mark_of(folder):
         return found
     aside = folder / f"{_MARK}.{secrets.token_hex(4)}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         aside.write_text(secrets.token_hex(16), encoding="ascii")
-        # Of two workers that mark it at once, the second finds it marked.
+        # If two workers mark it at the same time, the second one finds the mark.
         with contextlib.suppress(FileExistsError):
             os.link(aside, folder / _MARK)
     except OSError:
@@ -117,18 +117,18 @@ class LogExchange:
     Args:
         client: a checked connection.
         experiment: the experiment's name.
-        patience_s: how long a call goes on trying while the server is away; by default, as a worker may take to answer.
+        patience_s: how long calls are repeated while the server is away; by default a worker's time for an answer.
     """
 
     def __init__(self, client: redis.Redis, experiment: str, *, patience_s: float | None = None) -> None:
-        # redis-py's types allow for what other settings would return.
+        # redis-py's types allow for the answers of other settings.
         self._client: Any = client
         self._experiment = experiment
         self._keys = ExperimentKeys(experiment)
         self._timing = timing_of(client)
         self._patience_s = self._timing.log_answer_s if patience_s is None else patience_s
 
-    # Who asks.
+    # The reader's side.
 
     def ask(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
         """Return a part of an attempt's output, from the worker that ran it.
@@ -178,7 +178,7 @@ class LogExchange:
         return _chunk_of(answer, worker)
 
     def last_attempt(self, trial: TrialId) -> tuple[int, str]:
-        """Return the number of a trial's last attempt and the worker that claimed it, empty if none has.
+        """Return the number of a trial's last attempt, and its worker, or an empty text.
 
         It is 0 for no such trial. For ``DRIVER`` it is the last run of the submission of the experiment's name.
 
@@ -191,7 +191,7 @@ class LogExchange:
         attempt, worker = (b"" if value is None else value for value in found)
         return (int(attempt) if attempt.isdigit() else 0), worker.decode(errors="replace")
 
-    # Who answers.
+    # The worker's side.
 
     def take(self, worker: str) -> LogQuestion | None:
         """Return the next question to a worker, or None; skip malformed ones."""
@@ -206,7 +206,7 @@ class LogExchange:
         return None
 
     def answer(self, question: LogQuestion, found: LogChunk | str) -> None:
-        """Answer with a part of the file, or with the reason why there is none."""
+        """Answer with a part of the file, or with the reason why it is missing."""
         answer = list(found) if isinstance(found, LogChunk) else found
         with self._client.pipeline() as pipe:
             pipe.rpush(self._keys.log(question.token), encode_value(answer))

@@ -1,4 +1,4 @@
-"""The journal on Redis: each method is one script, so that each is atomic and may be repeated."""
+"""The journal on Redis. Each method is one script, so it is atomic and may be repeated."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import logging
 import math
-import random
 import re
 import threading
 import time
@@ -15,14 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
 import redis
-from redis.exceptions import (
-    BusyLoadingError,
-    ConnectionError,  # noqa: A004
-    OutOfMemoryError,
-    ReadOnlyError,
-    ResponseError,
-    TimeoutError,  # noqa: A004
-)
+from redis.exceptions import ResponseError
 
 from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import (
@@ -34,9 +26,8 @@ from mqtune.core.errors import (
     NameTaken,
 )
 from mqtune.core.events import Requested
-from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, SUBMISSIONS, ExperimentKeys, control_channel
+from mqtune.core.keys import EXPERIMENTS, FLEET, QUOTAS, ExperimentKeys, control_channel
 from mqtune.core.seats import seat_names
-from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     BROKEN_S,
@@ -65,6 +56,7 @@ from mqtune.journal.base import (
 )
 from mqtune.journal.chapters import ChapterReader, decode_chapters, encode_chapters
 from mqtune.journal.connection import Connects, RedisClient, database_of, timing_of
+from mqtune.journal.retry import is_about_server, retrying
 from mqtune.journal.room import Room
 from mqtune.journal.script import script
 from mqtune.journal.stream import (
@@ -75,114 +67,29 @@ from mqtune.journal.stream import (
     entries_in,
     first_of,
     id_of,
-    read_entries,
     read_with,
     uncollected,
-    without_data,
 )
-from mqtune.journal.trouble import FULL_SAYS, Trouble, given_up, log_wait
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-RETRY_MAX_S: Final = 1.0
-#: A thousand workers that have lost their connections at one moment must not all come back at one. Its own, as trials'
-#: drivers are seeded.
-_spread: Final = random.Random()
-#: By how much the server's clock may gain on this machine's between two looks before it counts as set forward.
+#: If the server's clock gains more on this machine's between two reads of it, it was set forward.
 CLOCK_STEP_S: Final = 3.0
-#: The longest text on why nothing starts that is kept beside the lock: a few lines.
+#: The longest reason why nothing starts that is kept beside the lock: a few lines.
 _MOST_WAITS_CHARS: Final = 1_000
-#: How many attempts one script looks at, in a millisecond in which nobody else is served.
+#: The most attempts that one script checks, in a millisecond in which nobody else is served.
 LOOK_COUNT: Final = 500
-#: Entries that are put back at once: some megabytes of reports.
+#: The entries of one upload of a restored journal: some megabytes of reports.
 UPLOAD_COUNT: Final = 500
-#: How long entries on their way back stay when their driver dies: longer than what any number of them takes.
+#: Uploaded entries of a driver that dies expire after longer than any upload takes.
 UPLOAD_EXPIRES_S: Final = 600
-#: What passes: a server that is away, loading, demoted, or full.
-_AWAY: Final[tuple[type[BaseException], ...]] = (
-    ConnectionError,
-    TimeoutError,
-    BusyLoadingError,
-    ReadOnlyError,
-    OutOfMemoryError,
-)
-#: The same, where redis-py has no class for it, or the server (6.2) wraps it because a script met it: its disk is full,
-#: its replicas or its master are away, a script holds it up.
-_AWAY_CODES: Final = re.compile(r"(?:^|-)(?:MISCONF|NOREPLICAS|MASTERDOWN|BUSY|UNBLOCKED|OOM|READONLY) ")
-#: What a server says to who appends to, or reads on in, a stream whose last entry has the last id, to which no journal
-#: comes by itself.
+#: The server's errors for a stream whose last entry has the last possible id, which no journal reaches by itself.
 _LAST_ID: Final = re.compile(r"exhausted the last possible ID|invalid start ID for the interval")
-#: A number of a server's has fewer digits.
+#: Numbers from a server have fewer digits.
 _DIGITS: Final = 20
-#: The actions of requests that add trials or reports: they wait while the server is full, as the reports of workers do.
+#: The requests that add trials or reports. They wait while the server is full, as workers' reports do.
 _GROWING: Final = frozenset({"add", "ask", "tell"})
-#: What no later try mends: the account may not do it. Celery and scripts wrap it in words of their own; Redis 7.0's
-#: scripts say only "The user executing the script can't run this command".
-_DENIED: Final = re.compile(r"NOPERM|ACL failure|no permissions? |the user executing the script can't ", re.IGNORECASE)
-
-
-def retrying(
-    call: Callable[[], T],
-    *,
-    patience_s: float,
-    full_patience_s: float | None = None,
-    refused_patience_s: float | None = None,
-    closing: threading.Event | None = None,
-    also: tuple[type[BaseException], ...] = (),
-    on_return: Callable[[], None] = lambda: None,
-    timing: Timing = Timing(),
-) -> T:
-    """Return the result of *call*, retrying while the server is away or full; errors in *also* count as away.
-
-    Args:
-        call: may be repeated.
-        patience_s: how long it is tried again.
-        full_patience_s: the same while the server is full; by default *patience_s*.
-        refused_patience_s: the same while the server refuses the login; by default *patience_s*.
-        closing: once it is set, nothing is tried again.
-        also: further errors of a server that is away.
-        on_return: called when the server has been away and is back.
-
-    Raises:
-        BrokerFull: the server was full for as long.
-        BrokerRefused: the server refused the login for as long.
-        BrokerUnavailable: no answer for *patience_s* seconds, or *closing* was set meanwhile.
-        AccessDenied: the account may not do it.
-    """
-    away = _AWAY + also
-    caught: tuple[type[BaseException], ...] = (*away, ResponseError)
-    since: float | None = None
-    trouble = Trouble.NONE
-    wait_s = timing.first_retry_s
-    while True:
-        try:
-            result = call()
-        except caught as error:
-            if _DENIED.search(str(error)):
-                raise AccessDenied(
-                    f"the broker URL's account may not do this: {without_data(error)}; it is for another role or team, "
-                    f"or an earlier version made the account: "
-                    "`mqtune acl` of this version makes it again"
-                ) from None
-            if not isinstance(error, away) and not _AWAY_CODES.search(str(error)):
-                raise
-            now = time.monotonic()
-            before, trouble = trouble, Trouble.of(error)
-            patience = {Trouble.FULL: full_patience_s, Trouble.REFUSED: refused_patience_s}.get(trouble)
-            patient_s = patience_s if patience is None else patience
-            if trouble is not before and (patient_s or trouble is Trouble.AWAY):
-                log_wait(error, trouble, patient_s)
-            since = now if since is None else since
-            if now - since >= patient_s or (closing is not None and closing.is_set()):
-                raise given_up(error, trouble, now - since) from None
-            (closing or threading.Event()).wait(_spread.uniform(wait_s / 2, wait_s))
-            wait_s = min(wait_s * 2, RETRY_MAX_S)
-        else:
-            if since is not None:
-                logger.warning("Redis %s after %.1f s", trouble.value, time.monotonic() - since)
-                on_return()
-            return result
 
 
 def experiments_on(client: Any, *, patience_s: float) -> list[str]:
@@ -192,7 +99,7 @@ def experiments_on(client: Any, *, patience_s: float) -> list[str]:
 
 
 def _time(value: bytes) -> float:
-    """Return a time that a worker wrote; 0 for malformed ones, which would have each attempt of a trial fail."""
+    """Return a time that a worker wrote; 0 for a malformed one, which would fail each attempt."""
     with contextlib.suppress(ValueError):
         if math.isfinite(time_s := float(value)):
             return time_s
@@ -200,7 +107,7 @@ def _time(value: bytes) -> float:
 
 
 def room_of(client: RedisClient, *, patience_s: float) -> Room | None:
-    """Return the room in a server's memory; None where this account may not know."""
+    """Return the room in a server's memory; None if this account may not know."""
     try:
         return Room.of(retrying(lambda: client.info("memory"), patience_s=patience_s))
     except (AccessDenied, ResponseError):
@@ -208,8 +115,8 @@ def room_of(client: RedisClient, *, patience_s: float) -> Room | None:
 
 
 def number(value: bytes | None) -> int:
-    """Return a number that a worker wrote; 0 for malformed ones, which must not end a driver."""
-    # Python makes no number of thousands of digits.
+    """Return a number that a worker wrote; 0 for a malformed one, which must not end a driver."""
+    # Python refuses numbers of thousands of digits.
     return int(value) if value is not None and value.isdigit() and len(value) < _DIGITS else 0
 
 
@@ -217,10 +124,10 @@ class RedisJournal(Journal):
     """One experiment's journal on a Redis server.
 
     Args:
-        client: a checked connection (see mqtune.journal.connection); it may be shared by many journals and threads.
+        client: a checked connection, which many journals and threads may share.
         experiment: the experiment's name.
-        patience_s: how long a call goes on trying while the server is away.
-        closing: once set, calls stop trying.
+        patience_s: how long calls are repeated while the server is away.
+        closing: once set, calls are not repeated.
     """
 
     def __init__(
@@ -232,24 +139,24 @@ class RedisJournal(Journal):
         closing: threading.Event | None = None,
     ) -> None:
         self.experiment = experiment
-        #: Called when entries were put back, for what else the server may have lost.
+        #: Called after ``restore``, for other data that the server may have lost.
         self.on_restored: Callable[[], None] = lambda: None
-        #: Returns the queue and the task of a seat of an attempt, which is put there in the step that stages it; None
-        #: where it is published afterwards.
+        #: Returns the queue and the task of a seat. The step that stages an attempt puts them there. None if tasks are
+        #: published afterwards.
         self.task_of: Callable[[TrialId, int], tuple[str, str]] | None = None
-        # redis-py's types allow for what other settings would return.
+        # redis-py's types allow for the answers of other settings.
         self._client: Any = client
         self.timing = timing_of(client)
         self._keys = ExperimentKeys(experiment, database_of(client))
         self._control = control_channel("", database_of(client))
-        #: How long a call goes on trying while the server is away.
+        #: How long calls are repeated while the server is away.
         self.patience_s = patience_s
         self._closing = closing
         self._epoch = 0
-        #: How the lock was taken: the holder, who that is, and for how many milliseconds.
+        #: The lock's holder, its description, and the duration in milliseconds.
         self._lock = ("", "", 0)
         self._fleet_seen = "$"
-        #: By how much the server's clock was ahead of this machine's monotonic one.
+        #: The seconds by which the server's clock was ahead of this machine's monotonic one.
         self._ahead_s = math.inf
         self._chapters = ChapterReader(self)
         self._connects = client.connects if isinstance(client, RedisClient) else Connects()
@@ -266,56 +173,47 @@ class RedisJournal(Journal):
                 timing=self.timing,
             )
         except ResponseError as error:
-            known = self._explain(str(error))
-            if known is None:
+            if (known := self._explain(str(error))) is None:
                 raise
             raise known from None
-        self._count_connects()
+        if self._connects.count != self._connected:
+            self._connected = self._connects.count
+            self._count_outage()
         return result
 
     def _explain(self, error: str) -> MqtuneError | None:
-        """Return what an error of the server's, or of a script, says about this experiment; None for any other."""
+        """Return the error about this experiment for a text of the server's or a script's, if any."""
         if "JOURNALGONE" in error:
             return JournalGone(
                 f"Redis no longer has experiment {self.experiment!r} as this driver knows it: it was emptied, or set "
-                f"back"
+                "back"
             )
         if "STALEDRIVER" in error:
             return DriverFenced(
                 f"experiment {self.experiment!r}: another driver has taken over; this one stops writing and its trials "
-                f"go on there"
+                "go on there"
             )
         if _LAST_ID.search(error):
             return JournalBlocked(
                 f"experiment {self.experiment!r}: Redis takes no more entries for its journal, as somebody has given "
-                f"one the last id that "
-                "there is; docs/security.md says how it goes on: XDEL that entry and those behind it, delete "
-                "journal.msgpack in its "
-                f"folder, then mqtune delete {self.experiment} --archive --yes, and mqtune drive {self.experiment}"
+                "one the last id that there is; docs/security.md says how it goes on: XDEL that entry and those behind "
+                f"it, delete journal.msgpack in its folder, then mqtune delete {self.experiment} --archive --yes, and "
+                f"mqtune drive {self.experiment}"
             )
         return None
-
-    def _count_connects(self) -> None:
-        if self._connects.count != self._connected:
-            self._connected = self._connects.count
-            self.outages += 1
 
     def _count_outage(self) -> None:
         self.outages += 1
 
-    def _run(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
-        return self._retrying(lambda: script(name)(self._client, keys, args))
-
-    def _send(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
-        """Run a script with data of a trial. A full server is not waited for: the worker's one uplink calls this."""
-        return self._retrying(lambda: script(name)(self._client, keys, args), full_patience_s=0.0)
+    def _run(self, name: str, keys: list[str], args: Sequence[object], *, full_patience_s: float | None = None) -> Any:
+        return self._retrying(lambda: script(name)(self._client, keys, args), full_patience_s=full_patience_s)
 
     def _write(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
         """Run a script that appends to the journal."""
         return self._run(name, [self._keys.meta, self._keys.journal, *keys], [self._keys.metrics, *args])
 
     def _drive(self, name: str, keys: list[str], args: Sequence[object]) -> Any:
-        """Run a script that appends to the journal and that only the driver with the newest epoch may run."""
+        """Run a script that appends to the journal, for the driver with the newest epoch alone."""
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, *keys]
         return self._run(name, keys, [self._keys.metrics, self._epoch, *args])
 
@@ -325,14 +223,13 @@ class RedisJournal(Journal):
         if not epoch:
             raise NameTaken(
                 f"experiment {self.experiment!r} is driven by {driver.decode()}, which took it {since_ms / 1000:.0f} s "
-                f"ago; "
-                "stop that, or choose another name",
+                "ago; stop that, or choose another name",
                 holder=driver.decode(),
                 left_s=left_ms / 1000,
             )
         if not self._epoch:
             self._epoch, self._lock = epoch, lock
-            # Its driver looks at the fleet only after this, and again when it hears of a worker.
+            # Its driver refreshes the fleet only after this, and again when it is notified of a worker.
             self._fleet_seen = self._newest_of_fleet()
 
     def heartbeat(self, holder: str, hold_s: float, state: DriverState) -> ServerState:
@@ -358,8 +255,7 @@ class RedisJournal(Journal):
         return room_of(self._client, patience_s=self.patience_s)
 
     def definition(self) -> bytes | None:
-        kept: bytes | None = self._retrying(lambda: self._client.hget(self._keys.meta, "definition"))
-        return kept
+        return cast("bytes | None", self._retrying(lambda: self._client.hget(self._keys.meta, "definition")))
 
     def record(self, *events: bytes, definition: bytes | None = None) -> None:
         self._drive("record", [], [uuid.uuid4().hex, definition or b"", *events])
@@ -393,16 +289,15 @@ class RedisJournal(Journal):
         self._drive("drop", [self._keys.checkpoints], [event, *checkpoints])
 
     def checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
-        held: bytes | None = self._retrying(lambda: self._client.hget(self._keys.checkpoints, checkpoint))
-        return held
+        return cast("bytes | None", self._retrying(lambda: self._client.hget(self._keys.checkpoints, checkpoint)))
 
     def _now_ms(self) -> int:
-        """Return the server's time in milliseconds, and count it as an outage when that was set forward."""
+        """Return the server's time in milliseconds, and count an outage if that was set forward."""
         seconds, microseconds = self._retrying(self._client.time)
         ahead_s = seconds - time.monotonic()
         if ahead_s - self._ahead_s > CLOCK_STEP_S:
-            # Whatever runs out by the server's clock has done so before its time.
-            self.outages += 1
+            # Leases and locks have expired too early.
+            self._count_outage()
         self._ahead_s = ahead_s
         return int(seconds * 1000 + microseconds // 1000)
 
@@ -415,8 +310,7 @@ class RedisJournal(Journal):
             except ResponseError as error:
                 if WRONG_TYPE not in str(error):
                     raise
-                # Nobody of mqtune's can use it, or write to it; what stood there comes back by heartbeats, and by
-                # ``look``.
+                # Heartbeats and ``look`` restore its content.
                 logger.warning("%s is not a sorted set, and is deleted: something else has written to it", key)
                 self._client.delete(key)
                 return []
@@ -433,7 +327,7 @@ class RedisJournal(Journal):
             some = attempts[begin : begin + LOOK_COUNT]
             args = [self._epoch, round(lease_s * 1000), *itertools.chain.from_iterable(some)]
             last, *under_way = self._run("look", [self._keys.driver], args)
-            # The last look's entry is after the end of every attempt that an earlier look missed.
+            # The last script's entry is after the end of every attempt that an earlier one missed.
             newest = last.decode()
             found += map(bool, under_way)
         return UnderWay(newest, found)
@@ -451,11 +345,10 @@ class RedisJournal(Journal):
         fields = ("attempt", "held_until", "held_by", "importing_since")
         found = []
         for trial, (attempt, until_ms, worker, since_ms) in zip(trials, self._hashes(trials, *fields), strict=True):
-            if number(until_ms) <= now_ms:
-                found.append(Unclaimed(trial, number(attempt)))
-                continue
-            importing_s = max(0.0, (now_ms - number(since_ms)) / 1000) if since_ms else None
-            held_by = (worker or b"?").decode(errors="replace")
+            held_by, importing_s = "", None
+            if number(until_ms) > now_ms:
+                held_by = (worker or b"?").decode(errors="replace")
+                importing_s = max(0.0, (now_ms - number(since_ms)) / 1000) if since_ms else None
             found.append(Unclaimed(trial, number(attempt), held_by, importing_s))
         return found
 
@@ -472,12 +365,12 @@ class RedisJournal(Journal):
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
         def read_server(after: str, count: int, may_wait: bool) -> tuple[list[Entry], str]:
-            return self._read_server(after, count, block_s if may_wait else 0)
+            return self.read_server(after, count, block_s if may_wait else 0)
 
         return self._chapters.read(after, count, read_server)
 
-    def _read_server(self, after: str, count: int, block_s: float) -> tuple[list[Entry], str]:
-        """Return entries of the stream, and the id of the last one that is in a chapter, or nothing."""
+    def read_server(self, after: str, count: int, block_s: float = 0) -> tuple[list[Entry], str]:
+        """Return entries on the server as ``read`` does, and the id of the last entry in a chapter, or nothing."""
         if block_s <= 0:
             page = XRANGE, self._keys.journal, f"({after}", "+", "COUNT", count
 
@@ -509,12 +402,12 @@ class RedisJournal(Journal):
         return first_of(kept) or next(iter(entries_in(found)), None)
 
     def newest(self, count: int = 1) -> list[Entry]:
-        """Return the newest entries, the newest first; those in chapters are none of them."""
+        """Return the newest entries on the server, the newest first."""
         page = XREVRANGE, self._keys.journal, "+", "-", "COUNT", count
-        return self._retrying(lambda: read_entries(self._client, *page))
+        return entries_in(self._retrying(lambda: read_with(self._client, self._keys, "trimmed", *page))[0])
 
     def count(self) -> int:
-        """Return how many entries there are, with those in chapters."""
+        """Return the number of entries, with those in chapters."""
         on_server: int = self._retrying(lambda: self._client.xlen(self._keys.journal))
         return on_server + sum(chapter.entries for chapter in self.chapters())
 
@@ -539,9 +432,8 @@ class RedisJournal(Journal):
         return left if left >= 0 else None
 
     def checkpoints(self) -> set[CheckpointId]:
-        return {
-            CheckpointId(name.decode()) for name in self._retrying(lambda: self._client.hkeys(self._keys.checkpoints))
-        }
+        names = self._retrying(lambda: self._client.hkeys(self._keys.checkpoints))
+        return {CheckpointId(name.decode()) for name in names}
 
     def restore(
         self,
@@ -557,12 +449,8 @@ class RedisJournal(Journal):
         mark = uuid.uuid4().hex
         restored = self._keys.restored(mark)
         keys = [self._keys.driver, self._keys.meta, self._keys.journal, restored, self._keys.leases, self._keys.staged]
-        keys += [
-            EXPERIMENTS,
-            self._keys.requests,
-            self._keys.chapters,
-            *(self._keys.trial(each.trial) for each in attempts),
-        ]
+        keys += [EXPERIMENTS, self._keys.requests, self._keys.chapters]
+        keys += [self._keys.trial(each.trial) for each in attempts]
         head = [self._keys.metrics, self._epoch, *self._lock, self.experiment, mark, definition]
         begin = b"" if first is None else f"{first.id} ".encode() + first.data
         args: list[object] = [chapters[-1].last if chapters else "", encode_chapters(chapters), begin]
@@ -577,54 +465,27 @@ class RedisJournal(Journal):
     def erase(self, trials: Sequence[TrialId]) -> None:
         keys = self._keys
         names = [keys.driver, keys.journal, keys.meta, keys.leases, keys.staged, keys.checkpoints, keys.requests]
-        names += [keys.code, keys.chapters]
-        names += [keys.trial(trial) for trial in trials]
+        names += [keys.code, keys.chapters, *map(keys.trial, trials)]
         self._run("erase", names, [self._epoch])
 
-    def forget(self, trials: Sequence[TrialId]) -> None:
-        """Delete the experiment with all its keys, and its name, of which this driver has the lock.
-
-        A driver that was frozen meanwhile and goes on puts it back: for it the server has lost the experiment.
-
-        Raises:
-            DriverFenced: another driver has taken the experiment over.
-            AccessDenied: the account may not delete.
-        """
-        self.erase(trials)
-
-        def delete() -> None:
-            # No transaction, which a full server may refuse whatever is in it. Until the lock goes, nobody can take the
-            # name.
-            with self._client.pipeline(transaction=False) as pipe:
-                pipe.zrem(EXPERIMENTS, self.experiment)
-                pipe.zrem(SUBMISSIONS, self.experiment)
-                pipe.delete(self._keys.submission, self._keys.submitted_code)
-                pipe.delete(self._keys.driver, self._keys.meta, self._keys.journal, self._keys.chapters)
-                pipe.execute()
-
-        self._retrying(delete)
-
     def _upload(self, key: str, entries: Iterable[Entry]) -> int:
-        """Write entries, at least one, to a stream of their own, in place of what that has.
-
-        Return how many bytes they are.
-        """
+        """Replace the content of a stream by entries, at least one. Return their bytes."""
         self._client.delete(key)
         source, size = iter(entries), 0
         while some := list(itertools.islice(source, UPLOAD_COUNT)):
             with self._client.pipeline(transaction=False) as pipe:
                 for id_, data in some:
                     pipe.xadd(key, {"e": data}, id=id_)
-                # Nobody else would remove it if the driver dies here.
+                # Nothing else would remove it if the driver dies here.
                 pipe.expire(key, UPLOAD_EXPIRES_S)
                 pipe.execute()
             size += sum(len(data) for _, data in some)
         return size
 
     def request(self, event: Requested) -> str:
-        # What ends or changes something may be what makes room.
-        is_small = event.action not in _GROWING
-        entry = self._write("request", [self._keys.requests], [event.id, event.encode(), int(is_small)])
+        # Other requests may make room.
+        is_small = int(event.action not in _GROWING)
+        entry = self._write("request", [self._keys.requests], [event.id, event.encode(), is_small])
         if not entry:
             raise JournalGone(f"Redis has no experiment {self.experiment!r}")
         return str(entry.decode())
@@ -649,17 +510,17 @@ class RedisJournal(Journal):
         args: list[object] = [self._keys.metrics, REPORTS_PREFIX]
         for claim, first, size, timestamp, data in segments:
             args += (claim.trial, claim.attempt, claim.token, first, size, repr(timestamp), data)
-        answers = self._send("report", [self._keys.meta], args)
-        return [_answer(each) for each in answers]
+        return [_answer(each) for each in self._run("report", [self._keys.meta], args, full_patience_s=0.0)]
 
     def put_checkpoint(self, claim: Claim, checkpoint: CheckpointId, data: bytes) -> Answer:
         keys = [self._keys.trial(claim.trial), self._keys.checkpoints]
-        return _answer(self._send("put_checkpoint", keys, [claim.attempt, claim.token, checkpoint, data]))
+        args = [claim.attempt, claim.token, checkpoint, data]
+        return _answer(self._run("put_checkpoint", keys, args, full_patience_s=0.0))
 
     def saved(self, claim: Claim, events: Mapping[CheckpointId, bytes]) -> Answer:
         keys = [self._keys.meta, self._keys.journal, self._keys.trial(claim.trial)]
         args = [self._keys.metrics, claim.attempt, claim.token, *itertools.chain.from_iterable(events.items())]
-        return _answer(self._send("saved", keys, args))
+        return _answer(self._run("saved", keys, args, full_patience_s=0.0))
 
     def renew(self, claims: Sequence[Claim], lease_s: float) -> list[Answer]:
         (answers,) = renew_all([(self, claims)], lease_s)
@@ -680,17 +541,16 @@ class RedisJournal(Journal):
 
 
 def _answer(found: bytes | None) -> Answer:
-    """Return an answer of a script; orders that are missing or no text are nobody's error but their trial's."""
+    """Return a script's answer. Missing or malformed orders harm only their trial."""
     return (found or b"").decode(errors="replace")
 
 
 def renew_all(
     renewals: Sequence[tuple[RedisJournal, Sequence[Claim]]], lease_s: float
 ) -> list[list[Answer] | ResponseError]:
-    """Renew leases of several experiments, whose journals have one client, in one step.
+    """Renew leases of several experiments, whose journals share a client, in one step.
 
-    Return for each journal what its ``renew`` returns, or the error for one with broken keys, which costs no other one
-    its leases.
+    Return for each journal the result of its ``renew``, or an error if its keys are broken. Others keep their leases.
     """
     first = renewals[0][0]
     args: list[object] = [round(lease_s * 1000)]
@@ -701,8 +561,7 @@ def renew_all(
     def renew() -> list[bytes | list[bytes]]:
         found: list[bytes | list[bytes]] = script("renew")(first._client, keys, args)
         for text in (each.decode(errors="replace") for each in found if isinstance(each, bytes)):
-            if _AWAY_CODES.search(text) or _DENIED.search(text) or FULL_SAYS in text:
-                # It is about the server, and not about one experiment's keys.
+            if is_about_server(text):
                 raise ResponseError(text)
         return found
 

@@ -25,7 +25,7 @@ class Script:
         self._sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, client: redis.Redis, keys: list[str], args: Sequence[object]) -> Any:
-        """Run the script; send its text to a server that doesn't know it, for example after a restart."""
+        """Run the script. Send its text to a server that doesn't know it, as after a restart."""
         try:
             # This is ``evalsha`` without its two calls in between; redis-py has no types for it.
             return client.execute_command("EVALSHA", self._sha, len(keys), *keys, *args)  # type: ignore[no-untyped-call]
@@ -45,9 +45,9 @@ def script(name: str) -> Script:
 
 @cache
 def script_in(package: str, name: str) -> Script:
-    """Return the script ``lua/<name>.lua`` of a package, behind the parts of the prelude that it uses.
+    """Return the script ``lua/<name>.lua`` of a package, after the used parts of the prelude.
 
-    A script makes its functions anew in each run.
+    A script defines its functions again in each run, so it has no others.
     """
     text = _text(package, name)
     for part in reversed(_text(_JOURNAL, _PRELUDE).split("\n\n")):

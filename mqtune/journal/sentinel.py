@@ -1,4 +1,4 @@
-"""Redis Sentinel: URLs that name a master by its Sentinels, and connections that follow it from server to server."""
+"""Redis Sentinel: URLs that name a master, and connections that follow it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from redis.sentinel import (
     SentinelManagedSSLConnection,
 )
 
-#: Arguments of redis-py's, by their names.
+#: Arguments of redis-py, by their names.
 Options = dict[str, Any]
-#: The schemes of such URLs, and those of a server's own.
+#: The schemes of such URLs, and of the server's own URL.
 SCHEMES: Final = {"sentinel": "redis", "rediss+sentinel": "rediss"}
 FORM: Final = "sentinel://[:password@]host1:26379,host2:26379,host3:26379/NAME/db, or rediss+sentinel://… for TLS"
 _PORT: Final = 26379
-#: How long one Sentinel may take before the next is asked.
+#: The time-out of one Sentinel, after which the next is asked.
 _ASK_S: Final = 1.0
-#: What a master may be called, by Sentinel's own rule.
+#: The names of masters that Sentinel allows.
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 _OPTIONS: Final = ("sentinel_username", "sentinel_password")
 
 
 class Sentinels(NamedTuple):
-    """Where the Sentinels are that know a master, its name, and the login that they themselves ask for."""
+    """The addresses of a master's Sentinels, its name, and the login of the Sentinels."""
 
     hosts: tuple[tuple[str, int], ...]
     name: str
@@ -37,10 +37,10 @@ class Sentinels(NamedTuple):
 
     @classmethod
     def parsed(cls, url: str) -> tuple[Sentinels, str]:
-        """Return what a URL says of Sentinels, and the URL of a server that says the rest.
+        """Return a URL's Sentinels, and a URL of a server with the rest.
 
         Raises:
-            ValueError: it can't be read.
+            ValueError: the URL can't be read.
         """
         scheme, _, rest = url.partition("://")
         login, at, place = rest.rpartition("@")
@@ -57,7 +57,7 @@ class Sentinels(NamedTuple):
         return cls(found, name, own), plain
 
     def arguments(self, tls: Options | None) -> Options:
-        """Return redis-py's arguments for connections to the Sentinels, with the master's TLS options."""
+        """Return redis-py's arguments for connections to Sentinels, with the master's TLS options."""
         return {
             **dict(self.login),
             **({} if tls is None else {"ssl": True, **tls}),
@@ -67,13 +67,12 @@ class Sentinels(NamedTuple):
             "retry": None,
             "protocol": 2,
             "driver_info": None,
-            # redis-py takes a connection for a broken one on which TLS session tickets have come and no answer was
-            # read.
+            # Without an answer, redis-py takes TLS session tickets for the sign of a broken connection.
             "client_name": "mqtune-sentinels",
         }
 
     def answers(self, tls: Options | None) -> list[str]:
-        """Return the address that each Sentinel gives for the master, or an empty text where it gives none."""
+        """Return the master's address from each Sentinel, or an empty text."""
         return [self._answer(host, self.arguments(tls)) for host in self.hosts]
 
     def _answer(self, host: tuple[str, int], arguments: Options) -> str:
@@ -100,15 +99,15 @@ def _host(text: str) -> tuple[str, int]:
 
 
 def shown_host(host: str, port: int) -> str:
-    """Return an address as URLs have it."""
+    """Return an address in the form of URLs."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def check_is_master(connection: Any) -> None:
-    """Check, on a new connection, that its server is a master: Sentinels may be late to know.
+    """Check that a new connection's server is a master: Sentinels may be late to know.
 
     Raises:
-        redis.ConnectionError: it is none.
+        redis.ConnectionError: it is a replica.
     """
     connection.send_command("ROLE")
     try:

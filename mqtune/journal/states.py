@@ -13,7 +13,8 @@ import redis
 
 from mqtune.core.keys import SUBMISSIONS, ExperimentKeys
 from mqtune.journal.base import entry_time
-from mqtune.journal.redis import experiments_on, number, retrying
+from mqtune.journal.redis import experiments_on, number
+from mqtune.journal.retry import retrying
 
 #: How many commands are sent before the first answer is read: some tens of milliseconds of a server's time.
 _COMMANDS: Final = 1_000
@@ -39,7 +40,7 @@ class State(NamedTuple):
 
 
 class UnderWay(NamedTuple):
-    """How many attempts of an experiment run and wait, and since when the first of them waits (0 for none)."""
+    """The running and waiting attempts of an experiment, and since when one waits (0: none)."""
 
     running: int
     waiting: int
@@ -89,17 +90,17 @@ def readable_on(client: redis.Redis, *, patience_s: float) -> list[str]:
 
 
 class States:
-    """The states of a broker's experiments, as far as an account may know them; what it may not is asked once.
+    """The states of a broker's experiments, without those that this account may not read.
 
     Args:
         client: a checked connection.
-        patience_s: how long a call goes on trying while the server is away.
+        patience_s: how long calls are repeated while the server is away.
     """
 
     def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
         self._client = client
         self._patience_s = patience_s
-        #: Those that are others' alone: a refusal is logged by the server.
+        #: Experiments of others, which are not asked for again: the server logs each refusal.
         self._denied: set[str] = set()
 
     def read(self, names: Iterable[str]) -> dict[str, State]:
@@ -157,7 +158,7 @@ class States:
         return {name: state == b"running" and float(until or 0) > seconds * 1000 for name, state, until in each}
 
     def next_times(self, after: Mapping[str, str]) -> dict[str, float]:
-        """Return for each experiment when the entry was written that follows this one; without those that have none.
+        """Return the time of each experiment's entry after this one, if there is one.
 
         Raises:
             BrokerUnavailable: the server is away.

@@ -1,4 +1,4 @@
-"""A journal's stream on a server: its entries as they are read, and with them where the journal has chapters."""
+"""Reads a journal's stream on a server, and with it the place of its chapters."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from mqtune.core.keys import ExperimentKeys
 from mqtune.journal.base import Entry
 from mqtune.journal.connection import RedisClient
 
-#: What a server says to who uses a key that is of another type.
+#: The server's error for a key of another type.
 WRONG_TYPE: Final = "WRONGTYPE"
 #: The id of an entry.
 _ENTRY: Final = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
-#: The beginning of an error's text where a pipeline met it: redis-py has the whole command there. Its name and its key
-#: are kept.
+#: The beginning of a pipeline's error, in which redis-py has the whole command. Its name and its key are kept.
 _PIPELINED: Final = re.compile(r"Command # \d+ \((\S+(?: \S+)?).*?\) of pipeline caused error: ", re.DOTALL)
-#: As bytes they are commands whose answers redis-py leaves as they are: a dict for each entry would take twice the time
-#: that reading takes.
+#: redis-py leaves the answers to bytes unchanged; a dict for each entry would take twice the time of reading.
 XRANGE: Final = b"XRANGE"
 XREVRANGE: Final = b"XREVRANGE"
 XREAD: Final = b"XREAD"
@@ -31,7 +29,7 @@ XREAD: Final = b"XREAD"
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
-    """Keep the garbage collector from inspecting ten thousands of lists that are no garbage."""
+    """Keep the garbage collector from inspecting ten thousands of live lists."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -42,27 +40,27 @@ def uncollected() -> Iterator[None]:
 
 
 def without_data(error: BaseException) -> str:
-    """Return a server's error in words, without the bytes that a pipeline's command had sent."""
+    """Return a server's error in words, without the data of a pipeline's command."""
     return _PIPELINED.sub(r"\1: ", str(error))
 
 
 def entries_in(found: Iterable[tuple[bytes, Sequence[bytes]]]) -> list[Entry]:
-    """Return the entries of an answer, in which each is its id and a list of fields' names and values.
+    """Return the entries of an answer: for each, its id and its fields' names and values.
 
-    Ours have one field. Anybody with an account for it may have appended an entry with other fields: the first value is
-    then not an event, and decoding it says so.
+    Ours have one field. An account with access may have appended an entry with other fields: the first value is then no
+    event, and decoding it fails.
     """
+    # As Entry(…), in half the time: there may be a million reports.
     new, kind = tuple.__new__, Entry
-    # What Entry(…) does, in half its time: a report may be one of a flood.
     return [new(kind, (id_.decode(), fields[1])) for id_, fields in found]
 
 
 @contextlib.contextmanager
 def naming(key: str) -> Iterator[None]:
-    """Have an error of the server's, that a key is of another type, name that key.
+    """Name the key in a server's error about its type.
 
     Raises:
-        MessageVersionError: it is.
+        MessageVersionError: the key is of another type.
     """
     try:
         yield
@@ -71,25 +69,13 @@ def naming(key: str) -> Iterator[None]:
             raise
         raise MessageVersionError(
             f"the key {key} is of another type than mqtune's: something else has written to it; delete it (redis-cli "
-            f"DEL), and run "
-            "the script again, or mqtune delete the experiment"
+            f"DEL), and run the "
+            "script again, or mqtune delete the experiment"
         ) from None
 
 
-def read_entries(client: Any, command: bytes, key: str, *more: object) -> list[Entry]:
-    """Return the entries that an ``XRANGE`` or ``XREVRANGE`` of a journal finds on the server.
-
-    Chapters are not looked into.
-
-    Raises:
-        MessageVersionError: the key is no journal's.
-    """
-    with naming(key), uncollected():
-        return entries_in(client.execute_command(command, key, *more))
-
-
 def first_of(kept: bytes | None) -> Entry | None:
-    """Return the first entry of all, which is kept once it is in a chapter."""
+    """Return the experiment's first entry, which the server keeps once it is in a chapter."""
     if kept is None:
         return None
     id_, _, data = kept.partition(b" ")
@@ -97,10 +83,10 @@ def first_of(kept: bytes | None) -> Entry | None:
 
 
 def id_of(field: bytes | None) -> str:
-    """Return the id of an entry that a field has, or nothing.
+    """Return a field's id of an entry, or an empty text.
 
     Raises:
-        MessageVersionError: it has something else.
+        MessageVersionError: the field has another value.
     """
     if not field:
         return ""
@@ -111,7 +97,7 @@ def id_of(field: bytes | None) -> str:
 
 
 def read_with(client: Any, of: ExperimentKeys, field: str, *command: object) -> tuple[Any, bytes | None]:
-    """Return the answer to a command on the journal, and what is known of its chapters after that, by a field."""
+    """Return the answer to a command on the journal, and a field about its chapters after it."""
     keys = of.journal, of.chapters
     if not isinstance(client, RedisClient):
         with naming(keys[0]):

@@ -8,10 +8,12 @@ from typing import Final
 
 from mqtune.driver.ports import DriverHost, DriverService, MakeProject
 from mqtune.services.code import driver as code
+from mqtune.services.recovery import driver as recovery
 from mqtune.services.retention import driver as retention
 from mqtune.services.shares import driver as shares
 
 SERVICES: Final[tuple[Callable[[DriverHost], Sequence[DriverService]], ...]] = (
+    recovery.for_driver,
     shares.for_driver,
     retention.for_driver,
 )

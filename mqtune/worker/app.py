@@ -48,7 +48,7 @@ from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import new_token
 from mqtune.journal.connection import OneClient, RedisClient, connect
 from mqtune.journal.fleet import Fleet
-from mqtune.journal.redis import retrying
+from mqtune.journal.retry import retrying
 from mqtune.worker.attempt import AttemptRun, stop_s
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.flower import Rows, Text, failure, latest_report

@@ -41,6 +41,7 @@ from mqtune.journal import FENCED, Claim, Fleet, Grant, Order, RedisClient, Redi
 from mqtune.services.shares.demands import Demands
 from mqtune.services.shares.divider import Demand, Share
 from mqtune.services.shares.quotas import Quotas
+from mqtune.services.upkeep.deletion import DeletableJournal
 
 #: How long a call goes on trying where a person waits for it.
 PATIENCE_S = 0.1
@@ -53,7 +54,7 @@ class Filled:
 
     def __init__(self, client: RedisClient) -> None:
         self.client = client
-        self.driver = RedisJournal(client, "x", patience_s=PATIENCE_S)
+        self.driver = DeletableJournal(client, "x", patience_s=PATIENCE_S)
         self.worker = RedisJournal(client, "x", patience_s=PATIENCE_S)
         self.fleet = Fleet(client, patience_s=PATIENCE_S)
         self.claims = [Claim(trial, 1, "t") for trial in TRIALS]

@@ -9,14 +9,17 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from bench import SPACE, Clock, settings_of, trainable
+from bench import SPACE, Bench, Clock, settings_of, trainable
+from losing import set_back
 
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import ConfigurationError, JournalGone
 from mqtune.core.events import Event
-from mqtune.driver import DriverAction, Plan
-from mqtune.driver.ports import PAUSE_S, DriverHooks, DriverService, Project
+from mqtune.core.timing import Timing
+from mqtune.driver import DriverAction, Plan, Restored
+from mqtune.driver.ports import PAUSE_S, DriverHooks, DriverService, Project, no_services
 
 EVENT = cast("Event", object())
+KEEP_LOCK_S = Timing().keep_lock_s
 
 
 class Told(DriverService):
@@ -187,3 +190,43 @@ def test_an_error_is_a_reason_for_a_while_also_where_no_tick_follows() -> None:
     clock.now += PAUSE_S
 
     assert hooks.reason == ""
+
+
+class Restores(DriverService):
+    """Restores so many entries, none for None, or fails."""
+
+    def __init__(self, found: int | Exception | None) -> None:
+        self.found, self.asked = found, 0
+
+    def journal_lost(self) -> Restored | None:
+        self.asked += 1
+        if isinstance(self.found, Exception):
+            raise self.found
+        return None if self.found is None else Restored(self.found, 0, [])
+
+
+def test_the_first_service_that_can_restore_a_lost_journal_does_so(caplog: pytest.LogCaptureFixture) -> None:
+    services = [Restores(None), Restores(ValueError("no disk")), Restores(3), Restores(4)]
+    hooks = DriverHooks([DriverService(), *services])
+
+    assert hooks.journal_lost() == Restored(3, 0, [])
+    assert [service.asked for service in services] == [1, 1, 1, 0]
+    assert hooks.reason == "service Restores failed: no disk"
+    assert len(caplog.records) == 1
+    assert DriverHooks([Restores(None)]).journal_lost() is None
+
+
+def test_a_journal_that_can_not_be_restored_ends_its_driver() -> None:
+    hooks = DriverHooks([Restores(JournalGone("no copy")), Restores(3)])
+
+    with pytest.raises(JournalGone, match="no copy"):
+        hooks.journal_lost()
+
+
+def test_a_driver_without_recovery_ends_when_its_journal_is_lost(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, services=no_services).step().start("0001")
+    set_back(bench.server)
+    bench.clock.now += KEEP_LOCK_S
+
+    with pytest.raises(JournalGone, match="nothing here restores it"):
+        bench.step()

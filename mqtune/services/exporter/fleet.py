@@ -22,7 +22,6 @@ from mqtune.journal import (
     Fleet,
     State,
     States,
-    Tail,
     ask_each,
     entry_time,
     experiments_on,
@@ -31,6 +30,7 @@ from mqtune.journal import (
     room_of,
 )
 from mqtune.services.exporter.figures import Figure
+from mqtune.services.exporter.tail import Tail
 from mqtune.services.shares.demands import Demands
 from mqtune.services.shares.overview import busy_slots, shares_of
 from mqtune.services.shares.quotas import Quotas

@@ -46,7 +46,7 @@ class Trimmer(DriverService):
 
     def __init__(self, host: DriverHost) -> None:
         self._host = host
-        self._journal = host.restorer.journal
+        self._journal = host.ledger.journal
         self.due = host.clock.monotonic() + host.timing.keep_lock_s
         self._writing = Background("mqtune-chapters")
         self._written: SimpleQueue[_Written] = SimpleQueue()
@@ -98,7 +98,7 @@ class Trimmer(DriverService):
                 chapter, before = self._written.get_nowait()
             except Empty:
                 return
-            left = self._host.restorer.surely(lambda: self._journal.trim(chapter, before))  # noqa: B023 - called immediately
+            left = self._host.ledger.surely(lambda: self._journal.trim(chapter, before))  # noqa: B023 - called immediately
             if left is None:
                 # The journal was restored, or the server set back: it has other chapters.
                 self._at = None
@@ -154,4 +154,4 @@ class Trimmer(DriverService):
 
 def for_driver(host: DriverHost) -> Sequence[DriverService]:
     """Return what trims the journal, where it has a store that others reach."""
-    return (Trimmer(host),) if host.restorer.journal.chapter_store is not None else ()
+    return (Trimmer(host),) if host.ledger.journal.chapter_store is not None else ()

@@ -74,11 +74,11 @@ class BrokerFleet:
     """
 
     def __init__(self, host: DriverHost, backend: SharedSession) -> None:
-        self.name = host.restorer.journal.experiment
+        self.name = host.ledger.journal.experiment
         self.token = busy_as(self.name)
         self.clock = host.clock
         self._backend = backend
-        self._journal = host.restorer.journal
+        self._journal = host.ledger.journal
         self._demands = Demands(backend.client, patience_s=host.timing.patience_s)
         backend.read_from(self._demands)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from mqtune.checkpoints import open_store
@@ -18,6 +18,7 @@ from mqtune.core.events import (
     decode_definition,
     readable_events,
 )
+from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS
 from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.resources import BY_CONFIG, Resources, queue_name
 from mqtune.core.trial import TrialId
@@ -28,16 +29,43 @@ from mqtune.journal import (
     RedisJournal,
     checkpoints_in,
     connect,
-    entries_there,
     experiments_on,
+    readable_entries,
     take_lock,
 )
 from mqtune.services.submissions.board import Submissions
 from mqtune.services.upkeep.marks import release
 
 
+class DeletableJournal(RedisJournal):
+    """The journal of an experiment that can be deleted whole."""
+
+    def forget(self, trials: Sequence[TrialId]) -> None:
+        """Delete the experiment, whose lock this process has, with all its keys and its name.
+
+        A frozen driver that continues later restores it: for it the server has lost the experiment.
+
+        Raises:
+            DriverFenced: a driver has taken over.
+            AccessDenied: the account may not delete.
+        """
+        self.erase(trials)
+        keys = self._keys
+
+        def delete() -> None:
+            # A full server may refuse any transaction. Until the lock goes, nobody can take the name.
+            with self._client.pipeline(transaction=False) as pipe:
+                pipe.zrem(EXPERIMENTS, self.experiment)
+                pipe.zrem(SUBMISSIONS, self.experiment)
+                pipe.delete(keys.submission, keys.submitted_code)
+                pipe.delete(keys.driver, keys.meta, keys.journal, keys.chapters)
+                pipe.execute()
+
+        self._retrying(delete)
+
+
 def is_on(name: str, url: str) -> bool:
-    """Whether a server has an experiment, or the remains of an interrupted deletion."""
+    """Return whether a server has an experiment, or the remains of an interrupted deletion."""
     with contextlib.closing(connect(url, role="reader")) as client:
         return name in experiments_on(client, patience_s=CONNECT_TIMEOUT_S)
 
@@ -59,7 +87,7 @@ def messages_of(name: str, url: str) -> list[tuple[str, bytes]]:
 
 
 def _asked_by_config(journal: RedisJournal) -> set[Resources]:
-    staged = (event for event in readable_events(entries_there(journal)) if isinstance(event, TrialStaged))
+    staged = (event for event in readable_events(readable_entries(journal)) if isinstance(event, TrialStaged))
     return {event.resources for event in staged if event.resources is not None}
 
 
@@ -89,7 +117,7 @@ class Remains(NamedTuple):
 
 
 @contextlib.contextmanager
-def undriven(name: str, url: str) -> Iterator[RedisJournal]:
+def undriven(name: str, url: str) -> Iterator[DeletableJournal]:
     """Lock an experiment against drivers and yield its journal.
 
     Raises:
@@ -101,7 +129,7 @@ def undriven(name: str, url: str) -> Iterator[RedisJournal]:
         if submitted is not None and not submitted.has_ended:
             where = f"runs on {submitted.worker}" if submitted.state == "running" else "waits for a driver slot"
             raise NameTaken(f"a script that was submitted as {name!r} {where}")
-        journal = RedisJournal(client, name, patience_s=CONNECT_TIMEOUT_S)
+        journal = DeletableJournal(client, name, patience_s=CONNECT_TIMEOUT_S)
         holder = secrets.token_hex(8)
         take_lock(journal, holder)
         try:
@@ -126,7 +154,7 @@ def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
     running: set[tuple[TrialId, int]] = set()
     created = NOBODY
     # An unreadable entry does not prevent a deletion.
-    for event in readable_events(entries_there(journal)):
+    for event in readable_events(readable_entries(journal)):
         match event:
             case ExperimentCreated():
                 created = event.owner
@@ -143,7 +171,7 @@ def remains_of(journal: RedisJournal, tenant: Tenant) -> Remains:
     return Remains(list(trials), url, count, shared, len(running), created)
 
 
-def delete_remains(journal: RedisJournal, found: Remains, tenant: Tenant) -> None:
+def delete_remains(journal: DeletableJournal, found: Remains, tenant: Tenant) -> None:
     """Delete an experiment's checkpoints, then its keys; after a failure it may be called again.
 
     Workers end its running trials.

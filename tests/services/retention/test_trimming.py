@@ -14,7 +14,7 @@ from waiting import eventually
 from mqtune.checkpoints import CheckpointStore, DirectoryStore
 from mqtune.core.events import START, ExperimentEnded
 from mqtune.core.timing import Timing
-from mqtune.journal import JOURNAL_FILE, Entry, JournalFile, MemoryJournal, Room, bring_back, chapter_bytes
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile, MemoryJournal, Room, chapter_bytes
 
 TIMING: Final = Timing()
 KEEP_LOCK_S: Final = TIMING.keep_lock_s
@@ -153,11 +153,9 @@ def test_an_emptied_server_gets_back_what_is_behind_the_chapters(bench: Bench, s
     eventually(lambda: has_trimmed(bench, 2))
     before, ids = everything(bench), store.ids()
     set_back(bench.server)
-    journal = MemoryJournal(bench.server, NAME)
-    journal.chapter_store = store
-    journal.lock("later", "", 10.0)
 
-    bring_back(journal, JournalFile(bench.folder / JOURNAL_FILE), at=1.0, most_bytes=int(JOURNAL_MB * 10**6))
+    bench.journal.outages += 1
+    bench.step(2)
 
     assert everything(bench)[: len(before)] == before
     assert on_server(bench) < 3 * SIZE

@@ -273,17 +273,17 @@ def test_a_backend_reads_its_register_where_the_shares_are_and_hears_that_the_fl
     )
     assert isinstance(backend, SharedSession)
     host = cast("Any", host_of(backend, Table(q=4), SimpleNamespace()))
-    host.restorer = SimpleNamespace(journal=SimpleNamespace(experiment="x", fleet_changed=False))
+    host.ledger = SimpleNamespace(journal=SimpleNamespace(experiment="x", fleet_changed=False))
 
     fleet = BrokerFleet(host, backend)
 
     assert isinstance(fleet, SharedFleet)
     assert sources == [demands]
     wanted = Demand(experiment=fleet.token, queues=[], wanted=1)
-    assert (fleet.exchange(wanted), host.restorer.journal.fleet_changed) == (Share(limit=2.0, full="x"), False)
+    assert (fleet.exchange(wanted), host.ledger.journal.fleet_changed) == (Share(limit=2.0, full="x"), False)
     demands.register = Register([])
     fleet.exchange(wanted)
-    assert host.restorer.journal.fleet_changed
+    assert host.ledger.journal.fleet_changed
     fleet.priority = "high"
     fleet.leave()
     assert (backend.priority, demands.left) == ("high", [busy_as("x")])

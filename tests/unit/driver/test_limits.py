@@ -151,11 +151,15 @@ def test_a_driver_waits_for_its_server_as_long_as_the_times_of_its_run_say() -> 
 
 
 def test_a_driver_that_has_started_all_trials_could_use_no_more_slots_until_one_is_given_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     hosts: list[DriverHost] = []
-    monkeypatch.setattr("bench.driver_services", lambda host: hosts.append(host) or ())
-    driven = Bench(tmp_path, max_trials=1)
+
+    def note(host: DriverHost) -> tuple[()]:
+        hosts.append(host)
+        return ()
+
+    driven = Bench(tmp_path, max_trials=1, services=note)
     assert hosts[-1].appetite() == Appetite(None, has_more=True)
     driven.step().start(ONE)
     assert hosts[-1].appetite() == Appetite(None, has_more=False)

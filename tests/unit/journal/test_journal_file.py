@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mqtune.core.codec import encode_value
-from mqtune.core.errors import MessageVersionError
-from mqtune.journal import Entry, JournalFile, entries_of, lacks_entries
+from mqtune.core.errors import JournalGone, MessageVersionError
+from mqtune.core.events import START, DriverStarted, ExperimentCreated
+from mqtune.journal import Entry, JournalFile, definition_in, entries_of, lacks_entries
 
 ENTRIES = [Entry(f"{n}-0", bytes(range(n)) * 50) for n in range(1, 8)]
 
@@ -150,3 +151,20 @@ def test_a_file_that_is_no_journal_is_named_and_stays_as_it_is(file: JournalFile
     assert file.path.read_bytes() == data
     with pytest.raises(FileNotFoundError):
         list(JournalFile(file.path.with_name("other")).go_on())
+
+
+def test_the_newest_definition_is_in_the_copy_of_an_experiment_and_no_other(file: JournalFile) -> None:
+    assert definition_in(file, "x") is None
+    created = ExperimentCreated(name="x", definition={"seed": 1, "mode": "min"}, at=1.0)
+    later = DriverStarted(driver="d", version="1", at=2.0, cursor=START, changes={"mode": "max"})
+    file.begin([Entry("1-0", created.encode()), Entry("2-0", later.encode())])
+
+    assert definition_in(file, "x") == encode_value({"seed": 1, "mode": "max"})
+    assert definition_in(file, "y") is None
+
+    file.begin([Entry("1-0", later.encode())])
+    assert definition_in(file, "x") is None
+    file.close()
+    file.path.write_bytes(b"no journal")
+    with pytest.raises(JournalGone, match=r"put back from .*: .* is not a journal"):
+        definition_in(file, "x")

@@ -20,7 +20,8 @@ from mqtune.core.machine import DICTS
 from mqtune.core.timing import Timing
 from mqtune.core.trial import CONTINUE, FORGOTTEN, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver import AnswerQuestion
-from mqtune.journal import FENCED, JOURNAL_FILE, JournalFile, JournalReader, MemoryJournal, Segment, bring_back
+from mqtune.journal import FENCED, JOURNAL_FILE, JournalFile, JournalReader, MemoryJournal, Segment
+from mqtune.services.recovery.driver import reopen
 
 #: Entries.
 MORE_THAN_ONE_READ = 100
@@ -203,13 +204,13 @@ def test_a_folder_without_a_copy_or_of_another_experiment_is_left(bench: Bench, 
     journal.lock("driver", "process 1 on head", math.inf)
 
     for place in (tmp_path / "nowhere" / JOURNAL_FILE, path):
-        bring_back(journal, JournalFile(place), at=0.0, accept=lambda _: pytest.fail("accepted"))
+        assert reopen(journal, JournalFile(place), at=0.0) is None
     assert journal.read("0-0", count=10) == []
 
     path.write_bytes(b"no journal")
     set_back(bench.server)
     with pytest.raises(JournalGone, match="is not a journal"):
-        bring_back(MemoryJournal(bench.server, bench.experiment.name), JournalFile(path), at=0.0, accept=lambda _: None)
+        reopen(MemoryJournal(bench.server, bench.experiment.name), JournalFile(path), at=0.0)
     assert path.read_bytes() == b"no journal"
 
 

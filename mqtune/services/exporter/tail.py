@@ -1,14 +1,13 @@
-"""The end of an experiment's journal, as it grows: for those who watch many experiments, and fold none."""
+"""The end of an experiment's journal, as it grows, for a watcher of many experiments that folds none."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, NamedTuple
-
-import redis
+from typing import Final, NamedTuple
 
 from mqtune.core.events import (
+    START,
     AttemptEnded,
     AttemptStarted,
     DriverStarted,
@@ -17,25 +16,19 @@ from mqtune.core.events import (
     TrialStaged,
     readable_events,
 )
-from mqtune.core.keys import ExperimentKeys
 from mqtune.core.owner import Owner
 from mqtune.core.trial import TrialId
-from mqtune.journal.base import Entry, entry_order
-from mqtune.journal.redis import RedisJournal, retrying
-from mqtune.journal.stream import XRANGE, XREVRANGE, read_entries
+from mqtune.journal import Entry, RedisClient, RedisJournal, entry_order
 
-#: How many of the newest entries tell whether an experiment has ended: what still comes after the end is a few events.
+#: These newest entries show whether an experiment has ended: only a few events follow its end.
 _LAST_COUNT: Final = 50
-#: How many tell where most of the attempts run that are under way, and how many are read at once: some hundred
+#: These newest entries show where most of the attempts under way run. It is also the size of a page: some hundred
 #: kilobytes.
 _PAGE_COUNT: Final = 1_000
 
 
 class Ended(NamedTuple):
-    """An attempt that has run and ended.
-
-    It has its worker, the devices of its slot with commas between them, and its end.
-    """
+    """An attempt that has run and ended: its worker, the devices of its slot with commas, its end."""
 
     worker: str
     devices: str
@@ -43,20 +36,19 @@ class Ended(NamedTuple):
 
 
 class Tail:
-    """The end of an experiment's journal: its newest entries when this is made, and what follows, each entry once.
+    """The newest entries of an experiment's journal when this is made, and later ones, each once.
 
-    Reports are passed over without being decoded, and what can't be read is left out, as is what went into a chapter
-    before it was come to: no store is needed. Of an attempt that began before the newest thousand entries it is not
-    known where it runs, and its end is left out.
+    Reports are not decoded. Unreadable entries and new chapters' entries are left out, so no store is needed. The end
+    of an attempt that began before the newest thousand entries is left out, too, as its place is unknown.
 
     Args:
         client: a checked connection.
         experiment: the experiment's name.
-        patience_s: how long a call goes on trying while the server is away.
+        patience_s: how long a call is repeated while the server is away.
 
     Attributes:
-        owner: who has created it; None where its first event is not there, or can't be read.
-        has_ended: whether it has ended, as far as the journal was read.
+        owner: the creator; None if the first event is missing or can't be read.
+        has_ended: whether the experiment has ended, as far as the journal was read.
         last: the newest entry that was read; empty for none.
 
     Raises:
@@ -65,26 +57,24 @@ class Tail:
         MessageVersionError: the key is no journal's.
     """
 
-    def __init__(self, client: redis.Redis, experiment: str, *, patience_s: float) -> None:
-        # redis-py types answers as what any setting might give; with ours they are bytes.
-        self._client: Any = client
-        self._key = ExperimentKeys(experiment).journal
-        self._patience_s = patience_s
+    def __init__(self, client: RedisClient, experiment: str, *, patience_s: float) -> None:
+        self._journal = RedisJournal(client, experiment, patience_s=patience_s)
         self.owner: Owner | None = None
         self.has_ended = False
         #: By trial, the number of the attempt that runs, its worker and its devices.
         self._running: dict[TrialId, tuple[int, str, str]] = {}
-        newest = self._find(XREVRANGE, "+", "-", _LAST_COUNT)
-        self.last = newest[0].id if newest else ""
-        first = RedisJournal(client, experiment, patience_s=patience_s).first()
+        newest = self._journal.newest(_LAST_COUNT)
+        first = self._journal.first()
         self._begin([*([] if first is None else [first]), *reversed(newest)])
         if not self.has_ended and len(newest) == _LAST_COUNT:
-            self._begin(reversed(self._find(XREVRANGE, self.last, "-", _PAGE_COUNT)))
+            newest = self._journal.newest(_PAGE_COUNT)
+            self._begin(reversed(newest))
+        self.last = newest[0].id if newest else ""
 
     def take_in(self, deadline: float) -> Iterator[Ended]:
-        """Take in what has come since, and yield the attempts that have ended.
+        """Read new entries, and yield the attempts that have ended.
 
-        What there is no time for comes with the next call.
+        Entries for which there is no time come with the next call.
 
         Args:
             deadline: when to stop, by the monotonic clock.
@@ -93,7 +83,7 @@ class Tail:
             as for the class.
         """
         while time.monotonic() < deadline:
-            page = self._find(XRANGE, f"({self.last}" if self.last else "-", "+", _PAGE_COUNT)
+            page, _ = self._journal.read_server(self.last or START.entry, _PAGE_COUNT)
             if page:
                 yield from self._fold(page)
                 self.last = page[-1].id
@@ -101,17 +91,13 @@ class Tail:
                 return
 
     def _begin(self, entries: Iterable[Entry]) -> None:
-        """Fold what was there before: ends in it are not news."""
+        """Fold entries whose ends are no news."""
         for _ in self._fold(entries):
             pass
 
     def is_before(self, entry: str) -> bool:
-        """Whether the journal has come to an entry beyond those that were read."""
+        """Return whether an entry follows those that were read."""
         return not self.last or entry_order(entry) > entry_order(self.last)
-
-    def _find(self, command: bytes, first: str, last: str, count: int) -> list[Entry]:
-        page = command, self._key, first, last, "COUNT", count
-        return retrying(lambda: read_entries(self._client, *page), patience_s=self._patience_s)
 
     def _fold(self, entries: Iterable[Entry]) -> Iterator[Ended]:
         for event in readable_events(entries):

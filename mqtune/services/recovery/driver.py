@@ -1,0 +1,289 @@
+"""The driver's part of recovery: restores a lost journal from the experiment's folder."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, Final
+
+from mqtune.core.codec import encode_value
+from mqtune.core.errors import MessageVersionError, StoreUnavailable
+from mqtune.core.events import (
+    START,
+    AttemptEnded,
+    CheckpointSaved,
+    CheckpointsDropped,
+    DriverStarted,
+    ExperimentCreated,
+    Reports,
+    Requested,
+    TrialStaged,
+    decode_definition,
+    decode_event,
+)
+from mqtune.core.machine import ARCHIVED
+from mqtune.core.trial import FORGOTTEN, AttemptEnd, CheckpointId, TrialId, is_in_memory
+from mqtune.driver import Restored, bring_dicts
+from mqtune.driver.ports import DriverHost, DriverService
+from mqtune.journal import (
+    Chapter,
+    Entry,
+    Journal,
+    JournalFile,
+    LastAttempt,
+    begins,
+    chapter_bytes,
+    cut_chapters,
+    entries_after,
+    entry_order,
+    gone,
+    keep_chapter,
+)
+
+logger = logging.getLogger(__name__)
+
+_ERROR: Final = "Redis lost what it had of this attempt, and refuses what its worker still sends"
+
+
+class Recovery(DriverService):
+    """Restores the journal of a driver that opens an experiment or runs one.
+
+    Args:
+        host: the driver.
+    """
+
+    def __init__(self, host: DriverHost) -> None:
+        self._host = host
+
+    def journal_lost(self) -> Restored | None:
+        """Restore what this driver knows of the journal, or an earlier one has left in the copy."""
+        ledger, copy = self._host.ledger, JournalFile(self._host.copy)
+        at, most_bytes = self._host.clock.time(), self._host.heartbeat.most_bytes
+        if not ledger.is_begun:
+            return reopen(ledger.journal, copy, at=at, most_bytes=most_bytes)
+        # A copy may be of an earlier experiment of that name, until the driver has read anything.
+        return restore(ledger.journal, copy, ledger.read_to, ledger.following(), at=at, most_bytes=most_bytes)
+
+
+def for_driver(host: DriverHost) -> Sequence[DriverService]:
+    """Return the recovery of a driver."""
+    return (Recovery(host),)
+
+
+def reopen(journal: Journal, copy: JournalFile, *, at: float, most_bytes: int = 0) -> Restored | None:
+    """Restore what Redis has lost of an experiment while it had no driver.
+
+    Return None if there was nothing to restore, or no copy of an earlier driver's. If the beginning is gone, the copy
+    of an experiment with another definition is left alone, and entries of trials behind the copy are left out: the
+    trials run again. If the end is gone, and another driver has continued from the state
+    before, the copy is renamed: entries that only it has are not part of the experiment.
+
+    Args:
+        journal: the experiment's, of which this process has the lock.
+        copy: the copy that an earlier driver may have left.
+        at: the time of the events that this journals.
+        most_bytes: how many bytes the journal may have; 0 for any number.
+
+    Raises:
+        JournalGone: the copy can't be read.
+        MessageVersionError: Redis has no definition in its place.
+    """
+    definition = journal.definition()
+    try:
+        found = _Contents(copy.read())
+    except FileNotFoundError:
+        return None
+    except (OSError, MessageVersionError) as error:
+        if definition is not None:
+            # The reader says what is wrong.
+            return None
+        raise gone(copy, journal.experiment, str(error)) from None
+    if found.experiment != journal.experiment:
+        return None
+    if definition is not None and begins(journal):
+        if journal.holds(found.ids[-1]) or _put_aside(journal, copy, found.ids):
+            return None
+    elif definition is not None and found.definition != decode_definition(journal.experiment, definition):
+        return None
+    restored = restore(journal, copy, found.ids[-1], [], at=at, most_bytes=most_bytes)
+    copy.path.with_name(ARCHIVED).unlink(missing_ok=True)
+    return restored
+
+
+def _put_aside(journal: Journal, copy: JournalFile, ids: Sequence[str]) -> bool:
+    """Rename a copy if another driver has continued from an earlier state. Return whether so."""
+    common = bisect_left(ids, 1, key=lambda id_: not journal.holds(id_))
+    behind = entries_after(journal, ids[common - 1])
+    if not any(getattr(decode_event(entry.data), "cursor", None) is not None for entry in behind):
+        return False
+    aside = copy.put_aside(ids[-1])
+    logger.warning(
+        "Redis came back without the last %d entries of experiment %r, and another driver has gone on from there, as "
+        "this one does; the copy with those entries is %s",
+        len(ids) - common,
+        journal.experiment,
+        aside,
+    )
+    return True
+
+
+def restore(
+    journal: Journal, copy: JournalFile, last: str, behind: Sequence[bytes], *, at: float, most_bytes: int = 0
+) -> Restored:
+    """Restore the journal: a copy up to the entry *last*, and the unread events *behind* it.
+
+    Attempts that were under way are journaled as lost in the same step, and dicts that neither the server nor a file
+    has as dropped. *most_bytes* is how many bytes the journal may have; 0 for any number.
+
+    Raises:
+        JournalGone: the copy is incomplete.
+        DriverFenced: a later driver has begun.
+    """
+    name, folder = journal.experiment, copy.path.parent
+    try:
+        found = _Contents(_upto(copy, last))
+    except (OSError, MessageVersionError) as error:
+        raise gone(copy, name, str(error)) from None
+    if last != START.entry and found.ids[-1:] != [last]:
+        raise gone(copy, name, "that lacks the end, because it could not be written")
+    total = len(found.ids)
+    # The store may be away, too: entries in chapters count as present.
+    there = journal.chapters()
+    head = bisect_right(found.ids, entry_order(there[-1].last), key=entry_order) if there else 0
+    missing = total - bisect_left(found.ids, 1, lo=head, key=lambda id_: not journal.holds(id_))
+    for entry in _numbered(behind, last):
+        found.take(entry)
+    if found.experiment != name:
+        raise gone(copy, name, "that is another experiment's")
+    chapters = _in_chapters(journal, copy, last, most_bytes)
+    while True:
+        lost = bring_dicts(journal, folder, found.dicts)
+        # Before the attempts that would run again from them.
+        dropped = [CheckpointsDropped(checkpoints=[*lost], at=at).encode()] if lost else []
+        journal.restore(
+            lambda: chain(_upto(copy, last, chapters), _numbered(behind, last)),
+            found.last(),
+            [*dropped, *found.ends(at)],
+            requests=found.requests,
+            definition=encode_value(found.definition),
+            chapters=chapters,
+            first=next(copy.read()) if chapters else None,
+        )
+        if not found.dicts or found.dicts.keys() - lost <= journal.checkpoints():
+            break
+        # The server was emptied, or set back, once more in between.
+    logger.warning(
+        "%s %d of the %d entries of experiment %r; they were put back from %s. %d attempts that were "
+        "under way are lost; their trials run again",
+        "An archive has" if (folder / ARCHIVED).is_file() else "Redis came back without",
+        missing,
+        total,
+        name,
+        copy.path,
+        len(found.live),
+        extra={"action": "journal_restored", "experiment": name, "missing": missing},
+    )
+    return Restored(total, missing, lost)
+
+
+def _in_chapters(journal: Journal, copy: JournalFile, last: str, most_bytes: int) -> list[Chapter]:
+    """Move a copy's oldest entries, up to *last*, into the store, and return their chapters.
+
+    At least one chapter's bytes stay. The server gets what is behind them. Where the journal has no store, or none can
+    be reached, it gets all.
+    """
+    if journal.chapter_store is None:
+        return []
+    size, left = chapter_bytes(most_bytes), sum(len(entry.data) for entry in _upto(copy, last))
+    chapters: list[Chapter] = []
+    try:
+        # It cuts one chapter more than may be moved.
+        for cut in cut_chapters(copy.path, 0, size) if left >= 2 * size else ():
+            left -= cut.chapter.size
+            if left < size:
+                break
+            keep_chapter(journal.chapter_store, cut)
+            chapters.append(cut.chapter)
+    except (OSError, StoreUnavailable) as error:
+        logger.warning("Redis gets back what could be in its store: %s", error)
+    return chapters
+
+
+class _Contents:
+    """The contents of entries.
+
+    They are the experiment, the last attempt of each trial, those under way, the requests, and the dicts.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.ids: list[str] = []
+        #: Its name; empty if the entries don't begin with its creation.
+        self.experiment = ""
+        self.definition: dict[str, Any] = {}
+        #: The ids of each request and of its entry.
+        self.requests: dict[str, str] = {}
+        self.live: dict[tuple[TrialId, int], None] = {}
+        self.dicts: dict[CheckpointId, None] = {}
+        self._numbers: dict[TrialId, int] = {}
+        self._timestamps: dict[TrialId, float] = {}
+        for entry in entries:
+            self.take(entry)
+
+    def take(self, entry: Entry) -> None:
+        """Add an entry."""
+        self.ids.append(entry.id)
+        match event := decode_event(entry.data):
+            case ExperimentCreated() if len(self.ids) == 1:
+                self.experiment, self.definition = event.name, dict(event.definition)
+            case DriverStarted():
+                self.definition.update(event.changes)
+            case Requested():
+                self.requests.setdefault(event.id, entry.id)
+            case TrialStaged():
+                self._numbers[event.trial] = event.attempt
+                if not event.outside:
+                    self.live[event.trial, event.attempt] = None
+            case AttemptEnded():
+                self.live.pop((event.trial, event.attempt), None)
+            case CheckpointSaved() if is_in_memory(CheckpointId(event.checkpoint)):
+                self.dicts[CheckpointId(event.checkpoint)] = None
+            case CheckpointsDropped():
+                for one in map(CheckpointId, event.checkpoints):
+                    self.dicts.pop(one, None)
+            case Reports():
+                for trial, _, _, reports in event.segments:
+                    self._timestamps[trial] = reports[-1][0]
+                named = (report.checkpoint for report in event)
+                self.dicts.update((one, None) for one in named if one and is_in_memory(one))
+
+    def last(self) -> list[LastAttempt]:
+        """Return the last attempt of each trial."""
+        return [LastAttempt(trial, number, self._timestamps.get(trial, 0.0)) for trial, number in self._numbers.items()]
+
+    def ends(self, at: float) -> Iterator[bytes]:
+        """Yield an event for each attempt under way that says that it is lost.
+
+        It counts at this place of the journal for any driver.
+        """
+        for trial, attempt in self.live:
+            yield AttemptEnded(
+                trial=trial, attempt=attempt, end=AttemptEnd.LOST, at=at, error_type=FORGOTTEN, error=_ERROR
+            ).encode()
+
+
+def _upto(copy: JournalFile, last: str, chapters: Sequence[Chapter] = ()) -> Iterator[Entry]:
+    """Yield a copy's entries behind these chapters, up to the entry *last*."""
+    left_out = sum(chapter.entries for chapter in chapters)
+    for entry in islice(copy.read(), left_out, None) if last != START.entry else ():
+        yield entry
+        if entry.id == last:
+            return
+
+
+def _numbered(events: Sequence[bytes], last: str) -> Iterator[Entry]:
+    """Yield events as entries with the ids that follow the last one."""
+    time_ms, _, number = last.partition("-")
+    for following, data in enumerate(events, int(number) + 1):
+        yield Entry(f"{time_ms}-{following}", data)
