@@ -16,13 +16,9 @@ if TYPE_CHECKING:
     from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerParts as WorkerParts
     from mqtune.worker.control_pipe import ControlPipe as ControlPipe
     from mqtune.worker.devices import (
-        TOLERANCE_BYTES as TOLERANCE_BYTES,
-        DeviceMemory as DeviceMemory,
-        GpuProbe as GpuProbe,
         SlotPlan as SlotPlan,
         find_gpu_memory as find_gpu_memory,
         find_gpus as find_gpus,
-        in_gb as in_gb,
         plan_slots as plan_slots,
         usable_cpus as usable_cpus,
         without_devices as without_devices,
@@ -32,7 +28,7 @@ if TYPE_CHECKING:
         ExperimentHere as ExperimentHere,
     )
     from mqtune.worker.flower import Rows as Rows
-    from mqtune.worker.gpu_probe import Gpu as Gpu
+    from mqtune.worker.gpu_probe import Gpu as Gpu, GpuProbe as GpuProbe
     from mqtune.worker.impairments import Cause as Cause, Impairments as Impairments
     from mqtune.worker.importers import (
         Importer as Importer,
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
         Ending as Ending,
         RunResult as RunResult,
         broken_device as broken_device,
-        exceeded as exceeded,
     )
     from mqtune.worker.preloads import Preloads as Preloads
     from mqtune.worker.privileges import become as become, home_of as home_of, without_secrets as without_secrets
@@ -105,24 +100,20 @@ _NAMES = {
     "attempt": ("AttemptRun", "WorkerParts"),
     "control_pipe": ("ControlPipe",),
     "devices": (
-        "DeviceMemory",
-        "GpuProbe",
         "SlotPlan",
-        "TOLERANCE_BYTES",
         "find_gpu_memory",
         "find_gpus",
-        "in_gb",
         "plan_slots",
         "usable_cpus",
         "without_devices",
     ),
     "experiments": ("ExperimentHere", "REMEMBERED"),
     "flower": ("Rows",),
-    "gpu_probe": ("Gpu",),
+    "gpu_probe": ("Gpu", "GpuProbe"),
     "impairments": ("Cause", "Impairments"),
     "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
     "logs": ("LogLimits", "Logs", "open_log"),
-    "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device", "exceeded"),
+    "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
     "preloads": ("Preloads",),
     "privileges": ("become", "home_of", "without_secrets"),
     "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter", "reaper"),

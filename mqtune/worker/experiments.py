@@ -60,8 +60,8 @@ class ExperimentHere:
         return self.journal.experiment
 
     @property
-    def gpu_memory_bytes(self) -> int:
-        """How much of a GPU's memory each trial asks for, where trials share GPUs by that; 0 where it is not known."""
+    def shared_bytes(self) -> int:
+        """How many bytes of a shared device each trial asks for; 0 where that is not known."""
         return 0 if self._resources is None else self._resources.shared_bytes
 
     @property

@@ -1,31 +1,44 @@
-"""The process that asks the driver about GPUs, so that a worker never loads the driver's library itself.
+"""Asks the GPU driver, through a process of its own: a worker never loads the driver's library.
 
-It asks NVIDIA's with nvidia-ml-py (the extra ``gpu``), and with nvidia-smi where that package is missing; and AMD's
-with rocm-smi, where neither is there. Each line on stdin is a question, and its answer is one line on stdout, both in
-JSON:
+The process asks NVIDIA's driver by nvidia-ml-py (the extra ``gpu``), or by nvidia-smi where that package is missing.
+Where neither is there, it asks AMD's by rocm-smi. Each line on its stdin is a question, and each line on its stdout is
+an answer, both in JSON:
 
-- ``"gpus"``: which GPUs there are; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
-- a list of devices, named as in CUDA_VISIBLE_DEVICES: how full they are; ``{"used": {device: bytes}, "unknown":
+- ``"gpus"``: the GPUs of this machine; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
+- a list of devices, named as in CUDA_VISIBLE_DEVICES: their memory in use; ``{"used": {device: bytes}, "unknown":
   {device: reason}}``
-- ``{"processes": devices}``: how much memory each process has on them; ``{"processes": {device: {pid: bytes}}}``,
-  without the devices that do not say it
-- ``{"use": devices}``: how they are used now; ``{"use": {device: [percent of the last moment in which it computed,
-  bytes in use, watts]}}``, with null for what a device does not say
+- ``{"processes": devices}``: the memory of each process there; ``{"processes": {device: {pid: bytes}}}``. Devices that
+  don't say it are left out.
+- ``{"use": devices}``: their use now; ``{"use": {device: [percent of the last moment in which it computed, bytes in
+  use, watts]}}``, with null for an unknown figure
 
-Where nothing can be asked the answer is ``{"error": reason, "final": whether asking again is useless}``, and the
-process ends. It also ends when stdin does: with its worker.
+After an answer ``{"error": reason, "final": whether asking again is useless}`` the process ends. It also ends with its
+stdin, and so with its worker.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import os
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
+
+from mqtune.core.timing import Timing
+from mqtune.core.usage import DeviceUse
+from mqtune.trainable.process.descendants import signal_group
+from mqtune.worker.privileges import without_secrets
+
+logger = logging.getLogger(__name__)
 
 #: How long nvidia-smi may take: less than whoever asks waits for an answer (see ``mqtune.worker.devices``), so that
 #: this process can still kill and reap it.
@@ -58,16 +71,167 @@ class Gpu(NamedTuple):
 _NO_GPU: Final = Gpu("", "", 0)
 
 
-class DriverError(Exception):
-    """The driver can't be asked; *final* when asking again is useless."""
+class NoAnswer(Exception):
+    """The driver can't be asked. If ``is_final``, asking again is useless."""
 
-    def __init__(self, reason: str, *, final: bool = False) -> None:
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
         super().__init__(reason)
-        self.final = final
+        self.is_final = is_final
+
+
+#: The process that asks; its module says what it is asked and answers.
+COMMAND: Final = (sys.executable, "-P", "-m", "mqtune.worker.gpu_probe")
+#: A killed process is gone at once, unless it hangs in the driver; then it is not waited for.
+_GONE_S: Final = 1.0
+_READ_BYTES: Final = 1 << 16
+
+
+class GpuProbe:
+    """Asks the GPU driver through a process of its own, started for the first question and again when it has died.
+
+    Every answer has a deadline, so a driver that hangs blocks nothing else. Any thread may ask; close it at the end.
+    """
+
+    def __init__(self, command: Sequence[str] = COMMAND, timing: Timing = Timing()) -> None:
+        self._timing = timing
+        self._command = command
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._asks_from = 0.0
+        self._said: set[str] = set()
+
+    def gpus(self) -> list[Gpu]:
+        """Return the GPUs of this machine, within some ``gpu_list_s``.
+
+        Raises:
+            NoAnswer: the driver can't be asked.
+        """
+        with self._lock:
+            try:
+                answer = self._ask("gpus", self._timing.gpu_list_s)
+                return [Gpu(*gpu) for gpu in answer["gpus"]]
+            except NoAnswer:
+                self._end()
+                raise
+
+    def used(self, devices: Sequence[str]) -> dict[str, int]:
+        """Return the bytes in use on each device, within some ``gpu_answer_s``.
+
+        Devices whose use is unknown are left out.
+        It never raises: a fault is logged once, and nobody is asked again for a while.
+        """
+        answer = self._asked([*devices], "the worker does not wait for it to be freed")
+        for device, reason in answer.get("unknown", {}).items():
+            self._say_once(
+                f"the memory in use on device {device} is unknown ({reason}); the worker does not wait for it to be "
+                f"freed"
+            )
+        return {device: int(used) for device, used in answer.get("used", {}).items()}
+
+    def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
+        """Return how each device is used, by any process; as ``used``, but what is unknown of a device is None."""
+        answer = self._asked({"use": [*devices]}, "so is how its trials use them")
+        return {device: DeviceUse(*use) for device, use in answer.get("use", {}).items()}
+
+    def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
+        """Return how many bytes each process has on each device, by its number.
+
+        It is as ``used``, without the devices that do not say it.
+        """
+        answer = self._asked({"processes": [*devices]}, "so is how much of it each trial has")
+        return {
+            device: {int(pid): int(size) for pid, size in those.items()}
+            for device, those in answer.get("processes", {}).items()
+        }
+
+    def _asked(self, question: list[str] | dict[str, list[str]], otherwise: str) -> dict[str, Any]:
+        """Return the answer to a question about devices, or an empty one after a fault, and for a while then."""
+        with self._lock:
+            if time.monotonic() < self._asks_from:
+                return {}
+            try:
+                return self._ask(question, self._timing.gpu_answer_s)
+            except NoAnswer as error:
+                self._end()
+                self._asks_from = float("inf") if error.is_final else time.monotonic() + self._timing.gpu_pause_s
+                self._say_once(f"the memory in use on its devices is unknown ({error}); {otherwise}")
+                return {}
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s", text)
+
+    def _ask(self, question: object, timeout_s: float) -> dict[str, Any]:
+        try:
+            if self._process is not None and self._process.poll() is not None:
+                self._end()
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    bufsize=0,
+                    env=without_secrets(),
+                    # A Ctrl-C in the worker's terminal is not meant for it. In the worker's own session it is no orphan
+                    # (see mqtune.worker.processes).
+                    process_group=0,
+                )
+            assert self._process.stdin is not None  # noqa: S101 - both are pipes
+            self._process.stdin.write(json.dumps(question).encode() + b"\n")
+            answer: dict[str, Any] = json.loads(self._read_line(timeout_s))
+        except (OSError, ValueError) as error:
+            raise NoAnswer(f"{type(error).__name__}: {error}") from None
+        if "error" in answer:
+            raise NoAnswer(answer["error"], is_final=answer["final"])
+        return answer
+
+    def _read_line(self, timeout_s: float) -> bytes:
+        assert self._process is not None and self._process.stdout is not None  # noqa: S101, PT018 - made by the caller
+        fd, line = self._process.stdout.fileno(), b""
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        deadline = time.monotonic() + timeout_s
+        while not line.endswith(b"\n"):
+            if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise NoAnswer(f"no answer within {timeout_s:g} s")
+            read = os.read(fd, _READ_BYTES)
+            if not read:
+                raise NoAnswer("the process that asks has died")
+            line += read
+        return line
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        _kill(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_GONE_S)
+
+    def close(self) -> None:
+        """End the process; whoever waits for an answer gets none, and later questions get none either."""
+        self._asks_from = float("inf")
+        process = self._process
+        if process is not None:
+            _kill(process)
+        if self._lock.acquire(timeout=_GONE_S):
+            self._asks_from = float("inf")
+            self._end()
+            self._lock.release()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and the nvidia-smi that it may have started."""
+    if process.returncode is None:
+        signal_group(process.pid, signal.SIGKILL)
 
 
 class GpuSource(Protocol):
-    """A way to ask the driver. Each method raises DriverError when the driver doesn't answer."""
+    """A way to ask the driver. Each method raises NoAnswer when the driver doesn't answer."""
 
     def gpus(self) -> list[Gpu]:
         """Return the GPUs of this machine."""
@@ -93,7 +257,7 @@ class Nvml:
 
     Raises:
         ImportError: the package is not installed, or there is no driver for it.
-        DriverError: the driver does not work.
+        NoAnswer: the driver does not work.
     """
 
     def __init__(self) -> None:
@@ -107,16 +271,16 @@ class Nvml:
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
                 raise ImportError(f"nvidia-ml-py finds no NVIDIA driver ({error})") from None
-            raise DriverError(f"NVML: {error}") from None
+            raise NoAnswer(f"NVML: {error}") from None
 
     def gpus(self) -> list[Gpu]:
         try:
             found = [self._gpu(index) for index in range(self._nvml.nvmlDeviceGetCount())]
         except self._nvml.NVMLError as error:
-            raise DriverError(f"NVML: {error}") from None
+            raise NoAnswer(f"NVML: {error}") from None
         if not found:
             # As nvidia-smi has it: a driver without a device is one that has lost it.
-            raise DriverError("NVML: no devices were found")
+            raise NoAnswer("NVML: no devices were found")
         return found
 
     def _gpu(self, index: int) -> Gpu:
@@ -187,13 +351,13 @@ class NvidiaSmi:
         otherwise: why nvidia-ml-py can't be used.
 
     Raises:
-        DriverError: there is no such command.
+        NoAnswer: there is no such command.
     """
 
     def __init__(self, otherwise: str) -> None:
         command = shutil.which("nvidia-smi")
         if command is None:
-            raise DriverError(f"there is no nvidia-smi, and {otherwise}", final=True)
+            raise NoAnswer(f"there is no nvidia-smi, and {otherwise}", is_final=True)
         self._command = command
 
     def gpus(self) -> list[Gpu]:
@@ -259,13 +423,13 @@ class RocmSmi:
     Its numbers are those of ``HIP_VISIBLE_DEVICES``.
 
     Raises:
-        DriverError: there is no such command.
+        NoAnswer: there is no such command.
     """
 
     def __init__(self) -> None:
         command = shutil.which("rocm-smi")
         if command is None:
-            raise DriverError("there is no rocm-smi", final=True)
+            raise NoAnswer("there is no rocm-smi", is_final=True)
         self._command = command
 
     def gpus(self) -> list[Gpu]:
@@ -307,7 +471,7 @@ class RocmSmi:
             raise _failure("rocm-smi", answer) from None
         cards = {name: card for name, card in said.items() if _ROCM_CARD.fullmatch(name) and isinstance(card, dict)}
         if not cards:
-            raise DriverError("rocm-smi: no devices were found")
+            raise NoAnswer("rocm-smi: no devices were found")
         return {
             Gpu(name.removeprefix("card"), _uuid(card.get(_ROCM_ID, "")), _whole(card.get(_ROCM_TOTAL)) or 0): card
             for name, card in cards.items()
@@ -318,7 +482,7 @@ def _answer(name: str, command: Sequence[str], timeout_s: float) -> subprocess.C
     """Return the answer of a command of a driver.
 
     Raises:
-        DriverError: it can't be run, or takes too long.
+        NoAnswer: it can't be run, or takes too long.
     """
     try:
         return subprocess.run(
@@ -331,12 +495,12 @@ def _answer(name: str, command: Sequence[str], timeout_s: float) -> subprocess.C
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DriverError(f"{name} did not answer: {error}") from None
+        raise NoAnswer(f"{name} did not answer: {error}") from None
 
 
-def _failure(name: str, answer: subprocess.CompletedProcess[str]) -> DriverError:
+def _failure(name: str, answer: subprocess.CompletedProcess[str]) -> NoAnswer:
     said = (answer.stdout + answer.stderr).strip() or f"code {answer.returncode}"
-    return DriverError(f"{name} failed: {said}")
+    return NoAnswer(f"{name} failed: {said}")
 
 
 def _uuid(unique_id: str) -> str:
@@ -398,9 +562,9 @@ def main() -> None:
             else:
                 used, unknown = source.used(question)
                 _say({"used": used, "unknown": unknown})
-        except DriverError as error:
+        except NoAnswer as error:
             # A driver that is being replaced may work later, but not with the library that is loaded here.
-            _say({"error": str(error), "final": error.final})
+            _say({"error": str(error), "final": error.is_final})
             return
 
 

@@ -47,15 +47,6 @@ def noise(what: str) -> tuple[str, str]:
     )
 
 
-def exceeded(used: str, asked: str) -> tuple[str, str]:
-    """Return type and text of the error of a trial that takes more GPU memory than it has asked for, both in words."""
-    return "GpuMemoryExceeded", (
-        f"the trial took {used} of its GPU's memory, and it had asked for {asked}, beside others that share the GPU: "
-        f"ask for more by "
-        "gpu_memory_gb=, which counts what the GPU's driver needs for each process, or take less"
-    )
-
-
 class Ending(NamedTuple):
     """An attempt's end, and its error if there is one."""
 

@@ -76,8 +76,8 @@ class AttemptHere(Protocol):
         """The number of its process; None while it has no process."""
 
     @property
-    def gpu_memory_bytes(self) -> int:
-        """How much of a GPU's memory it asks for, where trials share GPUs by that; 0 where that is not known."""
+    def shared_bytes(self) -> int:
+        """How many bytes of a shared device it asks for; 0 where that is not known."""
 
     @property
     def waited_s(self) -> float:
@@ -111,6 +111,8 @@ class WorkerState:
         slots: the number of its slots.
         usable: the number of slots that take trials or run one; 0 when it leaves.
         busy: the number of slots with a trial.
+        free: the numbers of the slots that an attempt could take now.
+        waiting: the number of attempts that wait for a slot.
         heartbeat_at: the time of its last heartbeat that the server answered, by this machine's clock; 0 before that.
         is_heard: whether the server has answered a heartbeat recently.
     """
@@ -118,6 +120,8 @@ class WorkerState:
     slots: int
     usable: int
     busy: int
+    free: Sequence[int] = ()
+    waiting: int = 0
     heartbeat_at: float
     is_heard: bool
 
@@ -151,7 +155,7 @@ class WorkerHost:
         attempts: returns the attempts whose tasks are here, claimed or not.
         journal: returns the journal of an experiment.
         logs: returns the output files of its attempts.
-        state: returns the worker's state; after its start alone.
+        state: returns the worker's state; once it starts.
         figures: returns the figures of all its services, by their names and devices. It may take seconds.
         scratch: the temporary folders of its attempts, and of services' files.
         code_roots: returns the code roots of all programs that it has imported.
@@ -208,6 +212,28 @@ class WorkerService:
         """
         return None
 
+    def room(self, slot: SlotHere, run: AttemptHere) -> float:
+        """Return how much room a free slot would have left with an attempt; below 0, the attempt waits.
+
+        Attempts get slots in their order. Of several, an attempt gets the slot with the least room left. No call of
+        ``room``, ``taken`` or ``left`` overlaps another one; each must return immediately.
+        """
+        return 0.0
+
+    def taken(self, slot: SlotHere, run: AttemptHere) -> None:
+        """Note that an attempt has got a slot, long before its claim."""
+
+    def left(self, slot: SlotHere, run: AttemptHere) -> None:
+        """Note that an attempt with a slot is over, claimed or not. Attempts that wait are then tried again."""
+
+    def leaves(self, run: AttemptHere) -> str:
+        """Return why an attempt goes back to its queue instead of waiting for a slot; empty if it waits on.
+
+        It is called when the attempt begins to wait, with each heartbeat, and when a slot may have become free. It
+        must return immediately.
+        """
+        return ""
+
     def admit(self, slot: SlotHere) -> bool:
         """Return whether an attempt may start in a slot.
 
@@ -216,6 +242,16 @@ class WorkerService:
         would come again immediately.
         """
         return True
+
+    def emptied(self, slot: SlotHere, *, waits: bool) -> None:
+        """Note that an admitted slot has no process any more.
+
+        If *waits*, its attempt has just ended, and the next one starts when all services have returned.
+        """
+
+    def retires(self, slot: SlotHere) -> str:
+        """Return why the process of a slot's attempt may not run another one; empty if it may. It may take seconds."""
+        return ""
 
     def started(self, run: AttemptHere) -> None:
         """Note that an attempt has a process, perhaps a second one."""
@@ -270,6 +306,8 @@ class WorkerHooks:
         self._services = services
         #: The services that may refuse a slot. Without them, an attempt need not wait for the end of the last one.
         self.guards = [service for service in services if type(service).admit is not WorkerService.admit]
+        #: The services by which an attempt may wait although a slot is free.
+        self.dividers = [service for service in services if type(service).room is not WorkerService.room]
 
     def start(self) -> None:
         """Start the services.
@@ -313,6 +351,43 @@ class WorkerHooks:
         self._each(lambda service: found.append(service.preloads()))
         known = next((each for each in found if each is not None), None)
         return NO_PRELOADS if known is None else SafePreloads(known)
+
+    def room(self, slot: SlotHere, run: AttemptHere) -> list[float]:
+        """Return the room that a slot would have left with an attempt, by each service that divides slots."""
+        found: list[float] = []
+        self._each(lambda service: found.append(service.room(slot, run)), self.dividers)
+        return found
+
+    def taken(self, slot: SlotHere, run: AttemptHere) -> None:
+        """Tell that an attempt has got a slot."""
+        self._each(lambda service: service.taken(slot, run))
+
+    def left(self, slot: SlotHere, run: AttemptHere) -> None:
+        """Tell that an attempt with a slot is over."""
+        self._each(lambda service: service.left(slot, run))
+
+    def leaves(self, run: AttemptHere) -> str:
+        """Return the first reason why an attempt does not wait for a slot; empty without one."""
+        return self._first(lambda service: service.leaves(run))
+
+    def emptied(self, slot: SlotHere, *, waits: bool) -> None:
+        """Tell that a slot has no process any more."""
+        self._each(lambda service: service.emptied(slot, waits=waits))
+
+    def retires(self, slot: SlotHere) -> str:
+        """Return the first reason why a slot's process may not run another attempt; empty without one."""
+        return self._first(lambda service: service.retires(slot))
+
+    def _first(self, reason_of: Callable[[WorkerService], str]) -> str:
+        found: list[str] = []
+
+        def ask(service: WorkerService) -> None:
+            # A later service need not be asked.
+            if not found and (reason := reason_of(service)):
+                found.append(reason)
+
+        self._each(ask)
+        return "".join(found)
 
     def started(self, run: AttemptHere) -> None:
         """Tell that an attempt has a process."""

@@ -24,7 +24,7 @@ from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.impairment import WHOLE_WORKER, Impairment
 from mqtune.core.keys import is_name
 from mqtune.core.owner import this_owner
-from mqtune.core.resources import BYTES_PER_GB, EVERY, queue_name
+from mqtune.core.resources import EVERY, queue_name
 from mqtune.core.seats import is_seat
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
@@ -35,7 +35,7 @@ from mqtune.journal.connection import RedisClient, account_of
 from mqtune.journal.fleet import ControlChannel, Fleet
 from mqtune.journal.redis import RedisJournal, renew_all
 from mqtune.worker.attempt import AttemptRun, WorkerParts
-from mqtune.worker.devices import DeviceMemory, GpuProbe, SlotPlan
+from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import Experiments
 from mqtune.worker.impairments import Impairments
 from mqtune.worker.importers import OfferedImporter
@@ -136,11 +136,6 @@ class WorkerRuntime:
         self.fleet = Fleet(client, patience_s=float("inf"), closing=self.closing, token=token)
         clock = ServerClock(client)
         self._impairments = Impairments(self._on_impairment, worker=name, clock=clock.time)
-        self._memory = (
-            DeviceMemory(GpuProbe(timing=timing), self._impairments, plan.device_bytes, timing)
-            if any(plan.devices)
-            else None
-        )
         self._experiments_here = Experiments(lambda experiment: RedisJournal(client, experiment, closing=self.closing))
         scratch = Scratch(log_root)
         self._hooks = WorkerHooks(
@@ -168,8 +163,7 @@ class WorkerRuntime:
             plan,
             log_root,
             self._impairments,
-            self._memory,
-            self._hooks.guards,
+            self._hooks,
             preloads=self._hooks.preloads(),
             most_bytes=most_bytes,
             timing=timing,
@@ -197,8 +191,6 @@ class WorkerRuntime:
         self._reason, self._left_at = "", 0.0
         self._idle = threading.Event()
         self._has_others, self._others_until = False, 0.0
-        #: How many bytes a GPU of another worker has for an attempt that waits for memory here.
-        self._room_elsewhere = 0.0
         #: Ends the wait for the next heartbeat.
         self._look = threading.Event()
         self._told: tuple[list[Impairment], int] = ([], 0)
@@ -228,8 +220,8 @@ class WorkerRuntime:
         if self.draining or self._slots.back_off.allows == 0:
             return 0
         most = self._places + sum(run.is_ending for run in self.running)
-        # Another worker may have the memory for the next attempts.
-        return min(most, len(self.here)) if self._slots.waits_for_memory else most
+        # Another worker may have room for the next attempts.
+        return min(most, len(self.here)) if self._slots.waits_for_room else most
 
     @property
     def _places(self) -> int:
@@ -256,6 +248,8 @@ class WorkerRuntime:
             slots=len(self._slots.all),
             usable=self._places,
             busy=len(self.running),
+            free=self._slots.free,
+            waiting=self._slots.waiting,
             heartbeat_at=self._heartbeat_at,
             is_heard=self._is_heard,
         )
@@ -296,8 +290,6 @@ class WorkerRuntime:
                 self.parts.zygotes.import_ahead(self._slots.all[0], here)
         self.parts.uplink.start()
         self.parts.logs.start()
-        if self._memory is not None:
-            self._memory.look({device for slot in self.plan.devices for device in slot})
         self._hooks.start()
         self.fleet.join(self._info(), self._timing.lease_s)
         self._note_heartbeat()
@@ -328,7 +320,6 @@ class WorkerRuntime:
             busy=dict(Counter(busy_as(run.journal.experiment) for run in self.running)),
             account=self._owner.account,
             user=self._owner.user,
-            free_gpu_memory_gb=round(self._slots.most_room / BYTES_PER_GB, 1),
         )
         return self._hooks.describe(own)
 
@@ -356,20 +347,20 @@ class WorkerRuntime:
             if failure is not None and not self.draining:
                 others = self._has_other_workers()
                 if not others or self._slots.retries.age_s(failure) >= ANOTHER_WORKER_S:
-                    slot = self._slots.acquire_other(failure.devices, run.gpu_memory_bytes)
+                    slot = self._slots.acquire_other(failure.devices, run)
                 if slot is None and (others or self._slots.has_other(failure.devices)):
                     return _LEFT_TO_OTHERS
             if not self.draining:
                 run.prepare()
             if slot is None:
-                slot = self._slots.acquire(run.gpu_memory_bytes, unless=lambda: self._is_to_leave(run))
-                if self.plan.offer.is_shared_by_memory:
-                    # It takes no task while one waits for memory.
+                slot = self._slots.acquire(run, unless=lambda: self._is_to_leave(run))
+                if self._hooks.dividers:
+                    # It takes no task while an attempt waits for room.
                     self.parts.wake_consumer()
             if self.draining:
                 return RunResult(None, "not run: the worker is shutting down")
             if slot is None:
-                why = "another worker has the memory for it" if self._slots.usable else "all devices are quarantined"
+                why = (self._slots.usable and self._hooks.leaves(run)) or "all devices are quarantined"
                 return RunResult(None, f"not run: {why}", goes_back=True)
             # From here on the attempt offers it, as soon as the next one may prepare.
             offers_slot = False
@@ -380,21 +371,13 @@ class WorkerRuntime:
             if slot is not None:
                 if offers_slot:
                     self._slots.offer(slot)
-                self._slots.leave(slot, run.gpu_memory_bytes)
+                self._slots.leave(slot, run)
                 self._impairments.leave(slot.index, slot.places)
                 self._idle.set()
 
     def _is_to_leave(self, run: AttemptRun) -> bool:
         """Whether an attempt that waits for a slot is to wait no longer."""
-        return self.draining or not self._slots.usable or 0 < run.gpu_memory_bytes <= self._room_elsewhere
-
-    def _look_elsewhere(self) -> None:
-        """Where an attempt waits for memory, look whether another worker of its queue has that."""
-        others = self.fleet.workers() if self._slots.waits_for_memory else ()
-        there = (info.free_gpu_memory_gb for info in others if info.queue == self.queue and info.name != self.name)
-        self._room_elsewhere = max(there, default=0.0) * BYTES_PER_GB
-        if self._room_elsewhere:
-            self._slots.wake()
+        return self.draining or not self._slots.usable or bool(self._hooks.leaves(run))
 
     def _has_other_workers(self) -> bool:
         """Return whether another worker takes tasks from this one's queue, as of some seconds ago."""
@@ -407,7 +390,7 @@ class WorkerRuntime:
         return self._has_others
 
     def attempt(
-        self, experiment: str, trial: str, attempt: int, token: str, digest: str, gpu_memory_bytes: int | None = None
+        self, experiment: str, trial: str, attempt: int, token: str, digest: str, shared_bytes: int | None = None
     ) -> AttemptRun:
         """Return the run of an attempt.
 
@@ -417,20 +400,19 @@ class WorkerRuntime:
             attempt: its number.
             token: the proof of its claim.
             digest: the digest of the experiment's definition.
-            gpu_memory_bytes: how much of a GPU's memory it asks for, where trials share GPUs by that and ask by their
-                configs.
+            shared_bytes: how many bytes of a shared device it asks for, where trials ask by their configs.
 
         Raises:
             MqtuneError: there is no such experiment, its definition is malformed, or this worker may not read it.
         """
         are_names = is_name(experiment) and is_seat(trial)
-        are_sound = type(attempt) is int and type(digest) is str and type(gpu_memory_bytes) in (int, type(None))
-        if not (are_names and are_sound and (gpu_memory_bytes or 0) >= 0):
+        are_sound = type(attempt) is int and type(digest) is str and type(shared_bytes) in (int, type(None))
+        if not (are_names and are_sound and (shared_bytes or 0) >= 0):
             # Names become paths.
-            what = reprlib.repr([experiment, trial, attempt, digest, gpu_memory_bytes])
+            what = reprlib.repr([experiment, trial, attempt, digest, shared_bytes])
             raise ConfigurationError(f"{what} is malformed: no driver of mqtune sends that")
         claim = Claim(TrialId(trial), attempt, token)
-        return AttemptRun(self.parts, self._experiments_here.of(experiment, digest), claim, gpu_memory_bytes)
+        return AttemptRun(self.parts, self._experiments_here.of(experiment, digest), claim, shared_bytes)
 
     @property
     def remembered(self) -> int:
@@ -456,8 +438,6 @@ class WorkerRuntime:
         self._slots.wake()
         # No trial will start that would need a device.
         self._impairments.close()
-        if self._memory is not None:
-            self._memory.close()
         self._hooks.drain()
         # Drivers hear of it with this heartbeat.
         self._look.set()
@@ -510,10 +490,10 @@ class WorkerRuntime:
             if self.closing.is_set():
                 return
             yield self._keep_in_fleet
-            yield self._look_elsewhere
             yield self.parts.memory_kills.look
             yield self.parts.scratch.keep
             yield from self._hooks.heartbeat()
+            yield self._slots.wake
             for journal, runs in _by_journal(run for run in tuple(self.here) if not run.is_running).items():
                 yield partial(self._hold, journal, runs)
             if by_journal := _by_journal(self.running):

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,7 +117,7 @@ class WorkerSettings:
         if self.slots == 0 and self.drivers:
             return SlotPlan(offer=Resources(cpus=self.cpus or usable_cpus(), tags=tags), devices=())
         gpus = find_gpus(self.gpus)
-        plan = plan_slots(
+        return plan_slots(
             gpus,
             slots_per_gpu=self.slots_per_gpu,
             gpus_per_slot=self.gpus_per_slot,
@@ -127,7 +127,6 @@ class WorkerSettings:
             gpu_memory_mb=find_gpu_memory(self.gpu_memory, gpus, self.timing),
             tags=tags,
         )
-        return replace(plan, is_strict=self.strict_gpu_memory)
 
 
 def default_log_root(user: str) -> Path:

@@ -9,20 +9,19 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence, Set as AbstractSet
-from itertools import chain
+from collections.abc import Callable, Set as AbstractSet
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, Literal
 
 from mqtune.core.errors import CodeDiffers, MqtuneError
 from mqtune.core.impairment import WHOLE_WORKER
 from mqtune.core.timing import Timing
-from mqtune.trainable.process.protocol import KEPT_BYTES
-from mqtune.worker.devices import DeviceMemory, SlotPlan, in_gb
+from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.impairments import Cause, Impairments
 from mqtune.worker.importers import Importer, Importers, ImportFailed, ImportKey, SlotZygotes
-from mqtune.worker.ports import NO_HOOKS, ProgramPlace, SlotHere, WorkerHooks, WorkerService
+from mqtune.worker.ports import NO_HOOKS, AttemptHere, ProgramPlace, SlotHere, WorkerHooks
 from mqtune.worker.preloads import NO_PRELOADS, Preloads
 from mqtune.worker.retries import Retries
 from mqtune.worker.zygotes import ZygoteDied, ZygoteHandle
@@ -96,7 +95,8 @@ class Turn:
         self.slot = slot
         self._before = before
         self.over = threading.Event()
-        self._settles = False
+        #: Whether the slot is empty at its end, and services have to know.
+        self._empties = False
         #: The importer of its trial's process.
         self.importer: Importer | None = None
         self._zygote: ZygoteHandle | None = None
@@ -108,57 +108,44 @@ class Turn:
         self._before.wait()
 
     def take(self, *, stays: bool) -> bool:
-        """Take the slot's devices for a trial; False, and no trial may start, if one of them is quarantined.
+        """Take the slot for a trial. Return False if a service refuses it, or a device is quarantined.
 
-        With devices it waits until nothing is left of the previous trial, its GPU memory included, and ends processes
-        that are kept for trials of other trainables.
+        Where services have a say, wait until nothing is left of the previous trial. End processes that are kept for
+        trials of other trainables.
 
         Args:
-            stays: whether the trial's process is kept for further trials; its memory is then not waited for.
+            stays: whether the trial's process is kept for further trials, so that the slot is not empty behind it.
         """
         slot = self.slot
-        if slot.memory is None and slot.admits is None and not slot.zygotes.may_have_stayed(self._zygote):
+        if slot.admits is None and not slot.zygotes.may_have_stayed(self._zygote):
             return True
         self._before.wait()
         slot.zygotes.make_way(self._zygote)
         if not slot.impairments.enter(slot.index, slot.places):
             return False
-        if slot.admits is not None and not slot.admits(slot):
-            return False
-        if slot.memory is None:
-            return True
-        taken = slot.memory.enter(slot.index, slot.devices)
-        self._settles = taken and not stays
-        return taken
+        if slot.admits is not None:
+            if not slot.admits(slot):
+                return False
+            self._empties = not stays
+        return True
 
     def end(self) -> None:
-        """End the turn, when no process of its trial is left.
+        """End the turn, when no process of its trial is left and services let the next one begin.
 
-        Returns when its devices' memory is back, or they are quarantined. A turn that was never used ends when it would
-        have begun.
+        A turn that was never used ends when it would have begun.
         """
         self._before.wait()
         try:
-            if self._settles and self.slot.memory is not None:
-                self._settles = False
-                self.slot.memory.settle(self.slot.index, self.slot.devices)
+            if self._empties:
+                self._empties = False
+                self.slot.hooks.emptied(self.slot, waits=True)
         finally:
             self.use(None)
             self.over.set()
 
     def settles(self) -> None:
-        """Have ``end`` wait for the memory of the slot's devices, also after a trial whose process was to stay."""
-        self._settles = self.slot.memory is not None
-
-    def left_on_devices(self) -> str:
-        """Return in words the memory that the kept process holds on the slot's devices, if it is too much."""
-        memory, slot = self.slot.memory, self.slot
-        if slot.shares_memory:
-            return "its GPU is shared by memory, which comes back when a process ends"
-        left = {} if memory is None else memory.kept(slot.index, slot.devices)
-        full = (f"{in_gb(size)} on device {device}" for device, size in left.items() if size > KEPT_BYTES)
-        text = ", ".join(full)
-        return f"it has left {text}" if text else ""
+        """Note that the trial's process has ended, although it was to stay."""
+        self._empties = self.slot.admits is not None
 
     def use(self, importer: Importer | None) -> None:
         """Keep this importer and its zygotes in use until the end of the turn, and no other."""
@@ -182,7 +169,7 @@ class Slot:
         plan: SlotPlan,
         log_root: Path,
         impairments: Impairments,
-        memory: DeviceMemory | None = None,
+        hooks: WorkerHooks = NO_HOOKS,
         *,
         importers: Importers,
         admits: Callable[[SlotHere], bool] | None = None,
@@ -191,10 +178,8 @@ class Slot:
         self.devices = plan.devices[index]
         #: The devices that are closed if it is not sound.
         self.places = self.devices or (WHOLE_WORKER,)
-        #: Whether trials share its device by the memory that they ask for.
-        self.shares_memory = plan.offer.is_shared_by_memory
         self.impairments = impairments
-        self.memory = memory
+        self.hooks = hooks
         #: Says whether an attempt may start here; None where nobody has a say in it.
         self.admits = admits
         self.environment = plan.environment(index)
@@ -227,23 +212,20 @@ class Slot:
         return importer.serves(self.environment)
 
     def _on_zygote_empty(self) -> None:
-        if self.memory is not None:
-            self.memory.leave(self.index, self.devices)
+        self.hooks.emptied(self, waits=False)
 
 
 class Slots:
     """The slots that are free or about to be; those used last are given out first, because their zygotes are warm.
 
-    One with a quarantined device is given out when that is in use again. Where trials share GPUs by memory, one is
-    given out when its GPU has as much as an attempt asks for: the first attempt to wait gets it before those behind,
-    however little they ask for, and of several GPUs with room it takes that with the least.
+    One with a quarantined device is given out when that is in use again. Services may say that a slot has no room for
+    an attempt: then it waits, and so do all behind it, however little they ask for.
 
     Args:
         plan: the slots.
         log_root: the folder for their zygotes' output.
         impairments: the impairments that close slots.
-        memory: watches their devices; None without devices.
-        guards: the services that may refuse a slot.
+        hooks: ask the worker's services whether an attempt may start in a slot.
         preloads: knows which modules importers import before trials need them.
         most_bytes: how much memory unused importers and zygotes may have.
     """
@@ -253,8 +235,7 @@ class Slots:
         plan: SlotPlan,
         log_root: Path,
         impairments: Impairments,
-        memory: DeviceMemory | None = None,
-        guards: Sequence[WorkerService] = (),
+        hooks: WorkerHooks = NO_HOOKS,
         *,
         preloads: Preloads = NO_PRELOADS,
         most_bytes: float = math.inf,
@@ -263,10 +244,10 @@ class Slots:
         log = log_root / ".zygotes" / "imports.log"
         self.importers = Importers(log, preloads, plan.varies, most_bytes=most_bytes, timing=timing)
         self.back_off = BackOff(impairments)
-        self._guards = guards
-        admits = self._admits if guards else None
+        self._hooks = hooks
+        admits = self._admits if hooks.guards else None
         self.all = [
-            Slot(index, plan, log_root, impairments, memory, importers=self.importers, admits=admits)
+            Slot(index, plan, log_root, impairments, hooks, importers=self.importers, admits=admits)
             for index in range(len(plan.devices))
         ]
         self.retries = Retries()
@@ -278,17 +259,13 @@ class Slots:
         self._free = [*reversed(self.all)]
         #: The attempts that wait, in their order.
         self._waiting: list[object] = []
-        #: How much memory each GPU has that no attempt was promised, where trials share GPUs by that.
-        self._room = dict.fromkeys(chain.from_iterable(plan.devices), plan.device_bytes)
-        self._shares_memory = plan.offer.is_shared_by_memory
-        self._device_bytes = plan.device_bytes
 
     def _admits(self, slot: SlotHere) -> bool:
         """Return whether all guards let an attempt start in a slot.
 
         An error in one refuses it, and counts as a failed start, so that the worker backs off.
         """
-        for guard in self._guards:
+        for guard in self._hooks.guards:
             try:
                 if not guard.admit(slot):
                     return False
@@ -299,12 +276,12 @@ class Slots:
         return True
 
     def acquire(
-        self, memory_bytes: int = 0, timeout_s: float | None = None, *, unless: Callable[[], bool] = lambda: False
+        self, run: AttemptHere, timeout_s: float | None = None, *, unless: Callable[[], bool] = lambda: False
     ) -> Slot | None:
-        """Wait for a free slot and return it; None after *timeout_s* seconds.
+        """Wait for a free slot with room for an attempt and return it; None after *timeout_s* seconds.
 
         Args:
-            memory_bytes: how much of a GPU's memory the attempt asks for, where trials share GPUs by that.
+            run: the attempt.
             timeout_s: how long it waits; None for any time.
             unless: ends a wait when it returns True; ``wake`` has it called again.
         """
@@ -314,7 +291,7 @@ class Slots:
             self._waiting.append(me)
             try:
                 while True:
-                    if self._waiting[0] is me and (slot := self._take(memory_bytes)) is not None:
+                    if self._waiting[0] is me and (slot := self._take(run)) is not None:
                         return slot
                     left_s = deadline - time.monotonic()
                     if left_s <= 0 or unless():
@@ -324,45 +301,31 @@ class Slots:
                 self._waiting.remove(me)
                 self._changed.notify_all()
 
-    def _take(self, memory_bytes: int, but: AbstractSet[str] | None = None) -> Slot | None:
-        """Take a free slot with so much memory, and with devices other than these, if any are given.
+    def _take(self, run: AttemptHere, but: AbstractSet[str] | None = None) -> Slot | None:
+        """Take a free slot with room for an attempt, and with devices other than these, if any are given.
 
         Return None if no slot fits now.
         """
-        needed = self._promise(memory_bytes)
         able = [
-            slot
+            (room, slot)
             for slot in reversed(self._free)
-            if self._room_of(slot) >= needed and (but is None or _has_others(slot, but)) and not slot.is_quarantined
+            if (but is None or _has_others(slot, but))
+            and not slot.is_quarantined
+            and min(room := self._hooks.room(slot, run), default=0) >= 0
         ]
         if not able:
             return None
         # The first of equals, which was used last.
-        slot = min(able, key=self._room_of)
+        _, slot = min(able, key=itemgetter(0))
         self._free.remove(slot)
-        for device in slot.devices if needed else ():
-            self._room[device] -= needed
+        self._hooks.taken(slot, run)
         return slot
 
-    def _promise(self, memory_bytes: int) -> int:
-        """Return how much memory an attempt is promised: all of a GPU's where it does not say how much it needs."""
-        if not self._shares_memory:
-            return 0
-        return min(memory_bytes or self._device_bytes, self._device_bytes)
-
-    def _room_of(self, slot: Slot) -> int:
-        return self._room[slot.devices[0]] if self._shares_memory else 0
-
-    def leave(self, slot: Slot, memory_bytes: int) -> None:
-        """Free the GPU memory that an attempt was promised, when its processes are gone.
-
-        *memory_bytes* is as it was acquired.
-        """
-        if needed := self._promise(memory_bytes):
-            with self._changed:
-                for device in slot.devices:
-                    self._room[device] += needed
-                self._changed.notify_all()
+    def leave(self, slot: Slot, run: AttemptHere) -> None:
+        """Note that an attempt with a slot is over: services may have room for the next ones."""
+        with self._changed:
+            self._hooks.left(slot, run)
+            self._changed.notify_all()
 
     @property
     def waiting(self) -> int:
@@ -371,17 +334,15 @@ class Slots:
             return len(self._waiting)
 
     @property
-    def waits_for_memory(self) -> bool:
-        """Whether an attempt waits although a slot is free: its GPU has too little memory for it."""
+    def free(self) -> list[int]:
+        """The numbers of the free slots without a quarantined device."""
         with self._changed:
-            return self._shares_memory and bool(self._waiting) and any(not slot.is_quarantined for slot in self._free)
+            return [slot.index for slot in self._free if not slot.is_quarantined]
 
     @property
-    def most_room(self) -> int:
-        """The most memory that a GPU has for another attempt, and 0 where trials don't share GPUs by memory."""
-        with self._changed:
-            free = (self._room_of(slot) for slot in self._free if not slot.is_quarantined)
-            return max(free, default=0)
+    def waits_for_room(self) -> bool:
+        """Whether an attempt waits although a slot is free: services have no room for it."""
+        return bool(self._hooks.dividers) and self.waiting > 0 and bool(self.free)
 
     def wake(self) -> None:
         """Have attempts that wait for a slot look again whether they are to wait."""
@@ -392,10 +353,10 @@ class Slots:
         """Whether a usable slot has none of these devices, and others instead."""
         return any(_has_others(slot, devices) for slot in self.all if not slot.is_quarantined)
 
-    def acquire_other(self, devices: AbstractSet[str], memory_bytes: int = 0) -> Slot | None:
+    def acquire_other(self, devices: AbstractSet[str], run: AttemptHere) -> Slot | None:
         """Return a free slot with other devices than these; None if no such slot is free now."""
         with self._changed:
-            return self._take(memory_bytes, devices)
+            return self._take(run, devices)
 
     def offer(self, slot: Slot) -> None:
         """Offer a slot whose trial has ended, or is about to, to the next attempt."""

@@ -103,8 +103,9 @@ def test_a_task_that_goes_back_to_its_queue_is_not_lost_to_its_driver_meanwhile(
     journal.stage(TRIAL, 1, Assignment({}), STAGED)
     assert [each.worker for each in journal.unclaimed()] == [""]
     # As if its device were quarantined.
-    runtime.parts.slots.acquire(timeout_s=0)
+    run = runtime.attempt("e", TRIAL, 1, "token", "digest")
+    runtime.parts.slots.acquire(run, timeout_s=0)
     runtime.parts.slots.usable = 0
 
-    assert runtime.run(runtime.attempt("e", TRIAL, 1, "token", "digest")).goes_back
+    assert runtime.run(run).goes_back
     assert all(each.worker for each in journal.unclaimed())

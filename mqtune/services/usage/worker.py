@@ -14,11 +14,12 @@ from weakref import WeakKeyDictionary
 
 from mqtune.core.clock import Clock
 from mqtune.core.errors import AccessDenied
+from mqtune.core.resources import in_gb
 from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.services.usage.board import UsageBoard
 from mqtune.trainable import children_of
-from mqtune.worker import GpuProbe, SlotPlan, WorkerSettings, exceeded, in_gb
+from mqtune.worker import GpuProbe, SlotPlan, WorkerSettings
 from mqtune.worker.ports import AttemptHere, WorkerHost, WorkerService
 
 logger = logging.getLogger(__name__)
@@ -251,6 +252,7 @@ class UsageSampler(WorkerService):
         query: says how devices are used; one of its own, since a driver that is slow to say that must not delay trials.
         attempts: returns the attempts that are here.
         board: where what they use is written.
+        is_strict: whether a trial is ended that takes more of a shared GPU's memory than it has asked for.
     """
 
     def __init__(
@@ -262,12 +264,14 @@ class UsageSampler(WorkerService):
         board: UsageBoard,
         timing: Timing = Timing(),
         clock: Clock = time,
+        *,
+        is_strict: bool = False,
     ) -> None:
         self._clock = clock
         self._timing = timing
         self._worker = worker
         self._slots_of = Counter(device for devices in plan.devices for device in devices)
-        self._shares_memory, self._is_strict = plan.offer.is_shared_by_memory, plan.is_strict
+        self._shares_memory, self._is_strict = plan.offer.is_shared_by_memory, is_strict
         self._query = query
         self._attempts = attempts
         #: The figures of each attempt that has had a process; they go with the attempt.
@@ -327,19 +331,23 @@ class UsageSampler(WorkerService):
         board: defaultdict[str, dict[str, LiveUse]] = defaultdict(dict)
         for run, own_bytes in sampled:
             # Behind all samples: an attempt that is ended for it has no later one.
-            if own_bytes is not None and own_bytes > run.gpu_memory_bytes > 0:
+            if own_bytes is not None and own_bytes > run.shared_bytes > 0:
                 self._on_excess(run, own_bytes)
             board[run.journal.experiment][run.claim.trial] = self.meter_of(run).live(run.claim.attempt)
         self._write(board)
 
     def _on_excess(self, run: AttemptHere, own_bytes: int) -> None:
         """Name an attempt that takes more GPU memory than it has asked for; end it where that is strict."""
-        error_type, error = exceeded(in_gb(own_bytes), in_gb(run.gpu_memory_bytes))
-        if self.meter_of(run).note_asked(run.gpu_memory_bytes):
+        error = (
+            f"the trial took {in_gb(own_bytes)} of its GPU's memory, and it had asked for {in_gb(run.shared_bytes)}, "
+            "beside others that share the GPU: ask for more by gpu_memory_gb=, which counts what the GPU's driver "
+            "needs for each process, or take less"
+        )
+        if self.meter_of(run).note_asked(run.shared_bytes):
             place = f"experiment {run.journal.experiment}, trial {run.claim.trial} attempt {run.claim.attempt}"
             logger.warning("%s: %s", place, error)
         if self._is_strict:
-            run.fail(error_type, error)
+            run.fail("GpuMemoryExceeded", error)
 
     def _sample_of(
         self, run: AttemptHere, uses: Mapping[str, DeviceUse], processes: ProcessUse | None, own_bytes: int | None
@@ -384,7 +392,7 @@ class UsageSampler(WorkerService):
         )
 
 
-def for_worker(host: WorkerHost, _: WorkerSettings) -> tuple[WorkerService]:
+def for_worker(host: WorkerHost, settings: WorkerSettings) -> tuple[WorkerService]:
     """Return the sampler. It has a GPU probe of its own: a slow one must not delay trials."""
-    query = GpuProbe(timing=host.timing)
-    return (UsageSampler(host.name, host.plan, query, host.attempts, UsageBoard(host.client), host.timing),)
+    query, board, is_strict = GpuProbe(timing=host.timing), UsageBoard(host.client), settings.strict_gpu_memory
+    return (UsageSampler(host.name, host.plan, query, host.attempts, board, host.timing, is_strict=is_strict),)

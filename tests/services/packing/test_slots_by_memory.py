@@ -5,13 +5,21 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 from waiting import eventually
 
+from mqtune.services.packing.room import SharedMemory
 from mqtune.worker import Cause, Impairments, Slot, Slots, plan_slots
+from mqtune.worker.ports import AttemptHere, WorkerHooks, WorkerState
 
 GB = 10**9
+
+
+def asks(gb: float) -> AttemptHere:
+    return cast("AttemptHere", SimpleNamespace(shared_bytes=round(gb * GB)))
 
 
 class Worker:
@@ -20,19 +28,23 @@ class Worker:
     def __init__(self, folder: Path, gpus: int = 1, most: int = 4) -> None:
         self.impairments = Impairments(lambda: None, clock=lambda: 0.0)
         plan = plan_slots(tuple(map(str, range(gpus))), pack_gpus=most, cpus=1, gpu_memory_mb=10_000)
-        self.slots = Slots(plan, folder, self.impairments)
+        self.memory = SharedMemory(plan, self._state, lambda: ())
+        self.slots = Slots(plan, folder, self.impairments, WorkerHooks([self.memory]))
         self.began: list[int] = []
         self.is_leaving = False
         self._threads: list[threading.Thread] = []
 
+    def _state(self) -> WorkerState:
+        return WorkerState(slots=1, usable=1, busy=0, heartbeat_at=0.0, is_heard=True, free=self.slots.free)
+
     def take(self, gb: float) -> Slot | None:
-        return self.slots.acquire(round(gb * GB), timeout_s=0)
+        return self.slots.acquire(asks(gb), timeout_s=0)
 
     def wait(self, number: int, gb: float) -> None:
         """Have an attempt wait in a thread; it has begun to wait, or has begun, when this returns."""
 
         def work() -> None:
-            if self.slots.acquire(round(gb * GB), unless=lambda: self.is_leaving) is not None:
+            if self.slots.acquire(asks(gb), unless=lambda: self.is_leaving) is not None:
                 self.began.append(number)
 
         before = self.slots.waiting + len(self.began)
@@ -42,7 +54,7 @@ class Worker:
 
     def give_back(self, slot: Slot, gb: float) -> None:
         self.slots.offer(slot)
-        self.slots.leave(slot, round(gb * GB))
+        self.slots.leave(slot, asks(gb))
 
     def leave(self) -> None:
         self.is_leaving = True
@@ -58,7 +70,7 @@ def test_a_large_attempt_is_not_overtaken_for_ever_by_small_ones(tmp_path: Path)
     worker.wait(1, 6)
     worker.wait(2, 1)
 
-    assert worker.slots.waits_for_memory, "its worker takes no further task"
+    assert worker.slots.waits_for_room, "its worker takes no further task"
     assert worker.began == [], "one slot and 1 GB are free"
     assert worker.take(1) is None, "nor does one that comes later"
     for slot, left in zip(small, (2, 1), strict=False):
@@ -66,7 +78,7 @@ def test_a_large_attempt_is_not_overtaken_for_ever_by_small_ones(tmp_path: Path)
         worker.give_back(slot, 3)
         if left == 1:
             eventually(lambda: worker.began == [1, 2])
-    assert not worker.slots.waits_for_memory
+    assert not worker.slots.waits_for_room
     worker.leave()
 
 
@@ -75,8 +87,8 @@ def test_a_gpu_that_is_quarantined_has_no_room_for_anybody(tmp_path: Path) -> No
     worker.impairments.put(["0", "1"], "memory", Cause("others have it", "it is free"))
 
     assert worker.take(1) is None
-    assert worker.slots.most_room == 0
-    assert not worker.slots.waits_for_memory
+    assert worker.memory.describe() == {"free_gpu_memory_gb": 0}
+    assert not worker.slots.waits_for_room
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
