@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         Retries as Retries,
     )
     from mqtune.worker.revokes import Revokes as Revokes, revoke as revoke
-    from mqtune.worker.runtime import IMPORTER_IDLE_S as IMPORTER_IDLE_S, WorkerRuntime as WorkerRuntime
+    from mqtune.worker.runtime import WorkerRuntime as WorkerRuntime
     from mqtune.worker.scratch import Scratch as Scratch
     from mqtune.worker.seats import (
         ADVERTISE as ADVERTISE,
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         Slots as Slots,
         ZygoteFinder as ZygoteFinder,
     )
+    from mqtune.worker.start import IMPORTER_IDLE_S as IMPORTER_IDLE_S, make_worker as make_worker
     from mqtune.worker.threads import Step as Step, guarded as guarded
     from mqtune.worker.uplink import READ_BYTES as READ_BYTES, Stream as Stream, Uplink as Uplink
     from mqtune.worker.zygotes import (
@@ -119,7 +120,7 @@ _NAMES = {
     "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter", "reaper"),
     "retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),
     "revokes": ("Revokes", "revoke"),
-    "runtime": ("IMPORTER_IDLE_S", "WorkerRuntime"),
+    "runtime": ("WorkerRuntime",),
     "scratch": ("Scratch",),
     "seats": ("ADVERTISE", "Address", "SEAT_S"),
     "settings": (
@@ -135,6 +136,7 @@ _NAMES = {
     ),
     "shutdown": ("shutdown_s",),
     "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "Slot", "Slots", "ZygoteFinder"),
+    "start": ("IMPORTER_IDLE_S", "make_worker"),
     "threads": ("Step", "guarded"),
     "uplink": ("READ_BYTES", "Stream", "Uplink"),
     "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent"),

@@ -1,7 +1,4 @@
-"""A worker's devices.
-
-It finds them, divides them into slots, and checks that the memory of ended trials is free again.
-"""
+"""The plan of a worker's slots: finds its devices, and divides them."""
 
 from __future__ import annotations
 
@@ -58,21 +55,18 @@ class SlotPlan:
 
     @property
     def varies(self) -> frozenset[str]:
-        """The names of those variables that are not the same in all slots."""
+        """The names of the variables that differ between slots."""
         return frozenset(_visible_by() if len(set(self.devices)) > 1 else ())
 
     def environment(self, slot: int) -> dict[str, str]:
-        """Return the environment variables of a slot's processes, set before any user code is imported."""
+        """Return the environment variables of a slot's processes."""
         limits = {name: str(self.offer.cpus) for name in _CORE_LIMITS if name not in os.environ}
         visible = dict.fromkeys(_visible_by(), ",".join(self.devices[slot]))
         return {**visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", **limits}
 
 
 def _visible_by() -> tuple[str, ...]:
-    """Return the variables that say which GPUs a process sees.
-
-    They are NVIDIA's, which AMD's libraries know too, and there AMD's own.
-    """
+    """Return the variables that name a process's GPUs: NVIDIA's, and with AMD's tools also AMD's own."""
     return ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if _is_amds() else ("CUDA_VISIBLE_DEVICES",)
 
 
@@ -82,15 +76,15 @@ def _is_amds() -> bool:
 
 
 def without_devices() -> dict[str, str]:
-    """Return the environment variables of a process that is to see no GPU."""
+    """Return the environment variables of a process without GPUs."""
     return dict.fromkeys(_visible_by(), "")
 
 
 def _visible() -> str | None:
-    """Return which GPUs this process sees, as its environment says; None where it says nothing.
+    """Return the GPUs of this process by its environment; None if that names no GPUs.
 
     Raises:
-        ConfigurationError: it says so by ROCR_VISIBLE_DEVICES, by which the other variables would count anew.
+        ConfigurationError: ROCR_VISIBLE_DEVICES is set, which renumbers GPUs for the other variables.
     """
     if _is_amds() and "ROCR_VISIBLE_DEVICES" in os.environ:
         raise ConfigurationError(
@@ -102,7 +96,7 @@ def _visible() -> str | None:
 
 
 def find_gpus(asked: str) -> tuple[str, ...]:
-    """Return the devices for ``--gpus``: ``auto``, a number, or a list such as ``0,1`` or ``3,`` or ``GPU-…,GPU-…``.
+    """Return the devices for ``--gpus``: ``auto``, a number, or a list such as ``0,1`` or ``GPU-…,``.
 
     Raises:
         ConfigurationError: *asked* is malformed, names a device twice, or asks for more than are visible; or it is
@@ -153,10 +147,10 @@ def _visible_gpus() -> tuple[str, ...]:
 
 
 def find_gpu_memory(asked: str, gpus: tuple[str, ...], timing: Timing = Timing()) -> int:
-    """Check that the driver knows the GPUs, and return the memory of each for ``--gpu-memory``, in MB (10⁶ bytes).
+    """Return the memory of each GPU for ``--gpu-memory`` in MB (10⁶ bytes); 0 when it is unknown.
 
-    It is 0 when it is unknown. If GPUs differ, the smallest counts, because all slots of a worker have one shape. A
-    device that the driver does not list, such as a part of a GPU, makes it unknown.
+    If GPUs differ, the smallest counts, because all slots of a worker have one shape. A device that the driver does not
+    list, such as a part of a GPU, makes it unknown.
 
     Args:
         asked: ``auto`` to ask the driver, or a number of GB.
@@ -233,10 +227,7 @@ def _installed_if_known(timing: Timing = Timing()) -> list[Gpu]:
 
 
 def _check_known(gpus: Iterable[str], installed: Sequence[Gpu]) -> None:
-    """Raise ConfigurationError if the driver lists GPUs, and one of *gpus* is not among them.
-
-    It lists no parts of GPUs (MIG).
-    """
+    """Raise ConfigurationError if the driver lists GPUs without one of *gpus*. It lists no parts of GPUs (MIG)."""
     unknown = [gpu for gpu in gpus if not gpu.startswith("MIG-") and matching(gpu, installed) is None]
     if installed and unknown:
         known = ",".join(gpu.number for gpu in installed)
@@ -263,12 +254,11 @@ def plan_slots(
         gpus: the devices, from ``find_gpus``; without one the slots are CPU slots.
         slots_per_gpu: how many trials share a GPU.
         gpus_per_slot: how many GPUs a trial gets.
-        pack_gpus: how many trials share a GPU at most, where each gets the memory that it asks for; None to share none
-            so.
-        cpus: cores that the worker may use; all that this process may run on by default. Slots share them evenly.
+        pack_gpus: how many trials share a GPU at most, each with the memory that it asks for; None to share no GPU so.
+        cpus: the cores of the worker, by default all usable cores. Slots share them evenly.
         slots: number of CPU slots; one for each core by default.
         gpu_memory_mb: memory of each GPU in MB, from ``find_gpu_memory``; trials that share a GPU share it evenly.
-        tags: what every slot has besides.
+        tags: the tags of every slot.
 
     Raises:
         ConfigurationError: the numbers don't go together.

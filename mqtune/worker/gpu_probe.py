@@ -1,4 +1,4 @@
-"""Asks the GPU driver, through a process of its own: a worker never loads the driver's library.
+"""Asks the GPU driver by a process of its own: a worker never loads the driver's library.
 
 The process asks NVIDIA's driver by nvidia-ml-py (the extra ``gpu``), or by nvidia-smi where that package is missing.
 Where neither is there, it asks AMD's by rocm-smi. Each line on its stdin is a question, and each line on its stdout is
@@ -40,13 +40,13 @@ from mqtune.worker.privileges import without_secrets
 
 logger = logging.getLogger(__name__)
 
-#: How long nvidia-smi may take: less than whoever asks waits for an answer (see ``mqtune.worker.devices``), so that
-#: this process can still kill and reap it.
+#: The time limit of nvidia-smi. It is less than a worker waits for an answer, so that this process can still kill and
+#: reap it.
 _SMI_TIMEOUT_S: Final = {"gpus": 25.0, "used": 8.0}
 _SMI_GPU: Final = ("index", "uuid", "memory.total")
 _SMI_USED: Final = ("memory.used",)
 _SMI_USE: Final = ("utilization.gpu", "memory.used", "power.draw")
-#: How rocm-smi calls a GPU, and what it says of one.
+#: The name of a GPU in rocm-smi's answer, and the names of its fields.
 _ROCM_CARD: Final = re.compile(r"card\d+")
 _ROCM_ID: Final = "Unique ID"
 _ROCM_TOTAL: Final = "VRAM Total Memory (B)"
@@ -55,13 +55,13 @@ _ROCM_PERCENT: Final = "GPU use (%)"
 _BYTES_PER_MIB: Final = 1 << 20
 _MILLIWATTS_PER_W: Final = 1_000
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?")
-#: How a device is used: percent, bytes and watts; None for what it does not say.
+#: The use of a device: percent, bytes and watts; None for an unknown figure.
 Use = tuple[float | None, int | None, float | None]
 _UNKNOWN: Final[Use] = (None, None, None)
 
 
 class Gpu(NamedTuple):
-    """One GPU; its number is its place in the order of the PCI bus, and memory that is not known is 0 bytes."""
+    """One GPU, with its number in the order of the PCI bus, its UUID, and its bytes of memory (0 if unknown)."""
 
     number: str
     uuid: str
@@ -79,17 +79,17 @@ class NoAnswer(Exception):
         self.is_final = is_final
 
 
-#: The process that asks; its module says what it is asked and answers.
+#: The process that asks.
 COMMAND: Final = (sys.executable, "-P", "-m", "mqtune.worker.gpu_probe")
-#: A killed process is gone at once, unless it hangs in the driver; then it is not waited for.
+#: The longest wait for a killed process, which may hang in the driver.
 _GONE_S: Final = 1.0
 _READ_BYTES: Final = 1 << 16
 
 
 class GpuProbe:
-    """Asks the GPU driver through a process of its own, started for the first question and again when it has died.
+    """Asks the GPU driver. Its process starts with the first question, and again when it has died.
 
-    Every answer has a deadline, so a driver that hangs blocks nothing else. Any thread may ask; close it at the end.
+    Every answer has a deadline, so a driver that hangs blocks nothing else. Any thread may ask. Close it at the end.
     """
 
     def __init__(self, command: Sequence[str] = COMMAND, timing: Timing = Timing()) -> None:
@@ -117,8 +117,8 @@ class GpuProbe:
     def used(self, devices: Sequence[str]) -> dict[str, int]:
         """Return the bytes in use on each device, within some ``gpu_answer_s``.
 
-        Devices whose use is unknown are left out.
-        It never raises: a fault is logged once, and nobody is asked again for a while.
+        Devices whose use is unknown are left out. It never raises: a fault is logged once, and for a while the driver
+        is not asked again.
         """
         answer = self._asked([*devices], "the worker does not wait for it to be freed")
         for device, reason in answer.get("unknown", {}).items():
@@ -129,15 +129,12 @@ class GpuProbe:
         return {device: int(used) for device, used in answer.get("used", {}).items()}
 
     def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
-        """Return how each device is used, by any process; as ``used``, but what is unknown of a device is None."""
+        """Return the use of each device by all processes, as ``used`` does. An unknown figure is None."""
         answer = self._asked({"use": [*devices]}, "so is how its trials use them")
         return {device: DeviceUse(*use) for device, use in answer.get("use", {}).items()}
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return how many bytes each process has on each device, by its number.
-
-        It is as ``used``, without the devices that do not say it.
-        """
+        """Return the bytes of each process on each device, by its number, as ``used`` does."""
         answer = self._asked({"processes": [*devices]}, "so is how much of it each trial has")
         return {
             device: {int(pid): int(size) for pid, size in those.items()}
@@ -145,7 +142,7 @@ class GpuProbe:
         }
 
     def _asked(self, question: list[str] | dict[str, list[str]], otherwise: str) -> dict[str, Any]:
-        """Return the answer to a question about devices, or an empty one after a fault, and for a while then."""
+        """Return the answer to a question about devices. It is empty after a fault, and for a while then."""
         with self._lock:
             if time.monotonic() < self._asks_from:
                 return {}
@@ -173,7 +170,7 @@ class GpuProbe:
                     stdout=subprocess.PIPE,
                     bufsize=0,
                     env=without_secrets(),
-                    # A Ctrl-C in the worker's terminal is not meant for it. In the worker's own session it is no orphan
+                    # Ctrl-C in the worker's terminal does not reach it. In the worker's own session it is no orphan
                     # (see mqtune.worker.processes).
                     process_group=0,
                 )
@@ -213,7 +210,7 @@ class GpuProbe:
             process.wait(_GONE_S)
 
     def close(self) -> None:
-        """End the process; whoever waits for an answer gets none, and later questions get none either."""
+        """End the process. Open and later questions get no answer."""
         self._asks_from = float("inf")
         process = self._process
         if process is not None:
@@ -237,19 +234,13 @@ class GpuSource(Protocol):
         """Return the GPUs of this machine."""
 
     def used(self, devices: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
-        """Return the bytes in use on each device, by any process, and for the others the reason why that is unknown."""
+        """Return the bytes in use on each device, by all processes, and the reasons why others are unknown."""
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return the bytes that each process has on each device, by its number.
-
-        Devices that do not say it are left out.
-        """
+        """Return the bytes of each process on each device, by its number. Silent devices are left out."""
 
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
-        """Return how each device is used by all processes.
-
-        Parts of GPUs (MIG) say neither how busy they are nor their power.
-        """
+        """Return the use of each device by all processes. For parts of GPUs (MIG) that is their memory."""
 
 
 class Nvml:
@@ -279,7 +270,7 @@ class Nvml:
         except self._nvml.NVMLError as error:
             raise NoAnswer(f"NVML: {error}") from None
         if not found:
-            # As nvidia-smi has it: a driver without a device is one that has lost it.
+            # A driver without a device has lost it, as nvidia-smi reports.
             raise NoAnswer("NVML: no devices were found")
         return found
 
@@ -345,7 +336,7 @@ class Nvml:
 
 
 class NvidiaSmi:
-    """Asks with the command nvidia-smi, which takes a moment for each question and knows nothing about parts of GPUs.
+    """Asks with the command nvidia-smi. It is slow, and does not know parts of GPUs.
 
     Args:
         otherwise: why nvidia-ml-py can't be used.
@@ -398,16 +389,16 @@ class NvidiaSmi:
         return {device: _UNKNOWN if gpu is None else _use_of(*rows[gpu]) for device, gpu in found}
 
     def _rows(self, timeout_s: float, more: Sequence[str]) -> dict[Gpu, list[str]]:
-        """Return the GPUs, each with these fields as the command says them."""
+        """Return the GPUs, each with the texts of these fields."""
         rows = self._query("gpu", (*_SMI_GPU, *more), timeout_s)
         return {
             Gpu(number, uuid, _mebibytes(total) or 0): said for number, uuid, total, *said in rows if number.isdecimal()
         }
 
     def _query(self, what: str, fields: Sequence[str], timeout_s: float) -> list[list[str]]:
-        """Return what the command says of GPUs, or of processes, as rows of these fields.
+        """Return the command's answer about GPUs, or about processes, as rows of these fields.
 
-        It may print a remark before.
+        Remarks that it prints are left out.
         """
         options = f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"
         answer = _answer("nvidia-smi", [self._command, *options], timeout_s)
@@ -448,7 +439,7 @@ class RocmSmi:
         return used, unknown
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        # What rocm-smi says of processes differs from version to version.
+        # The answer about processes differs from version to version.
         return {}
 
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
@@ -456,7 +447,7 @@ class RocmSmi:
         return {device: self._use(cards.get(matching(device, cards) or _NO_GPU, {})) for device in devices}
 
     def _use(self, card: dict[str, str]) -> Use:
-        # What it is called differs by the generation of the GPU.
+        # The name differs by the generation of the GPU.
         watts = next((_number(value) for name, value in card.items() if name.endswith("Power (W)")), None)
         return _number(card.get(_ROCM_PERCENT, "")), _whole(card.get(_ROCM_USED)), watts
 
@@ -513,7 +504,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def matching(device: str, gpus: Iterable[Gpu]) -> Gpu | None:
-    """Return the GPU of this number or UUID; as CUDA does, it takes the beginning of a UUID for it."""
+    """Return the GPU of this number or UUID. As in CUDA, the beginning of a UUID is enough."""
     return next(
         (g for g in gpus if g.number == device or (device.startswith("GPU-") and g.uuid.startswith(device))), None
     )
@@ -528,7 +519,7 @@ def _use_of(percent: str, used: str, watts: str) -> Use:
 
 
 def _number(text: str) -> float | None:
-    # The command says in words of its own what it doesn't know.
+    # The command has words of its own for an unknown figure.
     return float(text) if _NUMBER.fullmatch(text) else None
 
 

@@ -2,7 +2,7 @@
 
 It takes the attempts that its driver puts on a queue of their own. Nobody else sends it attempts, so that Celery has
 nothing to do here; to import it and to shut it down takes longer than all else of a short run. What is behind the queue
-is the same as in any worker (``WorkerRuntime``).
+is the same as in any worker (``mqtune.worker.start``).
 
 A driver starts it as a program, mqtune/services/local_worker.py, while it still gets ready itself. The settings come as
 one line of JSON through a pipe whose other end the driver holds; when that is closed, this process ends at once, and
@@ -36,9 +36,10 @@ from mqtune.worker.importers import OfferedImporter
 from mqtune.worker.ports import MakeServices
 from mqtune.worker.privileges import conceal
 from mqtune.worker.retries import PUT_BACK_S
-from mqtune.worker.runtime import Ahead, WorkerRuntime, take_process
+from mqtune.worker.runtime import Ahead
 from mqtune.worker.settings import WorkerSettings, check_folders, take_name
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
+from mqtune.worker.start import make_worker, take_process
 
 logger = logging.getLogger(__name__)
 
@@ -73,21 +74,10 @@ class LocalWorker:
         self._free = threading.Event()
         self._settings = settings
         plan = settings.plan()
-        self._runtime = WorkerRuntime(
-            client,
-            name=name,
-            plan=plan,
-            code_root=settings.code_root,
-            log_root=settings.log_root,
-            grace_s=settings.grace_s,
-            seat_s=settings.seat_s,
-            experiments=settings.experiments,
-            wake_consumer=self._free.set,
-            show=lambda _: None,
-            token=token,
-            timing=settings.timing,
-            services=services,
+        self._runtime = make_worker(
+            client, name, plan, settings, wake_consumer=self._free.set, token=token, services=services
         )
+        self._queue_name = self._runtime.parts.queue
         self._queue = LocalQueue(client, patience_s=float("inf"), closing=self._runtime.closing)
         # As in any worker: the next attempt of a slot comes while the process of the last one ends.
         self._threads = [
@@ -103,7 +93,7 @@ class LocalWorker:
 
     def offer(self, importer: OfferedImporter) -> None:
         """Have a fork of the driver be the first importer."""
-        self._runtime.offer(importer)
+        self._runtime.parts.slots.importers.offered = importer
 
     def serve(self, ahead: Ahead) -> NoReturn:
         """Join the fleet and take attempts, until a signal ends this process.
@@ -132,7 +122,7 @@ class LocalWorker:
                 with self._taking:
                     # Before a slot is free, which need not wait for the server then: nobody else takes tasks from this
                     # queue.
-                    if (task := self._queue.take(self._runtime.queue)) is None or (run := self._run_of(task)) is None:
+                    if (task := self._queue.take(self._queue_name)) is None or (run := self._run_of(task)) is None:
                         continue
                     if not self._wait_for_slot(_CALM_S):
                         run.prepare()
@@ -146,7 +136,7 @@ class LocalWorker:
                 if is_left:
                     with _logging(task):
                         self._runtime.closing.wait(PUT_BACK_S)
-                        self._queue.put(self._runtime.queue, task)
+                        self._queue.put(self._queue_name, task)
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self._errors.put(error)
 

@@ -193,27 +193,27 @@ class WorkerService:
         return ()
 
     def hinted(self, experiment: str, hint: str) -> None:
-        """Handle a hint of the control channel. It must return immediately, and ignore unknown hints."""
+        """Handle a hint of the control channel. Return immediately, and ignore unknown hints."""
 
     def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
-        """Return where the program of an experiment is on this worker; None if this service does not know.
+        """Return the place of an experiment's program on this worker; None if this service does not know.
 
         It is called before each import and before each claim, in the attempt's thread, and may take seconds. The first
-        answer counts; without one, the program is below the worker's code root. An error is the reason why the attempt
-        is not started: without the right program, no other may run.
+        answer counts; without one, the program is below the worker's code root. After an error the attempt does not
+        start: no other program may run in place of the right one.
         """
         return None
 
     def preloads(self) -> Preloads | None:
-        """Return what knows which modules are imported before trials need them; None if this service doesn't.
+        """Return the modules to import before trials need them; None if this service does not know.
 
         It is called once, before the worker has importers. The first answer counts. Without one, packages are left to
-        trials. An error in a method of the answer is logged, and nothing is imported early because of that call.
+        trials. An error in a method of the answer is logged, and its call has nothing imported early.
         """
         return None
 
     def room(self, slot: SlotHere, run: AttemptHere) -> float:
-        """Return how much room a free slot would have left with an attempt; below 0, the attempt waits.
+        """Return the room that a free slot has beside an attempt; below 0, the attempt waits.
 
         Attempts get slots in their order. Of several, an attempt gets the slot with the least room left. No call of
         ``room``, ``taken`` or ``left`` overlaps another one; each must return immediately.
@@ -224,10 +224,10 @@ class WorkerService:
         """Note that an attempt has got a slot, long before its claim."""
 
     def left(self, slot: SlotHere, run: AttemptHere) -> None:
-        """Note that an attempt with a slot is over, claimed or not. Attempts that wait are then tried again."""
+        """Note that an attempt with a slot is over, claimed or not. Then ``room`` is called for waiting attempts."""
 
     def leaves(self, run: AttemptHere) -> str:
-        """Return why an attempt goes back to its queue instead of waiting for a slot; empty if it waits on.
+        """Return why an attempt returns to its queue instead of waiting for a slot; empty if it waits.
 
         It is called when the attempt begins to wait, with each heartbeat, and when a slot may have become free. It
         must return immediately.
@@ -250,7 +250,7 @@ class WorkerService:
         """
 
     def retires(self, slot: SlotHere) -> str:
-        """Return why the process of a slot's attempt may not run another one; empty if it may. It may take seconds."""
+        """Return why a slot's process may not run another attempt; empty if it may. It may take seconds."""
         return ""
 
     def started(self, run: AttemptHere) -> None:
@@ -267,7 +267,7 @@ class WorkerService:
         """Note how an attempt has ended, before its slot is free."""
 
     def figures(self) -> Mapping[str, Mapping[str, float]]:
-        """Return figures of the worker by name and device, when somebody asks for them. It may take seconds."""
+        """Return figures of the worker by name and device, on request. It may take seconds."""
         return {}
 
     def describe(self) -> Mapping[str, Any]:
@@ -278,7 +278,7 @@ class WorkerService:
         return {}
 
     def drain(self) -> None:
-        """Prepare for the end: the worker starts nothing more. It may be called again, and must return immediately."""
+        """Prepare for the end: the worker starts nothing more. Return immediately, also from a second call."""
 
     def close(self) -> None:
         """End, behind the last attempt."""
@@ -337,7 +337,7 @@ class WorkerHooks:
         self._each(lambda service: service.hinted(experiment, hint))
 
     def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
-        """Return where the program of an experiment is, as the first service says that knows; None if none does.
+        """Return the place of an experiment's program by the first service that knows it; None without one.
 
         Raises:
             Exception: a service refuses the experiment, or can't say.
@@ -346,14 +346,14 @@ class WorkerHooks:
         return next((place for place in places if place is not None), None)
 
     def preloads(self) -> Preloads:
-        """Return what knows the modules to import before trials need them, by the first service that has it."""
+        """Return the modules to import before trials need them, by the first service that knows them."""
         found: list[Preloads | None] = []
         self._each(lambda service: found.append(service.preloads()))
         known = next((each for each in found if each is not None), None)
         return NO_PRELOADS if known is None else SafePreloads(known)
 
     def room(self, slot: SlotHere, run: AttemptHere) -> list[float]:
-        """Return the room that a slot would have left with an attempt, by each service that divides slots."""
+        """Return the room of a slot beside an attempt, by each service that divides slots."""
         found: list[float] = []
         self._each(lambda service: found.append(service.room(slot, run)), self.dividers)
         return found
@@ -367,7 +367,7 @@ class WorkerHooks:
         self._each(lambda service: service.left(slot, run))
 
     def leaves(self, run: AttemptHere) -> str:
-        """Return the first reason why an attempt does not wait for a slot; empty without one."""
+        """Return the first reason why an attempt does not wait for a slot."""
         return self._first(lambda service: service.leaves(run))
 
     def emptied(self, slot: SlotHere, *, waits: bool) -> None:
@@ -375,7 +375,7 @@ class WorkerHooks:
         self._each(lambda service: service.emptied(slot, waits=waits))
 
     def retires(self, slot: SlotHere) -> str:
-        """Return the first reason why a slot's process may not run another attempt; empty without one."""
+        """Return the first reason why a slot's process may not run another attempt."""
         return self._first(lambda service: service.retires(slot))
 
     def _first(self, reason_of: Callable[[WorkerService], str]) -> str:

@@ -241,6 +241,7 @@ class Slots:
         most_bytes: float = math.inf,
         timing: Timing = Timing(),
     ) -> None:
+        self.plan = plan
         log = log_root / ".zygotes" / "imports.log"
         self.importers = Importers(log, preloads, plan.varies, most_bytes=most_bytes, timing=timing)
         self.back_off = BackOff(impairments)
