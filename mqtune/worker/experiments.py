@@ -1,4 +1,4 @@
-"""The experiments that a worker has attempts of: what these need of their experiment, each found once."""
+"""The experiments of a worker's attempts, each read once, and the check of its tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker's loop: claims, heartbeats and leases, hints of the control channel, and the shutdown."""
+"""The worker's loop: claims, heartbeats, leases, hints of the control channel, and shutdown."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class WorkerRuntime:
 
     @property
     def capacity(self) -> int:
-        """The number of tasks that may be here: one for each usable slot, and for each trial that is about to end."""
+        """The number of tasks that may be here: one for each usable slot and each ending trial."""
         if self.draining or self._slots.back_off.allows == 0:
             return 0
         most = self._places + sum(run.is_ending for run in self.running)
@@ -148,7 +148,7 @@ class WorkerRuntime:
 
     @property
     def _is_heard(self) -> bool:
-        """Whether the server has answered a heartbeat recently. No step of this machine's clock changes that."""
+        """Whether the server has answered a heartbeat recently, by the monotonic clock."""
         return time.monotonic() - self._heard_at <= self._timing.lease_s
 
     def _note_heartbeat(self) -> None:
@@ -281,7 +281,7 @@ class WorkerRuntime:
         return len(self._experiments)
 
     def waiting(self) -> int:
-        """Return how many tasks wait in this worker's queue; 0 while Redis is away, since no worker can take them."""
+        """Return the number of tasks in this worker's queue; 0 while Redis is away."""
         if self._is_heard:
             with contextlib.suppress(BrokerUnavailable):
                 return Fleet(self._client, patience_s=0).waiting(self.parts.queue)
@@ -304,9 +304,9 @@ class WorkerRuntime:
         self._look.set()
 
     def close(self, *, grace_s: float) -> None:
-        """Leave the fleet, requeue everything and end. Trials that still run after *grace_s* seconds are killed.
+        """Leave the fleet, requeue everything and end.
 
-        It returns some seconds after that at the latest, also while Redis is unreachable.
+        Trials that still run after *grace_s* seconds are killed. It returns some seconds later, also without Redis.
         """
         self.requeue_all("its worker was shut down")
         if not self._wait_until_idle(grace_s):
@@ -328,7 +328,7 @@ class WorkerRuntime:
         self.parts.scratch.close()
 
     def join(self) -> None:
-        """Wait until its threads have ended, after ``close``. The thread for hints ends with the next hint."""
+        """Wait until its threads have ended, after ``close``. That of hints ends with the next hint."""
         self._heart.join()
         self._control.join()
 
@@ -341,7 +341,7 @@ class WorkerRuntime:
         return not self.running
 
     def _beats(self) -> Iterator[Step]:
-        """Yield the steps of each heartbeat. One experiment's broken keys cost no other experiment its leases."""
+        """Yield the steps of each heartbeat. Broken keys of an experiment cost no other its leases."""
         while not self.closing.is_set():
             self._look.wait(self._timing.heartbeat_s)
             self._look.clear()
@@ -358,7 +358,7 @@ class WorkerRuntime:
                 yield partial(self._renew, by_journal)
 
     def _looks(self) -> Iterator[Step]:
-        """Yield the steps of each round: checks of impaired devices, the worker's chores, and services' steps."""
+        """Yield the steps of each round: checks of impaired devices, chores, and services' steps."""
         while not self.closing.wait(self._timing.round_s):
             yield from self._impairments.looks()
             yield from self._chores

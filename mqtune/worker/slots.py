@@ -108,7 +108,7 @@ class Turn:
         self._before.wait()
 
     def take(self, *, stays: bool) -> bool:
-        """Take the slot for a trial. Return False if a service refuses it, or a device is quarantined.
+        """Take the slot for a trial. Return False if a service or a quarantine refuses it.
 
         Where services have a say, wait until nothing is left of the previous trial. End processes that are kept for
         trials of other trainables.
@@ -279,11 +279,11 @@ class Slots:
     def acquire(
         self, run: AttemptHere, timeout_s: float | None = None, *, unless: Callable[[], bool] = lambda: False
     ) -> Slot | None:
-        """Wait for a free slot with room for an attempt and return it; None after *timeout_s* seconds.
+        """Return a free slot with room for an attempt, once there is one; None after *timeout_s*.
 
         Args:
             run: the attempt.
-            timeout_s: how long it waits; None for any time.
+            timeout_s: the seconds of the longest wait; None for any time.
             unless: ends a wait when it returns True; ``wake`` has it called again.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -303,10 +303,7 @@ class Slots:
                 self._changed.notify_all()
 
     def _take(self, run: AttemptHere, but: AbstractSet[str] | None = None) -> Slot | None:
-        """Take a free slot with room for an attempt, and with devices other than these, if any are given.
-
-        Return None if no slot fits now.
-        """
+        """Take a free slot with room for an attempt, and without these devices. Return None if no slot fits."""
         able = [
             (room, slot)
             for slot in reversed(self._free)

@@ -219,7 +219,7 @@ def test_each_guard_may_refuse_a_slot_and_one_that_fails_has_the_worker_back_off
 
 
 class Reason(WorkerService):
-    """Gives this answer to what asks for a reason."""
+    """Answers each question for a reason so."""
 
     def __init__(self, answer: str | Exception) -> None:
         self.answer = answer

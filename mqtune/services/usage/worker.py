@@ -40,14 +40,14 @@ _RESIDENT: Final = 21
 
 
 class ProcessUse(NamedTuple):
-    """The use of processes: the processors' time so far in seconds, and their resident memory in bytes."""
+    """The use of processes: processor seconds so far, and resident bytes of memory."""
 
     cpu_s: float
     memory_bytes: int
 
 
 def use_of_process(pid: int) -> ProcessUse | None:
-    """Return what a process and its descendants use; None if it is gone, or its system does not say (Linux does)."""
+    """Return the use of a process and its descendants; None if it is gone, or outside Linux."""
     fields = _stat(pid)
     if not fields:
         return None
@@ -131,10 +131,7 @@ class UsageMeter:
                 self._at = at
 
     def take(self, sample: Sample) -> list[str]:
-        """Take a sample in, and return the devices that have stood idle for so long that it is time to warn.
-
-        Each is returned once in a spell.
-        """
+        """Add a sample. Return the devices that have stood idle for long, each once in a spell."""
         with self._lock:
             before = sample.at if self._at is None else self._at
             for_s = min(sample.at - before, _MOST_ROUNDS * self._timing.round_s)
@@ -192,7 +189,7 @@ class UsageMeter:
         total[1] += for_s
 
     def note_asked(self, memory_bytes: int) -> bool:
-        """Record how much of a GPU's memory it asked for, as it has taken more; return whether that is new."""
+        """Record the GPU memory that an attempt asked for and exceeded. Return whether that is new."""
         with self._lock:
             is_new = "gpu_memory_bytes_asked" not in self._most
             self._most["gpu_memory_bytes_asked"] = memory_bytes
@@ -207,7 +204,7 @@ class UsageMeter:
             return self._figures()
 
     def final(self, waited_s: float) -> Usage:
-        """Return the figures of an attempt that has ended, whose data has waited *waited_s* seconds for Redis."""
+        """Return the figures of an ended attempt whose data has waited *waited_s* seconds for Redis."""
         waits = {"redis_wait_s": round(waited_s, _DIGITS)} if waited_s >= self._timing.least_wait_s else {}
         return {**self.figures(), **waits}
 
@@ -234,10 +231,10 @@ class UseQuery(Protocol):
     """Says how devices are used."""
 
     def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
-        """Return how each device is used, within seconds; it never raises, and may leave devices out."""
+        """Return the use of each device, within seconds. It never raises, and may leave devices out."""
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return how many bytes each process has on each device, likewise."""
+        """Return the bytes of each process on each device, likewise."""
 
     def close(self) -> None:
         """End; later questions get no answer."""
@@ -337,7 +334,7 @@ class UsageSampler(WorkerService):
         self._write(board)
 
     def _on_excess(self, run: AttemptHere, own_bytes: int) -> None:
-        """Name an attempt that takes more GPU memory than it has asked for; end it where that is strict."""
+        """Warn of an attempt with more GPU memory than it has asked for. End it if that is strict."""
         error = (
             f"the trial took {in_gb(own_bytes)} of its GPU's memory, and it had asked for {in_gb(run.shared_bytes)}, "
             "beside others that share the GPU: ask for more by gpu_memory_gb=, which counts what the GPU's driver "

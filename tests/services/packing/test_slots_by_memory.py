@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
+from fleets import worker as info
 from hypothesis import HealthCheck, given, settings, strategies as st
 from waiting import eventually
 
+from mqtune.core.events import WorkerInfo
 from mqtune.services.packing.room import SharedMemory
 from mqtune.worker import Cause, Impairments, Slot, Slots, plan_slots
 from mqtune.worker.ports import AttemptHere, WorkerHooks, WorkerState
@@ -28,14 +30,17 @@ class Worker:
     def __init__(self, folder: Path, gpus: int = 1, most: int = 4) -> None:
         self.impairments = Impairments(lambda: None, clock=lambda: 0.0)
         plan = plan_slots(tuple(map(str, range(gpus))), pack_gpus=most, cpus=1, gpu_memory_mb=10_000)
-        self.memory = SharedMemory(plan, self._state, lambda: ())
+        self.elsewhere: list[WorkerInfo] = []
+        self.memory = SharedMemory(plan, self._state, lambda: self.elsewhere)
         self.slots = Slots(plan, folder, self.impairments, WorkerHooks([self.memory]))
         self.began: list[int] = []
         self.is_leaving = False
         self._threads: list[threading.Thread] = []
 
     def _state(self) -> WorkerState:
-        return WorkerState(slots=1, usable=1, busy=0, heartbeat_at=0.0, is_heard=True, free=self.slots.free)
+        return WorkerState(
+            slots=1, usable=1, busy=0, heartbeat_at=0.0, is_heard=True, free=self.slots.free, waiting=self.slots.waiting
+        )
 
     def take(self, gb: float) -> Slot | None:
         return self.slots.acquire(asks(gb), timeout_s=0)
@@ -43,8 +48,10 @@ class Worker:
     def wait(self, number: int, gb: float) -> None:
         """Have an attempt wait in a thread; it has begun to wait, or has begun, when this returns."""
 
+        run = asks(gb)
+
         def work() -> None:
-            if self.slots.acquire(asks(gb), unless=lambda: self.is_leaving) is not None:
+            if self.slots.acquire(run, unless=lambda: self.is_leaving or bool(self.memory.leaves(run))) is not None:
                 self.began.append(number)
 
         before = self.slots.waiting + len(self.began)
@@ -55,6 +62,12 @@ class Worker:
     def give_back(self, slot: Slot, gb: float) -> None:
         self.slots.offer(slot)
         self.slots.leave(slot, asks(gb))
+
+    def beat(self) -> None:
+        """Take the steps of a heartbeat, as the worker does."""
+        for step in self.memory.heartbeat():
+            step()
+        self.slots.wake()
 
     def leave(self) -> None:
         self.is_leaving = True
@@ -79,6 +92,29 @@ def test_a_large_attempt_is_not_overtaken_for_ever_by_small_ones(tmp_path: Path)
         if left == 1:
             eventually(lambda: worker.began == [1, 2])
     assert not worker.slots.waits_for_room
+    worker.leave()
+
+
+def test_an_attempt_that_waits_returns_to_its_queue_once_another_worker_has_the_memory(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    first = worker.take(6)
+    assert worker.memory.describe() == {"free_gpu_memory_gb": 4.0}
+    worker.elsewhere = [info(pid=1, free_gpu_memory_gb=5.0)]
+    worker.beat()
+    assert worker.memory.leaves(asks(5)) == "", "without an attempt that waits here, others are not asked"
+
+    worker.wait(1, 5.1)
+    worker.wait(2, 5)
+    worker.beat()
+    eventually(lambda: worker.slots.waiting == 1)
+    assert worker.memory.leaves(asks(5)) == "another worker has the memory for it"
+    assert worker.memory.leaves(asks(0)) == "", "nobody knows how much it needs"
+
+    assert first is not None
+    worker.give_back(first, 6)
+    eventually(lambda: worker.began == [1])
+    worker.beat()
+    assert worker.memory.leaves(asks(5)) == ""
     worker.leave()
 
 
