@@ -28,7 +28,8 @@ if TYPE_CHECKING:
         ExperimentHere as ExperimentHere,
     )
     from mqtune.worker.flower import Rows as Rows
-    from mqtune.worker.gpu_probe import Gpu as Gpu, GpuProbe as GpuProbe
+    from mqtune.worker.gpu_probe import Gpu as Gpu
+    from mqtune.worker.gpus import GpuProbe as GpuProbe
     from mqtune.worker.impairments import Cause as Cause, Impairments as Impairments
     from mqtune.worker.importers import (
         Importer as Importer,
@@ -110,7 +111,8 @@ _NAMES = {
     ),
     "experiments": ("ExperimentHere", "REMEMBERED"),
     "flower": ("Rows",),
-    "gpu_probe": ("Gpu", "GpuProbe"),
+    "gpu_probe": ("Gpu",),
+    "gpus": ("GpuProbe",),
     "impairments": ("Cause", "Impairments"),
     "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
     "logs": ("LogLimits", "Logs", "open_log"),

@@ -16,7 +16,8 @@ from typing import Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import BYTES_PER_GB, Resources
 from mqtune.core.timing import Timing
-from mqtune.worker.gpu_probe import Gpu, GpuProbe, NoAnswer, matching
+from mqtune.worker.gpu_probe import Gpu, NoAnswer, matching
+from mqtune.worker.gpus import GpuProbe
 
 logger = logging.getLogger(__name__)
 
