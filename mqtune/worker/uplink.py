@@ -1,11 +1,10 @@
 """The uplink: one thread reads the pipes of all trials of a worker and writes their reports to the journal.
 
-Batches adapt to the load: while a write is under way, reports collect in the pipes, and the next write takes all of
-them. So a lone report goes out at once, and a flood goes out in large entries. While Redis is unreachable the thread
-waits with its batch, the pipes fill, and ``report()`` blocks: memory is bounded, and nothing is lost. While an
-experiment's journal is full, or its reports come faster than a cap allows, its pipes are left unread, and no other's.
-While Redis has no memory left (``maxmemory``), each stream waits for itself, so that an attempt that is told to end
-does not wait: its unwritten reports are dropped, and it can end.
+Batches adapt to the load. While a write is under way, reports collect in the pipes, and the next write takes all of
+them: a lone report goes out immediately, a flood in large entries. While Redis is unreachable, the thread waits with
+its batch, the pipes fill, and ``report()`` blocks: memory is bounded, and nothing is lost. While an experiment's
+journal is full, or its reports exceed a rate, its pipes alone stay unread. While Redis has no memory (``maxmemory``),
+each stream waits for itself. If its attempt is to end, its unwritten reports are dropped.
 """
 
 from __future__ import annotations
@@ -38,32 +37,30 @@ from mqtune.worker.threads import Step, guarded
 
 logger = logging.getLogger(__name__)
 
-#: The most bytes read from a pipe at once: some thousand reports, and still small next to a Redis client's output
-#: buffer.
+#: The most bytes of one read of a pipe: some thousand reports, and little beside a Redis client's output buffer.
 READ_BYTES: Final = 512 * 1024
-#: The most bytes of reports in one entry, about: appending more would block Redis for other clients, and a few hundred
-#: slots would come near the longest value that Redis accepts (512 MB).
+#: The most bytes of reports in one entry, about. More would block Redis for other clients, and a few hundred slots
+#: would come near the longest value of Redis (512 MB).
 ENTRY_BYTES: Final = 4 * 2**20
-#: The size of the first read, more than most pipes ever hold: for a buffer above 128 KiB the C library asks the kernel
-#: for memory, which takes ten times as long as the read.
+#: The size of the first read, more than most pipes ever hold. A buffer above 128 KiB comes from the kernel, which takes
+#: ten times as long as the read.
 _FIRST_READ_BYTES: Final = 64 * 1024
-#: The most checkpoints without a report that are journaled at once: some milliseconds in which Redis serves nobody
-#: else.
+#: The most checkpoints without a report in one call: Redis serves no other client for some milliseconds.
 _SAVED_COUNT: Final = 500
-#: How much a pipe holds while Redis is unreachable; Linux allows an ordinary user 1 MiB by default.
+#: The size of a pipe, for times without Redis; Linux allows an ordinary user 1 MiB by default.
 PIPE_BYTES: Final = 1024 * 1024
-#: The most bytes of a frame of each kind; a longer one is malformed and is not waited for.
+#: The most bytes of a frame of each kind. A longer frame is malformed.
 _MOST_BYTES: Final = {
     FRAME_REPORT: MAX_REPORT_BYTES,
-    # The dict as it is kept, and its id.
+    # The encoded dict and its id.
     FRAME_CHECKPOINT: MAX_DICT_BYTES + 200,
     FRAME_SAVED: 1_000,
-    # The error is cut long before that.
+    # Errors are cut to less.
     FRAME_END: 2**20,
 }
 #: Later times, in seconds since the epoch, are malformed: dates end with the year 9999.
 _END_OF_TIME: Final = 253_402_300_800.0
-#: The ends that a trainable may report; only its worker and its driver decide on the others.
+#: The ends that a trainable may report. Its worker and its driver decide on the others.
 _ENDS: Final = frozenset(
     end.value for end in (AttemptEnd.COMPLETED, AttemptEnd.STOPPED, AttemptEnd.PAUSED, AttemptEnd.FAILED)
 )
@@ -72,7 +69,7 @@ _END_FIELDS: Final = ("end", "error_type", "error", "heard")
 _REFUSED: Final = "refused"
 #: How often a thread that waits for a stream's end checks whether the uplink is closed.
 _CLOSING_POLL_S: Final = 1.0
-#: That an attempt is to wait, at the end of an answer.
+#: The word at the end of an answer that makes an attempt wait.
 _WAIT: Final = re.compile(rf"(?:^| ){WAIT}$")
 _F_SETPIPE_SZ: Final = getattr(fcntl, "F_SETPIPE_SZ", None)
 
@@ -92,7 +89,7 @@ class Wake:
         return self._read
 
     def set(self) -> None:
-        """Wake the other thread, or make its next poll return at once; a no-op once it is closed."""
+        """Wake the other thread, or make its next poll return immediately. Do nothing after ``close``."""
         # Without the lock a byte could go to another file that got the descriptor's number after the close.
         with self._closing, contextlib.suppress(BlockingIOError):
             if not self._closed:
@@ -116,27 +113,27 @@ class StreamListener(Protocol):
 
     @property
     def is_ending(self) -> bool:
-        """Whether the attempt is to end, and so all that is left in its pipe is to be read."""
+        """Whether the attempt is to end, so that the rest of its pipe is read."""
 
     @property
     def drops_unwritten(self) -> bool:
-        """Whether the trial is ended and not run again: a full server's lack of memory may then cost its reports."""
+        """Whether the trial has ended and will not run again, so a full server may cost its reports."""
 
     def on_answer(self, answer: str) -> None:
-        """Handle the journal's answer to a batch: an intent, or that the attempt no longer counts."""
+        """Handle the journal's answer to a batch: an intent, or the end of the attempt's lease."""
 
     def on_end_frame(self) -> None:
-        """Handle the end of the trainable; its process is about to end too."""
+        """Handle the end of the trainable. Its process is about to end too."""
 
     def on_noise(self, what: str) -> None:
-        """Handle malformed data; nothing more is read from the stream."""
+        """Handle malformed data. Nothing more is read from the stream."""
 
 
 class Cut(NamedTuple):
-    """A part of a stream, in the order in which it must be written.
+    """A part of a stream, which is written, and written again, as a whole.
 
-    ``held`` are checkpoints in memory, which a report of the segment, or ``saved``, names: so whoever writes a part
-    again writes them again. ``saved`` are checkpoints that came without a report, right after the segment.
+    In this order: the checkpoints ``held`` in memory, which the rest names; the segment of reports; and the checkpoints
+    ``saved`` without a report right after it.
     """
 
     segment: Segment | None
@@ -145,10 +142,11 @@ class Cut(NamedTuple):
 
 
 class Stream:
-    """The data that one attempt sends, on its way from its pipe to the journal.
+    """The data of one attempt on its way from its pipe to the journal.
 
-    User code can write to the pipe, so everything is checked before it is journaled: each report can be decoded, and
-    names only checkpoints of the attempt. After the first malformed frame nothing more is read, and ``noise`` says why.
+    User code can write to the pipe, so all data is checked before it is journaled: each report can be decoded, and
+    names only checkpoints of the attempt. After the first malformed frame nothing more is read, and ``noise`` has the
+    reason.
     """
 
     def __init__(self, journal: Journal, claim: Claim, listener: StreamListener) -> None:
@@ -160,34 +158,34 @@ class Stream:
         #: The number of bytes taken from the pipe.
         self.taken = 0
         self.last_report: bytes | None = None
-        #: What was written last, and the journal's outages before that.
+        #: The last written part, and the journal's outages before it.
         self.last: Cut | None = None
         self.written_after = 0
-        #: When it is read on, by the monotonic clock: not before the journal has room, if infinite; 0 while nothing
-        #: holds it.
+        #: The time of its next read, by the monotonic clock. It is infinite until the journal has room, and 0 while
+        #: the stream is not held.
         self.read_from = 0.0
-        #: Whether a full server has refused what was written last, and which of its reports the journal may lack.
+        #: Whether a full server has refused the last part, and the reports that the journal may lack.
         self.is_refused = False
         self.unwritten: Segment | None = None
-        #: When the call began that a full server refused first; None while nothing waits for memory.
+        #: The time of the first call that a full server refused; None while no data waits for memory.
         self._refused_since: float | None = None
-        #: For how many seconds its data has waited for a server that was full, away or refused the login.
+        #: The seconds for which its data has waited for a server that was full, away or refused the login.
         self.waited_s = 0.0
-        #: How many reports were dropped as the server was full when the attempt was told to end; later ones are dropped
-        #: too.
+        #: The number of reports that were dropped: the server was full when the attempt had to end. Later reports are
+        #: dropped too.
         self.dropped = 0
         self._is_dropping = False
-        #: The trainable's packed message about its end; None if it sent none.
+        #: The trainable's packed message about its end; None without one.
         self.end: bytes | None = None
         self.drained = threading.Event()
         #: Whether whole frames are left after the last part.
         self.has_more = False
-        #: What was malformed; empty while nothing was.
+        #: The malformed data in words; empty without any.
         self.noise = ""
         #: The time of the last report; times never go back.
         self._timestamp = 0.0
         self._held: list[tuple[CheckpointId, bytes]] = []
-        #: The last checkpoint in memory, until the frame comes that names it.
+        #: The last checkpoint in memory, until a frame names it.
         self._unnamed: tuple[CheckpointId, bytes] | None = None
         self._saved: list[CheckpointId] = []
         self._rest = b""
@@ -204,9 +202,9 @@ class Stream:
         return self._read
 
     def read(self) -> Cut | None:
-        """Read the pipe, or the rest of the last read.
+        """Return the next part of the pipe, or of the last read; None without a complete frame.
 
-        It is None when no frame is complete. At the pipe's end ``is_over`` becomes true.
+        At the pipe's end ``is_over`` becomes true.
         """
         if self.has_more:
             data = self._rest
@@ -236,27 +234,27 @@ class Stream:
 
     @property
     def may_be_lost(self) -> bool:
-        """Whether there was an outage since something was written last: a server that was set back may have lost it."""
+        """Whether a server that was set back may have lost the last part: there was an outage since."""
         return self.last is not None and self.written_after != self.journal.outages
 
     @property
     def is_held(self) -> bool:
-        """Whether nothing more is read for now, as the journal wants it."""
+        """Whether the journal wants nothing more to be read for now."""
         return self.read_from > 0
 
     def is_slowed(self, now: float) -> bool:
-        """Whether it is held until a time that is known and has not come."""
+        """Whether it is held until a known time in the future."""
         return now < self.read_from < math.inf
 
     def hear(self, answer: Answer) -> Answer:
-        """Hold the stream as an answer of the journal says, and return the orders in it."""
+        """Hold the stream if the journal's answer says so, and return the orders in it."""
         self._count_refusal()
         waits = not self.listener.is_ending and _WAIT.search(answer) is not None
         self.read_from = math.inf if waits else 0.0
         return _WAIT.sub("", answer)
 
     def begin_write(self, cut: Cut) -> bool:
-        """Note that a part is written now; return False where it is dropped instead."""
+        """Note that a part is written now. Return False if it is dropped instead."""
         self.last, self.written_after = cut, self.journal.outages
         self.unwritten, self.is_refused = cut.segment, False
         if self._is_dropping:
@@ -264,10 +262,10 @@ class Stream:
         return not self._is_dropping
 
     def refuse(self, since: float, retry_s: float) -> None:
-        """Hold the stream, as a full server has refused the part that was written last, or drop that part.
+        """Hold the stream after a full server has refused its last part, or drop that part.
 
-        *since* is when the refused call began, by the monotonic clock. After *retry_s* seconds the part is written
-        again.
+        *since* is the beginning of the refused call, by the monotonic clock. The part is written again after *retry_s*
+        seconds.
         """
         if self._refused_since is None:
             self._refused_since = since
@@ -280,31 +278,29 @@ class Stream:
     def _drop_last(self) -> None:
         if self.unwritten is not None:
             self.dropped += self.unwritten.size
-            # The end says up to which report the journal has all.
+            # The attempt's end has the number of the last journaled report.
             self.sequence = self.unwritten.first - 1
         self.last, self.unwritten, self.is_refused, self.read_from = None, None, False, 0.0
         self._count_refusal()
 
     def _count_refusal(self) -> None:
-        """Count the time since the first refusal as waited, as nothing waits for memory any more."""
+        """Count the time since the first refusal as waited: no data waits for memory any more."""
         if self._refused_since is not None:
             self.waited_s += time.monotonic() - self._refused_since
             self._refused_since = None
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the journal is to be asked about it: it may have lost something, or may take more by now."""
+        """Whether the journal may have lost data of it, or may take more by now."""
         return self.may_be_lost or self.is_held
 
     @property
     def is_over(self) -> bool:
-        """Whether the pipe has ended and everything was taken."""
+        """Whether the pipe has ended and all of it was taken."""
         return self._ended and not self.has_more
 
     def _cut(self, data: bytes, reports: list[bytes]) -> None:
-        """Add the reports up to the next checkpoints without a report, or to the last complete frame.
-
-        Those checkpoints are added too.
+        """Add the reports up to the last complete frame, or to the next checkpoints without a report, and these.
 
         Raises:
             ValueError, TypeError: the next frame is malformed.
@@ -354,7 +350,7 @@ class Stream:
         try:
             self._check(packed, len(reports))
         except (ValueError, TypeError, LookupError):
-            # Checking all at once takes half the time; only here it matters which is malformed.
+            # A check of all takes half the time; only here it matters which report is malformed.
             reports = reports[: self._count_sound(reports)]
             if not reports:
                 return None
@@ -364,7 +360,7 @@ class Stream:
         return Segment(self.claim, first, len(reports), self._timestamp, packed)
 
     def _count_sound(self, reports: list[bytes]) -> int:
-        """Return how many reports come before the first malformed one, and stop reading there."""
+        """Stop reading at the first malformed report, and return the number of reports before it."""
         for number, report in enumerate(reports):
             try:
                 self._check(segment_bytes("", 0, 0, [report]), 1)
@@ -373,7 +369,7 @@ class Stream:
                 # They came after it.
                 self._saved = []
                 return number
-        # Each can be decoded alone but not all together: none of them can be trusted.
+        # Each can be decoded alone, but not all together: no report can be trusted.
         self._give_up("reports that can't be told apart")
         return 0
 
@@ -429,8 +425,8 @@ class Uplink:
 
     Args:
         clock: the time that all machines share.
-        timing: the times that it keeps.
-        entry_bytes: about how many bytes of reports go into one entry at most.
+        timing: the worker's intervals.
+        entry_bytes: the most bytes of reports in one entry, about.
     """
 
     def __init__(self, clock: Clock, timing: Timing = Timing(), *, entry_bytes: int = ENTRY_BYTES) -> None:
@@ -440,18 +436,18 @@ class Uplink:
         self._selector = selectors.DefaultSelector()
         self._wake = Wake()
         self._selector.register(self._wake, selectors.EVENT_READ)
-        #: Streams that the selector doesn't know any more, as they are held.
+        #: Held streams, which the selector does not know.
         self._held: set[Stream] = set()
-        #: Streams of which what was written last is to be written again, or that may be held no longer.
+        #: Streams whose last part is to be written again, or whose hold may be over.
         self._doubtful: deque[Stream] = deque()
-        #: Since when the server has been full, by the monotonic clock; None while it has room, as far as is known.
+        #: The time since which the server is known to be full, by the monotonic clock; None while it has memory.
         self._full_since: float | None = None
-        #: Streams that nothing more can come from.
+        #: Streams without a further writer.
         self._leaving: deque[Stream] = deque()
-        #: Streams of which something was read that is still to be carried.
+        #: Streams with data that was read and not written.
         self._unfinished: list[Stream] = []
         self._closing = False
-        # What a step that fails has read is not written, and a stream without it can't be read on.
+        # A failed step loses the data that it has read, and its streams can't continue without them.
         self._thread = guarded("mqtune-uplink", self._steps, vital=True)
 
     def start(self) -> None:
@@ -465,13 +461,10 @@ class Uplink:
             self._selector.register(stream, selectors.EVENT_READ)
 
     def write_again(self, stream: Stream) -> None:
-        """Write the last data of a stream again if it may be lost.
+        """Write the last part of a stream again if it may be lost, and read further if the journal takes more.
 
-        The stream is read further if the journal takes more.
-
-        Where the journal has it, writing changes nothing.
-        A trial that waits after its report would otherwise wait for ever when a server that was set back has lost that,
-        and no driver has read it. It is done in the calling thread if nothing more comes from the stream, else soon.
+        If the journal has the part, that changes nothing. Otherwise a trial that waits for the answer to its report
+        would wait for ever. It is done here if the stream is drained, else soon in the thread.
         """
         if stream.drained.is_set():
             self._repeat(stream)
@@ -480,10 +473,9 @@ class Uplink:
             self._wake.set()
 
     def detach(self, stream: Stream) -> bool:
-        """Write the rest of the stream and close it; False if this uplink is closed before that is done.
+        """Write the rest of the stream and close it. Return False if this uplink is closed before.
 
-        The caller knows that the trial's process group is gone, so nothing more can come, even if a process that
-        left the group still holds the pipe open.
+        The trial's process group must be gone. A process that has left the group may still hold the pipe open.
         """
         if not stream.drained.is_set():
             self._leaving.append(stream)
@@ -494,7 +486,7 @@ class Uplink:
         return True
 
     def close(self) -> None:
-        """End the thread; data that is still in a pipe is not written."""
+        """End the thread. Data in a pipe is not written any more."""
         self._closing = True
         self._wake.set()
         self._thread.join(timeout=5)
@@ -507,10 +499,7 @@ class Uplink:
             yield self._carry_ready
 
     def _carry_ready(self) -> None:
-        """Wait until something is to be done, and do it.
-
-        It takes one part of each stream, so that none waits for the flood of another.
-        """
+        """Wait for data, and write one part of each stream, so that no stream waits for the flood of another."""
         now = time.monotonic()
         self._release_held(now)
         ready = dict.fromkeys(each for each in self._unfinished if not each.is_held)
@@ -522,12 +511,12 @@ class Uplink:
             else:
                 assert isinstance(key.fileobj, Stream)  # noqa: S101 - nothing else is registered
                 ready[key.fileobj] = None
-        # On a starved machine a write can take longer than a heartbeat. A stream that is in doubt again meanwhile waits
-        # for the next round; otherwise nothing else would ever be written.
+        # On a starved machine a write can take longer than a heartbeat. A stream that is meanwhile in doubt again waits
+        # for the next round, so that others are written.
         for _ in range(len(self._doubtful)):
             self._repeat(stream := self._doubtful.popleft())
             self._hold_or_read(stream)
-        #: How much was taken of each that leaves, unless a part of that is still to be carried.
+        #: The bytes taken of each leaving stream; -1 while a part of them is not written.
         leaving: dict[Stream, int] = {}
         for _ in range(len(self._leaving)):
             stream = self._leaving.popleft()
@@ -552,7 +541,7 @@ class Uplink:
             self._full_since = None
 
     def _release_held(self, now: float) -> None:
-        """Read the held streams again whose time has come; first what a full server has refused of them is written."""
+        """Release held streams when their time has come. Parts that a full server has refused are written first."""
         is_full = False
         for stream in list(self._held):
             if not stream.is_refused:
@@ -565,7 +554,7 @@ class Uplink:
                 if stream.is_over and not is_full:
                     self._drop(stream)
             elif stream.read_from <= now:
-                # One refusal holds for all: a thousand of them would be load for nothing.
+                # One refusal is enough: a thousand would be useless load.
                 stream.read_from = now + self._full_retry_s
             self._hold_or_read(stream)
 
@@ -577,7 +566,7 @@ class Uplink:
             self._write(stream.journal, [(stream, stream.last)])
 
     def _hold_or_read(self, stream: Stream) -> None:
-        """Leave a stream unread from now on, or no longer, as its journal wants it."""
+        """Begin or end the hold of a stream, as its journal wants it."""
         if stream.is_held == (stream in self._held) or stream.drained.is_set():
             return
         if stream.is_held:
@@ -595,7 +584,7 @@ class Uplink:
     def _drop(self, stream: Stream) -> None:
         self._held.discard(stream)
         stream.read_from = 0.0
-        # Without a descriptor to spare it could not be attached.
+        # Without a free descriptor it could not be attached.
         with contextlib.suppress(KeyError):
             self._selector.unregister(stream)
         stream.close()
@@ -630,18 +619,15 @@ class Uplink:
         batches.clear()
 
     def _count_outage(self, unwritten: set[Stream], away_s: float) -> None:
-        """Count an outage as waited by all streams whose data was read and is not written, or is in their pipes."""
+        """Count an outage as waited by all streams with unwritten data, read or in their pipes."""
         readable = {key.fileobj for key, _ in self._selector.select(0) if isinstance(key.fileobj, Stream)}
         for stream in unwritten | readable:
-            # The time of a refused one counts from its refused call on.
+            # The time of a refused stream counts from its refused call on.
             if not stream.is_refused:
                 stream.waited_s += away_s
 
     def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
-        """Write a batch of reports and checkpoints.
-
-        Checkpoints come first, then all reports as one entry, then the checkpoints that came without a report.
-        """
+        """Write a batch: checkpoints, then all reports as one entry, then the checkpoints without a report."""
         batch = [(stream, cut) for stream, cut in batch if stream.begin_write(cut)]
         batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
         reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]
@@ -656,7 +642,7 @@ class Uplink:
                 self._announce(stream, cut.saved)
 
     def _hold(self, stream: Stream, checkpoint: CheckpointId, data: bytes) -> bool:
-        """Store a checkpoint in Redis; False if that failed, and nothing may name it then."""
+        """Store a checkpoint in Redis. Return False if that failed: then no report may name it."""
         journal, claim = stream.journal, stream.claim
         (answer,) = self._tried([stream], lambda: [journal.put_checkpoint(claim, checkpoint, data)], closing=GAP)
         return answer not in (FENCED, GAP, _REFUSED)
@@ -670,10 +656,10 @@ class Uplink:
         self._tried([stream], lambda: [stream.journal.saved(claim, events)])
 
     def _tried(self, streams: list[Stream], write: Callable[[], list[Answer]], *, closing: Answer = "") -> list[Answer]:
-        """Write data of these streams, pass the answers on, and return them.
+        """Write data of these streams, pass the answers to their listeners, and return them.
 
-        If the write fails the answer is GAP, which ends the attempts, *closing* when the worker is shutting down, or
-        _REFUSED by a full server.
+        After a failure the answer is GAP, which ends the attempts; _REFUSED by a full server; or *closing* when the
+        worker is shutting down.
         """
         experiment, began = streams[0].journal.experiment, time.monotonic()
         try:
@@ -715,7 +701,7 @@ def _fields_of(stream: Stream) -> dict[str, object]:
 
 
 def _read(stream: Stream) -> Cut | None:
-    """Read a stream; malformed data ends its attempt, and no other."""
+    """Read a stream. Malformed data ends its attempt alone."""
     cut = stream.read()
     if stream.noise:
         trial, attempt, _ = stream.claim
