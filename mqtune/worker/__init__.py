@@ -8,12 +8,12 @@ from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
     from mqtune.worker.app import (
-        ConsumerWatch as ConsumerWatch,
         TrialApp as TrialApp,
         TrialTransport as TrialTransport,
         create_app as create_app,
     )
     from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerParts as WorkerParts
+    from mqtune.worker.consumer_watch import ConsumerWatch as ConsumerWatch
     from mqtune.worker.control_pipe import ControlPipe as ControlPipe
     from mqtune.worker.devices import (
         SlotPlan as SlotPlan,
@@ -98,8 +98,9 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "app": ("ConsumerWatch", "TrialApp", "TrialTransport", "create_app"),
+    "app": ("TrialApp", "TrialTransport", "create_app"),
     "attempt": ("AttemptRun", "WorkerParts"),
+    "consumer_watch": ("ConsumerWatch",),
     "control_pipe": ("ControlPipe",),
     "devices": (
         "SlotPlan",

@@ -1,4 +1,4 @@
-"""The worker's Celery app: its pool, its one task, its transport, and its watch over the consumer.
+"""The worker's Celery app: its pool, its one task, and its transport.
 
 Celery carries ids of attempts and shows running trials. Everything that must not be lost is in the journal. On the
 worker's side, this module alone imports celery.
@@ -11,12 +11,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from queue import Empty
 from signal import SIG_IGN, SIGHUP, SIGKILL, getsignal
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from weakref import WeakSet
 
 from celery import Celery, bootsteps, platforms
@@ -43,13 +43,13 @@ from mqtune.core.json_lines import logged_as
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.priorities import MESSAGE_ORDER
 from mqtune.core.resources import queue_name, queues_of
-from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import new_token
 from mqtune.journal.connection import OneClient, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.redis import retrying
 from mqtune.worker.attempt import AttemptRun, stop_s
+from mqtune.worker.consumer_watch import ConsumerWatch
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 from mqtune.worker.log_format import format_handlers
@@ -71,7 +71,6 @@ from mqtune.worker.settings import (
 )
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
 from mqtune.worker.start import make_worker, take_process
-from mqtune.worker.threads import Step
 from mqtune.worker.uplink import Wake
 
 logger = logging.getLogger(__name__)
@@ -403,7 +402,20 @@ class RuntimeStep(bootsteps.StartStopStep):
         if settings.owner_fd is not None:
             end_with_owner(settings.owner_fd)
         rows = app.rows = Rows(lambda: getattr(worker.consumer, "event_dispatcher", None))
-        watch = ConsumerWatch(worker, timing=settings.timing)
+
+        def close_unused() -> None:
+            # A thousand workers would otherwise meet Redis' limit of 10,000 connections.
+            unused_s = settings.timing.unused_s
+            app.client.close_unused(unused_s)
+            # In the thread that opens channels.
+            worker.consumer.hub.call_soon(_close_unused, unused_s)
+
+        watch = ConsumerWatch(
+            worker,
+            timing=settings.timing,
+            close_unused=close_unused,
+            is_leaving=lambda: state.should_stop is not None,
+        )
 
         def services(host: WorkerHost) -> tuple[WorkerService, ...]:
             app.revokes = Revokes(host)
@@ -600,89 +612,3 @@ def _unless_malformed(read: Callable[[], Any]) -> Any:
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError):
         logger.warning("a malformed message was dropped", exc_info=True)
         raise Empty from None
-
-
-class ConsumerWatch(WorkerService):
-    """Checks in each round that the worker takes waiting trials.
-
-    After ``rounds`` rounds in a row without a new trial, the worker reconnects. After as many more, its process
-    restarts.
-
-    Args:
-        worker: Celery's own, with mqtune's pool and app.
-        restart: replaces the process; only tests give another one.
-        timing: the worker's intervals.
-    """
-
-    def __init__(self, worker: Any, restart: Callable[[], object] | None = None, timing: Timing = Timing()) -> None:
-        self._timing = timing
-        #: How many rounds make a stuck consumer. Rounds count, not seconds: no time has passed for a frozen worker.
-        self.rounds = round(timing.stuck_s / timing.round_s)
-        self._worker = worker
-        self._restart_process = restart or _restart_process
-        self._taken = worker.pool.taken
-        self._in_a_row = 0
-
-    @property
-    def _runtime(self) -> WorkerRuntime:
-        # It is made after its services.
-        runtime: WorkerRuntime = self._worker.app.runtime
-        return runtime
-
-    def tick(self) -> Sequence[Step]:
-        """Return the check, and the closing of unused connections."""
-        return self.look, self._close_unused
-
-    def _close_unused(self) -> None:
-        """Close connections: a thousand workers would otherwise meet Redis' limit of 10,000."""
-        self._worker.app.client.close_unused(self._timing.unused_s)
-        # In the thread that opens channels.
-        self._worker.consumer.hub.call_soon(_close_unused, self._timing.unused_s)
-
-    def look(self) -> None:
-        """Check once."""
-        pool = self._worker.pool
-        is_stuck = self._should_take() and self._runtime.waiting() > 0 and pool.taken == self._taken
-        self._taken = pool.taken
-        self._in_a_row = self._in_a_row + 1 if is_stuck else 0
-        if self._in_a_row == self.rounds:
-            text = "trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting"
-            logger.error(text, self._timing.stuck_s)
-            # Raised in the consumer's own loop, it has the effect of a failed connection; running trials go on.
-            self._worker.consumer.hub.call_soon(_lose_connection)
-        elif self._in_a_row == 2 * self.rounds:
-            logger.error("nothing was taken for %.0f s more: this worker restarts", self._timing.stuck_s)
-            self._restart()
-
-    def _should_take(self) -> bool:
-        """Return whether a slot is free and the consumer is not cancelled (``celery control cancel_consumer``)."""
-        # By the tasks in the pool, not by Celery's own count, which may be wrong.
-        has_room = len(self._worker.pool.tasks) < self._worker.pool.num_processes
-        consumed = self._worker.app.amqp.queues.consume_from
-        return has_room and all(queue in consumed for queue in queues_of(self._runtime.parts.queue))
-
-    def _restart(self) -> None:
-        self._runtime.requeue_all("its worker took nothing any more and was restarted")
-        self._runtime.close(grace_s=stop_s(self._runtime.parts.grace_s, self._runtime.parts.timing))
-        if state.should_stop is None:
-            self._restart_process()
-
-
-def _lose_connection() -> NoReturn:
-    raise ConnectionError("nothing comes through it")
-
-
-def _restart_process() -> NoReturn:
-    """Replace this process by a new one with the same command line, pid and open files.
-
-    Where that fails, end with a code that tells the supervisor to try again.
-    """
-    with contextlib.suppress(ChildProcessError):
-        # Nobody else would reap dead children.
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    try:
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - it is its own command line
-    except OSError as error:
-        logger.critical("this worker can't restart (%s) and ends", error)
-        os._exit(os.EX_TEMPFAIL)
