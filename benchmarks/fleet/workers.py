@@ -48,7 +48,7 @@ from mqtune.journal.redis import RedisJournal, renew_all
 from mqtune.journal.retry import RETRY_MAX_S
 from mqtune.journal.script import script
 from mqtune.worker.app import MOST_COMMANDS
-from mqtune.worker.runtime import SWITCH_INTERVAL_S
+from mqtune.worker.start import SWITCH_INTERVAL_S
 
 __all__ = ["main"]
 

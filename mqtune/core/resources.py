@@ -259,3 +259,8 @@ def _checked_tags(tags: object) -> frozenset[str]:
                 f"'a100'"
             )
     return frozenset(found)
+
+
+def in_gb(size: float) -> str:
+    """Return a number of bytes in words."""
+    return f"{size / BYTES_PER_GB:.1f} GB"

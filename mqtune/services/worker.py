@@ -12,6 +12,7 @@ from mqtune.services.exporter import worker as exporter
 from mqtune.services.health import worker as health
 from mqtune.services.late_imports import worker as late_imports
 from mqtune.services.logs import worker as logs
+from mqtune.services.packing import worker as packing
 from mqtune.services.submissions import worker as submissions
 from mqtune.services.usage import worker as usage
 from mqtune.worker import WorkerSettings
@@ -24,6 +25,8 @@ SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerServ
     code.for_worker,
     late_imports.for_worker,
     health.for_worker,
+    # Behind the check of health: a device's memory is measured last.
+    packing.for_worker,
     usage.for_worker,
     logs.for_worker,
     exporter.for_worker,

@@ -8,21 +8,17 @@ from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
     from mqtune.worker.app import (
-        ConsumerWatch as ConsumerWatch,
         TrialApp as TrialApp,
         TrialTransport as TrialTransport,
         create_app as create_app,
     )
     from mqtune.worker.attempt import AttemptRun as AttemptRun, WorkerParts as WorkerParts
+    from mqtune.worker.consumer_watch import ConsumerWatch as ConsumerWatch
     from mqtune.worker.control_pipe import ControlPipe as ControlPipe
     from mqtune.worker.devices import (
-        TOLERANCE_BYTES as TOLERANCE_BYTES,
-        DeviceMemory as DeviceMemory,
-        GpuProbe as GpuProbe,
         SlotPlan as SlotPlan,
         find_gpu_memory as find_gpu_memory,
         find_gpus as find_gpus,
-        in_gb as in_gb,
         plan_slots as plan_slots,
         usable_cpus as usable_cpus,
         without_devices as without_devices,
@@ -33,6 +29,7 @@ if TYPE_CHECKING:
     )
     from mqtune.worker.flower import Rows as Rows
     from mqtune.worker.gpu_probe import Gpu as Gpu
+    from mqtune.worker.gpus import GpuProbe as GpuProbe
     from mqtune.worker.impairments import Cause as Cause, Impairments as Impairments
     from mqtune.worker.importers import (
         Importer as Importer,
@@ -46,7 +43,6 @@ if TYPE_CHECKING:
         Ending as Ending,
         RunResult as RunResult,
         broken_device as broken_device,
-        exceeded as exceeded,
     )
     from mqtune.worker.preloads import Preloads as Preloads
     from mqtune.worker.privileges import become as become, home_of as home_of, without_secrets as without_secrets
@@ -63,7 +59,7 @@ if TYPE_CHECKING:
         Retries as Retries,
     )
     from mqtune.worker.revokes import Revokes as Revokes, revoke as revoke
-    from mqtune.worker.runtime import IMPORTER_IDLE_S as IMPORTER_IDLE_S, WorkerRuntime as WorkerRuntime
+    from mqtune.worker.runtime import WorkerRuntime as WorkerRuntime
     from mqtune.worker.scratch import Scratch as Scratch
     from mqtune.worker.seats import (
         ADVERTISE as ADVERTISE,
@@ -90,6 +86,7 @@ if TYPE_CHECKING:
         Slots as Slots,
         ZygoteFinder as ZygoteFinder,
     )
+    from mqtune.worker.start import IMPORTER_IDLE_S as IMPORTER_IDLE_S, make_worker as make_worker
     from mqtune.worker.threads import Step as Step, guarded as guarded
     from mqtune.worker.uplink import READ_BYTES as READ_BYTES, Stream as Stream, Uplink as Uplink
     from mqtune.worker.zygotes import (
@@ -101,17 +98,14 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "app": ("ConsumerWatch", "TrialApp", "TrialTransport", "create_app"),
+    "app": ("TrialApp", "TrialTransport", "create_app"),
     "attempt": ("AttemptRun", "WorkerParts"),
+    "consumer_watch": ("ConsumerWatch",),
     "control_pipe": ("ControlPipe",),
     "devices": (
-        "DeviceMemory",
-        "GpuProbe",
         "SlotPlan",
-        "TOLERANCE_BYTES",
         "find_gpu_memory",
         "find_gpus",
-        "in_gb",
         "plan_slots",
         "usable_cpus",
         "without_devices",
@@ -119,16 +113,17 @@ _NAMES = {
     "experiments": ("ExperimentHere", "REMEMBERED"),
     "flower": ("Rows",),
     "gpu_probe": ("Gpu",),
+    "gpus": ("GpuProbe",),
     "impairments": ("Cause", "Impairments"),
     "importers": ("ImportKey", "Importer", "Importers", "SlotZygotes"),
     "logs": ("LogLimits", "Logs", "open_log"),
-    "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device", "exceeded"),
+    "outcome": ("AttemptOutcome", "Ending", "RunResult", "broken_device"),
     "preloads": ("Preloads",),
     "privileges": ("become", "home_of", "without_secrets"),
     "processes": ("MARK", "MemoryKills", "end_leftovers", "find_counter", "reaper"),
     "retries": ("ANOTHER_DEVICE_S", "ANOTHER_WORKER_S", "Retries"),
     "revokes": ("Revokes", "revoke"),
-    "runtime": ("IMPORTER_IDLE_S", "WorkerRuntime"),
+    "runtime": ("WorkerRuntime",),
     "scratch": ("Scratch",),
     "seats": ("ADVERTISE", "Address", "SEAT_S"),
     "settings": (
@@ -144,6 +139,7 @@ _NAMES = {
     ),
     "shutdown": ("shutdown_s",),
     "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "Slot", "Slots", "ZygoteFinder"),
+    "start": ("IMPORTER_IDLE_S", "make_worker"),
     "threads": ("Step", "guarded"),
     "uplink": ("READ_BYTES", "Stream", "Uplink"),
     "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent"),

@@ -1,7 +1,7 @@
-"""The worker's Celery app: its pool, its one task, its transport, and the watch over its consumer.
+"""The worker's Celery app: its pool, its one task, and its transport.
 
-Celery hands out ids of attempts and shows what runs; everything that must not be lost is in the journal. This is the
-only module of the worker's side that imports celery.
+Celery carries ids of attempts and shows running trials. Everything that must not be lost is in the journal. On the
+worker's side, this module alone imports celery.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from queue import Empty
 from signal import SIG_IGN, SIGHUP, SIGKILL, getsignal
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from weakref import WeakSet
 
 from celery import Celery, bootsteps, platforms
@@ -43,13 +43,13 @@ from mqtune.core.json_lines import logged_as
 from mqtune.core.keys import TASK_NAME
 from mqtune.core.priorities import MESSAGE_ORDER
 from mqtune.core.resources import queue_name, queues_of
-from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import new_token
 from mqtune.journal.connection import OneClient, RedisClient, connect
 from mqtune.journal.fleet import Fleet
 from mqtune.journal.retry import retrying
 from mqtune.worker.attempt import AttemptRun, stop_s
+from mqtune.worker.consumer_watch import ConsumerWatch
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.flower import Rows, Text, failure, latest_report
 from mqtune.worker.log_format import format_handlers
@@ -57,7 +57,7 @@ from mqtune.worker.ports import CheckStart, MakeServices, WorkerHost, WorkerServ
 from mqtune.worker.privileges import become, conceal
 from mqtune.worker.retries import PUT_BACK_S
 from mqtune.worker.revokes import Revokes
-from mqtune.worker.runtime import WorkerRuntime, take_process
+from mqtune.worker.runtime import WorkerRuntime
 from mqtune.worker.settings import (
     WorkerSettings,
     celery_settings,
@@ -70,18 +70,17 @@ from mqtune.worker.settings import (
     take_name,
 )
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
-from mqtune.worker.threads import Step
+from mqtune.worker.start import make_worker, take_process
 from mqtune.worker.uplink import Wake
 
 logger = logging.getLogger(__name__)
 
-#: How many commands to Redis are under way at once, whatever the number of slots: one for reports, one for the
-#: heartbeat, and two for attempts that begin or end. Redis carries them out one by one anyway, and takes 10,000
-#: connections of all workers by default.
+#: The most commands to Redis at the same time: one for reports, one for the heartbeat, and two for attempts that begin
+#: or end. Redis runs one at a time anyway, and takes 10,000 connections of all workers by default.
 MOST_COMMANDS: Final = 4
 #: The parts of kombu's description of a broker that have passwords.
 _BROKER_SECRETS: Final = frozenset({"password", "transport_options", "alternates"})
-#: Remote commands that would change a setting which trials ignore, and what to use instead.
+#: Remote commands without an effect on trials, and the replacements.
 _REFUSED_COMMANDS: Final = {
     "rate_limit": "a trial starts when a slot is free; max_concurrent= of the Tuner says how many run at once",
     "time_limit": "how long a trial may run is its experiment's to say: ttl_s= of the Tuner, or its scheduler",
@@ -102,12 +101,12 @@ class TrialPool(BasePool):
         super().__init__(limit, *args, **kwargs)
         self.wake = Wake()
         self.runtime: WorkerRuntime | None = None
-        #: The loop of the thread that consumes; kombu's own record of it is empty after a reconnection.
+        #: The loop of the consuming thread; kombu's own record of it is empty after a reconnection.
         self.hub: Hub | None = None
-        #: How many tasks have come so far, and those that are here, each by its number.
+        #: The number of all tasks so far, and the ids of the present tasks by their numbers.
         self.taken = 0
         self.tasks: dict[int, str] = {}
-        #: The runs of the tasks that are here, by task id, and the ids of those that a person has terminated.
+        #: The runs of the present tasks by task id, and the ids of tasks that a person has terminated.
         self.runs: dict[str, AttemptRun] = {}
         self.terminated: set[str] = set()
         self._futures: set[Future[None]] = set()
@@ -119,8 +118,8 @@ class TrialPool(BasePool):
         return int(self.limit) if self.runtime is None else self.runtime.capacity
 
     def on_start(self) -> None:
-        # Twice the slots, because the next task of a slot arrives while the last one's process ends.
-        # A worker that has driver slots alone has none.
+        # Twice the slots: the next task of a slot arrives while the last one's process ends. A worker with driver slots
+        # alone has no slots.
         self._executor = ThreadPoolExecutor(max_workers=max(1, 2 * int(self.limit)), thread_name_prefix="mqtune-slot")
 
     def register_with_event_loop(self, hub: Hub) -> None:
@@ -165,7 +164,7 @@ class TrialPool(BasePool):
         return future
 
     def terminate_job(self, token: int, signal: int | None = None) -> None:
-        """End one task's trial because a person said so (``revoke(terminate=True)``, Flower's Terminate)."""
+        """End one task's trial for a person (``revoke(terminate=True)``, Flower's Terminate)."""
         task_id = self.tasks.get(token)
         if task_id is not None:
             self.terminated.add(task_id)
@@ -173,7 +172,7 @@ class TrialPool(BasePool):
                 run.terminate(kill=signal == SIGKILL)
 
     def enter(self, run: AttemptRun) -> None:
-        """Register a run, so that it ends when its task is terminated, or was terminated a moment ago."""
+        """Register a run. It ends when its task is terminated, or if that has just happened."""
         self.runs[run.task_id] = run
         if run.task_id in self.terminated:
             run.terminate(kill=False)
@@ -191,7 +190,7 @@ class TrialPool(BasePool):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread still runs; after a stop that is one that hangs."""
+        """Whether a thread still runs. After a stop, such a thread hangs."""
         return any(not future.done() for future in tuple(self._futures))
 
     on_terminate = on_stop
@@ -199,16 +198,16 @@ class TrialPool(BasePool):
     def _get_info(self) -> dict[str, Any]:
         info: dict[str, Any] = super()._get_info()
         if self.runtime is not None:
-            info["slots"] = str(self.runtime.plan.offer)
+            info["slots"] = str(self.runtime.parts.slots.plan.offer)
             info["trials"] = sorted(f"{r.journal.experiment}/{r.claim.trial}" for r in tuple(self.runtime.running))
         return info
 
 
 class TrialRequest(Request):
-    """A task on its way through the worker, as ``inspect active`` and a worker's page in Flower show it."""
+    """A task on its way through the worker, for ``inspect active`` and Flower."""
 
     def info(self, safe: bool = False) -> dict[str, Any]:
-        """Return Celery's description of it, with the trial's config and the pid of the trial's process."""
+        """Return Celery's description, with the trial's config and the pid of its process."""
         run = self.app.trials.runs.get(self.id)
         shown = {"kwargs": self.kwargsrepr, "worker_pid": run.pid if run is not None else None}
         return {**super().info(safe), **shown}
@@ -223,10 +222,7 @@ def _refusing(command: str, reason: str) -> Callable[..., object]:
 
 
 class TrialWorker(Worker):
-    """Celery's worker without the parts that don't scale to hundreds of workers.
-
-    It refuses settings that harm trials.
-    """
+    """Celery's worker without the parts that don't scale. It refuses settings that harm trials."""
 
     def on_before_init(self, concurrency: object = None, **kwargs: Any) -> None:
         try:
@@ -262,7 +258,7 @@ class TrialWorker(Worker):
         return prepared
 
     def install_platform_tweaks(self, worker: Any) -> None:
-        """Install the signal handlers. SIGHUP drains the worker, unless it was ignored before, as by nohup."""
+        """Install the signal handlers. SIGHUP drains the worker, if it was not ignored before (nohup)."""
         hang_up = getsignal(SIGHUP)
         super().install_platform_tweaks(worker)
         # Celery's own handlers wait for trials to end by themselves, and then record them as terminated by a person.
@@ -275,10 +271,7 @@ class TrialWorker(Worker):
         platforms.signals["SIGHUP"] = SIG_IGN if hang_up is SIG_IGN else leaving.begin
 
     def _revoke(self, panel: Any, task_id: Any, **asked: Any) -> Any:
-        """Revoke tasks, and journal that.
-
-        Celery's workers forget revokes when they end, and workers that join later never hear of them.
-        """
+        """Revoke tasks, and journal that: workers forget revokes when they end, and later workers don't know them."""
         self.app.revokes.add(maybe_list(task_id) or [])
         return control.revoke(panel, task_id, **asked)
 
@@ -298,7 +291,7 @@ class TrialWorker(Worker):
         self.pool.wake.set()
 
     def emit_banner(self) -> None:
-        """Print Celery's banner. A worker whose output is on a full disk runs trials without one."""
+        """Print Celery's banner, unless a full disk has the worker's output."""
         with contextlib.suppress(OSError):
             super().emit_banner()
 
@@ -322,8 +315,8 @@ def _is_given(option: str) -> bool:
 class ListenedDispatcher(EventDispatcher):
     """Sends Celery's heartbeats only while somebody listens to events.
 
-    Celery publishes one each two seconds: more than half of an idle worker's load on Redis. A listener such as Flower
-    has task events enabled, or was there when the worker started: then all groups of events are sent.
+    Celery publishes one each two seconds: more than half of an idle worker's load on Redis. Where a listener such as
+    Flower has enabled task events, or was there at the worker's start, all groups of events are sent.
     """
 
     def send(self, type: str, *args: object, **kwargs: object) -> object:  # noqa: A002 - as Celery calls it
@@ -363,7 +356,7 @@ class TrialApp(Celery):
         return self.subclass_with_self(TrialWorker, name="Worker")
 
     def prepare(self, name: str, concurrency: object) -> None:
-        """Find the devices, connect, and check that the worker can run trials; Flower uses the same app without this.
+        """Find the devices, connect, and check that the worker can run trials. Flower does without.
 
         Raises:
             MqtuneError: the worker can't start.
@@ -374,8 +367,8 @@ class TrialApp(Celery):
         self.plan = self.settings.plan()
         check_concurrency(concurrency, len(self.plan.devices))
         queue = queue_name(self.plan.offer, self.settings.experiments)
-        # Messages are removed from the queue when they are received: an acknowledgement would cost two round trips for
-        # each trial and save nothing, since a lost message is published again.
+        # Received messages leave the queue. An acknowledgement would cost two round trips a trial and save nothing: a
+        # lost message is published again.
         queues = queues_of(queue)
         self.conf.update(task_queues=[Queue(each, no_ack=True) for each in queues], task_default_queue=queues[0])
         for celerys in (self.conf.broker_read_url, self.conf.broker_write_url):
@@ -398,7 +391,7 @@ class TrialApp(Celery):
 
 
 class RuntimeStep(bootsteps.StartStopStep):
-    """Starts the runtime between the pool and the consumer, and stops it between the consumer and the pool."""
+    """Starts the runtime behind the pool and before the consumer; stops it the other way."""
 
     requires = {"celery.worker.components:Pool"}  # noqa: RUF012 - Celery reads it from the class
 
@@ -409,25 +402,33 @@ class RuntimeStep(bootsteps.StartStopStep):
         if settings.owner_fd is not None:
             end_with_owner(settings.owner_fd)
         rows = app.rows = Rows(lambda: getattr(worker.consumer, "event_dispatcher", None))
-        watch = ConsumerWatch(worker, timing=settings.timing)
+
+        def close_unused() -> None:
+            # A thousand workers would otherwise meet Redis' limit of 10,000 connections.
+            unused_s = settings.timing.unused_s
+            app.client.close_unused(unused_s)
+            # In the thread that opens channels.
+            worker.consumer.hub.call_soon(_close_unused, unused_s)
+
+        watch = ConsumerWatch(
+            worker,
+            timing=settings.timing,
+            close_unused=close_unused,
+            is_leaving=lambda: state.should_stop is not None,
+        )
 
         def services(host: WorkerHost) -> tuple[WorkerService, ...]:
             app.revokes = Revokes(host)
             return *app.services(host), watch, app.revokes
 
-        runtime = worker.pool.runtime = app.runtime = WorkerRuntime(
+        runtime = worker.pool.runtime = app.runtime = make_worker(
             app.client,
-            name=worker.hostname,
-            plan=app.plan,
-            code_root=settings.code_root,
-            log_root=settings.log_root,
-            experiments=settings.experiments,
-            grace_s=settings.grace_s,
-            seat_s=settings.seat_s,
+            worker.hostname,
+            app.plan,
+            settings,
             wake_consumer=worker.pool.wake.set,
             show=rows.running,
             token=app.token,
-            timing=settings.timing,
             services=services,
         )
         runtime.start()
@@ -446,9 +447,9 @@ class RuntimeStep(bootsteps.StartStopStep):
 
 
 class BrokerStep(bootsteps.StartStopStep):
-    """Says what ``celery inspect stats``, and so Flower, may know of the broker.
+    """Describes the broker to ``celery inspect stats`` and Flower.
 
-    Celery's own step says more: options in which the Sentinels' password is.
+    Celery's own step also shows options, which have the Sentinels' password.
     """
 
     requires = {"celery.worker.consumer.connection:Connection"}  # noqa: RUF012 - as above
@@ -461,9 +462,9 @@ class BrokerStep(bootsteps.StartStopStep):
 
 
 def create_app(settings: WorkerSettings, services: MakeServices, check: CheckStart) -> TrialApp:
-    """Return the Celery app of a worker with these services; ``celery -A`` takes it, and so does Flower.
+    """Return the Celery app of a worker, for ``celery -A`` and for Flower.
 
-    It connects to nothing, and looks for no device, before a worker starts.
+    Before a worker starts, it neither connects nor looks for devices.
     """
     app = TrialApp("mqtune", set_as_current=False)
     app.settings, app.services, app.check = settings, services, check
@@ -473,10 +474,7 @@ def create_app(settings: WorkerSettings, services: MakeServices, check: CheckSta
 
     @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,), Request=TrialRequest)
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str, *asked: int) -> object:
-        """Run one attempt, unless it is no longer wanted or another worker has it.
-
-        See ``Task`` for what it is given.
-        """
+        """Run one attempt, unless it is no longer wanted or another worker has it. See ``Task`` for the arguments."""
         with logged_as(experiment=experiment, trial=trial, attempt=attempt):
             try:
                 run = app.runtime.attempt(experiment, trial, attempt, new_token(), definition, *asked)
@@ -518,9 +516,9 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
 
 
 def _put_back(hub: Hub | None, request: Request | None) -> None:
-    """Put a task's message back at the far end of its queue soon, in the thread that consumes.
+    """Return a task's message to the far end of its queue soon, in the consuming thread.
 
-    One that is lost is published again.
+    A lost message is published again.
     """
     if hub is None or request is None:
         return
@@ -544,10 +542,7 @@ def _put_back(hub: Hub | None, request: Request | None) -> None:
 
 
 class _Consuming(OneClient):
-    """A channel of kombu's without the round trip for acknowledgements, and with one Redis client instead of many.
-
-    To be named before kombu's class among the bases.
-    """
+    """A channel of kombu's without acknowledgements and with one Redis client; a base before kombu's class."""
 
     closed: bool
 
@@ -557,7 +552,7 @@ class _Consuming(OneClient):
         _channels.add(self)
 
     def priority(self, n: int) -> int:
-        """Return the priority whose list a message is kept in; kombu's own goes by their numbers."""
+        """Return the priority whose list takes a message; kombu's own goes by their numbers."""
         return n if n in MESSAGE_ORDER else 0
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
@@ -590,13 +585,10 @@ class FollowingChannel(_Consuming, redis_transport.SentinelChannel):
 
 
 class _Sparing:
-    """A transport of kombu's that keeps few connections; to be named before kombu's class among the bases."""
+    """A transport of kombu's with few connections; a base before kombu's class."""
 
     def register_with_event_loop(self, connection: object, loop: object) -> None:
-        """Begin to consume.
-
-        The eight connections by which that was prepared are too many when a thousand workers begin at once.
-        """
+        """Begin to consume. The eight connections of the preparation are too many for a thousand workers."""
         super().register_with_event_loop(connection, loop)  # type: ignore[misc]
         _close_unused(0)
 
@@ -614,95 +606,9 @@ class FollowingTransport(_Sparing, redis_transport.SentinelTransport):
 
 
 def _unless_malformed(read: Callable[[], Any]) -> Any:
-    """Read and handle a message; a malformed one, which would end the worker, is dropped."""
+    """Read and handle a message. Drop a malformed message, which would end the worker."""
     try:
         return read()
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError):
         logger.warning("a malformed message was dropped", exc_info=True)
         raise Empty from None
-
-
-class ConsumerWatch(WorkerService):
-    """Checks in each round that the worker takes waiting trials.
-
-    After ``rounds`` rounds in a row without a new trial, the worker reconnects. After as many more, its process
-    restarts.
-
-    Args:
-        worker: Celery's own, with mqtune's pool and app.
-        restart: replaces the process; only tests give another one.
-        timing: the worker's intervals.
-    """
-
-    def __init__(self, worker: Any, restart: Callable[[], object] | None = None, timing: Timing = Timing()) -> None:
-        self._timing = timing
-        #: How many rounds make a stuck consumer. Rounds count, not seconds: no time has passed for a frozen worker.
-        self.rounds = round(timing.stuck_s / timing.round_s)
-        self._worker = worker
-        self._restart_process = restart or _restart_process
-        self._taken = worker.pool.taken
-        self._in_a_row = 0
-
-    @property
-    def _runtime(self) -> WorkerRuntime:
-        # It is made after its services.
-        runtime: WorkerRuntime = self._worker.app.runtime
-        return runtime
-
-    def tick(self) -> Sequence[Step]:
-        """Return the check, and the closing of unused connections."""
-        return self.look, self._close_unused
-
-    def _close_unused(self) -> None:
-        """Close connections: a fleet of a thousand workers would otherwise meet Redis' limit of 10,000."""
-        self._worker.app.client.close_unused(self._timing.unused_s)
-        # In the thread that opens channels.
-        self._worker.consumer.hub.call_soon(_close_unused, self._timing.unused_s)
-
-    def look(self) -> None:
-        """Check once."""
-        pool = self._worker.pool
-        is_stuck = self._should_take() and self._runtime.waiting() > 0 and pool.taken == self._taken
-        self._taken = pool.taken
-        self._in_a_row = self._in_a_row + 1 if is_stuck else 0
-        if self._in_a_row == self.rounds:
-            text = "trials wait, a slot is free, and nothing was taken for %.0f s: reconnecting"
-            logger.error(text, self._timing.stuck_s)
-            # Raised in the consumer's own loop, it has the effect of a failed connection; running trials go on.
-            self._worker.consumer.hub.call_soon(_lose_connection)
-        elif self._in_a_row == 2 * self.rounds:
-            logger.error("nothing was taken for %.0f s more: this worker restarts", self._timing.stuck_s)
-            self._restart()
-
-    def _should_take(self) -> bool:
-        """Whether a slot is free, and nobody has cancelled the consumer (``celery control cancel_consumer``)."""
-        # By the tasks in the pool, not by Celery's own count, which may be wrong.
-        has_room = len(self._worker.pool.tasks) < self._worker.pool.num_processes
-        consumed = self._worker.app.amqp.queues.consume_from
-        return has_room and all(queue in consumed for queue in queues_of(self._runtime.queue))
-
-    def _restart(self) -> None:
-        self._runtime.requeue_all("its worker took nothing any more and was restarted")
-        self._runtime.close(grace_s=stop_s(self._runtime.parts.grace_s, self._runtime.parts.timing))
-        if state.should_stop is None:
-            self._restart_process()
-
-
-def _lose_connection() -> NoReturn:
-    raise ConnectionError("nothing comes through it")
-
-
-def _restart_process() -> NoReturn:
-    """Replace this process by a new one with the same command line, pid and open files, unnoticed by its supervisor.
-
-    Where that can't be done the process ends, and says that trying again may help.
-    """
-    with contextlib.suppress(ChildProcessError):
-        # Nobody else would reap dead children.
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    try:
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - it is its own command line
-    except OSError as error:
-        logger.critical("this worker can't restart (%s) and ends", error)
-        os._exit(os.EX_TEMPFAIL)

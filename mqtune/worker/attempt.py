@@ -108,13 +108,11 @@ class WorkerParts:
 class AttemptRun:
     """Runs one attempt. One thread calls ``run``, and then ``close``; any thread may call the other methods."""
 
-    def __init__(
-        self, parts: WorkerParts, here: ExperimentHere, claim: Claim, gpu_memory_bytes: int | None = None
-    ) -> None:
+    def __init__(self, parts: WorkerParts, here: ExperimentHere, claim: Claim, shared_bytes: int | None = None) -> None:
         self._worker = parts
         self._here = here
-        #: How much of a GPU's memory it asks for, where trials share GPUs by that; 0 where that is not known.
-        self.gpu_memory_bytes = here.gpu_memory_bytes if gpu_memory_bytes is None else gpu_memory_bytes
+        #: How many bytes of a shared device it asks for; 0 where that is not known.
+        self.shared_bytes = here.shared_bytes if shared_bytes is None else shared_bytes
         self.journal = journal = here.journal
         self.claim = claim
         #: Its trial, and the number of its seat.
@@ -607,7 +605,7 @@ class AttemptRun:
             return "it ran longer than its ttl_s"
         if self._forced:
             return "it was ended by a signal"
-        return turn.left_on_devices() if self._stays else ""
+        return turn.slot.hooks.retires(turn.slot) if self._stays else ""
 
     def _start(
         self, turn: Turn, zygote: ZygoteHandle, message: StartMessage, fds: Sequence[int]

@@ -1,4 +1,4 @@
-"""The experiments that a worker has attempts of: what these need of their experiment, each found once."""
+"""The experiments of a worker's attempts, each read once, and the check of its tasks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import reprlib
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,8 +15,11 @@ from typing import Any, Final
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.events import decode_definition
+from mqtune.core.keys import is_name
 from mqtune.core.resources import Resources
-from mqtune.journal.base import Journal
+from mqtune.core.seats import is_seat
+from mqtune.core.trial import TrialId
+from mqtune.journal.base import Claim, Journal
 from mqtune.trainable.experiment_code import resolve
 from mqtune.trainable.frozen_code import CODE_FOLDER
 from mqtune.trainable.spec import TrainableSpec
@@ -27,6 +31,20 @@ logger = logging.getLogger(__name__)
 #: How many experiments a worker remembers: more than it usually has slots, and few enough for definitions of a
 #: megabyte. Others are read again.
 REMEMBERED: Final = 32
+
+
+def claim_of(experiment: str, trial: str, attempt: int, token: str, digest: str, shared_bytes: int | None) -> Claim:
+    """Return the claim of a task's attempt. Its names become paths, so it checks what a driver has sent.
+
+    Raises:
+        ConfigurationError: it is malformed.
+    """
+    are_names = is_name(experiment) and is_seat(trial)
+    are_sound = type(attempt) is int and type(digest) is str and type(shared_bytes) in (int, type(None))
+    if not (are_names and are_sound and (shared_bytes or 0) >= 0):
+        task = reprlib.repr([experiment, trial, attempt, digest, shared_bytes])
+        raise ConfigurationError(f"{task} is malformed: no driver of mqtune sends that")
+    return Claim(TrialId(trial), attempt, token)
 
 
 class ExperimentHere:
@@ -60,8 +78,8 @@ class ExperimentHere:
         return self.journal.experiment
 
     @property
-    def gpu_memory_bytes(self) -> int:
-        """How much of a GPU's memory each trial asks for, where trials share GPUs by that; 0 where it is not known."""
+    def shared_bytes(self) -> int:
+        """How many bytes of a shared device each trial asks for; 0 where that is not known."""
         return 0 if self._resources is None else self._resources.shared_bytes
 
     @property

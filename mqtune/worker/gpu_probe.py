@@ -1,19 +1,19 @@
-"""The process that asks the driver about GPUs, so that a worker never loads the driver's library itself.
+"""The process that asks the GPU driver, so that a worker never loads the driver's library.
 
-It asks NVIDIA's with nvidia-ml-py (the extra ``gpu``), and with nvidia-smi where that package is missing; and AMD's
-with rocm-smi, where neither is there. Each line on stdin is a question, and its answer is one line on stdout, both in
-JSON:
+It asks NVIDIA's driver by nvidia-ml-py (the extra ``gpu``), or by nvidia-smi where that package is missing.
+Where neither is there, it asks AMD's by rocm-smi. Each line on its stdin is a question, and each line on its stdout is
+an answer, both in JSON:
 
-- ``"gpus"``: which GPUs there are; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
-- a list of devices, named as in CUDA_VISIBLE_DEVICES: how full they are; ``{"used": {device: bytes}, "unknown":
+- ``"gpus"``: the GPUs of this machine; ``{"gpus": [[number, UUID, bytes of memory or 0 where unknown], …]}``
+- a list of devices, named as in CUDA_VISIBLE_DEVICES: their memory in use; ``{"used": {device: bytes}, "unknown":
   {device: reason}}``
-- ``{"processes": devices}``: how much memory each process has on them; ``{"processes": {device: {pid: bytes}}}``,
-  without the devices that do not say it
-- ``{"use": devices}``: how they are used now; ``{"use": {device: [percent of the last moment in which it computed,
-  bytes in use, watts]}}``, with null for what a device does not say
+- ``{"processes": devices}``: the memory of each process there; ``{"processes": {device: {pid: bytes}}}``. Devices that
+  don't say it are left out.
+- ``{"use": devices}``: their use now; ``{"use": {device: [percent of the last moment in which it computed, bytes in
+  use, watts]}}``, with null for an unknown figure
 
-Where nothing can be asked the answer is ``{"error": reason, "final": whether asking again is useless}``, and the
-process ends. It also ends when stdin does: with its worker.
+After an answer ``{"error": reason, "final": whether asking again is useless}`` the process ends. It also ends with its
+stdin, and so with its worker.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-#: How long nvidia-smi may take: less than whoever asks waits for an answer (see ``mqtune.worker.devices``), so that
-#: this process can still kill and reap it.
+#: The time limit of nvidia-smi. It is less than a worker waits for an answer, so that this process can still kill and
+#: reap it.
 _SMI_TIMEOUT_S: Final = {"gpus": 25.0, "used": 8.0}
 _SMI_GPU: Final = ("index", "uuid", "memory.total")
 _SMI_USED: Final = ("memory.used",)
 _SMI_USE: Final = ("utilization.gpu", "memory.used", "power.draw")
-#: How rocm-smi calls a GPU, and what it says of one.
+#: The name of a GPU in rocm-smi's answer, and the names of its fields.
 _ROCM_CARD: Final = re.compile(r"card\d+")
 _ROCM_ID: Final = "Unique ID"
 _ROCM_TOTAL: Final = "VRAM Total Memory (B)"
@@ -42,13 +42,13 @@ _ROCM_PERCENT: Final = "GPU use (%)"
 _BYTES_PER_MIB: Final = 1 << 20
 _MILLIWATTS_PER_W: Final = 1_000
 _NUMBER: Final = re.compile(r"\d+(\.\d+)?")
-#: How a device is used: percent, bytes and watts; None for what it does not say.
+#: The use of a device: percent, bytes and watts; None for an unknown figure.
 Use = tuple[float | None, int | None, float | None]
 _UNKNOWN: Final[Use] = (None, None, None)
 
 
 class Gpu(NamedTuple):
-    """One GPU; its number is its place in the order of the PCI bus, and memory that is not known is 0 bytes."""
+    """One GPU, with its number in the order of the PCI bus, its UUID, and its bytes of memory (0 if unknown)."""
 
     number: str
     uuid: str
@@ -58,34 +58,28 @@ class Gpu(NamedTuple):
 _NO_GPU: Final = Gpu("", "", 0)
 
 
-class DriverError(Exception):
-    """The driver can't be asked; *final* when asking again is useless."""
+class NoAnswer(Exception):
+    """The driver can't be asked. If ``is_final``, asking again is useless."""
 
-    def __init__(self, reason: str, *, final: bool = False) -> None:
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
         super().__init__(reason)
-        self.final = final
+        self.is_final = is_final
 
 
 class GpuSource(Protocol):
-    """A way to ask the driver. Each method raises DriverError when the driver doesn't answer."""
+    """A way to ask the driver. Each method raises NoAnswer when the driver doesn't answer."""
 
     def gpus(self) -> list[Gpu]:
         """Return the GPUs of this machine."""
 
     def used(self, devices: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
-        """Return the bytes in use on each device, by any process, and for the others the reason why that is unknown."""
+        """Return the bytes in use on each device, by all processes, and the reasons why others are unknown."""
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return the bytes that each process has on each device, by its number.
-
-        Devices that do not say it are left out.
-        """
+        """Return the bytes of each process on each device, by its number. Silent devices are left out."""
 
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
-        """Return how each device is used by all processes.
-
-        Parts of GPUs (MIG) say neither how busy they are nor their power.
-        """
+        """Return the use of each device by all processes. For parts of GPUs (MIG) that is their memory."""
 
 
 class Nvml:
@@ -93,7 +87,7 @@ class Nvml:
 
     Raises:
         ImportError: the package is not installed, or there is no driver for it.
-        DriverError: the driver does not work.
+        NoAnswer: the driver does not work.
     """
 
     def __init__(self) -> None:
@@ -107,16 +101,16 @@ class Nvml:
         except pynvml.NVMLError as error:
             if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
                 raise ImportError(f"nvidia-ml-py finds no NVIDIA driver ({error})") from None
-            raise DriverError(f"NVML: {error}") from None
+            raise NoAnswer(f"NVML: {error}") from None
 
     def gpus(self) -> list[Gpu]:
         try:
             found = [self._gpu(index) for index in range(self._nvml.nvmlDeviceGetCount())]
         except self._nvml.NVMLError as error:
-            raise DriverError(f"NVML: {error}") from None
+            raise NoAnswer(f"NVML: {error}") from None
         if not found:
-            # As nvidia-smi has it: a driver without a device is one that has lost it.
-            raise DriverError("NVML: no devices were found")
+            # A driver without a device has lost it, as nvidia-smi reports.
+            raise NoAnswer("NVML: no devices were found")
         return found
 
     def _gpu(self, index: int) -> Gpu:
@@ -181,19 +175,19 @@ class Nvml:
 
 
 class NvidiaSmi:
-    """Asks with the command nvidia-smi, which takes a moment for each question and knows nothing about parts of GPUs.
+    """Asks with the command nvidia-smi. It is slow, and does not know parts of GPUs.
 
     Args:
         otherwise: why nvidia-ml-py can't be used.
 
     Raises:
-        DriverError: there is no such command.
+        NoAnswer: there is no such command.
     """
 
     def __init__(self, otherwise: str) -> None:
         command = shutil.which("nvidia-smi")
         if command is None:
-            raise DriverError(f"there is no nvidia-smi, and {otherwise}", final=True)
+            raise NoAnswer(f"there is no nvidia-smi, and {otherwise}", is_final=True)
         self._command = command
 
     def gpus(self) -> list[Gpu]:
@@ -234,16 +228,16 @@ class NvidiaSmi:
         return {device: _UNKNOWN if gpu is None else _use_of(*rows[gpu]) for device, gpu in found}
 
     def _rows(self, timeout_s: float, more: Sequence[str]) -> dict[Gpu, list[str]]:
-        """Return the GPUs, each with these fields as the command says them."""
+        """Return the GPUs, each with the texts of these fields."""
         rows = self._query("gpu", (*_SMI_GPU, *more), timeout_s)
         return {
             Gpu(number, uuid, _mebibytes(total) or 0): said for number, uuid, total, *said in rows if number.isdecimal()
         }
 
     def _query(self, what: str, fields: Sequence[str], timeout_s: float) -> list[list[str]]:
-        """Return what the command says of GPUs, or of processes, as rows of these fields.
+        """Return the command's answer about GPUs, or about processes, as rows of these fields.
 
-        It may print a remark before.
+        Remarks that it prints are left out.
         """
         options = f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"
         answer = _answer("nvidia-smi", [self._command, *options], timeout_s)
@@ -259,13 +253,13 @@ class RocmSmi:
     Its numbers are those of ``HIP_VISIBLE_DEVICES``.
 
     Raises:
-        DriverError: there is no such command.
+        NoAnswer: there is no such command.
     """
 
     def __init__(self) -> None:
         command = shutil.which("rocm-smi")
         if command is None:
-            raise DriverError("there is no rocm-smi", final=True)
+            raise NoAnswer("there is no rocm-smi", is_final=True)
         self._command = command
 
     def gpus(self) -> list[Gpu]:
@@ -284,7 +278,7 @@ class RocmSmi:
         return used, unknown
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        # What rocm-smi says of processes differs from version to version.
+        # The answer about processes differs from version to version.
         return {}
 
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
@@ -292,7 +286,7 @@ class RocmSmi:
         return {device: self._use(cards.get(matching(device, cards) or _NO_GPU, {})) for device in devices}
 
     def _use(self, card: dict[str, str]) -> Use:
-        # What it is called differs by the generation of the GPU.
+        # The name differs by the generation of the GPU.
         watts = next((_number(value) for name, value in card.items() if name.endswith("Power (W)")), None)
         return _number(card.get(_ROCM_PERCENT, "")), _whole(card.get(_ROCM_USED)), watts
 
@@ -307,7 +301,7 @@ class RocmSmi:
             raise _failure("rocm-smi", answer) from None
         cards = {name: card for name, card in said.items() if _ROCM_CARD.fullmatch(name) and isinstance(card, dict)}
         if not cards:
-            raise DriverError("rocm-smi: no devices were found")
+            raise NoAnswer("rocm-smi: no devices were found")
         return {
             Gpu(name.removeprefix("card"), _uuid(card.get(_ROCM_ID, "")), _whole(card.get(_ROCM_TOTAL)) or 0): card
             for name, card in cards.items()
@@ -318,7 +312,7 @@ def _answer(name: str, command: Sequence[str], timeout_s: float) -> subprocess.C
     """Return the answer of a command of a driver.
 
     Raises:
-        DriverError: it can't be run, or takes too long.
+        NoAnswer: it can't be run, or takes too long.
     """
     try:
         return subprocess.run(
@@ -331,12 +325,12 @@ def _answer(name: str, command: Sequence[str], timeout_s: float) -> subprocess.C
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DriverError(f"{name} did not answer: {error}") from None
+        raise NoAnswer(f"{name} did not answer: {error}") from None
 
 
-def _failure(name: str, answer: subprocess.CompletedProcess[str]) -> DriverError:
+def _failure(name: str, answer: subprocess.CompletedProcess[str]) -> NoAnswer:
     said = (answer.stdout + answer.stderr).strip() or f"code {answer.returncode}"
-    return DriverError(f"{name} failed: {said}")
+    return NoAnswer(f"{name} failed: {said}")
 
 
 def _uuid(unique_id: str) -> str:
@@ -349,7 +343,7 @@ def _whole(text: str | None) -> int | None:
 
 
 def matching(device: str, gpus: Iterable[Gpu]) -> Gpu | None:
-    """Return the GPU of this number or UUID; as CUDA does, it takes the beginning of a UUID for it."""
+    """Return the GPU of this number or UUID. As in CUDA, the beginning of a UUID is enough."""
     return next(
         (g for g in gpus if g.number == device or (device.startswith("GPU-") and g.uuid.startswith(device))), None
     )
@@ -364,7 +358,7 @@ def _use_of(percent: str, used: str, watts: str) -> Use:
 
 
 def _number(text: str) -> float | None:
-    # The command says in words of its own what it doesn't know.
+    # The command has words of its own for an unknown figure.
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
@@ -398,9 +392,9 @@ def main() -> None:
             else:
                 used, unknown = source.used(question)
                 _say({"used": used, "unknown": unknown})
-        except DriverError as error:
+        except NoAnswer as error:
             # A driver that is being replaced may work later, but not with the library that is loaded here.
-            _say({"error": str(error), "final": error.final})
+            _say({"error": str(error), "final": error.is_final})
             return
 
 

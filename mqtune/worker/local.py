@@ -1,12 +1,11 @@
 """The worker of a run on one machine, without Celery.
 
-It takes the attempts that its driver puts on a queue of their own. Nobody else sends it attempts, so that Celery has
-nothing to do here; to import it and to shut it down takes longer than all else of a short run. What is behind the queue
-is the same as in any worker (``WorkerRuntime``).
+It takes attempts from a queue that its driver alone fills. So Celery has nothing to do here, whose import and shutdown
+take longer than the rest of a short run. Behind the queue it is the same as any worker (``mqtune.worker.start``).
 
 A driver starts it as a program, mqtune/services/local_worker.py, while it still gets ready itself. The settings come as
-one line of JSON through a pipe whose other end the driver holds; when that is closed, this process ends at once, and
-its zygotes kill their trials.
+one line of JSON through a pipe. When the driver's end of that pipe is closed, this process ends immediately, and its
+zygotes kill their trials.
 """
 
 from __future__ import annotations
@@ -36,18 +35,19 @@ from mqtune.worker.importers import OfferedImporter
 from mqtune.worker.ports import MakeServices
 from mqtune.worker.privileges import conceal
 from mqtune.worker.retries import PUT_BACK_S
-from mqtune.worker.runtime import Ahead, WorkerRuntime, take_process
+from mqtune.worker.runtime import Ahead
 from mqtune.worker.settings import WorkerSettings, check_folders, take_name
 from mqtune.worker.shutdown import THREADS_END_S, Shutdown, end_with_owner, shutdown_s
+from mqtune.worker.start import make_worker, take_process
 
 logger = logging.getLogger(__name__)
 
-#: How often it is looked whether attempts may be taken again, when no slot has become free.
+#: The interval of checks whether attempts may be taken again, while no slot becomes free.
 _LOOK_S: Final = 1.0
-#: How long after an attempt was taken it is prepared, unless it has a slot by then: it is taken as soon as the one
+#: The time from the taking of an attempt to its preparation, if it has no slot by then. It is taken as soon as the one
 #: before it gets a slot, and should not compete with that one's start for the cores.
 _CALM_S: Final = 0.004
-#: How often it is looked, at the end, whether all attempts have ended.
+#: The interval of checks, at the end, whether all attempts have ended.
 _END_LOOK_S: Final = 0.01
 
 
@@ -73,37 +73,26 @@ class LocalWorker:
         self._free = threading.Event()
         self._settings = settings
         plan = settings.plan()
-        self._runtime = WorkerRuntime(
-            client,
-            name=name,
-            plan=plan,
-            code_root=settings.code_root,
-            log_root=settings.log_root,
-            grace_s=settings.grace_s,
-            seat_s=settings.seat_s,
-            experiments=settings.experiments,
-            wake_consumer=self._free.set,
-            show=lambda _: None,
-            token=token,
-            timing=settings.timing,
-            services=services,
+        self._runtime = make_worker(
+            client, name, plan, settings, wake_consumer=self._free.set, token=token, services=services
         )
+        self._queue_name = self._runtime.parts.queue
         self._queue = LocalQueue(client, patience_s=float("inf"), closing=self._runtime.closing)
         # As in any worker: the next attempt of a slot comes while the process of the last one ends.
         self._threads = [
             threading.Thread(target=self._work, name=f"mqtune-slot-{number}", daemon=True)
             for number in range(2 * len(plan.devices))
         ]
-        #: Whose turn it is to wait for the next attempt.
+        #: Held by the thread that waits for the next attempt.
         self._taking = threading.Lock()
-        #: Those that have one.
+        #: The threads with an attempt.
         self._busy: set[threading.Thread] = set()
-        #: What has ended a thread, and is to end this worker.
+        #: The errors that have ended a thread. The first one ends this worker.
         self._errors: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
 
     def offer(self, importer: OfferedImporter) -> None:
         """Have a fork of the driver be the first importer."""
-        self._runtime.offer(importer)
+        self._runtime.parts.slots.importers.offered = importer
 
     def serve(self, ahead: Ahead) -> NoReturn:
         """Join the fleet and take attempts, until a signal ends this process.
@@ -122,17 +111,13 @@ class LocalWorker:
         raise self._errors.get()
 
     def _work(self) -> None:
-        """Take attempts and run them here, with no other thread in between.
-
-        One thread waits for the next one at a time.
-        """
+        """Take attempts and run them in this thread. One thread at a time waits for the next attempt."""
         me = threading.current_thread()
         try:
             while True:
                 with self._taking:
-                    # Before a slot is free, which need not wait for the server then: nobody else takes tasks from this
-                    # queue.
-                    if (task := self._queue.take(self._runtime.queue)) is None or (run := self._run_of(task)) is None:
+                    # Before a slot is free, which then need not wait for the server: the queue has no other worker.
+                    if (task := self._queue.take(self._queue_name)) is None or (run := self._run_of(task)) is None:
                         continue
                     if not self._wait_for_slot(_CALM_S):
                         run.prepare()
@@ -146,7 +131,7 @@ class LocalWorker:
                 if is_left:
                     with _logging(task):
                         self._runtime.closing.wait(PUT_BACK_S)
-                        self._queue.put(self._runtime.queue, task)
+                        self._queue.put(self._queue_name, task)
         except BaseException as error:  # noqa: BLE001 - raised by the main thread
             self._errors.put(error)
 
@@ -234,10 +219,10 @@ def main(owner_fd: int, importer_fd: int | None, services: Callable[[WorkerSetti
 
 
 def _read_line(fd: int) -> bytes:
-    """Read up to the first line's end; empty if the pipe is closed before."""
+    """Return the first line; empty if the pipe is closed before its end."""
     line = b""
     while not line.endswith(b"\n"):
-        # One byte at a time: what follows is for whoever watches the pipe from then on.
+        # One byte at a time: the rest is for the watch of the pipe.
         if not (byte := os.read(fd, 1)):
             return b""
         line += byte

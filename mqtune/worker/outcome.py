@@ -23,8 +23,8 @@ _OUT_OF_MEMORY: Final = (
 _ZYGOTES_FAULT: Final = frozenset({"ZygoteDied", "ZygoteSilent"})
 #: A shell or script that was ended by a signal exits with this plus the signal's number.
 _KILLED: Final = 128
-#: By which CUDA and NVIDIA's driver say that a device is broken, in a line of an error that is no quoted code.
-#: "unspecified launch failure", "device-side assert" and the like come of what a trial computes.
+#: The words of CUDA and NVIDIA's driver for a broken device, in a line of an error that is no quoted code.
+#: "unspecified launch failure", "device-side assert" and the like come from a trial's own computations.
 _BROKEN: Final = re.compile(
     r"^\S.*?(uncorrectable (?:ECC|NVLink) error|ECC_?UNCORRECTABLE|NVLINK_?UNCORRECTABLE|\bXid \(PCI[^)]*\)|"
     r"GPU has fallen off the bus|GPU is lost)",
@@ -33,7 +33,7 @@ _BROKEN: Final = re.compile(
 
 
 def broken_device(error: str) -> str:
-    """Return the words of an error that say that its device is broken; empty if it has none."""
+    """Return the words of an error that name a broken device; empty without such words."""
     found = _BROKEN.search(error)
     return found[1] if found else ""
 
@@ -44,15 +44,6 @@ def noise(what: str) -> tuple[str, str]:
         f"the trial's process sent malformed data: {what}; some code in it has written to the pipe to its worker: "
         f"don't write to file "
         "descriptors that the trainable has not opened"
-    )
-
-
-def exceeded(used: str, asked: str) -> tuple[str, str]:
-    """Return type and text of the error of a trial that takes more GPU memory than it has asked for, both in words."""
-    return "GpuMemoryExceeded", (
-        f"the trial took {used} of its GPU's memory, and it had asked for {asked}, beside others that share the GPU: "
-        f"ask for more by "
-        "gpu_memory_gb=, which counts what the GPU's driver needs for each process, or take less"
     )
 
 
@@ -73,8 +64,8 @@ class Ending(NamedTuple):
 class RunResult:
     """How an attempt ended on this worker.
 
-    ``end`` is None when it was not claimed, or its end was refused. One that ``goes_back`` may run elsewhere: who has
-    taken its task puts that back, at the far end of its queue.
+    ``end`` is None when it was not claimed, or its end was refused. If it ``goes_back``, it may run elsewhere, and its
+    task returns to the far end of its queue.
     """
 
     end: AttemptEnd | None
@@ -83,7 +74,7 @@ class RunResult:
     goes_back: bool = False
 
 
-#: Of an attempt of which Redis has lost reports that are not at hand any more.
+#: The end of an attempt after a loss of reports in Redis that this worker can't send again.
 LACKS_REPORTS: Final = Ending(
     AttemptEnd.LOST, "Gap", "Redis lacks reports that this attempt sent before, and so it refused the later ones"
 )
@@ -95,19 +86,17 @@ class AttemptOutcome:
 
     Attributes:
         intent: the driver's last intent, or the worker's.
-        said: the trainable's own message about its end; None when it sent none.
+        said: the trainable's own message about its end; None without one.
         problem: type and text of the error that kept it from running, or empty.
-        status: the wait status of its process; None when there was none, or when it is unknown.
+        status: the wait status of its process; None without a process, or when it is unknown.
         forced: whether its group was terminated or killed.
-        memory_ran_out: returns whether the kernel has just killed a process for lack of memory; called only where it
-            matters.
+        memory_ran_out: returns whether the kernel has just killed a process for lack of memory.
         outlived_s: its time to live in seconds, if it ran longer.
         has_gap: whether the journal lacks reports that it sent.
         dropped: how many of its reports were dropped, as it was told to end while the server was full.
-        fault: type and text of what its worker has ended it for; None for nothing.
+        fault: type and text of the reason why its worker has ended it; None without one.
         has_devices: whether its slot has devices.
-        refusal: the error of a child process that has tried to report, if the trial itself has made no report; or
-            empty.
+        refusal: the error of a child process that has tried to report, if the trial itself has not; or empty.
     """
 
     intent: Intent
@@ -126,8 +115,8 @@ class AttemptOutcome:
     def ending(self) -> Ending:
         """Return how the attempt ended.
 
-        What the trainable did before it heard of an intent counts as such. After that the intent counts, together with
-        the error that was raised on the way, if any.
+        An end before the trainable knew of an intent counts as such. After that the intent counts, with the error that
+        was raised on the way, if any.
         """
         said, intent = self.said, self.intent
         if self.has_gap:
@@ -136,7 +125,7 @@ class AttemptOutcome:
         if self.fault is not None:
             return Ending(AttemptEnd.FAILED, *self.fault)
         if self.dropped and intent is not Intent.RUN:
-            # Also of a trainable that was through before it heard: its last reports are not in the journal.
+            # Also if the trainable had completed before: its last reports are not in the journal.
             return Ending(INTENTS[intent].end, "", _without_dropped(self.dropped))
         # A trainable that raises StopTrial without an intent has ended by itself.
         if said is not None and said["end"] != AttemptEnd.FAILED.value and (not heard or intent is Intent.RUN):

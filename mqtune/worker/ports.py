@@ -76,8 +76,8 @@ class AttemptHere(Protocol):
         """The number of its process; None while it has no process."""
 
     @property
-    def gpu_memory_bytes(self) -> int:
-        """How much of a GPU's memory it asks for, where trials share GPUs by that; 0 where that is not known."""
+    def shared_bytes(self) -> int:
+        """How many bytes of a shared device it asks for; 0 where that is not known."""
 
     @property
     def waited_s(self) -> float:
@@ -111,6 +111,8 @@ class WorkerState:
         slots: the number of its slots.
         usable: the number of slots that take trials or run one; 0 when it leaves.
         busy: the number of slots with a trial.
+        free: the numbers of the slots that an attempt could take now.
+        waiting: the number of attempts that wait for a slot.
         heartbeat_at: the time of its last heartbeat that the server answered, by this machine's clock; 0 before that.
         is_heard: whether the server has answered a heartbeat recently.
     """
@@ -118,6 +120,8 @@ class WorkerState:
     slots: int
     usable: int
     busy: int
+    free: Sequence[int] = ()
+    waiting: int = 0
     heartbeat_at: float
     is_heard: bool
 
@@ -151,7 +155,7 @@ class WorkerHost:
         attempts: returns the attempts whose tasks are here, claimed or not.
         journal: returns the journal of an experiment.
         logs: returns the output files of its attempts.
-        state: returns the worker's state; after its start alone.
+        state: returns the worker's state; once it starts.
         figures: returns the figures of all its services, by their names and devices. It may take seconds.
         scratch: the temporary folders of its attempts, and of services' files.
         code_roots: returns the code roots of all programs that it has imported.
@@ -189,24 +193,46 @@ class WorkerService:
         return ()
 
     def hinted(self, experiment: str, hint: str) -> None:
-        """Handle a hint of the control channel. It must return immediately, and ignore unknown hints."""
+        """Handle a hint of the control channel. Return immediately, and ignore unknown hints."""
 
     def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
-        """Return where the program of an experiment is on this worker; None if this service does not know.
+        """Return the place of an experiment's program on this worker; None if this service does not know.
 
         It is called before each import and before each claim, in the attempt's thread, and may take seconds. The first
-        answer counts; without one, the program is below the worker's code root. An error is the reason why the attempt
-        is not started: without the right program, no other may run.
+        answer counts; without one, the program is below the worker's code root. After an error the attempt does not
+        start: no other program may run in place of the right one.
         """
         return None
 
     def preloads(self) -> Preloads | None:
-        """Return what knows which modules are imported before trials need them; None if this service doesn't.
+        """Return the modules to import before trials need them; None if this service does not know.
 
         It is called once, before the worker has importers. The first answer counts. Without one, packages are left to
-        trials. An error in a method of the answer is logged, and nothing is imported early because of that call.
+        trials. An error in a method of the answer is logged, and its call has nothing imported early.
         """
         return None
+
+    def room(self, slot: SlotHere, run: AttemptHere) -> float:
+        """Return the room that a free slot has beside an attempt; below 0, the attempt waits.
+
+        Attempts get slots in their order. Of several, an attempt gets the slot with the least room left. No call of
+        ``room``, ``taken`` or ``left`` overlaps another one; each must return immediately.
+        """
+        return 0.0
+
+    def taken(self, slot: SlotHere, run: AttemptHere) -> None:
+        """Note that an attempt has got a slot, long before its claim."""
+
+    def left(self, slot: SlotHere, run: AttemptHere) -> None:
+        """Note that an attempt with a slot is over, claimed or not. Then ``room`` is called for waiting attempts."""
+
+    def leaves(self, run: AttemptHere) -> str:
+        """Return why an attempt returns to its queue instead of waiting for a slot; empty if it waits.
+
+        It is called when the attempt begins to wait, with each heartbeat, and when a slot may have become free. It
+        must return immediately.
+        """
+        return ""
 
     def admit(self, slot: SlotHere) -> bool:
         """Return whether an attempt may start in a slot.
@@ -216,6 +242,16 @@ class WorkerService:
         would come again immediately.
         """
         return True
+
+    def emptied(self, slot: SlotHere, *, waits: bool) -> None:
+        """Note that an admitted slot has no process any more.
+
+        If *waits*, its attempt has just ended, and the next one starts when all services have returned.
+        """
+
+    def retires(self, slot: SlotHere) -> str:
+        """Return why a slot's process may not run another attempt; empty if it may. It may take seconds."""
+        return ""
 
     def started(self, run: AttemptHere) -> None:
         """Note that an attempt has a process, perhaps a second one."""
@@ -231,7 +267,7 @@ class WorkerService:
         """Note how an attempt has ended, before its slot is free."""
 
     def figures(self) -> Mapping[str, Mapping[str, float]]:
-        """Return figures of the worker by name and device, when somebody asks for them. It may take seconds."""
+        """Return figures of the worker by name and device, on request. It may take seconds."""
         return {}
 
     def describe(self) -> Mapping[str, Any]:
@@ -242,7 +278,7 @@ class WorkerService:
         return {}
 
     def drain(self) -> None:
-        """Prepare for the end: the worker starts nothing more. It may be called again, and must return immediately."""
+        """Prepare for the end: the worker starts nothing more. Return immediately, also from a second call."""
 
     def close(self) -> None:
         """End, behind the last attempt."""
@@ -270,6 +306,8 @@ class WorkerHooks:
         self._services = services
         #: The services that may refuse a slot. Without them, an attempt need not wait for the end of the last one.
         self.guards = [service for service in services if type(service).admit is not WorkerService.admit]
+        #: The services by which an attempt may wait although a slot is free.
+        self.dividers = [service for service in services if type(service).room is not WorkerService.room]
 
     def start(self) -> None:
         """Start the services.
@@ -299,7 +337,7 @@ class WorkerHooks:
         self._each(lambda service: service.hinted(experiment, hint))
 
     def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
-        """Return where the program of an experiment is, as the first service says that knows; None if none does.
+        """Return the place of an experiment's program by the first service that knows it; None without one.
 
         Raises:
             Exception: a service refuses the experiment, or can't say.
@@ -308,11 +346,48 @@ class WorkerHooks:
         return next((place for place in places if place is not None), None)
 
     def preloads(self) -> Preloads:
-        """Return what knows the modules to import before trials need them, by the first service that has it."""
+        """Return the modules to import before trials need them, by the first service that knows them."""
         found: list[Preloads | None] = []
         self._each(lambda service: found.append(service.preloads()))
         known = next((each for each in found if each is not None), None)
         return NO_PRELOADS if known is None else SafePreloads(known)
+
+    def room(self, slot: SlotHere, run: AttemptHere) -> list[float]:
+        """Return the room of a slot beside an attempt, by each service that divides slots."""
+        found: list[float] = []
+        self._each(lambda service: found.append(service.room(slot, run)), self.dividers)
+        return found
+
+    def taken(self, slot: SlotHere, run: AttemptHere) -> None:
+        """Tell that an attempt has got a slot."""
+        self._each(lambda service: service.taken(slot, run))
+
+    def left(self, slot: SlotHere, run: AttemptHere) -> None:
+        """Tell that an attempt with a slot is over."""
+        self._each(lambda service: service.left(slot, run))
+
+    def leaves(self, run: AttemptHere) -> str:
+        """Return the first reason why an attempt does not wait for a slot."""
+        return self._first(lambda service: service.leaves(run))
+
+    def emptied(self, slot: SlotHere, *, waits: bool) -> None:
+        """Tell that a slot has no process any more."""
+        self._each(lambda service: service.emptied(slot, waits=waits))
+
+    def retires(self, slot: SlotHere) -> str:
+        """Return the first reason why a slot's process may not run another attempt."""
+        return self._first(lambda service: service.retires(slot))
+
+    def _first(self, reason_of: Callable[[WorkerService], str]) -> str:
+        found: list[str] = []
+
+        def ask(service: WorkerService) -> None:
+            # A later service need not be asked.
+            if not found and (reason := reason_of(service)):
+                found.append(reason)
+
+        self._each(ask)
+        return "".join(found)
 
     def started(self, run: AttemptHere) -> None:
         """Tell that an attempt has a process."""

@@ -1,4 +1,4 @@
-"""A worker's settings: the operator's, those of Celery that mqtune owns, and the checks before a worker starts."""
+"""A worker's settings: the operator's, Celery's, and the checks before a worker starts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,12 +67,12 @@ class WorkerSettings:
     #: Whether it runs code that drivers bring, signed with a key in ``MQTUNE_CODE_KEY``, as ``CodeKeys`` reads it.
     accept_code: bool = False
     code_key: str = field(default_factory=lambda: os.environ.get(KEY_VARIABLE, ""), repr=False)
-    #: How many submitted scripts run at once, and the broker's URL for them; empty for the worker's own.
+    #: The most submitted scripts at the same time, and the broker's URL for them; empty for the worker's own.
     drivers: int = 0
     driver_broker: str = field(default="", repr=False)
     #: The user that root's worker and its trials run as; empty for the user who starts it.
     user: str = ""
-    #: Called before the worker starts, for whoever watches it.
+    #: Called before the worker starts.
     observe: Callable[[], object] | None = None
     #: Whether the log is text, or a JSON object on each line.
     log_format: LogFormat = "text"
@@ -117,7 +117,7 @@ class WorkerSettings:
         if self.slots == 0 and self.drivers:
             return SlotPlan(offer=Resources(cpus=self.cpus or usable_cpus(), tags=tags), devices=())
         gpus = find_gpus(self.gpus)
-        plan = plan_slots(
+        return plan_slots(
             gpus,
             slots_per_gpu=self.slots_per_gpu,
             gpus_per_slot=self.gpus_per_slot,
@@ -127,11 +127,10 @@ class WorkerSettings:
             gpu_memory_mb=find_gpu_memory(self.gpu_memory, gpus, self.timing),
             tags=tags,
         )
-        return replace(plan, is_strict=self.strict_gpu_memory)
 
 
 def default_log_root(user: str) -> Path:
-    """Return the default log folder of a worker that runs as this user, or as the user who starts it.
+    """Return the default log folder of a worker of this user; without a name, of the present user.
 
     Raises:
         ConfigurationError: there is no such user.
@@ -219,7 +218,7 @@ def celery_settings(settings: WorkerSettings) -> dict[str, Any]:
 
 
 def check_options(is_given: Callable[[str], bool]) -> None:
-    """Raise WorkerStartError if ``celery worker`` was given an option that can't be used with trials."""
+    """Raise WorkerStartError if ``celery worker`` has an option that can't be used with trials."""
     for name, reason in _REFUSED_OPTIONS.items():
         if is_given(name):
             raise WorkerStartError(f"--{name.replace('_', '-')} can't be used, because {reason}: leave the option out")
@@ -239,7 +238,7 @@ def check_settings(conf: Any, owned: Mapping[str, Any] = OWNED_SETTINGS) -> None
 
 
 def check_concurrency(concurrency: object, slots: int) -> None:
-    """Raise WorkerStartError if Celery was given a number of threads that is not the number of slots."""
+    """Raise WorkerStartError if Celery's number of threads is not the number of slots."""
     if concurrency not in (None, 0, slots):
         raise WorkerStartError(
             f"--concurrency {concurrency}: this worker has {slots} slots; choose them with --slots, --gpus or "
@@ -248,7 +247,7 @@ def check_concurrency(concurrency: object, slots: int) -> None:
 
 
 def check_folders(code_root: Path, log_root: Path) -> None:
-    """Create the log folder; raise ConfigurationError if it can't be written to, or the code folder does not exist."""
+    """Create the log folder. Raise ConfigurationError if it can't be written to, or without a code folder."""
     if not code_root.is_dir():
         raise ConfigurationError(f"the code root {code_root} is not a folder: give the one below which trainables are")
     try:
@@ -272,10 +271,9 @@ def check_broker(broker: str, celerys: str) -> None:
 
 
 def take_name(fleet: Fleet, name: str, hold_s: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Take a worker's name for *hold_s* seconds, also from a worker that was killed.
+    """Take a worker's name for *hold_s* seconds, also from a killed worker.
 
-    On this machine such a worker is recognized at once; one on another machine, or in another container, when its hold
-    expires.
+    On this machine a killed worker is recognized immediately; in another machine or container, when its hold expires.
 
     Raises:
         WorkerStartError: a running worker has the name.

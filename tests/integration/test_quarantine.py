@@ -37,9 +37,9 @@ for line in sys.stdin:
 #: A worker that asks it, and waits for seconds where a real one waits for a minute.
 ALTERATION = """
 import functools
-from mqtune.worker import devices, runtime
+from mqtune.services.packing import worker as packing
 timing = Timing(gpu_return_s={return_s}, round_s=0.2)
-runtime.GpuProbe = functools.partial(devices.GpuProbe, [{python!r}, {driver!r}])
+packing.GpuProbe = functools.partial(packing.GpuProbe, [{python!r}, {driver!r}])
 """
 
 

@@ -16,7 +16,7 @@ from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import TrialId
 from mqtune.journal import LOOK, Assignment, Claim, Grant, RedisClient, RedisJournal
-from mqtune.worker import REMEMBERED, SlotPlan, WorkerRuntime
+from mqtune.worker import REMEMBERED, SlotPlan, WorkerRuntime, WorkerSettings, make_worker
 
 TRIAL = TrialId("0001")
 STAGED = TrialStaged(trial=TRIAL, attempt=1, config={}, at=1.0, cursor=START).encode()
@@ -24,17 +24,10 @@ STAGED = TrialStaged(trial=TRIAL, attempt=1, config={}, at=1.0, cursor=START).en
 
 @pytest.fixture
 def runtime(request: pytest.FixtureRequest, redis_client: RedisClient, tmp_path: Path) -> Iterator[WorkerRuntime]:
-    runtime = WorkerRuntime(
-        redis_client,
-        name="w@here",
-        plan=SlotPlan(offer=Resources(cpus=1), devices=((),)),
-        code_root=tmp_path,
-        log_root=tmp_path,
-        grace_s=1.0,
-        wake_consumer=lambda: None,
-        show=lambda _: None,
-        timing=Timing(heartbeat_s=getattr(request, "param", 0.02), round_s=1.0),
-    )
+    timing = Timing(heartbeat_s=getattr(request, "param", 0.02), round_s=1.0)
+    settings = WorkerSettings(broker="", code_root=tmp_path, log_root=tmp_path, grace_s=1.0, timing=timing)
+    plan = SlotPlan(offer=Resources(cpus=1), devices=((),))
+    runtime = make_worker(redis_client, "w@here", plan, settings, wake_consumer=lambda: None)
     runtime.start()
     yield runtime
     runtime.here.clear()
@@ -103,8 +96,9 @@ def test_a_task_that_goes_back_to_its_queue_is_not_lost_to_its_driver_meanwhile(
     journal.stage(TRIAL, 1, Assignment({}), STAGED)
     assert [each.worker for each in journal.unclaimed()] == [""]
     # As if its device were quarantined.
-    runtime.parts.slots.acquire(timeout_s=0)
+    run = runtime.attempt("e", TRIAL, 1, "token", "digest")
+    runtime.parts.slots.acquire(run, timeout_s=0)
     runtime.parts.slots.usable = 0
 
-    assert runtime.run(runtime.attempt("e", TRIAL, 1, "token", "digest")).goes_back
+    assert runtime.run(run).goes_back
     assert all(each.worker for each in journal.unclaimed())

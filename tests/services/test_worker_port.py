@@ -30,6 +30,7 @@ from mqtune.worker import (
 from mqtune.worker.ports import AttemptHere, ProgramPlace, SlotHere, WorkerHooks, WorkerService
 
 ATTEMPT = cast("AttemptHere", SimpleNamespace())
+SLOT = cast("SlotHere", SimpleNamespace())
 TRAIN: Final = TrainableSpec("train", module="mine")
 
 
@@ -56,6 +57,23 @@ class Told(WorkerService):
 
     def hinted(self, experiment: str, hint: str) -> None:
         self.note("hinted")
+
+    def leaves(self, run: AttemptHere) -> str:
+        self.note("leaves")
+        return self.name
+
+    def room(self, slot: SlotHere, run: AttemptHere) -> float:
+        self.note("room")
+        return 5.0
+
+    def taken(self, slot: SlotHere, run: AttemptHere) -> None:
+        self.note("taken")
+
+    def emptied(self, slot: SlotHere, *, waits: bool) -> None:
+        self.note(f"emptied{', waits' if waits else ''}")
+
+    def left(self, slot: SlotHere, run: AttemptHere) -> None:
+        self.note("left")
 
     def started(self, run: AttemptHere) -> None:
         self.note("started")
@@ -88,7 +106,23 @@ class Told(WorkerService):
 
 @pytest.mark.parametrize(
     "broken",
-    ["", "hinted", "started", "renewed", "measured", "ended", "figures", "describe", "absent", "drain", "close"],
+    [
+        "",
+        "hinted",
+        "room",
+        "taken",
+        "started",
+        "renewed",
+        "measured",
+        "ended",
+        "emptied",
+        "left",
+        "figures",
+        "describe",
+        "absent",
+        "drain",
+        "close",
+    ],
 )
 def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
     broken: str, caplog: pytest.LogCaptureFixture
@@ -101,10 +135,14 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
     for step in (*hooks.heartbeat(), *hooks.tick()):
         step()
     hooks.hinted("x", "look")
+    room = hooks.room(SLOT, ATTEMPT)
+    hooks.taken(SLOT, ATTEMPT)
     hooks.started(ATTEMPT)
     hooks.renewed(ATTEMPT)
     measured = hooks.measured(ATTEMPT)
+    hooks.emptied(SLOT, waits=False)
     hooks.ended(ATTEMPT, RunResult(None, ""))
+    hooks.left(SLOT, ATTEMPT)
     figures = hooks.figures()
     described = hooks.describe(plain)
     hooks.drain()
@@ -115,10 +153,14 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
         "heartbeat",
         "tick",
         "hinted",
+        "room",
+        "taken",
         "started",
         "renewed",
         "measured",
+        "emptied",
         "ended",
+        "left",
         "figures",
         "describe",
         "drain",
@@ -126,6 +168,7 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
     forward = [f"{name} {hook}" for hook in order for name in ("first", "second")]
     assert measured == {name: 1.0 for name in ("first", "second") if (broken, name) != ("measured", "first")}
     assert figures == {name: {"0": 2.0} for name in ("first", "second") if (broken, name) != ("figures", "first")}
+    assert room == [5.0] * (1 if broken == "room" else 2)
     assert described == worker(pid=3, cpus=1 if broken in ("describe", "absent") else 3)
     assert calls == [*forward, "second close", "first close"]
     assert [each.getMessage() for each in caplog.records] == (
@@ -156,8 +199,8 @@ class Guard(WorkerService):
 def test_each_guard_may_refuse_a_slot_and_one_that_fails_has_the_worker_back_off(tmp_path: Path) -> None:
     impairments = nothing_impaired()
     broken = [RuntimeError("no device driver")] * FAILED_STARTS
-    guards = WorkerHooks([Guard(True, False, *[True] * FAILED_STARTS), WorkerService(), Guard(True, *broken)]).guards
-    slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), tmp_path, impairments, guards=guards)
+    hooks = WorkerHooks([Guard(True, False, *[True] * FAILED_STARTS), WorkerService(), Guard(True, *broken)])
+    slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),)), tmp_path, impairments, hooks)
     (slot,) = slots.all
 
     def is_taken() -> bool:
@@ -173,6 +216,70 @@ def test_each_guard_may_refuse_a_slot_and_one_that_fails_has_the_worker_back_off
     slots.close()
 
     assert "could not be started (Guard: no device driver)" in reasons(impairments)
+
+
+class Reason(WorkerService):
+    """Answers each question for a reason so."""
+
+    def __init__(self, answer: str | Exception) -> None:
+        self.answer = answer
+
+    def retires(self, slot: SlotHere) -> str:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def leaves(self, run: AttemptHere) -> str:
+        return self.retires(SLOT)
+
+
+def test_the_first_reason_counts_and_a_service_that_fails_has_none(caplog: pytest.LogCaptureFixture) -> None:
+    unasked = Mock(side_effect=AssertionError)
+    last = Reason("second")
+    hooks = WorkerHooks([WorkerService(), Reason(RuntimeError("a bug")), Reason(""), Reason("first"), last])
+
+    assert [hooks.retires(SLOT), hooks.leaves(ATTEMPT)] == ["first", "first"]
+    assert len(caplog.records) == 2
+    last.retires = last.leaves = unasked  # type: ignore[method-assign]
+    assert [hooks.retires(SLOT), hooks.leaves(ATTEMPT)] == ["first", "first"]
+    assert not unasked.called
+    assert [WorkerHooks([WorkerService()]).retires(SLOT), WorkerHooks([]).leaves(ATTEMPT)] == ["", ""]
+
+
+class Divider(WorkerService):
+    """Has so much room in each slot."""
+
+    def __init__(self, *rooms: float) -> None:
+        self.rooms = rooms
+
+    def room(self, slot: SlotHere, run: AttemptHere) -> float:
+        return self.rooms[slot.index]
+
+
+@pytest.mark.parametrize(
+    ("rooms", "taken"),
+    [
+        ([], 0),
+        ([(1.0, 1.0, 1.0)], 0),
+        ([(2.0, 1.0, 3.0)], 1),
+        ([(-1.0, 1.0, 0.0)], 2),
+        # The first service counts more, and each may refuse.
+        ([(1.0, 1.0, 2.0), (3.0, 2.0, 1.0)], 1),
+        ([(1.0, 1.0, 2.0), (-1.0, -1.0, 1.0)], 2),
+        ([(-1.0, -1.0, -1.0)], None),
+    ],
+)
+def test_an_attempt_gets_the_slot_with_the_least_room_or_waits_while_there_is_none(
+    tmp_path: Path, rooms: list[tuple[float, ...]], taken: int | None
+) -> None:
+    hooks = WorkerHooks([Divider(*each) for each in rooms])
+    slots = Slots(SlotPlan(offer=Resources(cpus=1), devices=((),) * 3), tmp_path, nothing_impaired(), hooks)
+
+    slot = slots.acquire(ATTEMPT, timeout_s=0)
+
+    assert (None if slot is None else slot.index) == taken
+    assert len(slots.free) == (3 if taken is None else 2)
+    slots.close()
 
 
 class Place(WorkerService):

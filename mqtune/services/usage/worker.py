@@ -14,11 +14,12 @@ from weakref import WeakKeyDictionary
 
 from mqtune.core.clock import Clock
 from mqtune.core.errors import AccessDenied
+from mqtune.core.resources import in_gb
 from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse, LiveUse, Usage
 from mqtune.services.usage.board import UsageBoard
 from mqtune.trainable import children_of
-from mqtune.worker import GpuProbe, SlotPlan, WorkerSettings, exceeded, in_gb
+from mqtune.worker import GpuProbe, SlotPlan, WorkerSettings
 from mqtune.worker.ports import AttemptHere, WorkerHost, WorkerService
 
 logger = logging.getLogger(__name__)
@@ -39,14 +40,14 @@ _RESIDENT: Final = 21
 
 
 class ProcessUse(NamedTuple):
-    """The use of processes: the processors' time so far in seconds, and their resident memory in bytes."""
+    """The use of processes: processor seconds so far, and resident bytes of memory."""
 
     cpu_s: float
     memory_bytes: int
 
 
 def use_of_process(pid: int) -> ProcessUse | None:
-    """Return what a process and its descendants use; None if it is gone, or its system does not say (Linux does)."""
+    """Return the use of a process and its descendants; None if it is gone, or outside Linux."""
     fields = _stat(pid)
     if not fields:
         return None
@@ -130,10 +131,7 @@ class UsageMeter:
                 self._at = at
 
     def take(self, sample: Sample) -> list[str]:
-        """Take a sample in, and return the devices that have stood idle for so long that it is time to warn.
-
-        Each is returned once in a spell.
-        """
+        """Add a sample. Return the devices that have stood idle for long, each once in a spell."""
         with self._lock:
             before = sample.at if self._at is None else self._at
             for_s = min(sample.at - before, _MOST_ROUNDS * self._timing.round_s)
@@ -191,7 +189,7 @@ class UsageMeter:
         total[1] += for_s
 
     def note_asked(self, memory_bytes: int) -> bool:
-        """Record how much of a GPU's memory it asked for, as it has taken more; return whether that is new."""
+        """Record the GPU memory that an attempt asked for and exceeded. Return whether that is new."""
         with self._lock:
             is_new = "gpu_memory_bytes_asked" not in self._most
             self._most["gpu_memory_bytes_asked"] = memory_bytes
@@ -206,7 +204,7 @@ class UsageMeter:
             return self._figures()
 
     def final(self, waited_s: float) -> Usage:
-        """Return the figures of an attempt that has ended, whose data has waited *waited_s* seconds for Redis."""
+        """Return the figures of an ended attempt whose data has waited *waited_s* seconds for Redis."""
         waits = {"redis_wait_s": round(waited_s, _DIGITS)} if waited_s >= self._timing.least_wait_s else {}
         return {**self.figures(), **waits}
 
@@ -233,10 +231,10 @@ class UseQuery(Protocol):
     """Says how devices are used."""
 
     def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
-        """Return how each device is used, within seconds; it never raises, and may leave devices out."""
+        """Return the use of each device, within seconds. It never raises, and may leave devices out."""
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return how many bytes each process has on each device, likewise."""
+        """Return the bytes of each process on each device, likewise."""
 
     def close(self) -> None:
         """End; later questions get no answer."""
@@ -251,6 +249,7 @@ class UsageSampler(WorkerService):
         query: says how devices are used; one of its own, since a driver that is slow to say that must not delay trials.
         attempts: returns the attempts that are here.
         board: where what they use is written.
+        is_strict: whether a trial is ended that takes more of a shared GPU's memory than it has asked for.
     """
 
     def __init__(
@@ -262,12 +261,14 @@ class UsageSampler(WorkerService):
         board: UsageBoard,
         timing: Timing = Timing(),
         clock: Clock = time,
+        *,
+        is_strict: bool = False,
     ) -> None:
         self._clock = clock
         self._timing = timing
         self._worker = worker
         self._slots_of = Counter(device for devices in plan.devices for device in devices)
-        self._shares_memory, self._is_strict = plan.offer.is_shared_by_memory, plan.is_strict
+        self._shares_memory, self._is_strict = plan.offer.is_shared_by_memory, is_strict
         self._query = query
         self._attempts = attempts
         #: The figures of each attempt that has had a process; they go with the attempt.
@@ -327,19 +328,23 @@ class UsageSampler(WorkerService):
         board: defaultdict[str, dict[str, LiveUse]] = defaultdict(dict)
         for run, own_bytes in sampled:
             # Behind all samples: an attempt that is ended for it has no later one.
-            if own_bytes is not None and own_bytes > run.gpu_memory_bytes > 0:
+            if own_bytes is not None and own_bytes > run.shared_bytes > 0:
                 self._on_excess(run, own_bytes)
             board[run.journal.experiment][run.claim.trial] = self.meter_of(run).live(run.claim.attempt)
         self._write(board)
 
     def _on_excess(self, run: AttemptHere, own_bytes: int) -> None:
-        """Name an attempt that takes more GPU memory than it has asked for; end it where that is strict."""
-        error_type, error = exceeded(in_gb(own_bytes), in_gb(run.gpu_memory_bytes))
-        if self.meter_of(run).note_asked(run.gpu_memory_bytes):
+        """Warn of an attempt with more GPU memory than it has asked for. End it if that is strict."""
+        error = (
+            f"the trial took {in_gb(own_bytes)} of its GPU's memory, and it had asked for {in_gb(run.shared_bytes)}, "
+            "beside others that share the GPU: ask for more by gpu_memory_gb=, which counts what the GPU's driver "
+            "needs for each process, or take less"
+        )
+        if self.meter_of(run).note_asked(run.shared_bytes):
             place = f"experiment {run.journal.experiment}, trial {run.claim.trial} attempt {run.claim.attempt}"
             logger.warning("%s: %s", place, error)
         if self._is_strict:
-            run.fail(error_type, error)
+            run.fail("GpuMemoryExceeded", error)
 
     def _sample_of(
         self, run: AttemptHere, uses: Mapping[str, DeviceUse], processes: ProcessUse | None, own_bytes: int | None
@@ -384,7 +389,7 @@ class UsageSampler(WorkerService):
         )
 
 
-def for_worker(host: WorkerHost, _: WorkerSettings) -> tuple[WorkerService]:
+def for_worker(host: WorkerHost, settings: WorkerSettings) -> tuple[WorkerService]:
     """Return the sampler. It has a GPU probe of its own: a slow one must not delay trials."""
-    query = GpuProbe(timing=host.timing)
-    return (UsageSampler(host.name, host.plan, query, host.attempts, UsageBoard(host.client), host.timing),)
+    query, board, is_strict = GpuProbe(timing=host.timing), UsageBoard(host.client), settings.strict_gpu_memory
+    return (UsageSampler(host.name, host.plan, query, host.attempts, board, host.timing, is_strict=is_strict),)

@@ -91,10 +91,6 @@ RELAY: Final = "MQTUNE_RELAY"
 #: reports should arrive at once.
 UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}
 
-#: How much memory of a device a process may keep between trials. A CUDA context takes 0.3 to 0.6 GB and the handles of CUDA's
-#: libraries up to 1 GB; the rest is for what a function keeps in a global.
-KEPT_BYTES: Final = 2 << 30
-
 #: An error's text, with its traceback, that is longer is cut in the middle: its ends tell what happened.
 _MAX_ERROR_CHARS: Final = 16_000
 #: The exit code of a process that can't report how it ended, because user code has closed its pipe to the worker;

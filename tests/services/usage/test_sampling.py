@@ -92,7 +92,7 @@ class Run:
     has_reported: bool = True
     began_at: float | None = None
     waited_s: float = 0.0
-    gpu_memory_bytes: int = 0
+    shared_bytes: int = 0
     #: After it, its processes may be gone.
     fail: Mock = field(default_factory=Mock)
 
@@ -113,9 +113,9 @@ def sampler(
 ) -> UsageSampler:
     """The sampler of devices that are used so. Slots share the memory of devices whose processes are known."""
     offer = Resources(gpu_memory_gb=0 if processes is None else 80)
-    plan = SlotPlan(offer=offer, devices=tuple(slots), is_strict=is_strict)
+    plan = SlotPlan(offer=offer, devices=tuple(slots))
     devices = Mock(**{"use.return_value": uses, "processes.return_value": processes or {}})
-    return UsageSampler("w@h", plan, devices, lambda: runs, board or Mock(), clock=clock)  # type: ignore[arg-type]
+    return UsageSampler("w@h", plan, devices, lambda: runs, board or Mock(), clock=clock, is_strict=is_strict)  # type: ignore[arg-type]
 
 
 def test_an_account_that_may_not_write_it_is_told_once_and_trials_go_on(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,8 +143,8 @@ def test_where_trials_share_a_gpu_by_memory_one_that_takes_more_than_it_asked_fo
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         family = {os.getpid(): 3_000_000_000, child.pid: 5_100_000_000}
-        greedy, modest = Run(gpu_memory_bytes=8_000_000_000), Run(gpu_memory_bytes=9_000_000_000)
-        unknown = Run("other", devices=("1",), gpu_memory_bytes=1)
+        greedy, modest = Run(shared_bytes=8_000_000_000), Run(shared_bytes=9_000_000_000)
+        unknown = Run("other", devices=("1",), shared_bytes=1)
         runs = [greedy, modest, unknown]
         # Of another namespace of processes, as in a container, no number is one of the trial's.
         there = {"0": {**family, 1: 60_000_000_000}, "1": {1: 60_000_000_000}}

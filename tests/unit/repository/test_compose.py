@@ -180,8 +180,9 @@ def test_the_values_in_the_example_are_taken_as_they_stand(monkeypatch: pytest.M
     monkeypatch.delenv("MQTUNE_SLOTS")
     for name, value in {**packed, "MQTUNE_GPUS": "0,", "MQTUNE_GPU_MEMORY": "24"}.items():
         monkeypatch.setenv(name, value)
-    shared = settings_from_environment().plan()
-    assert (shared.offer.gpu_memory_gb, len(shared.devices), shared.is_strict) == (24, 8, True)
+    settings = settings_from_environment()
+    shared = settings.plan()
+    assert (shared.offer.gpu_memory_gb, len(shared.devices), settings.strict_gpu_memory) == (24, 8, True)
 
 
 def test_redis_takes_the_configuration_and_asks_for_the_password(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ IMPORTED: Final = {
     "testing": "schedulers|searchers|stores|waiting|worlds",
     "trainable": "|reporting|values",
     "trainable.process": "session",
-    "worker": "|devices|ports",
+    "worker": "|ports",
 }
 #: The most private attributes of other objects that tests read or patch, and the most constants that they patch. Lower them; the
 #: aims are 0 and 20.

@@ -18,7 +18,7 @@ from waiting import eventually, is_gone
 
 from mqtune.core.timing import Timing
 from mqtune.core.usage import DeviceUse
-from mqtune.worker import GpuProbe, devices
+from mqtune.worker import GpuProbe
 
 #: Answers with what each device's number says, and notes each process that there was.
 HONEST = """
@@ -56,7 +56,7 @@ def processes(folder: Path) -> list[int]:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name == devices.__name__]
+    return [record.getMessage() for record in caplog.records if record.name == GpuProbe.__module__]
 
 
 def test_one_process_answers_all_questions_and_is_replaced_when_it_was_killed(

@@ -30,8 +30,8 @@ class Consumer:
         self.pool = SimpleNamespace(taken=7, tasks={1: "e/0001/1"}, num_processes=2)
         self.queues: dict[str, object] = {"gpus": object()}
         self.consumer = SimpleNamespace(hub=SimpleNamespace(call_soon=lambda _: self.done.append("reconnected")))
-        self.runtime = Mock(queue="gpus", waiting=self.waiting)
-        self.runtime.parts.grace_s, self.runtime.parts.timing = 10.0, Timing()
+        self.runtime = Mock(waiting=self.waiting)
+        self.runtime.parts = Mock(queue="gpus", grace_s=10.0, timing=Timing())
         self.runtime.requeue_all = lambda _: self.done.append("requeued")
         self.runtime.close = lambda **_: self.done.append("closed")
         queues = SimpleNamespace(consume_from=self.queues)

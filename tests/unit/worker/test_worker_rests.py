@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from bench import Clock
@@ -118,9 +119,9 @@ def test_a_free_slot_with_other_devices_is_found(
     slots = Slots(plan_slots(tuple(gpus), **options), tmp_path, nothing_impaired())
 
     assert slots.has_other(avoids) is (found is not None)
-    slot = slots.acquire_other(avoids)
+    slot = slots.acquire_other(avoids, Mock())
     assert (None if slot is None else slot.devices) == found
     # The others wait in their order.
-    rest = slots.acquire(timeout_s=0)
+    rest = slots.acquire(Mock(), timeout_s=0)
     assert rest is not None
     assert rest.devices == slots.all[0].devices

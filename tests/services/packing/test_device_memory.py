@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 from unittest.mock import Mock
 
 import pytest
@@ -16,8 +17,9 @@ from waiting import eventually
 
 from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
-from mqtune.trainable import KEPT_BYTES
-from mqtune.worker import TOLERANCE_BYTES, DeviceMemory, Impairments, Slot, SlotPlan
+from mqtune.services.packing.device_memory import KEPT_BYTES, TOLERANCE_BYTES, DeviceMemory
+from mqtune.worker import Impairments, Slot, SlotPlan
+from mqtune.worker.ports import WorkerHooks
 
 GB = 1_000_000_000
 MB = 1_000_000
@@ -38,6 +40,17 @@ class Gpus:
     def close(self) -> None: ...
 
 
+class At(NamedTuple):
+    """A slot with these devices."""
+
+    index: int
+    places: tuple[str, ...]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {}
+
+
 class Watched:
     """The memory of two devices, and how often it was said that something changed."""
 
@@ -45,7 +58,7 @@ class Watched:
         self.gpus = Gpus()
         self.changes = 0
         self.impairments = Impairments(self._count)
-        self.memory = DeviceMemory(self.gpus, self.impairments, timing=timing)
+        self.memory = DeviceMemory(self.gpus, self.impairments, ["0"], timing=timing)
 
     def look(self) -> None:
         """Look at the quarantined devices, as the worker does from time to time."""
@@ -54,7 +67,7 @@ class Watched:
 
     def close(self) -> None:
         self.impairments.close()
-        self.memory.close()
+        self.memory.drain()
 
     def _count(self) -> None:
         self.changes += 1
@@ -69,10 +82,12 @@ def watched(request: pytest.FixtureRequest) -> Iterator[Watched]:
 @pytest.mark.parametrize("watched", [replace(QUICK, gpu_return_s=60.0)], indirect=True)
 def test_a_trial_has_ended_only_when_its_devices_have_what_they_had_before(watched: Watched) -> None:
     gpus = watched.gpus
-    assert watched.memory.enter(0, ("0", "1"))
+    assert watched.memory.admit(At(0, ("0", "1")))
     gpus.now = {"0": 20 * GB, "1": 30 * GB}
 
-    settling = threading.Thread(target=watched.memory.settle, args=(0, ("0", "1")), daemon=True)
+    settling = threading.Thread(
+        target=watched.memory.emptied, args=(At(0, ("0", "1")),), kwargs={"waits": True}, daemon=True
+    )
     settling.start()
     for _ in range(2):
         asked = len(gpus.asked)
@@ -90,16 +105,16 @@ def test_a_trial_has_ended_only_when_its_devices_have_what_they_had_before(watch
 def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watched.memory.enter(0, ("0",))
+    watched.memory.admit(At(0, ("0",)))
     watched.gpus.now["0"] = 5_100 * MB
 
     with caplog.at_level(logging.WARNING):
-        watched.memory.settle(0, ("0",))
+        watched.memory.emptied(At(0, ("0",)), waits=True)
 
         assert quarantined(watched.impairments) == {"0"}
-        assert not watched.memory.enter(0, ("0",))
-        assert not watched.memory.enter(1, ("1", "0")), "one device of several is enough"
-        assert watched.memory.enter(2, ("1",))
+        assert not watched.memory.admit(At(0, ("0",)))
+        assert not watched.memory.admit(At(1, ("1", "0"))), "one device of several is enough"
+        assert watched.memory.admit(At(2, ("1",)))
         assert reasons(watched.impairments) == "device 0 is quarantined, 5.0 GB of its memory did not come back"
         assert watched.changes == 1
         watched.look()
@@ -110,7 +125,7 @@ def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
         assert watched.changes == 2
 
     assert reasons(watched.impairments) == ""
-    assert watched.memory.enter(0, ("0",))
+    assert watched.memory.admit(At(0, ("0",)))
     first, last = [record.getMessage() for record in caplog.records]
     assert "device 0 is quarantined, 5.1 GB" in first
     assert "0.1 GB was before" in first
@@ -118,32 +133,32 @@ def test_a_device_that_stays_full_is_quarantined_until_its_memory_is_back(
 
 
 def test_others_that_come_between_two_trials_are_seen_before_the_second(watched: Watched) -> None:
-    watched.memory.look(["0"])
+    watched.memory.start()
     watched.gpus.now["0"] = 5 * GB
 
-    assert not watched.memory.enter(0, ("0",))
+    assert not watched.memory.admit(At(0, ("0",)))
 
     assert reasons(watched.impairments) == "device 0 is quarantined, others have 5.0 GB of its memory in use"
     watched.gpus.now["0"] = 0
     watched.look()
-    assert watched.memory.enter(0, ("0",))
+    assert watched.memory.admit(At(0, ("0",)))
     watched.gpus.now["0"] = GB
-    watched.memory.settle(0, ("0",))
+    watched.memory.emptied(At(0, ("0",)), waits=True)
     assert "did not come back" in reasons(watched.impairments), "the one that was refused has left no baseline"
 
 
 def test_on_a_shared_device_nothing_is_compared_before_its_last_trial_has_ended(watched: Watched) -> None:
-    watched.memory.enter(0, ("0",))
+    watched.memory.admit(At(0, ("0",)))
     watched.gpus.now["0"] = 10 * GB
-    watched.memory.enter(1, ("0",))
+    watched.memory.admit(At(1, ("0",)))
     watched.gpus.now["0"] = 20 * GB
     asked = list(watched.gpus.asked)
 
-    watched.memory.settle(0, ("0",))
+    watched.memory.emptied(At(0, ("0",)), waits=True)
     assert watched.gpus.asked == asked, "the other's memory says nothing of this one's"
 
     watched.gpus.now["0"] = 10 * GB
-    watched.memory.settle(1, ("0",))
+    watched.memory.emptied(At(1, ("0",)), waits=True)
     assert quarantined(watched.impairments) == {"0"}, "the first has left something"
 
 
@@ -151,18 +166,21 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
     watched: Watched, tmp_path: Path
 ) -> None:
     plan, memory, importers = SlotPlan(offer=Resources(gpus=0.5), devices=(("0",), ("0",))), watched.memory, Mock()
-    turn, other = (
-        Slot(index, plan, tmp_path, watched.impairments, memory, importers=importers).next_turn() for index in (0, 1)
-    )
+    hooks = WorkerHooks([memory])
+    slots = [
+        Slot(index, plan, tmp_path, watched.impairments, hooks, importers=importers, admits=memory.admit)
+        for index in (0, 1)
+    ]
+    turn, other = (slot.next_turn() for slot in slots)
     turn.take(stays=True)
 
     watched.gpus.now["0"] = 100 * MB + KEPT_BYTES
-    assert turn.left_on_devices() == ""
+    assert hooks.retires(slots[0]) == ""
     watched.gpus.now["0"] += 300 * MB
-    assert turn.left_on_devices() == "it has left 2.4 GB on device 0"
+    assert hooks.retires(slots[0]) == "it has left 2.4 GB on device 0"
     other.take(stays=True)
-    assert turn.left_on_devices() == "", "it may be the other slot's"
-    memory.leave(1, ("0",))
+    assert hooks.retires(slots[0]) == "", "it may be the other slot's"
+    memory.emptied(slots[1], waits=False)
 
     turn.settles()
     turn.end()
@@ -171,13 +189,13 @@ def test_a_process_that_stays_is_told_of_when_it_has_left_too_much_and_then_its_
 
 def test_devices_that_can_not_say_how_full_they_are_cost_no_wait(watched: Watched) -> None:
     watched.gpus.now.clear()
-    watched.memory.enter(0, ("0",))
+    watched.memory.admit(At(0, ("0",)))
     watched.gpus.now["0"] = GB
-    watched.memory.settle(0, ("0",))
+    watched.memory.emptied(At(0, ("0",)), waits=True)
     assert not quarantined(watched.impairments)
 
-    watched.memory.enter(0, ("0",))
+    watched.memory.admit(At(0, ("0",)))
     watched.gpus.now["0"] = 3 * GB
     del watched.gpus.now["0"]
-    watched.memory.settle(0, ("0",))
+    watched.memory.emptied(At(0, ("0",)), waits=True)
     assert not quarantined(watched.impairments)

@@ -5,13 +5,23 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+from fleets import worker as info
 from hypothesis import HealthCheck, given, settings, strategies as st
 from waiting import eventually
 
+from mqtune.core.events import WorkerInfo
+from mqtune.services.packing.room import SharedMemory
 from mqtune.worker import Cause, Impairments, Slot, Slots, plan_slots
+from mqtune.worker.ports import AttemptHere, WorkerHooks, WorkerState
 
 GB = 10**9
+
+
+def asks(gb: float) -> AttemptHere:
+    return cast("AttemptHere", SimpleNamespace(shared_bytes=round(gb * GB)))
 
 
 class Worker:
@@ -20,19 +30,28 @@ class Worker:
     def __init__(self, folder: Path, gpus: int = 1, most: int = 4) -> None:
         self.impairments = Impairments(lambda: None, clock=lambda: 0.0)
         plan = plan_slots(tuple(map(str, range(gpus))), pack_gpus=most, cpus=1, gpu_memory_mb=10_000)
-        self.slots = Slots(plan, folder, self.impairments)
+        self.elsewhere: list[WorkerInfo] = []
+        self.memory = SharedMemory(plan, self._state, lambda: self.elsewhere)
+        self.slots = Slots(plan, folder, self.impairments, WorkerHooks([self.memory]))
         self.began: list[int] = []
         self.is_leaving = False
         self._threads: list[threading.Thread] = []
 
+    def _state(self) -> WorkerState:
+        return WorkerState(
+            slots=1, usable=1, busy=0, heartbeat_at=0.0, is_heard=True, free=self.slots.free, waiting=self.slots.waiting
+        )
+
     def take(self, gb: float) -> Slot | None:
-        return self.slots.acquire(round(gb * GB), timeout_s=0)
+        return self.slots.acquire(asks(gb), timeout_s=0)
 
     def wait(self, number: int, gb: float) -> None:
         """Have an attempt wait in a thread; it has begun to wait, or has begun, when this returns."""
 
+        run = asks(gb)
+
         def work() -> None:
-            if self.slots.acquire(round(gb * GB), unless=lambda: self.is_leaving) is not None:
+            if self.slots.acquire(run, unless=lambda: self.is_leaving or bool(self.memory.leaves(run))) is not None:
                 self.began.append(number)
 
         before = self.slots.waiting + len(self.began)
@@ -42,7 +61,13 @@ class Worker:
 
     def give_back(self, slot: Slot, gb: float) -> None:
         self.slots.offer(slot)
-        self.slots.leave(slot, round(gb * GB))
+        self.slots.leave(slot, asks(gb))
+
+    def beat(self) -> None:
+        """Take the steps of a heartbeat, as the worker does."""
+        for step in self.memory.heartbeat():
+            step()
+        self.slots.wake()
 
     def leave(self) -> None:
         self.is_leaving = True
@@ -58,7 +83,7 @@ def test_a_large_attempt_is_not_overtaken_for_ever_by_small_ones(tmp_path: Path)
     worker.wait(1, 6)
     worker.wait(2, 1)
 
-    assert worker.slots.waits_for_memory, "its worker takes no further task"
+    assert worker.slots.waits_for_room, "its worker takes no further task"
     assert worker.began == [], "one slot and 1 GB are free"
     assert worker.take(1) is None, "nor does one that comes later"
     for slot, left in zip(small, (2, 1), strict=False):
@@ -66,7 +91,30 @@ def test_a_large_attempt_is_not_overtaken_for_ever_by_small_ones(tmp_path: Path)
         worker.give_back(slot, 3)
         if left == 1:
             eventually(lambda: worker.began == [1, 2])
-    assert not worker.slots.waits_for_memory
+    assert not worker.slots.waits_for_room
+    worker.leave()
+
+
+def test_an_attempt_that_waits_returns_to_its_queue_once_another_worker_has_the_memory(tmp_path: Path) -> None:
+    worker = Worker(tmp_path)
+    first = worker.take(6)
+    assert worker.memory.describe() == {"free_gpu_memory_gb": 4.0}
+    worker.elsewhere = [info(pid=1, free_gpu_memory_gb=5.0)]
+    worker.beat()
+    assert worker.memory.leaves(asks(5)) == "", "without an attempt that waits here, others are not asked"
+
+    worker.wait(1, 5.1)
+    worker.wait(2, 5)
+    worker.beat()
+    eventually(lambda: worker.slots.waiting == 1)
+    assert worker.memory.leaves(asks(5)) == "another worker has the memory for it"
+    assert worker.memory.leaves(asks(0)) == "", "nobody knows how much it needs"
+
+    assert first is not None
+    worker.give_back(first, 6)
+    eventually(lambda: worker.began == [1])
+    worker.beat()
+    assert worker.memory.leaves(asks(5)) == ""
     worker.leave()
 
 
@@ -75,8 +123,8 @@ def test_a_gpu_that_is_quarantined_has_no_room_for_anybody(tmp_path: Path) -> No
     worker.impairments.put(["0", "1"], "memory", Cause("others have it", "it is free"))
 
     assert worker.take(1) is None
-    assert worker.slots.most_room == 0
-    assert not worker.slots.waits_for_memory
+    assert worker.memory.describe() == {"free_gpu_memory_gb": 0}
+    assert not worker.slots.waits_for_room
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
