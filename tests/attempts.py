@@ -34,6 +34,7 @@ from mqtune.trainable import (
     Channel,
     Ending,
     Executed,
+    Life,
     Program,
     Session,
     StartMessage,
@@ -42,7 +43,6 @@ from mqtune.trainable import (
     reporting,
 )
 from mqtune.trainable.process import runner
-from mqtune.trainable.process.life import Life, Preparation
 from mqtune.worker import Gone, Importer, ImportKey, ZygoteDied, ZygoteHandle
 
 
@@ -127,9 +127,6 @@ def start_message(**fields: Any) -> StartMessage:
         "sync": "stream",
         "folder": "",
         "working_dir": "",
-        "place": "",
-        "reuse": False,
-        "definition": b"",
         "seat": 0,
         "seats": 1,
         "address": "",
@@ -236,13 +233,11 @@ def called(trainable: Callable[..., Any], current: Session) -> Ending:
     ours, theirs = Channel.pair()
     with contextlib.closing(ours), contextlib.closing(theirs):
         program = program_of(TrainableSpec("trainable", module="nowhere"), Path())
-        preparation = Preparation(program, None, Executed(trainable, ()))
-        life = Life(ours, program, preparation, reuse=False)
+        life = Life(ours, program, Executed(trainable, ()))
         life.session = current
         try:
             return runner.call(life.begin)
         finally:
-            preparation.watch.end()
             # Otherwise this process would count as a child of the trial in later tests.
             os.environ.pop(NOTE, None)
 
@@ -293,7 +288,7 @@ class TrialProcess(Worker):
         )
         theirs.close()
         program = program_of(spec, code_root, spawns=True).encode()
-        self._channel.send({"do": "begin", "program": program, "place": "", "ahead": True})
+        self._channel.send({"do": "begin", "program": program, "ahead": True})
 
     def start(self, config: dict[str, Any]) -> None:
         self._channel.send({**self.message, "config": config}, self._pipes())

@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         ZygoteDied as ZygoteDied,
         ZygoteHandle as ZygoteHandle,
         ZygoteSilent as ZygoteSilent,
+        is_readable as is_readable,
     )
 
 #: The names that other folders and tests may use, by the module that defines them.
@@ -146,6 +147,6 @@ _NAMES = {
     "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "Slot", "Slots", "ZygoteFinder"),
     "threads": ("Step", "guarded"),
     "uplink": ("READ_BYTES", "Stream", "Uplink"),
-    "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent"),
+    "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent", "is_readable"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

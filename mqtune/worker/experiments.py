@@ -20,7 +20,6 @@ from mqtune.trainable.experiment_code import resolve
 from mqtune.trainable.frozen_code import CODE_FOLDER
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.importers import ImportKey
-from mqtune.worker.scratch import places_of
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +35,12 @@ class ExperimentHere:
         journal: the experiment's; the same by all definitions.
         definition: the definition.
         digest: its digest, by which tasks name it.
-        mark: the same for attempts that may share a process: those of one experiment by one definition.
     """
 
     def __init__(self, journal: Journal, definition: Mapping[str, Any], digest: str = "") -> None:
         self.journal = journal
         self.definition = definition
         self.digest = digest
-        self.mark = hashlib.sha256(encode_value([journal.experiment, dict(definition)])).digest()
         #: What each trial asks for; None where that is not known.
         self._resources: Resources | None = None
         with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
@@ -104,9 +101,7 @@ class ExperimentHere:
             if self._key is None or self._key_is_for != (code_root, folder):
                 files = resolve(self.spec, code_root, self.definition.get("code_files"))
                 manifest = self._write(log_root, encode_value(files)) if files else None
-                key = ImportKey.of(
-                    self.name, self.definition, code_root, places_of(self.name, log_root), manifest, folder
-                )
+                key = ImportKey.of(self.name, self.definition, code_root, manifest, folder)
                 if manifest is None:
                     # The next attempt may find the files, or be able to write.
                     return key

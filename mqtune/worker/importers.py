@@ -83,11 +83,17 @@ class ImportFailed(Exception):
 class ImportKey:
     """Identifies the trials that can be run from one import.
 
-    It has their program, and the variables that the experiment sets.
+    Attributes:
+        program: their program.
+        environment: the variables that the experiment sets.
+        mark: parts them from trials that are the same in all else; a service may set it.
+        handle: the worker's side of their zygotes.
     """
 
     program: Program
     environment: tuple[tuple[str, str], ...] = ()
+    mark: bytes = b""
+    handle: type[ZygoteHandle] = ZygoteHandle
 
     @classmethod
     def of(
@@ -95,7 +101,6 @@ class ImportKey:
         experiment: str,
         definition: Mapping[str, Any],
         code_root: Path,
-        places: Path,
         manifest: Path | None = None,
         folder: Path | None = None,
     ) -> ImportKey:
@@ -105,7 +110,6 @@ class ImportKey:
             experiment: the experiment's name.
             definition: the experiment's definition.
             code_root: the folder below which its code is.
-            places: the folder for the working folders of attempts.
             manifest: the file that names the experiment's code; None without one.
             folder: the folder in which the program would run; None for the worker's own.
 
@@ -115,7 +119,6 @@ class ImportKey:
         start_method = definition.get("start_method", "fork")
         if start_method not in ("fork", "spawn"):
             raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
-        has_own_folder = definition.get("working_dir") == "trial"
         seed = hashlib.sha256(encode_value([experiment, definition.get("seed")])).digest()[:_SEED_BYTES]
         program = Program(
             TrainableSpec.decode(definition["trainable"]),
@@ -124,7 +127,6 @@ class ImportKey:
             manifest,
             tuple(map(str, definition.get("arguments", ()))),
             int.from_bytes(seed),
-            places if has_own_folder else None,
             spawns=start_method == "spawn",
         )
         return cls(program, checked_environment(definition.get("env") or {}))
@@ -435,7 +437,7 @@ class Importer:
             except ZygoteDied as error:
                 self._failure = error
                 raise
-            zygote = ZygoteHandle(self.key.spec, self.environment, process, channel, on_empty, self._timing)
+            zygote = self.key.handle(self.key.spec, self.environment, process, channel, on_empty, self._timing)
             self._zygotes = [*(one for one in self._zygotes if not one.is_closed), zygote]
         return zygote
 
@@ -693,8 +695,8 @@ class SlotZygotes:
         """Return the importer's zygote that has a process with all imports for the next trial."""
         with self._lock:
             known = self._forked.get(importer.key)
-        keeps = known is not None and known.importer is importer and known.zygote.may_keep and not known.zygote.is_dead
-        return known.zygote if known is not None and keeps else None
+        holds = known is not None and known.importer is importer and known.zygote.holds and not known.zygote.is_dead
+        return known.zygote if known is not None and holds else None
 
     @property
     def all(self) -> list[ZygoteHandle]:
@@ -704,7 +706,7 @@ class SlotZygotes:
 
     def may_have_stayed(self, but: ZygoteHandle | None) -> bool:
         """Whether any zygote except *but* may have a process that is kept for further trials."""
-        return any(zygote.may_keep for zygote in self.all if zygote is not but)
+        return any(zygote.holds for zygote in self.all if zygote is not but)
 
     def make_way(self, but: ZygoteHandle | None) -> None:
         """Have only *but* keep a process, so that a trial has the slot's devices to itself.
@@ -712,7 +714,7 @@ class SlotZygotes:
         No trial may be running here.
         """
         for zygote in self.all:
-            if zygote is not but and zygote.may_keep:
+            if zygote is not but and zygote.holds:
                 # A dead one is replaced when it is used next.
                 with contextlib.suppress(ZygoteDied):
                     zygote.drop()

@@ -16,11 +16,13 @@ from typing import Any, Final, Protocol, TypeVar
 from mqtune.core.clock import Clock
 from mqtune.core.events import WorkerInfo
 from mqtune.core.timing import Timing
+from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.connection import RedisClient
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.impairments import Impairments
+from mqtune.worker.importers import ImportKey
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.preloads import NO_PRELOADS, Preloads, SafePreloads
@@ -58,6 +60,10 @@ class AttemptHere(Protocol):
     @property
     def claim(self) -> Claim:
         """Its trial and number, and the token of its lease."""
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """Its experiment's definition."""
 
     @property
     def slot(self) -> int:
@@ -200,6 +206,14 @@ class WorkerService:
         """
         return None
 
+    def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
+        """Return the key of an experiment's imports as this service changes it: what is in its trials' processes.
+
+        It is called behind ``program``, and each service gets the key of the one before it. Equal keys share importers
+        and zygotes. An error is the reason why the attempt is not started.
+        """
+        return key
+
     def preloads(self) -> Preloads | None:
         """Return what knows which modules are imported before trials need them; None if this service doesn't.
 
@@ -217,6 +231,13 @@ class WorkerService:
         """
         return True
 
+    def working_dir(self, run: AttemptHere) -> Path | None:
+        """Return the working directory of an attempt, as users know it; None if this service gives it none.
+
+        It is called before the claim. The first answer counts.
+        """
+        return None
+
     def started(self, run: AttemptHere) -> None:
         """Note that an attempt has a process, perhaps a second one."""
 
@@ -226,6 +247,9 @@ class WorkerService:
     def measured(self, run: AttemptHere) -> Mapping[str, float]:
         """Return numbers for the journal's entry of an attempt's end. Its processes are gone."""
         return {}
+
+    def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
+        """Note how an attempt ends, before that is journaled: its processes are gone, its temporary folder is not."""
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Note how an attempt has ended, before its slot is free."""
@@ -307,12 +331,24 @@ class WorkerHooks:
         places = (service.program(experiment) for service in self._services)
         return next((place for place in places if place is not None), None)
 
+    def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
+        """Return the key of an experiment's imports as all services change it.
+
+        Raises:
+            Exception: a service refuses the experiment, or can't say.
+        """
+        for service in self._services:
+            key = service.prepare(experiment, key)
+        return key
+
     def preloads(self) -> Preloads:
         """Return what knows the modules to import before trials need them, by the first service that has it."""
-        found: list[Preloads | None] = []
-        self._each(lambda service: found.append(service.preloads()))
-        known = next((each for each in found if each is not None), None)
+        known = self._first(lambda service: service.preloads())
         return NO_PRELOADS if known is None else SafePreloads(known)
+
+    def working_dir(self, run: AttemptHere) -> Path | None:
+        """Return an attempt's working directory, by the first service that gives it one; None without one."""
+        return self._first(lambda service: service.working_dir(run))
 
     def started(self, run: AttemptHere) -> None:
         """Tell that an attempt has a process."""
@@ -344,6 +380,10 @@ class WorkerHooks:
         self._each(add)
         return info
 
+    def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
+        """Tell how an attempt ends."""
+        self._each(lambda service: service.ending(run, end))
+
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Tell how an attempt has ended."""
         self._each(lambda service: service.ended(run, result))
@@ -355,6 +395,12 @@ class WorkerHooks:
     def close(self) -> None:
         """End the services, the last one first."""
         self._each(lambda service: service.close(), reversed(self._services))
+
+    def _first(self, call: Callable[[WorkerService], T | None]) -> T | None:
+        """Return the first answer of a service."""
+        found: list[T | None] = []
+        self._each(lambda service: found.append(call(service)))
+        return next((each for each in found if each is not None), None)
 
     def _each(self, call: Callable[[WorkerService], object], services: Iterable[WorkerService] | None = None) -> None:
         for service in self._services if services is None else services:

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from mqtune.core.timing import Timing
 from mqtune.trainable.process.channel import Channel
@@ -40,14 +40,10 @@ class Gone(NamedTuple):
 
     Attributes:
         status: its wait status; None when it is unknown.
-        stays: whether the process is kept.
-        left: why not, if its trial has left or changed something in it.
-        again: whether the kept process refused to be reused, so that a fresh one is started for the same trial.
+        again: whether the trial has not begun, and another process is started for it.
     """
 
     status: int | None
-    stays: bool = False
-    left: str = ""
     again: bool = False
 
 
@@ -104,7 +100,7 @@ class ZygoteProcess:
 
 
 class ZygoteHandle:
-    """A zygote process.
+    """A zygote process. A service may derive from it (``ImportKey.handle``).
 
     One thread uses it, except for ``tell``, ``terminate``, ``kill``, ``end`` and ``close``, which any thread may call.
 
@@ -113,8 +109,15 @@ class ZygoteHandle:
         environment: the versions of the packages that were imported.
         process: its process.
         channel: to it.
-        on_empty: called when a process that it kept was ended.
+        on_empty: called when a process that it held was ended.
     """
+
+    #: Whether its processes may run several attempts.
+    keeps: ClassVar[bool] = False
+    #: Whether it may hold a process between two attempts.
+    holds = False
+    #: Why a process that ends without a word runs no further attempt; empty where none ever does.
+    retired: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -125,11 +128,9 @@ class ZygoteHandle:
         on_empty: Callable[[], None] = lambda: None,
         timing: Timing = Timing(),
     ) -> None:
-        self._timing = timing
+        self.timing = timing
         self.spec = spec
         self.environment = environment
-        #: Whether it may have a process that is kept for further trials of its experiment.
-        self.may_keep = False
         self._trial: int | None = None
         #: The descriptor that is readable once the trial's process has ended, where there are pidfds.
         self.pidfd: int | None = None
@@ -137,12 +138,12 @@ class ZygoteHandle:
         self._closing = threading.Lock()
         self._is_ended = self._is_closed = False
         self._process = process
-        self._channel = channel
-        self._on_empty = on_empty
+        self.channel = channel
+        self.on_empty = on_empty
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when the zygote has sent a message."""
-        return self._channel.fileno()
+        return self.channel.fileno()
 
     @property
     def pid(self) -> int:
@@ -165,8 +166,7 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is dead, or accepts no messages.
         """
-        self.may_keep = self.may_keep or message["reuse"]
-        if not self._channel.send({**message, "do": "start"}, fds):
+        if not self.channel.send({**message, "do": "start"}, fds):
             # After a message that was sent in part no other can be sent. A thread that still waits for the end of the
             # trial before gets ZygoteDied.
             self.end()
@@ -180,10 +180,10 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is dead, or did not answer in time.
         """
-        start_s = self._timing.zygote_start_s
+        start_s = self.timing.zygote_start_s
         if not is_readable(self.fileno(), start_s):
             self.take_over(f"started no process within {start_s:g} s")
-        started, pidfds = self._receive()
+        started, pidfds = self.receive()
         with self._telling:
             self._trial = started["pid"]
             self.pidfd = pidfds[0] if pidfds else None
@@ -198,7 +198,7 @@ class ZygoteHandle:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self.pidfd, STOP_SIGNAL)
                 return
-        self._channel.send({"do": "tell", "pid": pid})
+        self.channel.send({"do": "tell", "pid": pid})
 
     def terminate(self, pid: int) -> None:
         """Send SIGTERM to the process group of the trial *pid*; a no-op once it has ended."""
@@ -214,7 +214,7 @@ class ZygoteHandle:
                 return
             direct = self.pidfd is not None
             # Before the signal, so that the zygote starts no fresh process for a trial that is to end.
-            self._channel.send({"do": "end", "pid": pid, "signal": 0 if direct else int(number)})
+            self.channel.send({"do": "end", "pid": pid, "signal": 0 if direct else int(number)})
             if self.pidfd is None or is_readable(self.pidfd):
                 return
             # Directly, because the zygote may be frozen. The process is not reaped yet, so the pid is still its own.
@@ -223,19 +223,21 @@ class ZygoteHandle:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self.pidfd, number)
 
+    def keep(self, status: int | None, objection: Callable[[bool], str]) -> tuple[bool, str]:
+        """Return whether the process of an ended attempt stays for further ones, and why not; the kernel's never does.
+
+        Args:
+            status: the wait status of the process.
+            objection: returns why the worker gives the process to no other attempt; it is told whether that stays.
+        """
+        return False, ""
+
     def drop(self) -> None:
-        """End the process that is kept, if there is one, so that the next trial gets a fresh one.
+        """End the process that it holds between two attempts, if there is one.
 
         Raises:
-            ZygoteDied: the zygote is dead, and what it kept is too.
+            ZygoteDied: the zygote is dead, and what it held is too.
         """
-        try:
-            self._channel.send({"do": "drop"})
-            if not is_readable(self.fileno(), self._timing.zygote_exchange_s):
-                self.take_over("did not end the process that it kept")
-            self._receive()
-        finally:
-            self._keep_nothing()
 
     def hear_end(self) -> Gone | None:
         """Wait for the zygote's next message; return how the trial ended, or None while the zygote still cleans up.
@@ -243,17 +245,15 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is dead; the trial was killed, and nothing is left of it either.
         """
-        message, _ = self._receive()
-        if message["is"] == "sweeping":
-            return None
-        is_over = message["is"] == "ended"
-        if is_over and not message["stays"] and self.pidfd is not None and not is_readable(self.pidfd):
+        message, _ = self.receive()
+        return None if message["is"] == "sweeping" else self.end_of(message)
+
+    def end_of(self, message: Message) -> Gone:
+        """Return how the trial ended, by the zygote's message."""
+        if self.pidfd is not None and not is_readable(self.pidfd):
             return self.take_over("said that a trial had ended which had not")
-        self._forget_trial()
-        if not is_over:
-            return Gone(None, again=True)
-        self.may_keep = message["stays"]
-        return Gone(message["status"], message["stays"], message["left"])
+        self.forget_trial()
+        return Gone(message["status"])
 
     def take_over(self, why: str) -> Gone:
         """Kill a zygote that does not reap its trial, and reap it here; return how the trial had ended.
@@ -272,15 +272,21 @@ class ZygoteHandle:
             raise silent
         return Gone(status)
 
-    def _forget_trial(self) -> None:
+    def forget_trial(self) -> None:
+        """Let the trial's process be: it has ended, or runs no attempt now."""
         with self._telling:
             self._trial = None
             if self.pidfd is not None:
                 os.close(self.pidfd)
                 self.pidfd = None
 
-    def _receive(self) -> tuple[Message, list[int]]:
-        received = self._channel.receive()
+    def receive(self) -> tuple[Message, list[int]]:
+        """Wait for the zygote's next message; see ``Channel.receive``.
+
+        Raises:
+            ZygoteDied: the zygote is dead.
+        """
+        received = self.channel.receive()
         if received is None:
             self._reap()
             raise self._died()
@@ -298,13 +304,13 @@ class ZygoteHandle:
         status = reaper.kill(self._process, trial or 0)
         if trial is not None and not reaper.adopts:
             # Processes that have left its group stay.
-            deadline = time.monotonic() + self._timing.zygote_close_s
+            deadline = time.monotonic() + self.timing.zygote_close_s
             while signal_group(trial, signal.SIGKILL) and time.monotonic() < deadline:
                 time.sleep(0.001)
-        left = reaper.clear(self._timing.zygote_close_s)
+        left = reaper.clear(self.timing.zygote_close_s)
         if left:
             logger.error("processes %s of %s can't be killed", left, self.spec)
-        self._forget_trial()
+        self.forget_trial()
         return status
 
     def end(self) -> None:
@@ -313,7 +319,7 @@ class ZygoteHandle:
         Whoever waits for its trial gets ZygoteDied. Any thread may call it.
         """
         self._is_ended = True
-        self._channel.end()
+        self.channel.end()
 
     def close(self) -> None:
         """End the zygote and wait until it is gone, unless that was done before. It must not be running a trial."""
@@ -322,16 +328,10 @@ class ZygoteHandle:
                 return
             self._is_closed = True
             self.end()
-            self._process.wait(self._timing.zygote_close_s)
+            self._process.wait(self.timing.zygote_close_s)
             self._reap()
             self._process.close()
-            self._channel.close()
-        self._keep_nothing()
-
-    def _keep_nothing(self) -> None:
-        kept, self.may_keep = self.may_keep, False
-        if kept:
-            self._on_empty()
+            self.channel.close()
 
 
 def is_readable(fd: int, timeout_s: float = 0.0) -> bool:

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import os
 import select
 import signal
@@ -40,7 +41,6 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Final, NoReturn, cast
 
 from mqtune.core.errors import TrainableNotFound
@@ -51,14 +51,13 @@ from mqtune.trainable.process.descendants import LIBC, become_subreaper, die_wit
 from mqtune.trainable.process.environment import describe_environment
 from mqtune.trainable.process.first_imports import first_imports
 from mqtune.trainable.process.late_imports import EVERY_PACKAGE, Batch, Looks, preload, without_packages
-from mqtune.trainable.process.life import Executed, run_attempts
+from mqtune.trainable.process.life import Executed
 from mqtune.trainable.process.native_threads import limit_threads
 from mqtune.trainable.process.output import flush, shape_output
 from mqtune.trainable.process.program import Program, seed_generators
 from mqtune.trainable.process.protocol import STOP_SIGNAL
 from mqtune.trainable.process.scout import Verdict, scout
-from mqtune.trainable.process.zygote import Signals, Zygote
-from mqtune.trainable.spec import Kind
+from mqtune.trainable.process.zygote import Signals, zygote_class
 
 #: The command of an importer, a scout and a spare that is spawned: ``main``, without the folder in which the worker was started: a
 #: folder named mqtune in it must not take the place of the installed package. Python's -P has the same effect, but a script that is
@@ -136,7 +135,7 @@ class Importer:
         received = self._channel.receive()
         if received is None:
             return False
-        _import_for_trials(self._program.spec.kind)
+        _import_for_trials(self._program)
 
         # An import finds the path of a trial. The scout says that the program is missing.
         with suppress(TrainableNotFound):
@@ -314,7 +313,7 @@ class Importer:
             os.environ.update({n: v for n, v in environment.items() if os.environ.get(n) == begun.get(n)})
             become_subreaper()
             die_with_parent(importer, signal.SIGCONT)
-            Zygote(
+            zygote_class(self._program)(
                 Channel.of_fd(channel),
                 self._program,
                 self._executed,
@@ -407,17 +406,12 @@ def _use_large_pages() -> None:
                 LIBC.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_COLLAPSE)
 
 
-def _import_for_trials(kind: Kind) -> None:
-    """Import what each trial of a kind would import, which would take longer than all else until its first report."""
-    from mqtune.checkpoints import checkpoint, dicts  # noqa: F401, PLC0415
-
-    match kind:
-        case "function":
-            from mqtune.trainable import function  # noqa: F401, PLC0415
-        case "class":
-            from mqtune.trainable import class_  # noqa: F401, PLC0415
-        case "script":
-            from mqtune.trainable import script  # noqa: F401, PLC0415
+def _import_for_trials(program: Program) -> None:
+    """Import mqtune's own modules for each trial: this would take longer than all else until its first report."""
+    kind = "class_" if program.spec.kind == "class" else program.spec.kind
+    services = [program.zygote or __name__, *(module for module, _ in program.parts)]
+    for name in ("mqtune.checkpoints.checkpoint", "mqtune.checkpoints.dicts", f"mqtune.trainable.{kind}", *services):
+        importlib.import_module(name)
 
 
 def command(role: str, fd: int, parent: int | None = None) -> list[str]:
@@ -466,8 +460,7 @@ def serve(channel: Channel, parent: int, role: str, begun: frozenset[str] = froz
     die_with_parent(parent)
     if role == "spare":
         signal.pthread_sigmask(signal.SIG_BLOCK, {STOP_SIGNAL})
-        place = Path(message["place"]) if message["place"] else None
-        run_attempts(channel, program, place, ahead=message["ahead"])
+        zygote_class(program).life(channel, program).run(ahead=message["ahead"])
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = begun or frozenset(sys.modules)
     if role == "scout":

@@ -52,7 +52,6 @@ _LOOK_AGAIN_MS: Final = 20
 _COUNTED: Final = frozenset({ITERATION, TIME_THIS_ITER, TIME_TOTAL})
 #: The file of a descriptor that is not open, for ``file_of``.
 _NO_FILE: Final = (-1, -1)
-_NO_PIPES: Final = (-1, -1)
 #: How often the main thread gets StopTrial before a report ends the process: by the stop signal, and by one report of the code that
 #: unwinds, such as a callback's or a ``finally`` block's.
 RAISED_AT_MOST: Final = 2
@@ -124,11 +123,10 @@ class Session:
     Args:
         message: the start message.
         fds: the write end of the pipe to the worker, blocking: a full pipe makes ``report`` wait, and loses nothing; and
-            the read end of the control pipe, non-blocking. Without these nothing can be sent until ``connect``, and a stop
-            signal waits until ``listen``.
+            the read end of the control pipe, non-blocking.
     """
 
-    def __init__(self, message: StartMessage, fds: Sequence[int] = _NO_PIPES) -> None:
+    def __init__(self, message: StartMessage, fds: Sequence[int]) -> None:
         self.message = message
         #: How many reports were sent.
         self.sequence = 0
@@ -145,8 +143,6 @@ class Session:
         self._raised = 0
         #: Whether a StopTrial has left a module half imported.
         self.broke_import = False
-        #: Threads that earlier attempts of the process have left.
-        self._left_threads = frozenset(threading.enumerate()) - {threading.main_thread()}
         self.connect(fds)
         #: Whether it reports, saves and asks: the further seats of a gang don't.
         self.is_first = message["seat"] == 0
@@ -162,7 +158,7 @@ class Session:
         self._packer = report_packer()
         self._forks = _forks
         #: Whether the main thread may not be interrupted by the stop signal now, and whether that came meanwhile.
-        self._busy = fds is _NO_PIPES
+        self._busy = False
         self._signalled = False
         self._saving = False
         self._has_ended = False
@@ -186,26 +182,6 @@ class Session:
         self._pipe, self._control = fds
         # User code may close them, and their descriptors' numbers may be used again.
         self._pipe_file, self._control_file = file_of(self._pipe), file_of(self._control)
-
-    def listen(self) -> None:
-        """Have a stop signal raise StopTrial from now on, and raise it for an earlier signal."""
-        # It may have come before this session had a handler: the order is in the pipe.
-        self._read_control()
-        self._busy = False
-        if self._signalled:
-            self._handle_signal()
-        self._raise_if_told()
-
-    def close(self) -> None:
-        """Close the pipes, unless they are closed; threads that still use this session are told to stop."""
-        # Nothing may be written to, or read from, files that get the descriptors' numbers next.
-        with self._lock, self._hearing:
-            self._told = "stop"
-            for fd, file in ((self._pipe, self._pipe_file), (self._control, self._control_file)):
-                # User code may have closed it, and have another file of that number.
-                if fd >= 0 and file_of(fd) == file:
-                    os.close(fd)
-            self.connect(_NO_PIPES)
 
     def enter(self) -> None:
         """Put the variables into the environment by which PyTorch and others find the other seats of a gang."""
@@ -267,8 +243,6 @@ class Session:
             counters: the counters of the checkpoint; None for the session's own.
             is_question: whether it waits for an answer.
         """
-        if self._left_threads or self._pipe < 0:
-            self._check_caller("report")
         if self._told:
             is_deaf = self._raised >= RAISED_AT_MOST and not self._has_ended
             if is_deaf and threading.get_ident() == self._main and _forks == self._forks:
@@ -329,7 +303,6 @@ class Session:
 
     def save(self, checkpoint: Savable, counters: Mapping[str, object] | None = None) -> CheckpointId:
         """Save a checkpoint without a report, also when the trial was already told to end; return its id."""
-        self._check_caller("save")
         if _forks != self._forks:
             refuse("save_checkpoint")
         told = self._told
@@ -413,18 +386,8 @@ class Session:
             self.end(encode_value({"end": end.value, "error_type": "", "error": why, "heard": self.heard}))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _check_caller(self, what: str) -> None:
-        if self._left_threads and threading.current_thread() in self._left_threads:
-            raise RuntimeError(
-                f"{what}: this thread was left by an earlier trial of its process; end it with its trial"
-            )
-        if self._pipe < 0 and not self._told:
-            raise RuntimeError(f"{what}: nothing can be sent before reset_config has returned True")
-
     def _read_control(self) -> None:
         """Read the control pipe without waiting; in the main thread only while the stop signal can't raise."""
-        if self._control < 0:
-            return
         with self._hearing:
             if file_of(self._control) != self._control_file:
                 raise ReportingClosed(PIPE_CLOSED)

@@ -186,4 +186,4 @@ def test_a_process_is_started_in_the_two_ways_that_there_are(tmp_path: Path, met
     definition = {"trainable": {"name": "train", "module": "m"}, "start_method": method}
 
     with pytest.raises(ConfigurationError, match="there are only 'fork' and 'spawn'"):
-        ImportKey.of("exp", definition, tmp_path, tmp_path)
+        ImportKey.of("exp", definition, tmp_path)
