@@ -23,7 +23,7 @@ class Slot:
     Args:
         folder: for all files.
         start_method: "fork" or "spawn".
-        spec: what it runs, in a module.
+        spec: the trainable, in a module.
         code: the content of that module's file.
         program: more of its program.
     """

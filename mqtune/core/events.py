@@ -345,7 +345,7 @@ class AttemptEnded(_Body):
     #: Whether it failed because it ran longer than its ``ttl_s``: another attempt would, too.
     outlived: bool = False
     cursor: Cursor | None = None
-    #: Why its process runs no other trial, if processes are reused; empty if it may.
+    #: Why its process runs no other trial, where processes run several; empty if it may.
     retired: str = ""
     #: What it used of its machine (see ``mqtune.core.usage``); empty if it ended before the first sample.
     usage: Body = field(default_factory=dict)

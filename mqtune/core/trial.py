@@ -487,7 +487,7 @@ class Attempt:
     ``checkpoint`` is the one it starts from, which may be another trial's: then ``source`` names that. ``environment``
     has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
     folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty. ``retired``
-    says, with ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have.
+    says, where processes run several attempts, why its process has run none after it; it is empty if it might have.
     ``usage`` has what it used of its machine, once it has ended, by the names in docs/workers.md. ``resources`` is what
     it asks for, where trials do so by their configs. ``seats`` are the further ones of a gang; ``worker`` and what else
     there is once is that of seat 0.

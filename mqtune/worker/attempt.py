@@ -308,7 +308,7 @@ class AttemptRun:
                 # Before the signal, which has the trial look for it.
                 self._control.tell("pause" if effect.keeps_state else "stop")
             self._forced = self._forced or kill
-            # In the lock, while the process is this attempt's: one that runs another attempt keeps its number.
+            # In the lock, while the process is this attempt's: its number stays the same with the next attempt.
             if self._process is not None and (further or kill):
                 zygote, pid = self._process
                 zygote.kill(pid) if kill else zygote.tell(pid)

@@ -207,7 +207,7 @@ class WorkerService:
         return None
 
     def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
-        """Return the key of an experiment's imports as this service changes it: what is in its trials' processes.
+        """Return the key of an experiment's imports, with this service's additions to its trials' processes.
 
         It is called behind ``program``, and each service gets the key of the one before it. Equal keys share importers
         and zygotes. An error is the reason why the attempt is not started.

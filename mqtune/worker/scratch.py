@@ -28,11 +28,6 @@ _KEEP_S: Final = 60.0
 _LEFT_S: Final = 3600.0
 
 
-def _mark() -> str:
-    """Return a name that only this process has, of all machines that share a folder."""
-    return f"{socket.gethostname()}.{os.getpid()}.{process_mark()}"
-
-
 class Scratch:
     """The temporary folders of one worker's attempts, each created by the process that first needs it.
 
@@ -47,8 +42,8 @@ class Scratch:
     def __init__(self, log_root: Path, clock: Callable[[], float] = time.time) -> None:
         self._all = log_root.absolute() / _FOLDER
         self._clock = clock
-        # Without spaces: scripts get this path.
-        self._mine = self._all / _mark()
+        #: No other process of any machine has this name. It has no spaces: scripts get the path.
+        self._mine = self._all / f"{socket.gethostname()}.{os.getpid()}.{process_mark()}"
         self._lock: int | None = None
         self._kept_at = -math.inf
         #: Called with the name of a worker that is gone, before its folder is deleted.
@@ -56,7 +51,7 @@ class Scratch:
 
     @property
     def name(self) -> str:
-        """A name that only this worker has, of all that share the log folder."""
+        """A name that no other worker with this log folder has."""
         return self._mine.name
 
     def sweep(self) -> None:
@@ -78,7 +73,7 @@ class Scratch:
         return []
 
     def discard(self, worker: Path) -> bool:
-        """Delete the folder of a worker that is gone, and return whether nothing of it is left."""
+        """Delete the folder of a worker that is gone, and return whether all of it is deleted."""
         for notify in self.on_discard:
             notify(worker.name)
         shutil.rmtree(worker, ignore_errors=True)

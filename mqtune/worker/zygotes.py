@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import select
@@ -14,16 +13,14 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from mqtune.core.timing import Timing
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.descendants import signal_group
+from mqtune.trainable.process.descendants import signal_group, signal_process
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.processes import reaper
 
 logger = logging.getLogger(__name__)
 
-#: The state of a process that SIGSTOP has stopped, in the process table.
-_STOPPED: Final = "T"
-#: How often it is checked whether a zygote has ended, where the kernel has no pidfd (macOS).
+#: How often it is checked whether a process has ended, where there is no pidfd.
 _LOOK_S: Final = 0.01
 
 
@@ -36,10 +33,10 @@ class ZygoteSilent(ZygoteDied):
 
 
 class Gone(NamedTuple):
-    """Nothing is left of a trial's process, except for a process that is kept for further trials.
+    """All processes of a trial have exited, except for a process that stays for further trials.
 
     Attributes:
-        status: its wait status; None when it is unknown.
+        status: the wait status of the trial's process; None when it is unknown.
         again: whether the trial has not begun, and another process is started for it.
     """
 
@@ -47,50 +44,50 @@ class Gone(NamedTuple):
     again: bool = False
 
 
-class ZygoteProcess:
-    """A zygote's process, as ``subprocess.Popen`` shows one.
+class ForkedProcess:
+    """A process that this one has not started by ``subprocess``: a zygote, or a fork of the driver.
 
-    It is a child of its importer, and of this process once that is dead.
+    A zygote is a child of its importer, and of this process once that is dead.
     """
 
-    def __init__(self, pid: int, pidfd: int | None) -> None:
+    def __init__(self, pid: int, pidfd: int | None = None) -> None:
         self.pid = pid
         self._pidfd = pidfd
-        self._is_over = False
+        self._has_ended = False
+        #: Its exit code, negative for a signal; None while it runs, and if another process has reaped it.
+        self.returncode: int | None = None
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for its end for at most *timeout_s* seconds, and return whether it has ended."""
-        if not self._is_over and self._has_ended(timeout_s):
-            self._is_over = True
-            # Its importer reaps it, unless that is dead.
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.pid, os.WNOHANG)
-        return self._is_over
+    def poll(self) -> int | None:
+        """Return its exit code, as ``subprocess.Popen`` does; see ``returncode``."""
+        self.wait(0.0)
+        return self.returncode
 
-    def _has_ended(self, timeout_s: float) -> bool:
-        if self._pidfd is not None:
-            return is_readable(self._pidfd, timeout_s)
-        deadline = time.monotonic() + timeout_s
-        while self._is_there():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_LOOK_S)
-        return True
+    def wait(self, timeout: float) -> bool:
+        """Wait for its end for at most *timeout* seconds, and return whether it has ended."""
+        deadline = time.monotonic() + timeout
+        while not self._has_ended:
+            left_s = deadline - time.monotonic()
+            if self._pidfd is None or is_readable(self._pidfd, left_s):
+                self._reap()
+            if self._has_ended or left_s <= 0:
+                break
+            time.sleep(_LOOK_S if self._pidfd is None else 0)
+        return self._has_ended
 
-    def _is_there(self) -> bool:
+    def _reap(self) -> None:
         try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._has_ended = pid == self.pid
+            if self._has_ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        except ChildProcessError:
+            # It is no child of this process, or was reaped.
+            self._has_ended = self._pidfd is not None or not signal_process(self.pid, 0)
 
     def kill(self) -> None:
         """Send it SIGKILL; a no-op when it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            if self._pidfd is not None:
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            elif not self._is_over:
-                os.kill(self.pid, signal.SIGKILL)
+        if not self._has_ended:
+            signal_process(self.pid, signal.SIGKILL, pidfd=self._pidfd)
 
     def close(self) -> None:
         """Close its pidfd; it must have ended."""
@@ -106,7 +103,7 @@ class ZygoteHandle:
 
     Args:
         spec: the trainable.
-        environment: the versions of the packages that were imported.
+        environment: the versions of the imported packages.
         process: its process.
         channel: to it.
         on_empty: called when a process that it held was ended.
@@ -116,14 +113,14 @@ class ZygoteHandle:
     keeps: ClassVar[bool] = False
     #: Whether it may hold a process between two attempts.
     holds = False
-    #: Why a process that ends without a word runs no further attempt; empty where none ever does.
+    #: Why a process that ends without a word runs no further attempt; empty where this is usual.
     retired: ClassVar[str] = ""
 
     def __init__(
         self,
         spec: TrainableSpec,
         environment: dict[str, Any],
-        process: ZygoteProcess,
+        process: ForkedProcess,
         channel: Channel,
         on_empty: Callable[[], None] = lambda: None,
         timing: Timing = Timing(),
@@ -136,7 +133,7 @@ class ZygoteHandle:
         self.pidfd: int | None = None
         self._telling = threading.Lock()
         self._closing = threading.Lock()
-        self._is_ended = self._is_closed = False
+        self._is_ended = self.is_closed = False
         self._process = process
         self.channel = channel
         self.on_empty = on_empty
@@ -154,11 +151,6 @@ class ZygoteHandle:
     def is_dead(self) -> bool:
         """Whether its process has ended, or is about to."""
         return self._is_ended or self._process.wait(0.0)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed."""
-        return self._is_closed
 
     def send_start(self, message: StartMessage, fds: Sequence[int]) -> None:
         """Start a trial as soon as the one before it is gone; another thread may still wait for that one's end.
@@ -191,40 +183,29 @@ class ZygoteHandle:
 
     def tell(self, pid: int) -> None:
         """Send the stop signal to the trial *pid*; a no-op once it has ended."""
-        with self._telling:
-            if pid != self._trial:
-                return
-            if self.pidfd is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self.pidfd, STOP_SIGNAL)
-                return
-        self.channel.send({"do": "tell", "pid": pid})
+        self.send_signal(pid, STOP_SIGNAL, group=False)
 
     def terminate(self, pid: int) -> None:
         """Send SIGTERM to the process group of the trial *pid*; a no-op once it has ended."""
-        self._end_trial(pid, signal.SIGTERM)
+        self.send_signal(pid, signal.SIGTERM, group=True)
 
     def kill(self, pid: int) -> None:
         """Send SIGKILL to the process group of the trial *pid*; a no-op once it has ended."""
-        self._end_trial(pid, signal.SIGKILL)
+        self.send_signal(pid, signal.SIGKILL, group=True)
 
-    def _end_trial(self, pid: int, number: signal.Signals) -> None:
+    def send_signal(self, pid: int, number: signal.Signals, *, group: bool) -> None:
+        """Send a signal to the trial *pid*, or to its process group; a no-op once it has ended."""
         with self._telling:
             if pid != self._trial:
                 return
-            direct = self.pidfd is not None
-            # Before the signal, so that the zygote starts no fresh process for a trial that is to end.
-            self.channel.send({"do": "end", "pid": pid, "signal": 0 if direct else int(number)})
-            if self.pidfd is None or is_readable(self.pidfd):
-                return
-            # Directly, because the zygote may be frozen. The process is not reaped yet, so the pid is still its own.
-            if not signal_group(pid, number):
-                # It may not have created its group yet.
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self.pidfd, number)
+            if self.pidfd is None:
+                self.channel.send({"do": "signal", "pid": pid, "signal": int(number), "group": group})
+            elif not is_readable(self.pidfd):
+                # Directly, as the zygote may be frozen. The process is not reaped yet, so the pid is still its own.
+                signal_process(pid, number, pidfd=self.pidfd, group=group)
 
     def keep(self, status: int | None, objection: Callable[[bool], str]) -> tuple[bool, str]:
-        """Return whether the process of an ended attempt stays for further ones, and why not; the kernel's never does.
+        """Return whether the process of an ended attempt stays for further ones, and why not; by default it never does.
 
         Args:
             status: the wait status of the process.
@@ -236,14 +217,14 @@ class ZygoteHandle:
         """End the process that it holds between two attempts, if there is one.
 
         Raises:
-            ZygoteDied: the zygote is dead, and what it held is too.
+            ZygoteDied: the zygote is dead, and the held process too.
         """
 
     def hear_end(self) -> Gone | None:
         """Wait for the zygote's next message; return how the trial ended, or None while the zygote still cleans up.
 
         Raises:
-            ZygoteDied: the zygote is dead; the trial was killed, and nothing is left of it either.
+            ZygoteDied: the zygote is dead; the trial was killed, and all its processes have exited.
         """
         message, _ = self.receive()
         return None if message["is"] == "sweeping" else self.end_of(message)
@@ -259,7 +240,7 @@ class ZygoteHandle:
         """Kill a zygote that does not reap its trial, and reap it here; return how the trial had ended.
 
         Args:
-            why: what the zygote has failed to do, for the log.
+            why: the zygote's failure, for the log.
 
         Raises:
             ZygoteSilent: the trial had not ended by itself.
@@ -296,10 +277,7 @@ class ZygoteHandle:
         return ZygoteDied(f"the zygote of {self.spec} died")
 
     def _reap(self) -> int | None:
-        """Kill and reap the zygote and whatever it has left.
-
-        Return its trial's wait status, if that had ended before.
-        """
+        """Kill and reap the zygote and its descendants; return its trial's wait status, if that had ended before."""
         trial = self._trial
         status = reaper.kill(self._process, trial or 0)
         if trial is not None and not reaper.adopts:
@@ -307,26 +285,21 @@ class ZygoteHandle:
             deadline = time.monotonic() + self.timing.zygote_close_s
             while signal_group(trial, signal.SIGKILL) and time.monotonic() < deadline:
                 time.sleep(0.001)
-        left = reaper.clear(self.timing.zygote_close_s)
-        if left:
-            logger.error("processes %s of %s can't be killed", left, self.spec)
+        reaper.clear(self.timing.zygote_close_s, str(self.spec))
         self.forget_trial()
         return status
 
     def end(self) -> None:
-        """Make the zygote kill whatever it runs, and end.
-
-        Whoever waits for its trial gets ZygoteDied. Any thread may call it.
-        """
+        """Make the zygote kill whatever it runs, and end. A thread that waits for its trial gets ZygoteDied."""
         self._is_ended = True
         self.channel.end()
 
     def close(self) -> None:
         """End the zygote and wait until it is gone, unless that was done before. It must not be running a trial."""
         with self._closing:
-            if self._is_closed:
+            if self.is_closed:
                 return
-            self._is_closed = True
+            self.is_closed = True
             self.end()
             self._process.wait(self.timing.zygote_close_s)
             self._reap()

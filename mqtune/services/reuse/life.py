@@ -116,7 +116,7 @@ class KeptLife(Life):
     _stays = False
 
     def attempt(self, message: StartMessage, pipes: Sequence[int]) -> int:
-        """Run the first attempt and those that follow; return the code to exit with."""
+        """Run one attempt after the other; return the code to exit with."""
         #: The user's code that was imported, with its times, and how many modules there were then.
         self._files: dict[str, int] = {}
         self._modules = 0
@@ -167,7 +167,7 @@ class KeptLife(Life):
             self._steps.clean_up(error)
 
     def _ask(self) -> None:
-        """Find out whether the process may stay: what the attempt has left, processes included."""
+        """Find out whether the process may stay, by the threads and processes that the attempt has left."""
         self._note_files()
         self.channel.send({"is": "done", "left": self._remains()})
         received = self.channel.receive()

@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from signal import Signals
 from typing import Any
 
 from mqtune.core.codec import encode_value
@@ -20,13 +21,20 @@ class KeepingZygote(ZygoteHandle):
 
     keeps = True
     retired = "it has ended"
-    #: What the ended trial has left that keeps its process from another one; empty for nothing.
+    #: Why the process of the ended trial can't run another one, as it says itself; empty if it can.
     _left = ""
 
     def send_start(self, message: StartMessage, fds: Sequence[int]) -> None:
         """Start a trial as soon as the one before it is gone."""
         self.holds = True
         super().send_start(message, fds)
+
+    def send_signal(self, pid: int, number: Signals, *, group: bool) -> None:
+        """Send a signal to the trial *pid*, or to its process group; a no-op once it has ended."""
+        if group:
+            # Before the signal, so that the zygote starts no fresh process for a trial that is to end.
+            self.channel.send({"do": "forget", "pid": pid})
+        super().send_signal(pid, number, group=group)
 
     def end_of(self, message: Message) -> Gone:
         """Return how the trial ended, by the zygote's message."""
@@ -55,7 +63,7 @@ class KeepingZygote(ZygoteHandle):
         """End the kept process, if there is one, so that the next trial gets a fresh one.
 
         Raises:
-            ZygoteDied: the zygote is dead, and what it kept is too.
+            ZygoteDied: the zygote is dead, and the kept process too.
         """
         try:
             self.channel.send({"do": "drop"})

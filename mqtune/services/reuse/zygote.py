@@ -1,8 +1,16 @@
 """The zygote's part of reuse: it keeps the process of an ended trial, and gives that the next one.
 
-Further messages from the worker: ``drop``, end the kept process. Further messages to the worker: ``dropped``, no
-process is kept any more; ``again``, the kept process has refused a trial, whose next ``started`` follows. ``ended``
-says whether the process ``stays``, and what its trial has ``left`` that keeps it from another one.
+Further messages from the worker:
+
+- ``drop``: end the kept process.
+- ``forget``, with the process id of a trial: it is to end, and no fresh process should take it.
+
+Further messages to the worker:
+
+- ``dropped``: no process is kept any more.
+- ``again``: the kept process has refused a trial, whose next ``started`` follows.
+
+``ended`` says whether the process ``stays``, or which remains of its trial (``left``) keep it from another one.
 """
 
 from __future__ import annotations
@@ -23,7 +31,7 @@ class Zygote(KernelZygote):
     _kept: Child | None = None
     #: The start message that a kept process has got and not taken yet.
     _given: tuple[Message, Sequence[int]] | None = None
-    #: What the trial has left that keeps its process from running another one; empty for nothing.
+    #: The remains of the trial that keep its process from another one; empty without any.
     _left = ""
 
     def hear(self, ready: Collection[int]) -> bool:
@@ -58,14 +66,14 @@ class Zygote(KernelZygote):
 
     def handle(self, message: Message, fds: Sequence[int]) -> None:
         """Carry out a message of the worker."""
-        if message["do"] == "drop":
-            self._drop()
-            self.channel.send({"is": "dropped"})
-            return
-        if message["do"] == "end" and self.runs(message["pid"]):
-            # No other process should take the start message that this one has refused.
-            self._forget_given()
-        super().handle(message, fds)
+        match message["do"]:
+            case "drop":
+                self._drop()
+                self.channel.send({"is": "dropped"})
+            case "forget" if self.runs(message["pid"]):
+                self._forget_given()
+            case _:
+                super().handle(message, fds)
 
     def start(self, message: Message, fds: Sequence[int]) -> None:
         """Start a trial, in the kept process if there is one."""
@@ -91,7 +99,7 @@ class Zygote(KernelZygote):
         self.start(*given)
 
     def end_trial(self, **how: object) -> None:
-        """Say how a trial has ended, and what it has left."""
+        """Say how a trial has ended, and name its remains."""
         left, self._left = self._left, ""
         super().end_trial(left=left, **how)
 

@@ -34,7 +34,7 @@ class Executed(NamedTuple):
 
 
 class ProcessPart(Protocol):
-    """What a service does in a trial's process: ``Part`` of a module that the program names (``Program.parts``).
+    """A service's part in a trial's process: ``Part`` of a module that the program names (``Program.parts``).
 
     It is made with the program and the text that comes with the module's name. An error in ``enter`` or ``begin`` is
     the attempt's.
@@ -56,7 +56,7 @@ class Life:
     Args:
         channel: to the zygote.
         program: the program.
-        executed: what the importer has executed; None if this process executes the program.
+        executed: the program as the importer has executed it; None if this process executes it.
     """
 
     session: Session
@@ -75,8 +75,8 @@ class Life:
     def run(self, *, ahead: bool) -> NoReturn:
         """Wait for a start message, run that attempt, and exit as a program does.
 
-        The stop signal must be blocked by the caller: one that comes early waits until the attempt listens. The process
-        exits, too, when the zygote closes the channel.
+        The caller must have blocked the stop signal: an early one waits until the attempt listens. The process exits, too,
+        when the zygote closes the channel.
 
         Args:
             ahead: whether the program is executed before the start message comes.

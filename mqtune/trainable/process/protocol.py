@@ -19,7 +19,7 @@ Message = dict[str, Any]
 class StartMessage(TypedDict):
     """Starts a trial: a worker sends it to a zygote, which passes it on to the trial's process.
 
-    ``timestamp`` is that of the trial's last report in an earlier attempt; times never go back before it. ``epoch_s``
+    ``timestamp`` is the time of the trial's last report in an earlier attempt; no later time is before it. ``epoch_s``
     is the time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is made when it is
     first needed and deleted when the attempt has ended. ``working_dir`` is empty unless the attempt has a working
     directory of its own. ``claim`` is the mark of the worker's claim, which the ids of checkpoints end with.
@@ -76,18 +76,18 @@ ANSWER: Final = b"A"
 #: The most characters of an answer: its records must go through the pipe together.
 MAX_ANSWER_CHARS: Final = (select.PIPE_BUF // RECORD.size - 1) * 8
 
-#: What a trial was told: nothing, to stop for good, or to pause, from which it may be resumed.
+#: An order of a trial: none, to stop for ever, or to pause, from which it may be resumed.
 Told = Literal["", "stop", "pause"]
 
 #: The environment variable with the address of the channel from a script to the trial's process that started it.
 RELAY: Final = "MQTUNE_RELAY"
 
-#: What a Python script's interpreter has in its environment from the start, unless a worker has it set otherwise: its printed
-#: reports should arrive at once.
+#: The environment of a Python script's interpreter from the start, unless a worker has set it otherwise: printed reports
+#: should arrive immediately.
 UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}
 
 #: How much memory of a device a process may keep between trials. A CUDA context takes 0.3 to 0.6 GB and the handles of CUDA's
-#: libraries up to 1 GB; the rest is for what a function keeps in a global.
+#: libraries up to 1 GB; the rest is for a function's globals.
 KEPT_BYTES: Final = 2 << 30
 
 #: An error's text, with its traceback, that is longer is cut in the middle: its ends tell what happened.

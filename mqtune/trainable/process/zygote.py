@@ -10,8 +10,7 @@ blocked, and the end of a trial is seen by its pidfd.
 Messages from the worker:
 
 - ``start``, with the ends of the pipes. While the trial before is still ending, it waits.
-- ``tell`` and ``end``, with the process id of a trial: signal it that there is something to read; send its group a
-  signal.
+- ``signal``, with the process id of a trial: send it, or its group, a signal. It is used where there are no pidfds.
 
 Messages to the worker:
 
@@ -29,20 +28,27 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import FrameType
 from typing import ClassVar, Final, NamedTuple, NoReturn
 
 from mqtune.trainable.frozen_code import times_of
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.descendants import die_with_parent, own_children, signal_group
+from mqtune.trainable.process.descendants import (
+    die_with_parent,
+    own_children,
+    pidfd_of,
+    reap,
+    signal_group,
+    signal_process,
+)
 from mqtune.trainable.process.life import Executed, Life
 from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message
 from mqtune.trainable.process.signals import change_mask
 
-#: How often it is checked whether a killed process group is gone: most are gone at the first check; one that a device
-#: driver or a disk holds may take minutes.
+#: How often it is checked whether a killed process group is gone. Most are gone at the first check; a device driver or a
+#: disk may hold one for minutes.
 _SWEEP_POLL_S: Final = 0.001
 _LONGEST_SWEEP_POLL_S: Final = 0.1
 #: How often the worker is told that a trial's processes are not gone yet.
@@ -58,13 +64,13 @@ _LEAVE_S: Final = 1.0
 
 
 class Child(NamedTuple):
-    """A process that waits for its start message, or has had it."""
+    """A process that waits for its next message, or runs a trial."""
 
     pid: int
     channel: Channel
-    pidfd: int | None
+    pidfd: int | None = None
     #: The files that it may have read before its start message, with their times of change.
-    data: Sequence[tuple[str, int]]
+    data: Sequence[tuple[str, int]] = ()
 
     @property
     def has_ended(self) -> bool:
@@ -75,17 +81,17 @@ class Child(NamedTuple):
             # A thread of the user's module has reaped it.
             return True
 
-    def let_end(self) -> None:
+    def let_end(self, patience_s: float = _LEAVE_S) -> None:
         """Have it exit while it waits for a message, and wait for that, but not for long."""
         self.channel.end()
-        over_at = time.monotonic() + _LEAVE_S
+        over_at = time.monotonic() + patience_s
         while not self.has_ended and time.monotonic() < over_at:
             time.sleep(_SWEEP_POLL_S)
 
     def end(self) -> int | None:
         """Kill and reap it, with its group; return its wait status, None if a thread of the user's module has taken it."""
         # Its id is still reserved, so no other group is hit.
-        _kill_group(self.pid, signal.SIGKILL)
+        signal_process(self.pid, signal.SIGKILL, group=True)
         try:
             return os.waitpid(self.pid, 0)[1]
         except ChildProcessError:
@@ -106,7 +112,7 @@ class Signals(NamedTuple):
 
     @classmethod
     def block(cls) -> Signals:
-        """Block all signals, whatever handlers imports have set; return what trials get back."""
+        """Block all signals, with or without handlers; return those and the handler that trials get back."""
         on_child = signal.getsignal(signal.SIGCHLD)
         # If it were ignored, the kernel would reap the children.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -126,7 +132,7 @@ class Zygote:
     Args:
         channel: to the worker.
         program: the program that trials execute.
-        executed: what the importer has executed of it; None if each process executes it.
+        executed: the program as the importer has executed it; None if each process executes it.
         signals: how trials find them.
         spawn: returns the command that starts a spare on a descriptor of its channel; None to fork spares.
         is_ahead: whether spares execute the program before their start message.
@@ -187,7 +193,7 @@ class Zygote:
             self.spare = self._make_process()
         elif not ready:
             for child in self._orphans():
-                _reap_if_dead(child)
+                reap(child)
         return True
 
     def hear(self, ready: Collection[int]) -> bool:
@@ -204,26 +210,14 @@ class Zygote:
 
     def _make_process(self) -> Child:
         """Return a new process that waits for its start message."""
-        ours, theirs = Channel.pair()
         data = times_of(self._data)
         if self._spawn is None:
-            me = os.getpid()
-            pid = os.fork()
-            if pid == 0:
-                # Open in the child too, its end would never be seen.
-                ours.close()
-                self._become_spare(me, theirs)
+            child = fork_child(self._become_spare)
+            assert child is not None  # noqa: S101 - a spare does not return
         else:
-            os.set_inheritable(theirs.fileno(), True)
-            command = self._spawn(theirs.fileno())
-            pid = os.posix_spawn(sys.executable, command, os.environ, setsigmask=self._signals.mask)
-            ours.send({"do": "begin", "program": self._program.encode(), "ahead": self._is_ahead})
-        theirs.close()
-        pidfd = None
-        with contextlib.suppress(ProcessLookupError, AttributeError):
-            # Opened while the process can't have been reaped, it can never mean another one.
-            pidfd = os.pidfd_open(pid)
-        return Child(pid, ours, pidfd, data)
+            begin = {"do": "begin", "program": self._program.encode(), "ahead": self._is_ahead}
+            child = spawn_child(self._spawn, begin, self._signals.mask)
+        return child._replace(pidfd=pidfd_of(child.pid), data=data)
 
     def _become_spare(self, zygote: int, channel: Channel) -> NoReturn:
         try:
@@ -249,11 +243,8 @@ class Zygote:
                 self.start(message, fds)
             case "start":
                 self._next = message, fds
-            case "tell" if self.runs(message["pid"]):
-                _kill(message["pid"], STOP_SIGNAL)
-            # With 0 the worker has sent the signal.
-            case "end" if self.runs(message["pid"]) and message["signal"]:
-                _kill_group(message["pid"], message["signal"])
+            case "signal" if self.runs(message["pid"]):
+                signal_process(message["pid"], message["signal"], group=message["group"])
 
     def start(self, message: Message, fds: Sequence[int]) -> None:
         """Start a trial."""
@@ -329,8 +320,8 @@ class Zygote:
         while True:
             orphans = self._orphans()
             for child in orphans:
-                _kill(child, signal.SIGKILL)
-                _reap_if_dead(child)
+                signal_process(child, signal.SIGKILL)
+                reap(child)
             if not orphans and not signal_group(group, 0):
                 return
             if time.monotonic() >= say_at:
@@ -345,24 +336,31 @@ class Zygote:
         self._drop_spare()
 
 
+def fork_child(become: Callable[[int, Channel], None]) -> Child | None:
+    """Fork this process, and return the child; in the child call *become* with its parent and its channel."""
+    ours, theirs = Channel.pair()
+    me = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        # Open in the child too, its end would never be seen.
+        ours.close()
+        become(me, theirs)
+        return None
+    theirs.close()
+    return Child(pid, ours)
+
+
+def spawn_child(command: Callable[[int], list[str]], begin: Mapping[str, object], mask: Collection[int] = ()) -> Child:
+    """Start an interpreter, by its command for a channel, with its first message and its blocked signals."""
+    ours, theirs = Channel.pair()
+    os.set_inheritable(theirs.fileno(), True)
+    pid = os.posix_spawn(sys.executable, command(theirs.fileno()), os.environ, setsigmask=mask)
+    theirs.close()
+    ours.send(begin)
+    return Child(pid, ours)
+
+
 def zygote_class(program: Program) -> type[Zygote]:
     """Return the class of a program's zygotes: ``Zygote`` of the module that it names, or the kernel's."""
     named: type[Zygote] = importlib.import_module(program.zygote).Zygote if program.zygote else Zygote
     return named
-
-
-def _reap_if_dead(child: int) -> None:
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(child, os.WNOHANG)
-
-
-def _kill_group(pid: int, number: int) -> None:
-    """Send a signal to a process and its group."""
-    if not signal_group(pid, number):
-        # A process that has just been started may not have made its group yet.
-        _kill(pid, number)
-
-
-def _kill(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
