@@ -34,6 +34,7 @@ from mqtune.trainable import (
     Channel,
     Ending,
     Executed,
+    Life,
     Program,
     Session,
     StartMessage,
@@ -42,7 +43,6 @@ from mqtune.trainable import (
     reporting,
 )
 from mqtune.trainable.process import runner
-from mqtune.trainable.process.life import Life, Preparation
 from mqtune.worker import Gone, Importer, ImportKey, ZygoteDied, ZygoteHandle
 
 
@@ -89,12 +89,12 @@ def gone(zygote: ZygoteHandle) -> Gone:
             return found
 
 
-#: What comes with every report.
+#: The metrics that mqtune adds to every report.
 COUNTED: Final = frozenset({"training_iteration", "time_this_iter_s", "time_total_s"})
 
 
 def own_metrics(row: dict[str, Any]) -> dict[str, Any]:
-    """What a trainable reported itself."""
+    """The metrics that a trainable has reported itself."""
     return {name: row[name] for name in row if name not in COUNTED}
 
 
@@ -127,9 +127,6 @@ def start_message(**fields: Any) -> StartMessage:
         "sync": "stream",
         "folder": "",
         "working_dir": "",
-        "place": "",
-        "reuse": False,
-        "definition": b"",
         "seat": 0,
         "seats": 1,
         "address": "",
@@ -139,7 +136,7 @@ def start_message(**fields: Any) -> StartMessage:
 
 
 class Worker:
-    """What a worker has of an attempt.
+    """The worker's ends of an attempt.
 
     Args:
         folder: for the attempt's files and the checkpoint store.
@@ -174,16 +171,16 @@ class Worker:
         return True
 
     def frames(self) -> list[tuple[int, bytes]]:
-        """All that was sent; it must be whole frames."""
+        """All sent frames, which must be whole."""
         self.read()
         return whole_frames(self._data)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics of all reports, with what comes with each."""
+        """The metrics of all reports, with mqtune's own."""
         return [decode_value(body)[1] for kind, body in self.frames() if kind == FRAME_REPORT]
 
     def reports(self) -> list[dict[str, Any]]:
-        """The metrics of all reports, without what comes with each."""
+        """The metrics of all reports, without mqtune's own."""
         return [own_metrics(row) for row in self.rows()]
 
     def values(self, name: str = "loss") -> list[Any]:
@@ -236,13 +233,11 @@ def called(trainable: Callable[..., Any], current: Session) -> Ending:
     ours, theirs = Channel.pair()
     with contextlib.closing(ours), contextlib.closing(theirs):
         program = program_of(TrainableSpec("trainable", module="nowhere"), Path())
-        preparation = Preparation(program, None, Executed(trainable, ()))
-        life = Life(ours, program, preparation, reuse=False)
+        life = Life(ours, program, Executed(trainable, ()))
         life.session = current
         try:
             return runner.call(life.begin)
         finally:
-            preparation.watch.end()
             # Otherwise this process would count as a child of the trial in later tests.
             os.environ.pop(NOTE, None)
 
@@ -282,7 +277,9 @@ class AttemptHere(Worker):
 class TrialProcess(Worker):
     """An attempt in a process of its own, as a zygote would start it."""
 
-    def __init__(self, folder: Path, spec: TrainableSpec, code_root: Path, **message: Any) -> None:
+    def __init__(
+        self, folder: Path, spec: TrainableSpec, code_root: Path, *, program: Program | None = None, **message: Any
+    ) -> None:
         super().__init__(folder, **message)
         self._channel, theirs = Channel.pair()
         self.process = subprocess.Popen(
@@ -292,8 +289,13 @@ class TrialProcess(Worker):
             stderr=sys.stderr.fileno(),
         )
         theirs.close()
-        program = program_of(spec, code_root, spawns=True).encode()
-        self._channel.send({"do": "begin", "program": program, "place": "", "ahead": True})
+        program = program or program_of(spec, code_root, spawns=True)
+        self._channel.send({"do": "begin", "program": program.encode(), "ahead": True})
+
+    def leave(self) -> None:
+        """Have the process end without an attempt."""
+        self._channel.end()
+        self.process.wait(DEADLINE_S)
 
     def start(self, config: dict[str, Any]) -> None:
         self._channel.send({**self.message, "config": config}, self._pipes())

@@ -12,6 +12,7 @@ import pytest
 from attempts import Worker, forked, gone, import_key
 from waiting import DEADLINE_S
 
+from mqtune.services.reuse.worker import reusing
 from mqtune.trainable import TrainableSpec
 from mqtune.worker import Importer
 
@@ -22,7 +23,7 @@ class Slot:
     Args:
         folder: for all files.
         start_method: "fork" or "spawn".
-        spec: what it runs, in a module.
+        spec: the trainable, in a module.
         code: the content of that module's file.
         program: more of its program.
     """
@@ -34,7 +35,8 @@ class Slot:
         self.code.mkdir()
         (self.code / f"{spec.module}.py").write_text(code)
         (self.code / "imported_late.py").write_text("")
-        self.importer = Importer(import_key(spec, self.code, start_method, **program), {}, folder / "zygote.log")
+        key = reusing(import_key(spec, self.code, start_method, **program), b"")
+        self.importer = Importer(key, {}, folder / "zygote.log")
         self.zygote = forked(self.importer, folder)
         self.attempts: list[Attempt] = []
         self.is_closed = False
@@ -69,7 +71,7 @@ class Attempt(Worker):
     def __init__(self, slot: Slot, trial: str, message: dict[str, Any], config: dict[str, Any]) -> None:
         folder = slot.folder / trial
         folder.mkdir()
-        super().__init__(folder, trial=trial, reuse=True, **message)
+        super().__init__(folder, trial=trial, **message)
         whole = {"lr": 1, "steps": 1, "log": str(slot.folder), **config}
         slot.zygote.send_start({**self.message, "config": whole}, [self.write_end, self.control_end])
         os.close(self.write_end)
@@ -78,7 +80,6 @@ class Attempt(Worker):
         self.pid = self.zygote.wait_started()
         self.pids = [self.pid]
         self.status: int | None = None
-        self.left = ""
 
     def tell(self, kind: bytes) -> None:
         self.write(kind)
@@ -108,7 +109,7 @@ class Attempt(Worker):
         while self.status is None:
             self.hear("never ended")
             found = gone(self.zygote)
-            self.status, self.left = found.status, found.left
+            self.status = found.status
             if found.again:
                 self.pid = self.zygote.wait_started()
                 self.pids.append(self.pid)

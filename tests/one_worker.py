@@ -20,7 +20,9 @@ from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Intent, Report, TrialId
 from mqtune.journal import Assignment, Claim, Intended, MemoryJournal, MemoryServer
+from mqtune.services.folders.worker import Folders
 from mqtune.services.late_imports.known import LateImports
+from mqtune.services.reuse.worker import Reuse
 from mqtune.worker import (
     SEAT_S,
     AttemptRun,
@@ -35,6 +37,7 @@ from mqtune.worker import (
     WorkerParts,
     ZygoteFinder,
 )
+from mqtune.worker.ports import WorkerHooks
 
 
 class Machine:
@@ -55,6 +58,8 @@ class Machine:
             preloads=LateImports(self.log_root),
             timing=timing,
         )
+        scratch = Scratch(self.log_root)
+        hooks = WorkerHooks([Folders(self.log_root, scratch), Reuse()])
         (self.slot,), self.back_off = slots.all, slots.back_off
         self.parts = WorkerParts(
             name="w1@here",
@@ -66,11 +71,12 @@ class Machine:
             clock=time,
             uplink=Uplink(time, timing),
             logs=Logs(self.log_root, (), nothing_impaired()),
-            scratch=Scratch(self.log_root),
+            scratch=scratch,
             slots=slots,
-            zygotes=ZygoteFinder("w1@here", self.code_root, self.log_root),
+            zygotes=ZygoteFinder("w1@here", self.code_root, self.log_root, hooks),
             memory_kills=MemoryKills(None),
             wake_consumer=lambda: None,
+            hooks=hooks,
         )
         self.parts.uplink.start()
         self.begin(MemoryServer())

@@ -71,6 +71,7 @@ def delete_unused(
 def left_here() -> list[Garbage]:
     """Return the remains of killed processes in mqtune's home."""
     from mqtune.backends.local.server import left_by_server  # noqa: PLC0415 - slow to import
+    from mqtune.services.folders.worker import settle_behind  # noqa: PLC0415 - as above
     from mqtune.services.upkeep.garbage import Garbage  # noqa: PLC0415 - as above
     from mqtune.worker.scratch import Scratch  # noqa: PLC0415 - as above
 
@@ -81,6 +82,7 @@ def left_here() -> list[Garbage]:
         return worker in scratch.left() and scratch.discard(worker)
 
     scratch = Scratch(mqtune_home())
+    settle_behind(mqtune_home(), scratch)
     servers = [
         Garbage("server", folder.name, len(left), _size(left), partial(clear, folder), str(left[0].parent))
         for folder in saved_experiments()

@@ -336,7 +336,7 @@ class AttemptEnded(_Body):
     #: Whether it ran longer than its ``ttl_s`` and so failed, as another attempt would.
     outlived: bool = False
     cursor: Cursor | None = None
-    #: The reason why its process is not reused, or empty.
+    #: Why its process runs no other trial, where processes run several; empty if it may.
     retired: str = ""
     #: Its use of the machine, see ``mqtune.core.usage``. It is empty if the attempt ended before the first sample.
     usage: Body = field(default_factory=dict)

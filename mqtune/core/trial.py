@@ -480,9 +480,10 @@ class Attempt:
 
     It starts from ``checkpoint``, which ``source`` has saved if that names another trial. ``environment`` has the
     versions of Python, of the imported packages and of the code. ``working_dir`` is its own folder on ``host``, with
-    ``Process(working_dir="trial")``, or empty. ``retired`` is the reason why a process with ``Process(reuse=True)`` was
-    not reused. ``usage`` has its use of the machine after its end, by the names in docs/workers.md. ``resources`` are
-    set if its config chooses them. ``seats`` are the further seats of a gang; ``worker`` and the like are of seat 0.
+    ``Process(working_dir="trial")``, or empty. ``retired`` is the reason why its process, which may run several
+    attempts, ran no other one; it is empty if there is none. ``usage`` has its use of the machine after its end, by the
+    names in docs/workers.md. ``resources`` are set if its config chooses them. ``seats`` are the further seats of a
+    gang; ``worker`` and the like are of seat 0.
     """
 
     number: int

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Final
 from mqtune.journal import RedisClient
 from mqtune.services.code import worker as code
 from mqtune.services.exporter import worker as exporter
+from mqtune.services.folders import worker as folders
 from mqtune.services.health import worker as health
 from mqtune.services.late_imports import worker as late_imports
 from mqtune.services.logs import worker as logs
 from mqtune.services.packing import worker as packing
+from mqtune.services.reuse import worker as reuse
 from mqtune.services.submissions import worker as submissions
 from mqtune.services.usage import worker as usage
 from mqtune.worker import WorkerSettings
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerService]], ...]] = (
     code.for_worker,
     late_imports.for_worker,
+    folders.for_worker,
+    reuse.for_worker,
     health.for_worker,
     # Behind the check of health: a device's memory is measured last.
     packing.for_worker,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         unpack as unpack,
     )
     from mqtune.trainable.cells import Cell as Cell, cell_of as cell_of
-    from mqtune.trainable.class_ import Trainable as Trainable, export_model as export_model
+    from mqtune.trainable.class_ import Steps as Steps, Trainable as Trainable, export_model as export_model
     from mqtune.trainable.experiment_code import (
         fingerprints as fingerprints,
         read_code as read_code,
@@ -31,26 +31,32 @@ if TYPE_CHECKING:
     )
     from mqtune.trainable.frozen_code import (
         FrozenCode as FrozenCode,
+        are_current as are_current,
         fingerprint as fingerprint,
         loaded_files as loaded_files,
+        unfrozen as unfrozen,
     )
     from mqtune.trainable.process.channel import Channel as Channel
     from mqtune.trainable.process.children import NOTE as NOTE
     from mqtune.trainable.process.descendants import (
         children_of as children_of,
         die_with_parent as die_with_parent,
+        has_descendants as has_descendants,
         signal_group as signal_group,
     )
     from mqtune.trainable.process.environment import describe_environment as describe_environment
+    from mqtune.trainable.process.exits import release_frames as release_frames
     from mqtune.trainable.process.importer import command as command
     from mqtune.trainable.process.late_imports import (
         EVERY_PACKAGE as EVERY_PACKAGE,
         USUAL as USUAL,
         Batch as Batch,
+        ImportWatch as ImportWatch,
         Looks as Looks,
         check_batches as check_batches,
     )
-    from mqtune.trainable.process.life import Executed as Executed
+    from mqtune.trainable.process.life import Executed as Executed, Life as Life
+    from mqtune.trainable.process.output import flush as flush, flush_native as flush_native
     from mqtune.trainable.process.program import Program as Program
     from mqtune.trainable.process.protocol import (
         CLEARED as CLEARED,
@@ -67,10 +73,12 @@ if TYPE_CHECKING:
         STOP_SIGNAL as STOP_SIGNAL,
         UNBUFFERED as UNBUFFERED,
         Ending as Ending,
+        Message as Message,
         StartMessage as StartMessage,
     )
-    from mqtune.trainable.process.session import Session as Session
-    from mqtune.trainable.process.working_folder import discard as discard, make as make, settle as settle
+    from mqtune.trainable.process.runner import run_attempt as run_attempt
+    from mqtune.trainable.process.session import Session as Session, StopTrial as StopTrial, file_of as file_of
+    from mqtune.trainable.process.zygote import Child as Child, Zygote as Zygote
     from mqtune.trainable.script import MetricLines as MetricLines, WatchedFolder as WatchedFolder
     from mqtune.trainable.script_arguments import ArgumentTemplate as ArgumentTemplate, OutputPatterns as OutputPatterns
     from mqtune.trainable.spec import TrainableSpec as TrainableSpec
@@ -94,16 +102,18 @@ _NAMES = {
         "unpack",
     ),
     "cells": ("Cell", "cell_of"),
-    "class_": ("Trainable", "export_model"),
+    "class_": ("Steps", "Trainable", "export_model"),
     "experiment_code": ("fingerprints", "read_code", "resolve"),
-    "frozen_code": ("FrozenCode", "fingerprint", "loaded_files"),
+    "frozen_code": ("FrozenCode", "are_current", "fingerprint", "loaded_files", "unfrozen"),
     "process.channel": ("Channel",),
     "process.children": ("NOTE",),
-    "process.descendants": ("children_of", "die_with_parent", "signal_group"),
+    "process.descendants": ("children_of", "die_with_parent", "has_descendants", "signal_group"),
     "process.environment": ("describe_environment",),
+    "process.exits": ("release_frames",),
     "process.importer": ("command",),
-    "process.late_imports": ("Batch", "EVERY_PACKAGE", "Looks", "USUAL", "check_batches"),
-    "process.life": ("Executed",),
+    "process.late_imports": ("Batch", "EVERY_PACKAGE", "ImportWatch", "Looks", "USUAL", "check_batches"),
+    "process.life": ("Executed", "Life"),
+    "process.output": ("flush", "flush_native"),
     "process.program": ("Program",),
     "process.protocol": (
         "CLEARED",
@@ -114,6 +124,7 @@ _NAMES = {
         "FRAME_REPORT",
         "FRAME_SAVED",
         "MAX_ANSWER_CHARS",
+        "Message",
         "PAUSE",
         "RECORD",
         "SAVE",
@@ -122,8 +133,9 @@ _NAMES = {
         "StartMessage",
         "UNBUFFERED",
     ),
-    "process.session": ("Session",),
-    "process.working_folder": ("discard", "make", "settle"),
+    "process.runner": ("run_attempt",),
+    "process.session": ("Session", "StopTrial", "file_of"),
+    "process.zygote": ("Child", "Zygote"),
     "script": ("MetricLines", "WatchedFolder"),
     "script_arguments": ("ArgumentTemplate", "OutputPatterns"),
     "spec": ("TrainableSpec",),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -224,15 +223,6 @@ class Steps:
         )
         trainable.setup(message["config"])
 
-    def reset(self) -> object:
-        """Give the instance of an earlier attempt another config, and return what its reset_config returned."""
-        trainable, message = self._trainable, self._session.message
-        trainable.trial_id, trainable.folder = message["trial"], self._session.folder
-        trainable.training_iteration, trainable.time_total_s = 0, 0.0
-        answer = trainable.reset_config(message["config"])
-        trainable.config = message["config"]
-        return answer
-
     def run(self) -> None:
         """Load the checkpoint, if the trial starts from one, and run all steps."""
         self._restore()
@@ -373,46 +363,17 @@ class Steps:
         )
 
 
-class Instance:
-    """A process's instance of a class; with ``reset_config`` it gets another config for each attempt of the process."""
-
-    _steps: Steps
-
-    def __init__(self, trainable: type[Trainable], current: Session) -> None:
-        self._name = trainable.__name__
-        self._instance = trainable()
-        self._steps = Steps(self._instance, current)
-
-    def begin(self) -> None:
-        """Set the instance up."""
-        self._steps.set_up()
-
-    def reset(self, current: Session) -> str:
-        """Have ``reset_config`` take another attempt's config."""
-        self._steps = Steps(self._instance, current)
-        try:
-            current.enter()
-            answer = self._steps.reset()
-        except BaseException:  # noqa: BLE001 - whatever user code raises, a fresh process can take the trial
-            return f"{self._name}.reset_config raised:\n{traceback.format_exc().rstrip()}"
-        return "" if answer is True else f"{self._name}.reset_config returned {answer!r}"
-
-    def run(self) -> Ending:
-        """Run all steps of an attempt."""
-        self._steps.run()
-        return Ending(AttemptEnd.COMPLETED)
-
-    def left(self) -> str:
-        """Look for threads, and for a step that was interrupted."""
-        if not self._steps.is_whole:
-            return "it was told to end in the middle of a step"
-        mine = threading.main_thread()
-        at_work = [thread.name for thread in threading.enumerate() if not thread.daemon and thread is not mine]
-        return f"it has left the threads {', '.join(at_work)}" if at_work else ""
-
-    def clean_up(self, error: BaseException | None) -> None:
-        """Call the instance's ``cleanup``."""
-        self._steps.clean_up(error)
+def run_class(trainable: type[Trainable], current: Session) -> Ending:
+    """Run an attempt of a class: make an instance, run its steps, and clean up."""
+    steps = Steps(trainable(), current)
+    try:
+        steps.set_up()
+        steps.run()
+    except BaseException as error:
+        steps.clean_up(error)
+        raise
+    steps.clean_up(None)
+    return Ending(AttemptEnd.COMPLETED)
 
 
 def _is_in(path: Path, folder: Path) -> bool:

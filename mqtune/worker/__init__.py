@@ -94,6 +94,7 @@ if TYPE_CHECKING:
         ZygoteDied as ZygoteDied,
         ZygoteHandle as ZygoteHandle,
         ZygoteSilent as ZygoteSilent,
+        is_readable as is_readable,
     )
 
 #: The names that other folders and tests may use, by the module that defines them.
@@ -142,6 +143,6 @@ _NAMES = {
     "start": ("IMPORTER_IDLE_S", "make_worker"),
     "threads": ("Step", "guarded"),
     "uplink": ("READ_BYTES", "Stream", "Uplink"),
-    "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent"),
+    "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent", "is_readable"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

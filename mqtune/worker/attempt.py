@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -11,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -121,18 +121,14 @@ class AttemptRun:
         self._address = Address() if self.is_gang else None
         #: Whether its worker gives it back.
         self._gives_back = False
-        self.definition = definition = here.definition
-        self._reuses = bool(definition.get("reuse"))
+        self.definition = here.definition
         #: The number of its slot, and that one's devices; -1 and empty until it has one.
         self.slot = -1
         self.devices: tuple[str, ...] = ()
         #: Empty until it is claimed.
         self.assignment = Assignment({})
-        self._keep = str(definition.get("keep_working_dir", "always"))
-        #: The trial's own working directory; None for the worker's.
-        self._working_dir: Path | None = None
-        if definition.get("working_dir") == "trial":
-            self._working_dir = parts.scratch.working_dir(journal.experiment, claim, self._keep)
+        #: The attempt's own working directory; empty for the worker's.
+        self._working_dir = ""
         self.task_id = ""
         self.stream: Stream | None = None
         self._intent = Intent.RUN
@@ -156,8 +152,7 @@ class AttemptRun:
         self._outlived = self._has_gap = self._forced = False
         #: The error of a child process of the trial that has tried to report, if the trial itself has made no report.
         self._refusal = ""
-        #: Whether its process may run another attempt, and why not, as far as this worker knows.
-        self._stays = False
+        #: Why its process runs no other attempt; empty if it may, or if no process ever does.
         self._retired = ""
         #: Whether only its end remains to be journaled.
         self._is_over = False
@@ -311,7 +306,7 @@ class AttemptRun:
                 # Before the signal, which has the trial look for it.
                 self._control.tell("pause" if effect.keeps_state else "stop")
             self._forced = self._forced or kill
-            # In the lock, while the process is this attempt's: one that is reused keeps its number.
+            # In the lock, while the process is this attempt's: its number stays the same with the next attempt.
             if self._process is not None and (further or kill):
                 zygote, pid = self._process
                 zygote.kill(pid) if kill else zygote.tell(pid)
@@ -371,9 +366,10 @@ class AttemptRun:
         self._imports_since = None
         if self._intent is Intent.HAND_BACK:
             return RunResult(None, "not run: the worker is shutting down")
-        if not turn.take(stays=self._reuses):
+        if not turn.take(stays=zygote is not None and zygote.keeps):
             return RunResult(None, "not run: a device of its slot is quarantined", goes_back=True)
         stdout, stderr = self._output
+        self._working_dir = str(self._worker.hooks.working_dir(self) or "")
         started = AttemptStarted(
             trial=self.trial,
             seat=self.seat,
@@ -386,7 +382,7 @@ class AttemptRun:
             stderr_path=str(stderr),
             queue=self._worker.queue,
             environment=zygote.environment if zygote is not None else {},
-            working_dir=str(self._working_dir or ""),
+            working_dir=self._working_dir,
             log_mark=self._worker.logs.mark,
         )
         grant = claim_seat(
@@ -410,8 +406,6 @@ class AttemptRun:
             ended = self._execute(turn, zygote, problem, grant, stdout, stderr)
             self._is_over = True
             self._worker.slots.retries.note(self.journal.experiment, self.claim, ended, slot.devices)
-            if self._working_dir is not None:
-                self._worker.scratch.leave(self._working_dir, self._keep, ended.end)
             journaled = self._journal_end(ended)
             self._worker.slots.back_off.note_done("ended")
         except MqtuneError:
@@ -495,29 +489,32 @@ class AttemptRun:
         Return how the attempt ended.
         """
         status = None
-        if zygote is not None and self._intent is Intent.RUN:
-            folder = self._worker.scratch.folder(self.journal.experiment, self.claim)
-            try:
-                self._worker.logs.begin(stdout, stderr)
-                message = self._start_message(grant, stdout, stderr, folder, reuse=self._reuses)
-                status = self._supervise(turn, zygote, message)
-            except ZygoteDied as error:
-                problem = (type(error).__name__, str(error))
-            except BrokerUnavailable:
-                # Raised only when the worker is shutting down: until then the journal tries again.
-                raise
-            except Exception as error:
-                logger.exception("trial %s attempt %d could not be started", self.claim.trial, self.claim.attempt)
-                text = f"on worker {self._worker.name}: the trial's process could not be started: {error}"
-                problem = (type(error).__name__, text)
-            finally:
+        folder = self._worker.scratch.folder(self.journal.experiment, self.claim)
+        try:
+            if zygote is not None and self._intent is Intent.RUN:
+                try:
+                    self._worker.logs.begin(stdout, stderr)
+                    message = self._start_message(grant, stdout, stderr, folder)
+                    status = self._supervise(turn, zygote, message)
+                except ZygoteDied as error:
+                    problem = (type(error).__name__, str(error))
+                except BrokerUnavailable:
+                    # Raised only when the worker is shutting down: until then the journal tries again.
+                    raise
+                except Exception as error:
+                    logger.exception("trial %s attempt %d could not be started", self.claim.trial, self.claim.attempt)
+                    text = f"on worker {self._worker.name}: the trial's process could not be started: {error}"
+                    problem = (type(error).__name__, text)
                 self._refusal = "" if self.seat or self.has_reported else refusal_in(folder)
-                self._worker.scratch.remove(folder)
-        if problem[0] and self.pid is None and self._intent is Intent.RUN:
-            self._worker.slots.back_off.note_problem("started", f"{problem[0]}: {problem[1]}")
-        return self._ended(status, problem, stdout, stderr)
+            if problem[0] and self.pid is None and self._intent is Intent.RUN:
+                self._worker.slots.back_off.note_problem("started", f"{problem[0]}: {problem[1]}")
+            ended = self._ended(status, problem, stdout, stderr)
+            self._worker.hooks.ending(self, ended.end)
+            return ended
+        finally:
+            self._worker.scratch.remove(folder)
 
-    def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path, *, reuse: bool) -> StartMessage:
+    def _start_message(self, grant: Grant, stdout: Path, stderr: Path, folder: Path) -> StartMessage:
         clock = self._worker.clock
         config, checkpoint = grant.assignment[:2]
         return {
@@ -538,10 +535,7 @@ class AttemptRun:
             "store": self.definition.get("store", ""),
             "sync": self.definition.get("sync", "stream"),
             "folder": str(folder),
-            "working_dir": str(self._working_dir or ""),
-            "place": "",
-            "reuse": reuse,
-            "definition": self._here.mark,
+            "working_dir": self._working_dir,
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
         }
 
@@ -553,7 +547,7 @@ class AttemptRun:
                 if self._address is not None:
                     self._address.give_up()
                 self._worker.uplink.attach(stream)
-                if message["reuse"] or turn.changes_zygote:
+                if zygote.keeps or turn.changes_zygote:
                     # A process that is kept must not get this attempt while the one before can still be signalled; and
                     # another zygote does not know about that one.
                     turn.wait()
@@ -563,7 +557,7 @@ class AttemptRun:
             if self.assignment.ttl_s is not None:
                 self._over_at = time.monotonic() + self.assignment.ttl_s
             while True:
-                self.pid = pid
+                self.pid, self._retired = pid, zygote.retired
                 self._worker.slots.back_off.note_done("started")
                 self.began_at = self.began_at or time.monotonic()
                 with self._lock:
@@ -575,13 +569,8 @@ class AttemptRun:
                 if not gone.again:
                     break
                 pid = zygote.wait_started()
-            self._stays = gone.stays
-            self._retired = self._why_retired(turn) or gone.left
-            if self._stays and self._retired:
-                # A zygote that is dead has ended it too.
-                with contextlib.suppress(ZygoteDied):
-                    zygote.drop()
-            if self._retired or not self._stays:
+            stays, self._retired = zygote.keep(gone.status, partial(self._objection, turn))
+            if not stays:
                 turn.settles()
             return gone.status
         except Exception:
@@ -596,16 +585,13 @@ class AttemptRun:
             self._offer_slot()
             self._worker.uplink.detach(stream)
 
-    def _why_retired(self, turn: Turn) -> str:
-        """Return why this worker gives the process of the attempt to no other.
-
-        It is empty if it does, or if the process has ended.
-        """
+    def _objection(self, turn: Turn, stays: bool) -> str:
+        """Return why this worker gives the process of the attempt, if it *stays*, to no other; empty if it does."""
         if self._outlived:
             return "it ran longer than its ttl_s"
         if self._forced:
             return "it was ended by a signal"
-        return turn.slot.hooks.retires(turn.slot) if self._stays else ""
+        return turn.slot.hooks.retires(turn.slot) if stays else ""
 
     def _start(
         self, turn: Turn, zygote: ZygoteHandle, message: StartMessage, fds: Sequence[int]
@@ -679,15 +665,6 @@ class AttemptRun:
                 if not rungs:
                     says_by = min(says_by, now + silent_s)
 
-    def _retirement(self, *, failed: bool) -> str:
-        """Return why its process runs no other attempt, if processes are reused.
-
-        *failed* says that the trainable has raised.
-        """
-        if not self._reuses or self.pid is None or (self._stays and not self._retired):
-            return ""
-        return self._retired or ("it failed" if failed else "it has ended")
-
     def _ended(self, status: int | None, problem: Problem, stdout: Path, stderr: Path) -> AttemptEnded:
         packed = self.stream.end if self.stream is not None else None
         said = None if packed is None else decode_value(packed)
@@ -716,7 +693,7 @@ class AttemptRun:
             error_type=error_type or (self._reason_type if end is AttemptEnd.HANDED_BACK else ""),
             error=error or (self._reason if end is not AttemptEnd.COMPLETED else ""),
             outlived=self._outlived and end is AttemptEnd.FAILED,
-            retired=self._retirement(failed=said is not None and said["end"] == AttemptEnd.FAILED.value),
+            retired=self._retired,
             stdout_tail=self._worker.logs.end(stdout, ending.tail_bytes),
             stderr_tail=self._worker.logs.end(stderr, ending.tail_bytes),
             usage=self._worker.hooks.measured(self),

@@ -22,15 +22,18 @@ from mqtune.core.trial import TrialId
 from mqtune.journal.base import Claim, Journal
 from mqtune.trainable.experiment_code import resolve
 from mqtune.trainable.frozen_code import CODE_FOLDER
+from mqtune.trainable.process.program import Program
 from mqtune.trainable.spec import TrainableSpec
+from mqtune.trainable.variables import check_variable
 from mqtune.worker.importers import ImportKey
-from mqtune.worker.scratch import places_of
 
 logger = logging.getLogger(__name__)
 
 #: How many experiments a worker remembers: more than it usually has slots, and few enough for definitions of a
 #: megabyte. Others are read again.
 REMEMBERED: Final = 32
+#: Bytes of the seed of random generators: PyTorch takes 8.
+_SEED_BYTES: Final = 8
 
 
 def claim_of(experiment: str, trial: str, attempt: int, token: str, digest: str, shared_bytes: int | None) -> Claim:
@@ -54,15 +57,13 @@ class ExperimentHere:
         journal: the experiment's; the same by all definitions.
         definition: the definition.
         digest: its digest, by which tasks name it.
-        mark: the same for attempts that may share a process: those of one experiment by one definition.
     """
 
     def __init__(self, journal: Journal, definition: Mapping[str, Any], digest: str = "") -> None:
         self.journal = journal
         self.definition = definition
         self.digest = digest
-        self.mark = hashlib.sha256(encode_value([journal.experiment, dict(definition)])).digest()
-        #: What each trial asks for; None where that is not known.
+        #: The resources that each trial asks for; None where these are unknown.
         self._resources: Resources | None = None
         with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
             self._resources = Resources.decode(definition.get("resources", {}))
@@ -117,19 +118,37 @@ class ExperimentHere:
             code_root: the folder below which the trainable is.
             folder: where trials run; None for where the worker does.
             log_root: the folder below which the manifest is written, in the experiment's.
+
+        Raises:
+            ConfigurationError: an option of the definition is invalid.
         """
         with self._lock:
             if self._key is None or self._key_is_for != (code_root, folder):
                 files = resolve(self.spec, code_root, self.definition.get("code_files"))
                 manifest = self._write(log_root, encode_value(files)) if files else None
-                key = ImportKey.of(
-                    self.name, self.definition, code_root, places_of(self.name, log_root), manifest, folder
+                key = ImportKey(
+                    self._program(code_root, folder, manifest), checked_environment(self.definition.get("env") or {})
                 )
                 if manifest is None:
                     # The next attempt may find the files, or be able to write.
                     return key
                 self._key, self._key_is_for = key, (code_root, folder)
             return self._key
+
+    def _program(self, code_root: Path, folder: Path | None, manifest: Path | None) -> Program:
+        start_method = self.definition.get("start_method", "fork")
+        if start_method not in ("fork", "spawn"):
+            raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
+        seed = hashlib.sha256(encode_value([self.name, self.definition.get("seed")])).digest()[:_SEED_BYTES]
+        return Program(
+            self.spec,
+            code_root,
+            Path.cwd() if folder is None else folder,
+            manifest,
+            tuple(map(str, self.definition.get("arguments", ()))),
+            int.from_bytes(seed),
+            spawns=start_method == "spawn",
+        )
 
     def _write(self, log_root: Path, content: bytes) -> Path | None:
         folder = log_root / self.name / CODE_FOLDER
@@ -146,6 +165,17 @@ class ExperimentHere:
             )
             return None
         return manifest
+
+
+def checked_environment(values: object) -> tuple[tuple[str, str], ...]:
+    """Return the variables that an experiment sets for its trials.
+
+    Raises:
+        ConfigurationError: they are invalid, or one could have other code run than the trainable.
+    """
+    if not isinstance(values, Mapping) or not all(isinstance(text, str) for pair in values.items() for text in pair):
+        raise ConfigurationError(f"env={reprlib.repr(values)}: give names and values as texts")
+    return tuple(sorted((name, check_variable(name, value)) for name, value in values.items()))
 
 
 class Experiments:

@@ -1,27 +1,21 @@
-"""The worker's side of importers.
-
-Starts one for each trainable, waits for its imports, has it fork zygotes, and keeps those used last.
-"""
+"""The worker's side of importers: starts them, waits for their imports, has them fork zygotes, and keeps some."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
-import reprlib
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from mqtune.core.clock import Clock
-from mqtune.core.codec import encode_value
-from mqtune.core.errors import ConfigurationError
 from mqtune.core.machine import process_stat
 from mqtune.core.timing import Timing
 from mqtune.trainable.frozen_code import are_current
@@ -32,18 +26,11 @@ from mqtune.trainable.process.late_imports import EVERY_PACKAGE, Batch
 from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import UNBUFFERED, Message
 from mqtune.trainable.spec import TrainableSpec
-from mqtune.trainable.variables import check_variable
 from mqtune.worker.logs import open_log
 from mqtune.worker.preloads import Preloads
 from mqtune.worker.privileges import without_secrets
 from mqtune.worker.processes import reaper
-from mqtune.worker.zygotes import (
-    ZygoteDied,
-    ZygoteHandle,
-    ZygoteProcess,
-    ZygoteSilent,
-    is_readable,
-)
+from mqtune.worker.zygotes import ForkedProcess, ZygoteDied, ZygoteHandle, ZygoteSilent, is_readable
 
 logger = logging.getLogger(__name__)
 
@@ -51,20 +38,13 @@ logger = logging.getLogger(__name__)
 IMPORT_TIMEOUT_S: Final = 600.0
 #: The state of a process that SIGSTOP has stopped, in the process table.
 _STOPPED: Final = "T"
-#: How often it is checked whether a process has ended.
-_LOOK_S: Final = 0.01
-#: Bytes of the seed of random generators: PyTorch takes 8.
-_SEED_BYTES: Final = 8
 #: Of how many programs a worker keeps unused importers: more experiments rarely take turns on it.
 KEPT: Final = 4
 _KIB: Final = 1024
 
 
 class UnsafeImport(ZygoteDied):
-    """The importer has ended, as nothing can be forked behind an import of *module* that trials make late.
-
-    Nothing was started.
-    """
+    """The importer has ended: no process can be forked behind an early import of *module*."""
 
     def __init__(self, module: str, why: str) -> None:
         super().__init__(f"{module} can't be imported before a trial is forked: {why}")
@@ -81,104 +61,24 @@ class ImportFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ImportKey:
-    """Identifies the trials that can be run from one import.
+    """Identifies the trials that can share an importer and zygotes.
 
-    It has their program, and the variables that the experiment sets.
+    Attributes:
+        program: their program.
+        environment: the variables that the experiment sets.
+        mark: parts them from trials that are the same in all else; a service may set it.
+        handle: the worker's side of their zygotes.
     """
 
     program: Program
     environment: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def of(
-        cls,
-        experiment: str,
-        definition: Mapping[str, Any],
-        code_root: Path,
-        places: Path,
-        manifest: Path | None = None,
-        folder: Path | None = None,
-    ) -> ImportKey:
-        """Return the key for the trials of an experiment.
-
-        Args:
-            experiment: the experiment's name.
-            definition: the experiment's definition.
-            code_root: the folder below which its code is.
-            places: the folder for the working folders of attempts.
-            manifest: the file that names the experiment's code; None without one.
-            folder: the folder in which the program would run; None for the worker's own.
-
-        Raises:
-            ConfigurationError: the definition has an option with an invalid value.
-        """
-        start_method = definition.get("start_method", "fork")
-        if start_method not in ("fork", "spawn"):
-            raise ConfigurationError(f"start_method={start_method!r}: there are only 'fork' and 'spawn'")
-        has_own_folder = definition.get("working_dir") == "trial"
-        seed = hashlib.sha256(encode_value([experiment, definition.get("seed")])).digest()[:_SEED_BYTES]
-        program = Program(
-            TrainableSpec.decode(definition["trainable"]),
-            code_root,
-            Path.cwd() if folder is None else folder,
-            manifest,
-            tuple(map(str, definition.get("arguments", ()))),
-            int.from_bytes(seed),
-            places if has_own_folder else None,
-            spawns=start_method == "spawn",
-        )
-        return cls(program, checked_environment(definition.get("env") or {}))
+    mark: bytes = b""
+    handle: type[ZygoteHandle] = ZygoteHandle
 
     @property
     def spec(self) -> TrainableSpec:
         """The trainable."""
         return self.program.spec
-
-
-def checked_environment(values: object) -> tuple[tuple[str, str], ...]:
-    """Return the variables that an experiment sets for its trials.
-
-    Raises:
-        ConfigurationError: they are invalid, or one could have other code run than the trainable.
-    """
-    if not isinstance(values, Mapping) or not all(isinstance(text, str) for pair in values.items() for text in pair):
-        raise ConfigurationError(f"env={reprlib.repr(values)}: give names and values as texts")
-    return tuple(sorted((name, check_variable(name, value)) for name, value in values.items()))
-
-
-class Child:
-    """A child from before this process became a worker, with the methods of ``subprocess.Popen``."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        """Return its exit code, negative for a signal; None while it runs."""
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-    def wait(self, timeout: float) -> int:
-        """Wait for its end.
-
-        Raises:
-            subprocess.TimeoutExpired: it runs on after *timeout* seconds.
-        """
-        deadline = time.monotonic() + timeout
-        while self.poll() is None:
-            if time.monotonic() >= deadline:
-                raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            time.sleep(_LOOK_S)
-        assert self.returncode is not None  # noqa: S101 - it has ended
-        return self.returncode
-
-    def kill(self) -> None:
-        """Send it SIGKILL, unless it has ended."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
 
 
 class OfferedImporter:
@@ -194,18 +94,12 @@ class OfferedImporter:
         self.channel = Channel.of_fd(fd)
         self._code_root = code_root
         received = self.channel.receive()
-        #: None if it has died.
-        self.pid: int | None = None if received is None else received[0]["pid"]
-
-    @property
-    def process(self) -> Child:
-        """Its process."""
-        assert self.pid is not None  # noqa: S101 - it suits a program
-        return Child(self.pid)
+        #: A child from before this process became a worker; None if it has died.
+        self.process = None if received is None else ForkedProcess(received[0]["pid"])
 
     def suits(self, key: ImportKey) -> bool:
         """Whether it can be the importer of this program."""
-        return self.pid is not None and not key.program.spawns and key.program.code_root == self._code_root
+        return self.process is not None and not key.program.spawns and key.program.code_root == self._code_root
 
 
 class Importer:
@@ -214,16 +108,16 @@ class Importer:
     The thread that creates it must live as long as the worker (see die_with_parent).
 
     Args:
-        key: identifies what it imports.
+        key: identifies the program.
         environment: variables of its environment, besides the worker's.
         log: the file for its output.
         preloads: the modules that it imports besides the trainable's.
-        refused: the packages that it must not import.
         varies: the names of those variables that are not the same in all slots.
+        refused: the packages that it must not import.
         offered: a process that waits to be one; None to start one.
     """
 
-    _process: subprocess.Popen[bytes] | Child
+    _process: subprocess.Popen[bytes] | ForkedProcess
 
     def __init__(
         self,
@@ -244,18 +138,22 @@ class Importer:
         self.environment: dict[str, Any] = {}
         #: How often it has imported something; 0 until it is ready for the first time.
         self.imports = 0
-        #: The modules that it was asked to import besides the trainable's.
+        #: The early imports that it was asked for last, and all of them.
+        self._asked = _names_in(preloads)
         self._told: set[str] = set()
         self._zygotes: list[ZygoteHandle] = []
         #: How many turns use it, and when the last of them began or ended; kept by ``Importers``.
         self.users = 0
         self.used_at = 0.0
         self._files: list[tuple[str, int]] = []
-        self._has_looked = self._is_ended = False
-        #: Held by the thread that waits for an import, or for a fork.
+        self._has_looked = False
+        #: Whether this worker has ended it.
+        self.was_ended = False
+        #: Locked by the thread that waits for an import, or for a fork.
         self._exchange = threading.Lock()
         self._failure: Exception | None = None
-        begin = {"do": "begin", "program": key.program.encode(), "varies": [*varies], "refused": [*refused]}
+        begin: dict[str, object] = {"do": "begin", "program": key.program.encode(), "batches": [*preloads]}
+        begin |= {"varies": [*varies], "refused": [*refused]}
         variables = {
             **(UNBUFFERED if key.program.is_script else {}),
             **without_secrets(),
@@ -263,7 +161,7 @@ class Importer:
             **dict(key.environment),
         }
         with open_log(log) as output:
-            if offered is not None:
+            if offered is not None and offered.process is not None:
                 self._process, self._channel = offered.process, offered.channel
                 reaper.add(self._process.pid)
                 self._channel.send({**begin, "environment": variables}, [output.fileno()])
@@ -281,12 +179,6 @@ class Importer:
                 theirs.close()
                 self._channel.send(begin)
         self._channel.limit(self._timing.zygote_exchange_s)
-        self._asked = self._ask(preloads)
-
-    def _ask(self, batches: Sequence[Batch]) -> list[str]:
-        """Have it import modules that trials would import late; return their names."""
-        self._channel.send({"do": "preload", "batches": list(batches)})
-        return [name for _, names in batches for name in names]
 
     @property
     def pid(self) -> int:
@@ -301,27 +193,19 @@ class Importer:
     @property
     def was_killed(self) -> bool:
         """Whether it was killed from outside: by a person, or by the kernel for lack of memory."""
-        return self._process.returncode == -signal.SIGKILL and not self._is_ended
-
-    @property
-    def was_ended(self) -> bool:
-        """Whether this worker has had it end."""
-        return self._is_ended
+        return self._process.returncode == -signal.SIGKILL and not self.was_ended
 
     @property
     def is_dead(self) -> bool:
         """Whether its process has ended, or is about to."""
-        return self._is_ended or self._failure is not None or self._process.poll() is not None
+        return self.was_ended or self._failure is not None or self._process.poll() is not None
 
     def is_current(self) -> bool:
         """Whether it is alive and has imported the code that is on the disk now."""
         return not self.is_dead and are_current(self._files)
 
     def serves(self, environment: Mapping[str, str]) -> bool:
-        """Whether trials of a slot with this environment find what they would have imported.
-
-        It is True while that is not known.
-        """
+        """Whether trials of a slot with this environment would import the same; True while that is unknown."""
         return not self._has_looked or dict(environment) == self._slot_environment
 
     def get_ready(
@@ -339,30 +223,36 @@ class Importer:
 
         Raises:
             ImportFailed: it can't be imported, or not in time.
-            UnsafeImport: nothing can be forked behind such a module; the importer ends.
+            UnsafeImport: no process can be forked behind such a module; the importer ends.
             ZygoteDied: the import has ended the process.
             ZygoteSilent: the process was stopped (SIGSTOP) at two checks in a row, and was killed.
         """
         if not self.is_ready:
             on_import()
-        with self._exchange:
-            if self._failure is not None:
-                raise self._failure
+        with self._exchange, self._fails_once():
             spec = self.key.spec
-            try:
-                if self.is_ready:
-                    news = preloads.of(spec, self._told)
-                    if not news or self.key.program.spawns or spec.is_carried:
-                        return
-                    on_import()
-                    self._asked = self._ask(news)
-                loaded = self._wait_for_import(preloads, timeout_s)
-            except (ImportFailed, ZygoteDied) as error:
-                self._failure = error
-                raise
+            if self.is_ready:
+                news = preloads.of(spec, self._told)
+                if not news or self.key.program.spawns or spec.is_carried:
+                    return
+                on_import()
+                self._asked = _names_in(news)
+                self._channel.send({"do": "preload", "batches": news})
+            loaded = self._wait_for_import(preloads, timeout_s)
             # To ask again for a module that it had, or can't import, changes nothing.
             self._told.update(self._asked, loaded)
             preloads.settle(spec, self._asked, loaded)
+
+    @contextlib.contextmanager
+    def _fails_once(self) -> Iterator[None]:
+        """Remember an error within the block, and raise it for each later one."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            yield
+        except (ImportFailed, ZygoteDied) as error:
+            self._failure = error
+            raise
 
     def refused(self, error: Exception) -> tuple[str, str] | None:
         """Return the preloaded module that caused this import error, and the error's text.
@@ -378,7 +268,7 @@ class Importer:
         return ("", str(error)) if self._asked or self._told or can_do_without else None
 
     def _wait_for_import(self, preloads: Preloads, timeout_s: float) -> Sequence[str]:
-        """Wait until it is ready; return which of the modules that it was asked for it had to import."""
+        """Wait until it is ready; return the modules that it was asked for and had to import."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._wait_for_message(deadline, timeout_s)
@@ -391,15 +281,14 @@ class Importer:
                 case "imported":
                     # Its next start knows them.
                     preloads.learn(self.key.spec, message["batches"])
-                    self._asked += [name for _, names in message["batches"] for name in names]
+                    self._asked += _names_in(message["batches"])
                     self._files = [(path, mtime) for path, mtime in message["files"]]
                     self.environment = message["environment"]
                 case _:
-                    break
-        self._has_looked = message["looked"]
-        self.imports += 1
-        loaded: Sequence[str] = message["loaded"]
-        return loaded
+                    self._has_looked = message["looked"]
+                    self.imports += 1
+                    loaded: Sequence[str] = message["loaded"]
+                    return loaded
 
     def _wait_for_message(self, deadline: float, timeout_s: float) -> None:
         was_stopped = False
@@ -407,8 +296,7 @@ class Importer:
             if time.monotonic() >= deadline:
                 raise ImportFailed("ImportTimeout", f"importing {self.key.spec} took more than {timeout_s:.0f} s")
             # Its scout may be stopped.
-            states = {process_stat(pid)[0] for pid in (self.pid, *children_of(self.pid))}
-            is_stopped = _STOPPED in states
+            is_stopped = _STOPPED in {process_stat(pid)[0] for pid in (self.pid, *children_of(self.pid))}
             if is_stopped and was_stopped:
                 raise self._kill("was stopped while it imported")
             was_stopped = is_stopped
@@ -416,7 +304,7 @@ class Importer:
     def fork(
         self, environment: Mapping[str, str], log: Path, on_empty: Callable[[], None] = lambda: None
     ) -> ZygoteHandle:
-        """Return a new zygote, which has imported all that this has; it must be ready.
+        """Return a new zygote, which has all imports of this importer; it must be ready.
 
         Args:
             environment: variables of the slot's environment, besides the worker's.
@@ -427,19 +315,13 @@ class Importer:
             ZygoteDied: the importer is dead.
             ZygoteSilent: it did not answer in time, perhaps frozen, and was killed.
         """
-        with self._exchange:
-            if self._failure is not None:
-                raise self._failure
-            try:
-                process, channel = self._fork(environment, log)
-            except ZygoteDied as error:
-                self._failure = error
-                raise
-            zygote = ZygoteHandle(self.key.spec, self.environment, process, channel, on_empty, self._timing)
+        with self._exchange, self._fails_once():
+            process, channel = self._fork(environment, log)
+            zygote = self.key.handle(self.key.spec, self.environment, process, channel, on_empty, self._timing)
             self._zygotes = [*(one for one in self._zygotes if not one.is_closed), zygote]
         return zygote
 
-    def _fork(self, environment: Mapping[str, str], log: Path) -> tuple[ZygoteProcess, Channel]:
+    def _fork(self, environment: Mapping[str, str], log: Path) -> tuple[ForkedProcess, Channel]:
         channel, theirs = Channel.pair()
         channel.limit(self._timing.zygote_exchange_s)
         try:
@@ -456,7 +338,7 @@ class Importer:
         finally:
             theirs.close()
         reaper.add(forked["pid"])
-        return ZygoteProcess(forked["pid"], pidfds[0] if pidfds else None), channel
+        return ForkedProcess(forked["pid"], pidfds[0] if pidfds else None), channel
 
     def _receive(self) -> tuple[Message, list[int]]:
         received = self._channel.receive()
@@ -473,26 +355,18 @@ class Importer:
 
     def _reap(self) -> None:
         reaper.kill(self._process, 0)
-        left = reaper.clear(self._timing.zygote_close_s)
-        if left:
-            logger.error("processes %s of %s can't be killed", left, self.key.spec)
+        reaper.clear(self._timing.zygote_close_s, str(self.key.spec))
 
     @property
     def size(self) -> int:
-        """How many bytes it and its zygotes take, with what they keep.
-
-        Pages that they share with others count in part.
-        """
+        """The bytes of memory of its processes and its zygotes'. Pages that they share with others count in part."""
+        parents = [self.pid, *(zygote.pid for zygote in self._zygotes if not zygote.is_dead)]
         # Its child may be a scout that has replaced it.
-        pids = {self.pid, *children_of(self.pid)}
-        for zygote in self._zygotes:
-            if not zygote.is_dead:
-                pids |= {zygote.pid, *children_of(zygote.pid)}
-        return sum(map(_pss_bytes, pids))
+        return sum(map(_pss_bytes, {*parents, *chain.from_iterable(map(children_of, parents))}))
 
     def end(self) -> None:
         """Make it and its zygotes kill whatever these run, and end; doesn't wait for it."""
-        self._is_ended = True
+        self.was_ended = True
         for zygote in self._zygotes:
             zygote.end()
         self._channel.end()
@@ -508,8 +382,12 @@ class Importer:
         self._channel.close()
 
 
+def _names_in(batches: Iterable[Batch]) -> list[str]:
+    return [name for _, names in batches for name in names]
+
+
 def _pss_bytes(pid: int) -> int:
-    """Return the memory of a process, of what it shares its part; 0 where the kernel doesn't say."""
+    """Return the memory of a process, a shared page in part; 0 where the kernel doesn't say."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
             return next((int(line.split()[1]) * _KIB for line in file if line.startswith(b"Pss:")), 0)
@@ -518,16 +396,15 @@ def _pss_bytes(pid: int) -> int:
 
 
 class Importers:
-    """A worker's importers.
+    """A worker's importers: those in use, and those used last, so experiments can take turns without importing again.
 
-    They are those in use, and those used last, so that experiments can take turns without importing again. Any thread
-    may call it. One that a turn uses is never closed.
+    Any thread may call it. An importer that a turn uses is never closed.
 
     Args:
         log: the file for their output.
         preloads: knows which modules are imported before trials need them.
         varies: the variables that are not the same in the environments of all slots.
-        most_bytes: how much memory those that nobody uses may have together; the one used last is always kept.
+        most_bytes: how much memory unused importers may have together; the one used last is always kept.
         kept: how many programs' importers are kept.
         make: makes an importer; None for ``Importer``.
     """
@@ -565,10 +442,10 @@ class Importers:
             return list(self._all)
 
     def use(self, key: ImportKey, environment: Mapping[str, str]) -> Importer:
-        """Return an importer for a slot with this environment.
+        """Return an importer for a slot with this environment, in use until ``leave``.
 
-        It has imported the current code, or is about to, or is new. It is in use until it is left as often. Others of
-        this key that nobody uses are closed: their code has changed, or they are dead.
+        It has imported the current code, or is about to, or is new. Unused ones of this key that are dead, or have
+        older code, are closed.
         """
         with self._lock:
             mine = [one for one in self._all if one.key == key]
@@ -607,10 +484,7 @@ class Importers:
         importer.close()
 
     def trim(self, idle_s: float | None = None) -> None:
-        """Close unused ones.
-
-        They are dead, beyond the number or the memory allowed, the oldest first, or unused for *idle_s* seconds.
-        """
+        """Close unused importers: dead ones, the oldest beyond the number or memory allowed, and those long idle."""
         now, known = self._clock.monotonic(), self.all
         kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[: self._kept]
         # A carried trainable is in its importer alone.
@@ -630,7 +504,7 @@ class Importers:
             importer.end()
 
     def close(self) -> None:
-        """Close those that no turn uses."""
+        """Close all unused importers."""
         for importer in self.all:
             self.drop(importer)
 
@@ -644,12 +518,12 @@ class _Forked(NamedTuple):
 
 
 class SlotZygotes:
-    """One slot's zygotes: of each trainable that it has run lately one. Any thread may call it.
+    """One slot's zygotes, one of each recently used program. Any thread may call it.
 
     Args:
         environment: variables of the slot's environment, besides the worker's.
         log: the file for their output.
-        on_empty: called when a process that one of them kept was ended.
+        on_empty: called when a process that one of them held was ended.
     """
 
     def __init__(self, environment: Mapping[str, str], log: Path, on_empty: Callable[[], None] = lambda: None) -> None:
@@ -660,9 +534,7 @@ class SlotZygotes:
         self._forked: dict[ImportKey, _Forked] = {}
 
     def of(self, importer: Importer, wait: Callable[[], None]) -> ZygoteHandle:
-        """Return the zygote that was forked from an importer, which must be ready: the one that is there, or a new one.
-
-        A new one takes its place once the importer has imported more.
+        """Return the slot's zygote of a ready importer, a new one if that has imported more since.
 
         Args:
             importer: the importer.
@@ -684,17 +556,17 @@ class SlotZygotes:
         variables = {**self.environment, **dict(importer.key.environment)}
         zygote = importer.fork(variables, self._log, self._on_empty)
         with self._lock:
-            # Those of importers that were closed are closed too.
+            # The zygotes of closed importers are closed too.
             self._forked = {key: one for key, one in self._forked.items() if not one.zygote.is_closed}
             self._forked[importer.key] = _Forked(zygote, importer, imports)
         return zygote
 
     def keeping(self, importer: Importer) -> ZygoteHandle | None:
-        """Return the importer's zygote that has a process with all imports for the next trial."""
+        """Return the importer's zygote that holds a process, with all imports, for the next trial; None without one."""
         with self._lock:
             known = self._forked.get(importer.key)
-        keeps = known is not None and known.importer is importer and known.zygote.may_keep and not known.zygote.is_dead
-        return known.zygote if known is not None and keeps else None
+        holds = known is not None and known.importer is importer and known.zygote.holds and not known.zygote.is_dead
+        return known.zygote if known is not None and holds else None
 
     @property
     def all(self) -> list[ZygoteHandle]:
@@ -703,16 +575,16 @@ class SlotZygotes:
             return [one.zygote for one in self._forked.values()]
 
     def may_have_stayed(self, but: ZygoteHandle | None) -> bool:
-        """Whether any zygote except *but* may have a process that is kept for further trials."""
-        return any(zygote.may_keep for zygote in self.all if zygote is not but)
+        """Whether any zygote except *but* may hold a process for further trials."""
+        return any(zygote.holds for zygote in self.all if zygote is not but)
 
     def make_way(self, but: ZygoteHandle | None) -> None:
-        """Have only *but* keep a process, so that a trial has the slot's devices to itself.
+        """End the processes that zygotes except *but* hold: the next trial has the slot's devices to itself.
 
         No trial may be running here.
         """
         for zygote in self.all:
-            if zygote is not but and zygote.may_keep:
+            if zygote is not but and zygote.holds:
                 # A dead one is replaced when it is used next.
                 with contextlib.suppress(ZygoteDied):
                     zygote.drop()

@@ -16,11 +16,13 @@ from typing import Any, Final, Protocol, TypeVar
 from mqtune.core.clock import Clock
 from mqtune.core.events import WorkerInfo
 from mqtune.core.timing import Timing
+from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Claim, Journal
 from mqtune.journal.connection import RedisClient
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import ExperimentHere
 from mqtune.worker.impairments import Impairments
+from mqtune.worker.importers import ImportKey
 from mqtune.worker.logs import Logs
 from mqtune.worker.outcome import RunResult
 from mqtune.worker.preloads import NO_PRELOADS, Preloads, SafePreloads
@@ -58,6 +60,10 @@ class AttemptHere(Protocol):
     @property
     def claim(self) -> Claim:
         """Its trial and number, and the token of its lease."""
+
+    @property
+    def definition(self) -> Mapping[str, Any]:
+        """Its experiment's definition."""
 
     @property
     def slot(self) -> int:
@@ -204,6 +210,14 @@ class WorkerService:
         """
         return None
 
+    def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
+        """Return the key of an experiment's imports, with this service's additions to its trials' processes.
+
+        It is called behind ``program``, and each service gets the key of the one before it. Equal keys share importers
+        and zygotes. An error is the reason why the attempt is not started.
+        """
+        return key
+
     def preloads(self) -> Preloads | None:
         """Return the modules to import before trials need them; None if this service does not know.
 
@@ -253,6 +267,13 @@ class WorkerService:
         """Return why a slot's process may not run another attempt; empty if it may. It may take seconds."""
         return ""
 
+    def working_dir(self, run: AttemptHere) -> Path | None:
+        """Return the working directory of an attempt, as users know it; None if this service gives it none.
+
+        It is called before the claim. The first answer counts.
+        """
+        return None
+
     def started(self, run: AttemptHere) -> None:
         """Note that an attempt has a process, perhaps a second one."""
 
@@ -262,6 +283,9 @@ class WorkerService:
     def measured(self, run: AttemptHere) -> Mapping[str, float]:
         """Return numbers for the journal's entry of an attempt's end. Its processes are gone."""
         return {}
+
+    def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
+        """Note how an attempt ends, before that is journaled: its processes are gone, its temporary folder is not."""
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Note how an attempt has ended, before its slot is free."""
@@ -345,11 +369,19 @@ class WorkerHooks:
         places = (service.program(experiment) for service in self._services)
         return next((place for place in places if place is not None), None)
 
+    def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
+        """Return the key of an experiment's imports as all services change it.
+
+        Raises:
+            Exception: a service refuses the experiment, or can't say.
+        """
+        for service in self._services:
+            key = service.prepare(experiment, key)
+        return key
+
     def preloads(self) -> Preloads:
         """Return the modules to import before trials need them, by the first service that knows them."""
-        found: list[Preloads | None] = []
-        self._each(lambda service: found.append(service.preloads()))
-        known = next((each for each in found if each is not None), None)
+        known = self._first(lambda service: service.preloads())
         return NO_PRELOADS if known is None else SafePreloads(known)
 
     def room(self, slot: SlotHere, run: AttemptHere) -> list[float]:
@@ -368,7 +400,7 @@ class WorkerHooks:
 
     def leaves(self, run: AttemptHere) -> str:
         """Return the first reason why an attempt does not wait for a slot."""
-        return self._first(lambda service: service.leaves(run))
+        return self._first(lambda service: service.leaves(run) or None) or ""
 
     def emptied(self, slot: SlotHere, *, waits: bool) -> None:
         """Tell that a slot has no process any more."""
@@ -376,18 +408,11 @@ class WorkerHooks:
 
     def retires(self, slot: SlotHere) -> str:
         """Return the first reason why a slot's process may not run another attempt."""
-        return self._first(lambda service: service.retires(slot))
+        return self._first(lambda service: service.retires(slot) or None) or ""
 
-    def _first(self, reason_of: Callable[[WorkerService], str]) -> str:
-        found: list[str] = []
-
-        def ask(service: WorkerService) -> None:
-            # A later service need not be asked.
-            if not found and (reason := reason_of(service)):
-                found.append(reason)
-
-        self._each(ask)
-        return "".join(found)
+    def working_dir(self, run: AttemptHere) -> Path | None:
+        """Return an attempt's working directory, by the first service that gives it one; None without one."""
+        return self._first(lambda service: service.working_dir(run))
 
     def started(self, run: AttemptHere) -> None:
         """Tell that an attempt has a process."""
@@ -419,6 +444,10 @@ class WorkerHooks:
         self._each(add)
         return info
 
+    def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
+        """Tell how an attempt ends."""
+        self._each(lambda service: service.ending(run, end))
+
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Tell how an attempt has ended."""
         self._each(lambda service: service.ended(run, result))
@@ -430,6 +459,12 @@ class WorkerHooks:
     def close(self) -> None:
         """End the services, the last one first."""
         self._each(lambda service: service.close(), reversed(self._services))
+
+    def _first(self, call: Callable[[WorkerService], T | None]) -> T | None:
+        """Return the first answer of a service."""
+        found: list[T | None] = []
+        self._each(lambda service: found.append(call(service)))
+        return next((each for each in found if each is not None), None)
 
     def _each(self, call: Callable[[WorkerService], object], services: Iterable[WorkerService] | None = None) -> None:
         for service in self._services if services is None else services:

@@ -4,8 +4,8 @@ They are orphans, leftovers of killed workers, and kills for lack of memory. Eac
 environment. Everything that trials start inherits it, and the process table shows it (Linux). It is how the worker's
 process describes itself, across boots and containers.
 
-A worker is a subreaper: whatever a zygote leaves behind becomes the worker's child, descendants in other sessions
-included. Nobody else waits for these processes or can end them.
+A worker is a subreaper: the orphans of a zygote become its children, descendants in other sessions included. Nobody
+else waits for these processes or can end them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _ancestors() -> set[int]:
 
 
 def _left() -> list[int]:
-    """Return the processes that carry this process's mark, or that of a dead worker."""
+    """Return the processes that carry this process's mark, or the mark of a dead worker."""
     try:
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
     except OSError:
@@ -77,7 +77,7 @@ def _left() -> list[int]:
 
 
 def mark_of(pid: int) -> str:
-    """Return a process's mark; empty if it has none, does not run, or belongs to another user."""
+    """Return a process's mark; empty without one, or if it does not run or belongs to another user."""
     try:
         if os.geteuid() not in (0, os.stat(f"/proc/{pid}").st_uid):
             return ""
@@ -131,7 +131,7 @@ class Reaper:
         self._lock = threading.Lock()
         #: Importers and zygotes.
         self._zygotes: set[int] = set()
-        #: Trials of zygotes that are being killed, and the wait statuses of those that had ended before.
+        #: Trials of zygotes that are being killed, and the wait statuses of those trials that had ended before.
         self._awaited: set[int] = set()
         self._statuses: dict[int, int] = {}
         #: Orphans that were killed and are still there: the kernel holds them.
@@ -187,10 +187,11 @@ class Reaper:
             self._awaited.discard(trial)
             return self._statuses.pop(trial, None)
 
-    def clear(self, timeout_s: float) -> list[int]:
+    def clear(self, timeout_s: float, whose: str = "") -> list[int]:
         """Kill and reap all orphans; return those that are not gone after *timeout_s* seconds.
 
-        Processes that the kernel holds never run user code again, so they are waited for only once.
+        Processes that the kernel holds never run user code again, so they are waited for only once. With *whose*, a
+        line of the log names them.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -203,6 +204,8 @@ class Reaper:
                     return []
                 if time.monotonic() >= deadline:
                     self._held |= new
+                    if whose:
+                        logger.error("processes %s of %s can't be killed", sorted(new), whose)
                     return sorted(new)
             time.sleep(_LOOK_S)
 
@@ -245,10 +248,7 @@ _COUNTER: Final = "oom_kill"
 
 
 def find_counter(cgroups: Path = CGROUPS, machine: Path = OF_THE_MACHINE) -> Path | None:
-    """Return the file that counts kills for lack of memory in this cgroup, or on the machine.
-
-    Return None where there is none.
-    """
+    """Return the file that counts kills for lack of memory in this cgroup, or on the machine; None without one."""
     candidates = [folder / "memory.events" for folder in _groups(cgroups)]
     return next((path for path in [*candidates, machine] if _count(path) is not None), None)
 
@@ -269,19 +269,19 @@ def _groups(cgroups: Path) -> list[Path]:
     except OSError:
         lines = []
     groups = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
-    # In a container the cgroup is mounted at the root, whatever its path is outside.
+    # In a container the cgroup is mounted at the root, although its path outside is another one.
     return [cgroups / group for group in [*groups, ""]]
 
 
 class MemoryKills:
     """Says whether the kernel has just killed a process for lack of memory.
 
-    It compares the kernel's counter with that of some seconds ago.
+    It compares the kernel's counter with its value some seconds ago.
 
     Every death by SIGKILL within these seconds counts as such a kill.
 
     Args:
-        counter: a file with a line ``oom_kill N``; None where there is none.
+        counter: a file with a line ``oom_kill N``; None without one.
     """
 
     def __init__(self, counter: Path | None) -> None:

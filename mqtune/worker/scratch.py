@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import glob
 import math
 import os
 import shutil
@@ -15,9 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from mqtune.core.machine import is_gone, is_here, process_mark
-from mqtune.core.trial import AttemptEnd
 from mqtune.journal.base import Claim
-from mqtune.trainable.process.working_folder import KEPT_LINKS, discard, settle
 
 #: Below the log folder, which several workers, also of several machines, may share.
 _FOLDER: Final = ".scratch"
@@ -29,20 +26,6 @@ _LOCK: Final = ".lock"
 #: clocks may differ by minutes, and a machine that slept for so long has lost its attempts.
 _KEEP_S: Final = 60.0
 _LEFT_S: Final = 3600.0
-#: Below an experiment's folder: the working folders of attempts that run, by worker. No trial can have this name.
-WORK_FOLDER: Final = ".work"
-#: Below an attempt's folder: its working directory, if that is never kept.
-_WORK: Final = "work"
-
-
-def _mark() -> str:
-    """Return a name that only this process has, of all machines that share a folder."""
-    return f"{socket.gethostname()}.{os.getpid()}.{process_mark()}"
-
-
-def places_of(experiment: str, log_root: Path) -> Path:
-    """Return the folder below which this worker's attempts of an experiment have their working folders."""
-    return log_root.absolute() / experiment / WORK_FOLDER / _mark()
 
 
 class Scratch:
@@ -57,13 +40,19 @@ class Scratch:
     """
 
     def __init__(self, log_root: Path, clock: Callable[[], float] = time.time) -> None:
-        self._log_root = log_root.absolute()
-        self._all = self._log_root / _FOLDER
+        self._all = log_root.absolute() / _FOLDER
         self._clock = clock
-        # Without spaces: scripts get this path.
-        self._mine = self._all / _mark()
+        #: No other process of any machine has this name. It has no spaces: scripts get the path.
+        self._mine = self._all / f"{socket.gethostname()}.{os.getpid()}.{process_mark()}"
         self._lock: int | None = None
         self._kept_at = -math.inf
+        #: Called with the name of a worker that is gone, before its folder is deleted.
+        self.on_discard: list[Callable[[str], None]] = []
+
+    @property
+    def name(self) -> str:
+        """A name that no other worker with this log folder has."""
+        return self._mine.name
 
     def sweep(self) -> None:
         """Delete the folders of killed workers, and lock this worker's own."""
@@ -84,23 +73,13 @@ class Scratch:
         return []
 
     def discard(self, worker: Path) -> bool:
-        """Delete the folder of a worker that is gone, and return whether nothing of it is left.
-
-        The new files of its attempts are put into their working directories.
-        """
-        for places in self._log_root.glob(f"*/{WORK_FOLDER}/{glob.escape(worker.name)}"):
-            self._settle_all(places)
+        """Delete the folder of a worker that is gone, and return whether all of it is deleted."""
+        for notify in self.on_discard:
+            notify(worker.name)
         shutil.rmtree(worker, ignore_errors=True)
         with contextlib.suppress(OSError):
             self._lock_of(worker).unlink(missing_ok=True)
         return not (os.path.lexists(worker) or os.path.lexists(self._lock_of(worker)))
-
-    def _settle_all(self, places: Path) -> None:
-        for link in places.parent.parent.glob("*/*"):
-            # Attempts that were lost with their worker count as failed.
-            if link.is_symlink() and places in Path(os.readlink(link)).parents:
-                self.leave(link, "failed", AttemptEnd.LOST)
-        shutil.rmtree(places, ignore_errors=True)
 
     def keep(self) -> None:
         """Show that this worker is alive; called with each heartbeat."""
@@ -139,47 +118,13 @@ class Scratch:
         """Return the path of an attempt's folder."""
         return self._mine / f"{experiment}.{claim.trial}.{claim.attempt}.{claim.mark}"
 
-    def working_dir(self, experiment: str, claim: Claim, keep: str) -> Path:
-        """Return the path of an attempt's own working directory, a new one for each claim.
-
-        Args:
-            experiment: the experiment's name.
-            claim: the attempt.
-            keep: "never", "failed" or "always"; one that may be kept is next to the attempt's output.
-        """
-        if keep == "never":
-            return self.folder(experiment, claim) / _WORK
-        # With the claim's mark: an earlier experiment of the same name may have left folders of the same attempts.
-        return self._log_root / experiment / claim.trial / f"{claim.attempt}-{claim.mark}"
-
-    def leave(self, working_dir: Path, keep: str, end: AttemptEnd) -> None:
-        """Put the new files of an ended attempt into its working directory, or delete them; an empty one is deleted."""
-        if not working_dir.is_symlink():
-            # Its process has not begun.
-            return
-        working = Path(os.readlink(working_dir))
-        if keep == "always" or (keep == "failed" and end in (AttemptEnd.FAILED, AttemptEnd.LOST)):
-            settle(working.parent, working, working_dir)
-        else:
-            discard(working.parent)
-        if working_dir.is_symlink():
-            working_dir.unlink()
-
     def remove(self, folder: Path) -> None:
-        """Delete an attempt's folder, and a working directory that is not kept; a no-op if it does not exist."""
-        working_dir = folder / _WORK
-        if working_dir.is_symlink():
-            discard(Path(os.readlink(working_dir)).parent)
+        """Delete an attempt's folder; a no-op if it does not exist."""
         if os.path.lexists(folder):
             shutil.rmtree(folder, ignore_errors=True)
 
     def close(self) -> None:
         """Delete this worker's folders, unless they still have content."""
-        for places in self._log_root.glob(f"*/{WORK_FOLDER}/{glob.escape(self._mine.name)}"):
-            with contextlib.suppress(OSError):
-                shutil.rmtree(places / KEPT_LINKS, ignore_errors=True)
-                places.rmdir()
-                places.parent.rmdir()
         with contextlib.suppress(OSError):
             self._mine.rmdir()
         if self._lock is not None:

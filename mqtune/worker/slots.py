@@ -443,7 +443,7 @@ class ZygoteFinder:
         return self._hooks.program(here) or ProgramPlace(self._code_root)
 
     def _key(self, here: ExperimentHere, place: ProgramPlace) -> ImportKey:
-        return here.import_key(place.code_root, place.cwd, self._log_root)
+        return self._hooks.prepare(here, here.import_key(place.code_root, place.cwd, self._log_root))
 
 
 def import_in(

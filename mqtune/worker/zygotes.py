@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import select
@@ -10,20 +9,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from mqtune.core.timing import Timing
 from mqtune.trainable.process.channel import Channel
-from mqtune.trainable.process.descendants import signal_group
+from mqtune.trainable.process.descendants import signal_group, signal_process
 from mqtune.trainable.process.protocol import STOP_SIGNAL, Message, StartMessage
 from mqtune.trainable.spec import TrainableSpec
 from mqtune.worker.processes import reaper
 
 logger = logging.getLogger(__name__)
 
-#: The state of a process that SIGSTOP has stopped, in the process table.
-_STOPPED: Final = "T"
-#: How often it is checked whether a zygote has ended, where the kernel has no pidfd (macOS).
+#: How often it is checked whether a process has ended, where there is no pidfd.
 _LOOK_S: Final = 0.01
 
 
@@ -36,65 +33,61 @@ class ZygoteSilent(ZygoteDied):
 
 
 class Gone(NamedTuple):
-    """Nothing is left of a trial's process, except for a process that is kept for further trials.
+    """All processes of a trial have exited, except for a process that stays for further trials.
 
     Attributes:
-        status: its wait status; None when it is unknown.
-        stays: whether the process is kept.
-        left: why not, if its trial has left or changed something in it.
-        again: whether the kept process refused to be reused, so that a fresh one is started for the same trial.
+        status: the wait status of the trial's process; None when it is unknown.
+        again: whether the trial has not begun, and another process is started for it.
     """
 
     status: int | None
-    stays: bool = False
-    left: str = ""
     again: bool = False
 
 
-class ZygoteProcess:
-    """A zygote's process, as ``subprocess.Popen`` shows one.
+class ForkedProcess:
+    """A process that this one has not started by ``subprocess``: a zygote, or a fork of the driver.
 
-    It is a child of its importer, and of this process once that is dead.
+    A zygote is a child of its importer, and of this process once that is dead.
     """
 
-    def __init__(self, pid: int, pidfd: int | None) -> None:
+    def __init__(self, pid: int, pidfd: int | None = None) -> None:
         self.pid = pid
         self._pidfd = pidfd
-        self._is_over = False
+        self._has_ended = False
+        #: Its exit code, negative for a signal; None while it runs, and if another process has reaped it.
+        self.returncode: int | None = None
 
-    def wait(self, timeout_s: float) -> bool:
-        """Wait for its end for at most *timeout_s* seconds, and return whether it has ended."""
-        if not self._is_over and self._has_ended(timeout_s):
-            self._is_over = True
-            # Its importer reaps it, unless that is dead.
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.pid, os.WNOHANG)
-        return self._is_over
+    def poll(self) -> int | None:
+        """Return its exit code, as ``subprocess.Popen`` does; see ``returncode``."""
+        self.wait(0.0)
+        return self.returncode
 
-    def _has_ended(self, timeout_s: float) -> bool:
-        if self._pidfd is not None:
-            return is_readable(self._pidfd, timeout_s)
-        deadline = time.monotonic() + timeout_s
-        while self._is_there():
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_LOOK_S)
-        return True
+    def wait(self, timeout: float) -> bool:
+        """Wait for its end for at most *timeout* seconds, and return whether it has ended."""
+        deadline = time.monotonic() + timeout
+        while not self._has_ended:
+            left_s = deadline - time.monotonic()
+            if self._pidfd is None or is_readable(self._pidfd, left_s):
+                self._reap()
+            if self._has_ended or left_s <= 0:
+                break
+            time.sleep(_LOOK_S if self._pidfd is None else 0)
+        return self._has_ended
 
-    def _is_there(self) -> bool:
+    def _reap(self) -> None:
         try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._has_ended = pid == self.pid
+            if self._has_ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        except ChildProcessError:
+            # It is no child of this process, or was reaped.
+            self._has_ended = self._pidfd is not None or not signal_process(self.pid, 0)
 
     def kill(self) -> None:
         """Send it SIGKILL; a no-op when it has ended."""
-        with contextlib.suppress(ProcessLookupError):
-            if self._pidfd is not None:
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            elif not self._is_over:
-                os.kill(self.pid, signal.SIGKILL)
+        if not self._has_ended:
+            signal_process(self.pid, signal.SIGKILL, pidfd=self._pidfd)
 
     def close(self) -> None:
         """Close its pidfd; it must have ended."""
@@ -104,45 +97,50 @@ class ZygoteProcess:
 
 
 class ZygoteHandle:
-    """A zygote process.
+    """A zygote process. A service may derive from it (``ImportKey.handle``).
 
     One thread uses it, except for ``tell``, ``terminate``, ``kill``, ``end`` and ``close``, which any thread may call.
 
     Args:
         spec: the trainable.
-        environment: the versions of the packages that were imported.
+        environment: the versions of the imported packages.
         process: its process.
         channel: to it.
-        on_empty: called when a process that it kept was ended.
+        on_empty: called when a process that it held was ended.
     """
+
+    #: Whether its processes may run several attempts.
+    keeps: ClassVar[bool] = False
+    #: Whether it may hold a process between two attempts.
+    holds = False
+    #: Why a process that ends without a word runs no further attempt; empty where this is usual.
+    retired: ClassVar[str] = ""
 
     def __init__(
         self,
         spec: TrainableSpec,
         environment: dict[str, Any],
-        process: ZygoteProcess,
+        process: ForkedProcess,
         channel: Channel,
         on_empty: Callable[[], None] = lambda: None,
         timing: Timing = Timing(),
     ) -> None:
-        self._timing = timing
+        self.timing = timing
         self.spec = spec
         self.environment = environment
-        #: Whether it may have a process that is kept for further trials of its experiment.
-        self.may_keep = False
         self._trial: int | None = None
         #: The descriptor that is readable once the trial's process has ended, where there are pidfds.
         self.pidfd: int | None = None
         self._telling = threading.Lock()
         self._closing = threading.Lock()
-        self._is_ended = self._is_closed = False
+        self._is_ended = self.is_closed = False
         self._process = process
-        self._channel = channel
-        self._on_empty = on_empty
+        self.channel = channel
+        self.on_empty = on_empty
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when the zygote has sent a message."""
-        return self._channel.fileno()
+        return self.channel.fileno()
 
     @property
     def pid(self) -> int:
@@ -154,19 +152,13 @@ class ZygoteHandle:
         """Whether its process has ended, or is about to."""
         return self._is_ended or self._process.wait(0.0)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether it was closed."""
-        return self._is_closed
-
     def send_start(self, message: StartMessage, fds: Sequence[int]) -> None:
         """Start a trial as soon as the one before it is gone; another thread may still wait for that one's end.
 
         Raises:
             ZygoteDied: the zygote is dead, or accepts no messages.
         """
-        self.may_keep = self.may_keep or message["reuse"]
-        if not self._channel.send({**message, "do": "start"}, fds):
+        if not self.channel.send({**message, "do": "start"}, fds):
             # After a message that was sent in part no other can be sent. A thread that still waits for the end of the
             # trial before gets ZygoteDied.
             self.end()
@@ -180,10 +172,10 @@ class ZygoteHandle:
         Raises:
             ZygoteDied: the zygote is dead, or did not answer in time.
         """
-        start_s = self._timing.zygote_start_s
+        start_s = self.timing.zygote_start_s
         if not is_readable(self.fileno(), start_s):
             self.take_over(f"started no process within {start_s:g} s")
-        started, pidfds = self._receive()
+        started, pidfds = self.receive()
         with self._telling:
             self._trial = started["pid"]
             self.pidfd = pidfds[0] if pidfds else None
@@ -191,75 +183,64 @@ class ZygoteHandle:
 
     def tell(self, pid: int) -> None:
         """Send the stop signal to the trial *pid*; a no-op once it has ended."""
-        with self._telling:
-            if pid != self._trial:
-                return
-            if self.pidfd is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self.pidfd, STOP_SIGNAL)
-                return
-        self._channel.send({"do": "tell", "pid": pid})
+        self.send_signal(pid, STOP_SIGNAL, group=False)
 
     def terminate(self, pid: int) -> None:
         """Send SIGTERM to the process group of the trial *pid*; a no-op once it has ended."""
-        self._end_trial(pid, signal.SIGTERM)
+        self.send_signal(pid, signal.SIGTERM, group=True)
 
     def kill(self, pid: int) -> None:
         """Send SIGKILL to the process group of the trial *pid*; a no-op once it has ended."""
-        self._end_trial(pid, signal.SIGKILL)
+        self.send_signal(pid, signal.SIGKILL, group=True)
 
-    def _end_trial(self, pid: int, number: signal.Signals) -> None:
+    def send_signal(self, pid: int, number: signal.Signals, *, group: bool) -> None:
+        """Send a signal to the trial *pid*, or to its process group; a no-op once it has ended."""
         with self._telling:
             if pid != self._trial:
                 return
-            direct = self.pidfd is not None
-            # Before the signal, so that the zygote starts no fresh process for a trial that is to end.
-            self._channel.send({"do": "end", "pid": pid, "signal": 0 if direct else int(number)})
-            if self.pidfd is None or is_readable(self.pidfd):
-                return
-            # Directly, because the zygote may be frozen. The process is not reaped yet, so the pid is still its own.
-            if not signal_group(pid, number):
-                # It may not have created its group yet.
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self.pidfd, number)
+            if self.pidfd is None:
+                self.channel.send({"do": "signal", "pid": pid, "signal": int(number), "group": group})
+            elif not is_readable(self.pidfd):
+                # Directly, as the zygote may be frozen. The process is not reaped yet, so the pid is still its own.
+                signal_process(pid, number, pidfd=self.pidfd, group=group)
+
+    def keep(self, status: int | None, objection: Callable[[bool], str]) -> tuple[bool, str]:
+        """Return whether the process of an ended attempt stays for further ones, and why not; by default it never does.
+
+        Args:
+            status: the wait status of the process.
+            objection: returns why the worker gives the process to no other attempt; it is told whether that stays.
+        """
+        return False, ""
 
     def drop(self) -> None:
-        """End the process that is kept, if there is one, so that the next trial gets a fresh one.
+        """End the process that it holds between two attempts, if there is one.
 
         Raises:
-            ZygoteDied: the zygote is dead, and what it kept is too.
+            ZygoteDied: the zygote is dead, and the held process too.
         """
-        try:
-            self._channel.send({"do": "drop"})
-            if not is_readable(self.fileno(), self._timing.zygote_exchange_s):
-                self.take_over("did not end the process that it kept")
-            self._receive()
-        finally:
-            self._keep_nothing()
 
     def hear_end(self) -> Gone | None:
         """Wait for the zygote's next message; return how the trial ended, or None while the zygote still cleans up.
 
         Raises:
-            ZygoteDied: the zygote is dead; the trial was killed, and nothing is left of it either.
+            ZygoteDied: the zygote is dead; the trial was killed, and all its processes have exited.
         """
-        message, _ = self._receive()
-        if message["is"] == "sweeping":
-            return None
-        is_over = message["is"] == "ended"
-        if is_over and not message["stays"] and self.pidfd is not None and not is_readable(self.pidfd):
+        message, _ = self.receive()
+        return None if message["is"] == "sweeping" else self.end_of(message)
+
+    def end_of(self, message: Message) -> Gone:
+        """Return how the trial ended, by the zygote's message."""
+        if self.pidfd is not None and not is_readable(self.pidfd):
             return self.take_over("said that a trial had ended which had not")
-        self._forget_trial()
-        if not is_over:
-            return Gone(None, again=True)
-        self.may_keep = message["stays"]
-        return Gone(message["status"], message["stays"], message["left"])
+        self.forget_trial()
+        return Gone(message["status"])
 
     def take_over(self, why: str) -> Gone:
         """Kill a zygote that does not reap its trial, and reap it here; return how the trial had ended.
 
         Args:
-            why: what the zygote has failed to do, for the log.
+            why: the zygote's failure, for the log.
 
         Raises:
             ZygoteSilent: the trial had not ended by itself.
@@ -272,15 +253,21 @@ class ZygoteHandle:
             raise silent
         return Gone(status)
 
-    def _forget_trial(self) -> None:
+    def forget_trial(self) -> None:
+        """Let the trial's process be: it has ended, or runs no attempt now."""
         with self._telling:
             self._trial = None
             if self.pidfd is not None:
                 os.close(self.pidfd)
                 self.pidfd = None
 
-    def _receive(self) -> tuple[Message, list[int]]:
-        received = self._channel.receive()
+    def receive(self) -> tuple[Message, list[int]]:
+        """Wait for the zygote's next message; see ``Channel.receive``.
+
+        Raises:
+            ZygoteDied: the zygote is dead.
+        """
+        received = self.channel.receive()
         if received is None:
             self._reap()
             raise self._died()
@@ -290,48 +277,34 @@ class ZygoteHandle:
         return ZygoteDied(f"the zygote of {self.spec} died")
 
     def _reap(self) -> int | None:
-        """Kill and reap the zygote and whatever it has left.
-
-        Return its trial's wait status, if that had ended before.
-        """
+        """Kill and reap the zygote and its descendants; return its trial's wait status, if that had ended before."""
         trial = self._trial
         status = reaper.kill(self._process, trial or 0)
         if trial is not None and not reaper.adopts:
             # Processes that have left its group stay.
-            deadline = time.monotonic() + self._timing.zygote_close_s
+            deadline = time.monotonic() + self.timing.zygote_close_s
             while signal_group(trial, signal.SIGKILL) and time.monotonic() < deadline:
                 time.sleep(0.001)
-        left = reaper.clear(self._timing.zygote_close_s)
-        if left:
-            logger.error("processes %s of %s can't be killed", left, self.spec)
-        self._forget_trial()
+        reaper.clear(self.timing.zygote_close_s, str(self.spec))
+        self.forget_trial()
         return status
 
     def end(self) -> None:
-        """Make the zygote kill whatever it runs, and end.
-
-        Whoever waits for its trial gets ZygoteDied. Any thread may call it.
-        """
+        """Make the zygote kill whatever it runs, and end. A thread that waits for its trial gets ZygoteDied."""
         self._is_ended = True
-        self._channel.end()
+        self.channel.end()
 
     def close(self) -> None:
         """End the zygote and wait until it is gone, unless that was done before. It must not be running a trial."""
         with self._closing:
-            if self._is_closed:
+            if self.is_closed:
                 return
-            self._is_closed = True
+            self.is_closed = True
             self.end()
-            self._process.wait(self._timing.zygote_close_s)
+            self._process.wait(self.timing.zygote_close_s)
             self._reap()
             self._process.close()
-            self._channel.close()
-        self._keep_nothing()
-
-    def _keep_nothing(self) -> None:
-        kept, self.may_keep = self.may_keep, False
-        if kept:
-            self._on_empty()
+            self.channel.close()
 
 
 def is_readable(fd: int, timeout_s: float = 0.0) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, cast
@@ -14,6 +15,7 @@ from impaired import nothing_impaired, reasons
 
 from mqtune.core.errors import CodeRefused
 from mqtune.core.resources import Resources
+from mqtune.core.trial import AttemptEnd
 from mqtune.journal import Journal
 from mqtune.trainable import EVERY_PACKAGE, TrainableSpec
 from mqtune.worker import (
@@ -75,6 +77,10 @@ class Told(WorkerService):
     def left(self, slot: SlotHere, run: AttemptHere) -> None:
         self.note("left")
 
+    def working_dir(self, run: AttemptHere) -> Path | None:
+        self.note("working_dir")
+        return Path(self.name)
+
     def started(self, run: AttemptHere) -> None:
         self.note("started")
 
@@ -94,6 +100,9 @@ class Told(WorkerService):
         # A field that the description lacks is an error of the service, too.
         return {"absent" if self.broken == "absent" else self.field: 3}
 
+    def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
+        self.note("ending")
+
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         self.note("ended")
 
@@ -111,11 +120,13 @@ class Told(WorkerService):
         "hinted",
         "room",
         "taken",
+        "working_dir",
         "started",
         "renewed",
         "measured",
-        "ended",
+        "ending",
         "emptied",
+        "ended",
         "left",
         "figures",
         "describe",
@@ -137,9 +148,11 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
     hooks.hinted("x", "look")
     room = hooks.room(SLOT, ATTEMPT)
     hooks.taken(SLOT, ATTEMPT)
+    working_dir = hooks.working_dir(ATTEMPT)
     hooks.started(ATTEMPT)
     hooks.renewed(ATTEMPT)
     measured = hooks.measured(ATTEMPT)
+    hooks.ending(ATTEMPT, AttemptEnd.COMPLETED)
     hooks.emptied(SLOT, waits=False)
     hooks.ended(ATTEMPT, RunResult(None, ""))
     hooks.left(SLOT, ATTEMPT)
@@ -155,9 +168,11 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
         "hinted",
         "room",
         "taken",
+        "working_dir",
         "started",
         "renewed",
         "measured",
+        "ending",
         "emptied",
         "ended",
         "left",
@@ -166,6 +181,7 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
         "drain",
     ]
     forward = [f"{name} {hook}" for hook in order for name in ("first", "second")]
+    assert working_dir == Path("second" if broken == "working_dir" else "first")
     assert measured == {name: 1.0 for name in ("first", "second") if (broken, name) != ("measured", "first")}
     assert figures == {name: {"0": 2.0} for name in ("first", "second") if (broken, name) != ("figures", "first")}
     assert room == [5.0] * (1 if broken == "room" else 2)
@@ -333,6 +349,32 @@ def test_without_an_answer_where_a_program_is_no_other_is_run(
     assert kind == type(error).__name__
     assert str(error) in text
     assert bool(caplog.records) is is_logged
+
+
+class Prepares(WorkerService):
+    """Gives trials' processes a variable, or fails to."""
+
+    def __init__(self, name: str, error: Exception | None = None) -> None:
+        self.name, self.error = name, error
+
+    def prepare(self, experiment: ExperimentHere, key: ImportKey) -> ImportKey:
+        if self.error is not None:
+            raise self.error
+        return replace(key, environment=(*key.environment, (self.name, experiment.name)))
+
+
+def test_each_service_changes_what_the_processes_of_trials_have(tmp_path: Path) -> None:
+    key = an_experiment().import_key(tmp_path, None, tmp_path)
+
+    prepared = WorkerHooks([Prepares("a"), WorkerService(), Prepares("b")]).prepare(an_experiment(), key)
+
+    assert prepared == replace(key, environment=(("a", "x"), ("b", "x")))
+
+
+def test_an_attempt_whose_processes_can_not_be_prepared_is_refused_with_the_reason(tmp_path: Path) -> None:
+    kind, text = problem_of(tmp_path, Prepares("a"), Prepares("b", CodeRefused("no folder")))
+
+    assert (kind, "no folder" in text) == ("CodeRefused", True)
 
 
 class Known(WorkerService):

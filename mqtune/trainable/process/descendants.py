@@ -1,4 +1,4 @@
-"""Parents and descendants of processes: who they are, who dies with whom, and to whom orphans come."""
+"""Parents and descendants of processes: their ids, their common end, and the adoption of orphans."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ def end_children(but: Collection[int] = ()) -> None:
     """Kill this process's children, except for some."""
     for child in own_children():
         if child not in but:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
+            signal_process(child, signal.SIGKILL)
 
 
 def children_of(pid: int) -> list[int]:
@@ -55,16 +54,18 @@ def has_descendants(pid: int, others: Collection[int]) -> bool:
             return True
     except OSError:
         return True
-    for child in own_children():
-        if child != pid and child not in others:
-            with contextlib.suppress(ChildProcessError):
-                if os.waitpid(child, os.WNOHANG) == (0, 0):
-                    return True
-    return False
+    return any(child != pid and child not in others and not reap(child) for child in own_children())
+
+
+def pidfd_of(child: int) -> int | None:
+    """Return a pidfd of a child that can't have been reaped, so it never means another process; None without pidfds."""
+    with contextlib.suppress(ProcessLookupError, AttributeError):
+        return os.pidfd_open(child)
+    return None
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Send a signal to a process group, 0 for none; return whether the group has a process, a dead one that is not reaped included."""
+    """Send a signal to a process group, 0 for none; return whether the group has a process, perhaps a dead one."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -72,6 +73,31 @@ def signal_group(group: int, number: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+def signal_process(pid: int, number: int, *, pidfd: int | None = None, group: bool = False) -> bool:
+    """Send a signal to a process, or to its group, 0 for none; return whether there is one.
+
+    A process that has just been started may not have made its group yet. Then it gets the signal alone, by its pidfd if
+    there is one.
+    """
+    if group and signal_group(pid, number):
+        return True
+    with contextlib.suppress(ProcessLookupError):
+        if pidfd is None:
+            os.kill(pid, number)
+        else:
+            signal.pidfd_send_signal(pidfd, number)
+        return True
+    return False
+
+
+def reap(child: int) -> bool:
+    """Reap a child if it has ended, and return whether it has; another thread may have reaped it."""
+    try:
+        return os.waitpid(child, os.WNOHANG) != (0, 0)
+    except ChildProcessError:
+        return True
 
 
 def _children(pid: int, task: int) -> list[int]:
@@ -91,6 +117,6 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def become_subreaper(*, on: bool = True) -> None:
-    """Have orphaned descendants become children of this process, which can reap them then (Linux only); no further ones unless *on*."""
+    """Have orphaned descendants become children of this process, which can reap them (Linux only); not unless *on*."""
     if LIBC is not None:
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(on))

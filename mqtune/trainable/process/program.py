@@ -34,8 +34,9 @@ class Program:
         manifest: the file that names the experiment's code; None without one.
         arguments: ``sys.argv`` of the driver.
         seed: the seed of random generators while the program is executed; each trial seeds them anew.
-        work_root: the folder below which attempts get their working folders; None if trials share the worker's.
         spawns: whether each trial begins as an interpreter of its own.
+        zygote: the module of a service with the class of its zygotes; empty for the kernel's.
+        parts: the modules of services with a part in trial processes, each with a text for the part.
     """
 
     spec: TrainableSpec
@@ -44,12 +45,13 @@ class Program:
     manifest: Path | None = None
     arguments: tuple[str, ...] = ()
     seed: int = 0
-    work_root: Path | None = None
     spawns: bool = False
+    zygote: str = ""
+    parts: tuple[tuple[str, str], ...] = ()
 
     def encode(self) -> dict[str, object]:
         """Return plain values for a message."""
-        paths = {name: str(getattr(self, name) or "") for name in ("code_root", "home", "manifest", "work_root")}
+        paths = {name: str(getattr(self, name) or "") for name in ("code_root", "home", "manifest")}
         return {**asdict(self), **paths, "spec": self.spec.encode(), "arguments": list(self.arguments)}
 
     @classmethod
@@ -62,8 +64,9 @@ class Program:
             Path(values["manifest"]) if values["manifest"] else None,
             tuple(values["arguments"]),
             values["seed"],
-            Path(values["work_root"]) if values["work_root"] else None,
             values["spawns"],
+            values["zygote"],
+            tuple((module, text) for module, text in values["parts"]),
         )
 
     @property

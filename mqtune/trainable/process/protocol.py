@@ -19,16 +19,14 @@ Message = dict[str, Any]
 class StartMessage(TypedDict):
     """Starts a trial: a worker sends it to a zygote, which passes it on to the trial's process.
 
-    ``timestamp`` is that of the trial's last report in an earlier attempt; times never go back before it. ``epoch_s`` is the
-    time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is made when it is first needed and
-    deleted when the attempt has ended; ``working_dir`` is empty unless the attempt has a working directory of its own, and ``place``
-    is the folder in which the zygote has had that made.
-    ``claim`` is the mark of the worker's claim, which the ids of checkpoints end with. ``checkpoint`` is the id of the checkpoint to
-    start from, or empty, and ``checkpoint_data`` its bytes if it is held in Redis and still exists; ``store`` is the URL of the
-    experiment's store, or empty. ``sync`` is "lockstep" if ``report`` waits for its decision. ``reuse`` says that the process may
-    run several attempts: those that have the same ``definition``, which stands for the experiment and all that defines it.
-    ``seat`` is the number of this process's seat, ``seats`` how many there are, 1 but for a gang; ``trial`` is the same in all. Of
-    a gang, ``address`` is seat 0's, as "host:port"; else it is empty.
+    ``timestamp`` is the time of the trial's last report in an earlier attempt; no later time is before it. ``epoch_s``
+    is the time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is made when it is
+    first needed and deleted when the attempt has ended. ``working_dir`` is empty unless the attempt has a working
+    directory of its own. ``claim`` is the mark of the worker's claim, which the ids of checkpoints end with.
+    ``checkpoint`` is the id of the checkpoint to start from, or empty, and ``checkpoint_data`` its bytes if it is held
+    in Redis and still exists. ``store`` is the URL of the experiment's store, or empty. ``sync`` is "lockstep" if
+    ``report`` waits for its decision. ``seat`` is the number of this process's seat, ``seats`` how many there are, 1
+    but for a gang; ``trial`` is the same in all. Of a gang, ``address`` is seat 0's, as "host:port"; else it is empty.
     """
 
     config: Config
@@ -46,9 +44,6 @@ class StartMessage(TypedDict):
     sync: str
     folder: str
     working_dir: str
-    place: str
-    reuse: bool
-    definition: bytes
     seat: int
     seats: int
     address: str
@@ -81,14 +76,14 @@ ANSWER: Final = b"A"
 #: The most characters of an answer: its records must go through the pipe together.
 MAX_ANSWER_CHARS: Final = (select.PIPE_BUF // RECORD.size - 1) * 8
 
-#: What a trial was told: nothing, to stop for good, or to pause, from which it may be resumed.
+#: An order of a trial: none, to stop for ever, or to pause, from which it may be resumed.
 Told = Literal["", "stop", "pause"]
 
 #: The environment variable with the address of the channel from a script to the trial's process that started it.
 RELAY: Final = "MQTUNE_RELAY"
 
-#: What a Python script's interpreter has in its environment from the start, unless a worker has it set otherwise: its printed
-#: reports should arrive at once.
+#: The environment of a Python script's interpreter from the start, unless a worker has set it otherwise: printed reports
+#: should arrive immediately.
 UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}
 
 #: An error's text, with its traceback, that is longer is cut in the middle: its ends tell what happened.

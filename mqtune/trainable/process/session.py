@@ -1,4 +1,4 @@
-"""The trial's side of the pipes from and to its worker: it sends reports, and reads whether it should stop, pause or save."""
+"""The trial's side of the pipes from and to its worker: it sends reports, and reads its orders."""
 
 from __future__ import annotations
 
@@ -46,15 +46,14 @@ if TYPE_CHECKING:
 
 #: How many bytes one read of the control pipe takes: whole records.
 _CONTROL_BYTES: Final = 256 * RECORD.size
-#: How long, in lockstep, a thread sleeps at most before it checks whether another thread has read the record that it waits for.
+#: How long, in lockstep, a thread sleeps before it checks whether another thread has read the record that it waits for.
 _LOOK_AGAIN_MS: Final = 20
 
 _COUNTED: Final = frozenset({ITERATION, TIME_THIS_ITER, TIME_TOTAL})
 #: The file of a descriptor that is not open, for ``file_of``.
 _NO_FILE: Final = (-1, -1)
-_NO_PIPES: Final = (-1, -1)
-#: How often the main thread gets StopTrial before a report ends the process: by the stop signal, and by one report of the code that
-#: unwinds, such as a callback's or a ``finally`` block's.
+#: How often the main thread gets StopTrial before a report ends the process: by the stop signal, and by one report of the
+#: code that unwinds, such as a ``finally`` block.
 RAISED_AT_MOST: Final = 2
 #: The file of the code that imports modules, in a traceback.
 _IMPORTS: Final = "<frozen importlib._bootstrap>"
@@ -75,13 +74,13 @@ os.register_at_fork(after_in_child=_count_fork)
 class StopTrial(BaseException):
     """The trial should end now.
 
-    Raised in the trial's main thread, wherever it is, and by a later ``report``. The next report of the main thread ends the process
-    by SIGTERM, since the trial has caught StopTrial and continues. It is a BaseException so that
-    ``except Exception`` doesn't swallow it; ``finally`` blocks run and have the rest of the grace for it. In that time
-    ``save_checkpoint`` still works, so a function that wants to be resumed from exactly here can catch it and save.
+    Raised in the trial's main thread, wherever it is, and by a later ``report``. The next report of the main thread ends
+    the process by SIGTERM, since the trial has caught StopTrial and continues. It is a BaseException so that ``except
+    Exception`` doesn't swallow it. ``finally`` blocks run, and have the rest of the grace. In that time
+    ``save_checkpoint`` still works, so a function can catch it and save, to be resumed from exactly here.
 
     Args:
-        action: "stop", for good, or "pause": the trial may be resumed from its newest checkpoint, perhaps elsewhere.
+        action: "stop", for ever, or "pause": the trial may be resumed from its newest checkpoint, perhaps elsewhere.
     """
 
     def __init__(self, action: Told = "stop") -> None:
@@ -101,12 +100,13 @@ def swallowed(told: Told) -> str:
 class Context:
     """Which trial this process runs, and in which of its seats; all fields are empty outside a trial.
 
-    ``seat`` is 0 and ``seats`` 1, unless the trial has several seats (``Resources(machines=…)`` or ``seats=…``). Then ``address`` is
-    a host and a free port of seat 0, such as "10.0.0.7:41234", by which the others reach it; else it is empty.
+    ``seat`` is 0 and ``seats`` 1, unless the trial has several seats (``Resources(machines=…)`` or ``seats=…``). Then
+    ``address`` is a host and a free port of seat 0, such as "10.0.0.7:41234", by which the others reach it; else it is
+    empty.
 
-    ``folder`` is the attempt's own folder. By default it is the current directory, with links to the program's files, and its
-    new files are kept as ``keep_working_dir`` says. With ``Process(working_dir="code")`` it begins empty, and is deleted when the
-    attempt has ended.
+    ``folder`` is the attempt's own folder. By default it is the current directory, with links to the program's files,
+    and its new files are kept as ``keep_working_dir`` says. With ``Process(working_dir="code")`` it begins empty, and
+    is deleted when the attempt has ended.
     """
 
     trial: str = ""
@@ -123,12 +123,11 @@ class Session:
 
     Args:
         message: the start message.
-        fds: the write end of the pipe to the worker, blocking: a full pipe makes ``report`` wait, and loses nothing; and
-            the read end of the control pipe, non-blocking. Without these nothing can be sent until ``connect``, and a stop
-            signal waits until ``listen``.
+        fds: the write end of the pipe to the worker, blocking, so a full pipe makes ``report`` wait; and the read end of
+            the control pipe, non-blocking.
     """
 
-    def __init__(self, message: StartMessage, fds: Sequence[int] = _NO_PIPES) -> None:
+    def __init__(self, message: StartMessage, fds: Sequence[int]) -> None:
         self.message = message
         #: How many reports were sent.
         self.sequence = 0
@@ -136,7 +135,7 @@ class Session:
         self.defer_pause = False
         #: A folder that becomes the checkpoint of the next report without one.
         self.next_checkpoint: Path | None = None
-        #: The order that the trainable knows of.
+        #: The order that the trainable knows.
         self.heard: Told = ""
         #: The packages that a script below this process has imported.
         self.imported: list[Batch] = []
@@ -145,10 +144,8 @@ class Session:
         self._raised = 0
         #: Whether a StopTrial has left a module half imported.
         self.broke_import = False
-        #: Threads that earlier attempts of the process have left.
-        self._left_threads = frozenset(threading.enumerate()) - {threading.main_thread()}
         self.connect(fds)
-        #: Whether it reports, saves and asks: the further seats of a gang don't.
+        #: Whether it reports, saves and asks: the further seats of a trial don't.
         self.is_first = message["seat"] == 0
         self._has_said = False
         self._lockstep = message["sync"] == "lockstep"
@@ -162,7 +159,7 @@ class Session:
         self._packer = report_packer()
         self._forks = _forks
         #: Whether the main thread may not be interrupted by the stop signal now, and whether that came meanwhile.
-        self._busy = fds is _NO_PIPES
+        self._busy = False
         self._signalled = False
         self._saving = False
         self._has_ended = False
@@ -170,9 +167,9 @@ class Session:
         #: The pieces of the next answer, and the last complete answer.
         self._pieces = self._answer = b""
         self._asking = threading.Lock()
-        #: The number of the newest request to save a checkpoint, and of the newest that was carried out.
+        #: The number of the newest request to save a checkpoint, and of the newest fulfilled one.
         self._saves_requested = self._saves_done = 0
-        #: Whether the trial has fetched the checkpoint that it starts from; its counters go on from that.
+        #: Whether the trial has fetched its first checkpoint; its counters continue from that.
         self._goes_on = False
         self._iterations_before = 0
         #: The counters of the last report, or of the checkpoint.
@@ -184,28 +181,8 @@ class Session:
     def connect(self, fds: Sequence[int]) -> None:
         """Use these pipes from now on."""
         self._pipe, self._control = fds
-        # User code may close them, and their descriptors' numbers may be used again.
+        # User code may close them, and open files with their numbers.
         self._pipe_file, self._control_file = file_of(self._pipe), file_of(self._control)
-
-    def listen(self) -> None:
-        """Have a stop signal raise StopTrial from now on, and raise it for an earlier signal."""
-        # It may have come before this session had a handler: the order is in the pipe.
-        self._read_control()
-        self._busy = False
-        if self._signalled:
-            self._handle_signal()
-        self._raise_if_told()
-
-    def close(self) -> None:
-        """Close the pipes, unless they are closed; threads that still use this session are told to stop."""
-        # Nothing may be written to, or read from, files that get the descriptors' numbers next.
-        with self._lock, self._hearing:
-            self._told = "stop"
-            for fd, file in ((self._pipe, self._pipe_file), (self._control, self._control_file)):
-                # User code may have closed it, and have another file of that number.
-                if fd >= 0 and file_of(fd) == file:
-                    os.close(fd)
-            self.connect(_NO_PIPES)
 
     def enter(self) -> None:
         """Put the variables into the environment by which PyTorch and others find the other seats of a gang."""
@@ -214,7 +191,7 @@ class Session:
 
     @property
     def folder(self) -> Path:
-        """The attempt's own folder, as users see it: its working directory if it has one of its own, else ``scratch``."""
+        """The attempt's own folder, as users see it: its own working directory, or ``scratch`` without one."""
         working_dir = self.message["working_dir"]
         return make_folder(Path(working_dir)) if working_dir else self.scratch
 
@@ -267,8 +244,6 @@ class Session:
             counters: the counters of the checkpoint; None for the session's own.
             is_question: whether it waits for an answer.
         """
-        if self._left_threads or self._pipe < 0:
-            self._check_caller("report")
         if self._told:
             is_deaf = self._raised >= RAISED_AT_MOST and not self._has_ended
             if is_deaf and threading.get_ident() == self._main and _forks == self._forks:
@@ -287,10 +262,7 @@ class Session:
             pack_metrics(0.0, row)
             name, data = self._save(checkpoint, self._counters_of(row, took_s) if counters is None else counters)
             now = monotonic()
-        is_main = threading.get_ident() == self._main
-        if is_main:
-            self._busy = True
-        try:
+        with self._undisturbed():
             with self._lock:
                 # The machine's own clock may be hours off and may step back; the server's may do that too.
                 self._timestamp = max(self._epoch_s + now, self._timestamp)
@@ -306,13 +278,8 @@ class Session:
             if not self.is_first:
                 self._say_once()
             elif self._lockstep or is_question:
-                self._wait_until_cleared(sequence, is_main=is_main)
+                self._wait_until_cleared(sequence)
             self._since = monotonic()
-        finally:
-            if is_main:
-                self._busy = False
-                if self._signalled:
-                    self._handle_signal()
         if self._told:
             self._raise_if_told()
 
@@ -329,7 +296,6 @@ class Session:
 
     def save(self, checkpoint: Savable, counters: Mapping[str, object] | None = None) -> CheckpointId:
         """Save a checkpoint without a report, also when the trial was already told to end; return its id."""
-        self._check_caller("save")
         if _forks != self._forks:
             refuse("save_checkpoint")
         told = self._told
@@ -361,7 +327,7 @@ class Session:
         return checkpoint
 
     def end(self, body: bytes) -> None:
-        """Send how the trainable ended; nothing is sent after it, and threads that go on are told to stop."""
+        """Send how the trainable ended. It is the last message, and threads that still run are told to stop."""
         with self._lock:
             self._send(FRAME_END, body)
             # A thread may wait for the lock with a report that it was allowed to make.
@@ -369,7 +335,7 @@ class Session:
         self._told = "stop"
 
     def tell(self, *_: object) -> None:
-        """Handle the stop signal: read the control pipe and raise StopTrial, but never in the middle of a frame."""
+        """Handle the stop signal: read the control pipe and raise StopTrial, never in the middle of a frame."""
         self._signalled = True
         if not self._busy:
             self._handle_signal()
@@ -413,18 +379,8 @@ class Session:
             self.end(encode_value({"end": end.value, "error_type": "", "error": why, "heard": self.heard}))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _check_caller(self, what: str) -> None:
-        if self._left_threads and threading.current_thread() in self._left_threads:
-            raise RuntimeError(
-                f"{what}: this thread was left by an earlier trial of its process; end it with its trial"
-            )
-        if self._pipe < 0 and not self._told:
-            raise RuntimeError(f"{what}: nothing can be sent before reset_config has returned True")
-
     def _read_control(self) -> None:
         """Read the control pipe without waiting; in the main thread only while the stop signal can't raise."""
-        if self._control < 0:
-            return
         with self._hearing:
             if file_of(self._control) != self._control_file:
                 raise ReportingClosed(PIPE_CLOSED)
@@ -462,7 +418,8 @@ class Session:
             if self._signalled:
                 self._handle_signal()
 
-    def _wait_until_cleared(self, sequence: int, *, is_main: bool) -> None:
+    def _wait_until_cleared(self, sequence: int) -> None:
+        is_main = threading.get_ident() == self._main
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         while self._cleared < sequence and not self._told and not (is_main and self._signalled):
@@ -537,7 +494,7 @@ class Session:
 
 
 def _variables_of(message: StartMessage) -> dict[str, str]:
-    """Return what a seat of a gang has in its environment, by the names of torchrun, to which each seat is a machine; else nothing."""
+    """Return the variables of a further seat, by the names of torchrun, to which each seat is a machine."""
     if message["seats"] == 1:
         return {}
     host, _, port = message["address"].rpartition(":")
@@ -565,12 +522,10 @@ def file_of(fd: int) -> tuple[int, int]:
 
 def _is_importing() -> bool:
     """Whether an import is under way below the caller."""
-    frame = sys._getframe()
-    while frame.f_back is not None:
+    frame = sys._getframe().f_back
+    while frame is not None and frame.f_code.co_filename != _IMPORTS:
         frame = frame.f_back
-        if frame.f_code.co_filename == _IMPORTS:
-            return True
-    return False
+    return frame is not None
 
 
 def _whole(value: object, otherwise: int) -> int:

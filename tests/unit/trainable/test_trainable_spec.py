@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
+from mqtune.journal import MemoryJournal, MemoryServer
 from mqtune.trainable import TrainableSpec
-from mqtune.worker import ImportKey
+from mqtune.worker import ExperimentHere
 
 CODE = """
 import os
@@ -186,4 +187,4 @@ def test_a_process_is_started_in_the_two_ways_that_there_are(tmp_path: Path, met
     definition = {"trainable": {"name": "train", "module": "m"}, "start_method": method}
 
     with pytest.raises(ConfigurationError, match="there are only 'fork' and 'spawn'"):
-        ImportKey.of("exp", definition, tmp_path, tmp_path)
+        ExperimentHere(MemoryJournal(MemoryServer(), "exp"), definition).import_key(tmp_path, None, tmp_path)

@@ -48,7 +48,7 @@ class Process:
 class Zygote:
     """A zygote without a process."""
 
-    may_keep = is_dead = is_closed = False
+    holds = is_dead = is_closed = False
 
     def close(self) -> None:
         self.is_dead = self.is_closed = True

@@ -1,4 +1,4 @@
-"""Processes that are used for several trials: which stay, what the next trial finds, and who takes it if one will not."""
+"""Processes that run several trials: when they stay, the next trial in them, and fresh ones in their place."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Gives an attempt copies of its own of linked files that it writes to, so that the program's files stay as they are.
+"""Copies linked files that an attempt writes to, so that the program's files stay as they are.
 
-Python opens a file for writing after an audit event, in which the link is replaced by a copy. Libraries that open files in C are not
-seen, nor are other programs. Where such a library has changed a file, the attempt's errors say so at its end.
+Python opens a file for writing after an audit event, in which the link is replaced by a copy. Libraries that open files
+in C are not seen, nor are other programs. Where such a library has changed a file, the attempt's errors say so at its
+end.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from mqtune.trainable.process.working_folder import RECORD
+from mqtune.services.folders.working_folder import RECORD
 
-#: The largest file that is copied to be changed in part: some 50 ms. A map of a larger data set is often opened so, and only read.
+#: The largest file that is copied to be changed in part: some 50 ms. A larger data set is often only read, as a map.
 _MOST_BYTES: Final = 32_000_000
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
 #: Names of files that libraries write in C: PyTorch, HDF5, SQLite, Arrow, Polars and others.
@@ -33,7 +34,7 @@ _detaching: Final = threading.RLock()
 
 
 class _Attempt:
-    """The attempt of this process: its place, and the folder that the place mirrors, above the program's. Empty without one."""
+    """The attempt of this process: its place, and the mirrored folder, above the program's. Empty without one."""
 
     place = mirrored = ""
     is_watched = False
@@ -81,7 +82,8 @@ def _detach(path: str, flags: int) -> None:
             os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(status.st_mode)))
         elif status.st_size > _MOST_BYTES:
             _say(
-                f"{original} is opened for writing, and too large for a copy of this trial's own: changes are made for all trials"
+                f"{original} is opened for writing, and too large for a copy of this trial's own: "
+                "changes are made for all trials"
             )
             return
         else:

@@ -14,8 +14,8 @@ import pytest
 PROGRAM = """
 import os, sqlite3, sys
 from pathlib import Path
-from mqtune.trainable.process import own_copies
-from mqtune.trainable.process.working_folder import make
+from mqtune.services.folders import own_copies
+from mqtune.services.folders.working_folder import make
 
 project, place = Path("project").absolute(), Path("place").absolute()
 os.chdir(make(project, place))

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from mqtune.trainable import discard, make, settle
+from mqtune.services.folders.working_folder import discard, make, settle
 
 #: A name that is no UTF-8 and has a newline.
 ODD: Final = os.fsdecode(b"odd\n\xff")

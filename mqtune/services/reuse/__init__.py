@@ -1,0 +1,8 @@
+"""The process of a class runs the next trials of its experiment in the slot, too: ``Process(reuse=True)``.
+
+Promises: a process runs another trial only if the trial before it has ended well, between two steps, and has left no
+process, no thread and little memory on a device. Each trial has its own config, output and folders. A fresh process
+takes a trial that the old one refuses. The journal says why a process has run no other trial.
+
+Terms: a *kept* process has ended a trial and waits for the next one.
+"""
