@@ -461,10 +461,15 @@ class WorkerHooks:
         self._each(lambda service: service.close(), reversed(self._services))
 
     def _first(self, call: Callable[[WorkerService], T | None]) -> T | None:
-        """Return the first answer of a service."""
-        found: list[T | None] = []
-        self._each(lambda service: found.append(call(service)))
-        return next((each for each in found if each is not None), None)
+        """Return the first answer of a service. Later services are not asked."""
+        answers: list[T] = []
+
+        def ask(service: WorkerService) -> None:
+            if not answers and (answer := call(service)) is not None:
+                answers.append(answer)
+
+        self._each(ask)
+        return answers[0] if answers else None
 
     def _each(self, call: Callable[[WorkerService], object], services: Iterable[WorkerService] | None = None) -> None:
         for service in self._services if services is None else services:

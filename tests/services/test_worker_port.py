@@ -181,6 +181,9 @@ def test_hooks_are_called_in_order_and_close_in_the_other_also_behind_an_error(
         "drain",
     ]
     forward = [f"{name} {hook}" for hook in order for name in ("first", "second")]
+    if broken != "working_dir":
+        # The first answer counts.
+        forward.remove("second working_dir")
     assert working_dir == Path("second" if broken == "working_dir" else "first")
     assert measured == {name: 1.0 for name in ("first", "second") if (broken, name) != ("measured", "first")}
     assert figures == {name: {"0": 2.0} for name in ("first", "second") if (broken, name) != ("figures", "first")}
