@@ -133,6 +133,7 @@ def start_message(**fields: Any) -> StartMessage:
         "seat": 0,
         "seats": 1,
         "address": "",
+        "environment": {},
         "options": {"metric": "loss"},
         **fields,  # type: ignore[typeddict-item]
     }

@@ -22,7 +22,6 @@ from mqtune.core.trial import CheckpointId, Intent, Report, TrialId
 from mqtune.journal import Assignment, Claim, Intended, MemoryJournal, MemoryServer
 from mqtune.services.late_imports.known import LateImports
 from mqtune.worker import (
-    SEAT_S,
     AttemptRun,
     ExperimentHere,
     Logs,
@@ -62,7 +61,6 @@ class Machine:
             queue="mqtune.cpu1",
             timing=timing,
             grace_s=10.0,
-            seat_s=SEAT_S,
             clock=time,
             uplink=Uplink(time, timing),
             logs=Logs(self.log_root, (), nothing_impaired()),

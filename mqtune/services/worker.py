@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from mqtune.journal import RedisClient
 from mqtune.services.code import worker as code
 from mqtune.services.exporter import worker as exporter
+from mqtune.services.gangs import worker as gangs
 from mqtune.services.health import worker as health
 from mqtune.services.late_imports import worker as late_imports
 from mqtune.services.logs import worker as logs
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from mqtune.worker import TrialApp
 
 SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerService]], ...]] = (
+    gangs.for_worker,
     code.for_worker,
     late_imports.for_worker,
     health.for_worker,
@@ -30,7 +32,10 @@ SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerServ
     submissions.for_worker,
 )
 #: The services' checks of an operator's settings, before the worker takes its name.
-CHECKS: Final[tuple[Callable[[RedisClient, WorkerSettings], None], ...]] = (submissions.check_for_worker,)
+CHECKS: Final[tuple[Callable[[RedisClient, WorkerSettings], None], ...]] = (
+    gangs.check_for_worker,
+    submissions.check_for_worker,
+)
 
 
 def worker_services(settings: WorkerSettings) -> MakeServices:

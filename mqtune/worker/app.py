@@ -423,7 +423,6 @@ class RuntimeStep(bootsteps.StartStopStep):
             log_root=settings.log_root,
             experiments=settings.experiments,
             grace_s=settings.grace_s,
-            seat_s=settings.seat_s,
             wake_consumer=worker.pool.wake.set,
             show=rows.running,
             token=app.token,

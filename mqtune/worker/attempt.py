@@ -20,7 +20,7 @@ from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted
 from mqtune.core.timing import Timing
 from mqtune.core.trial import INTENTS, UNDRIVEN, WORKER_ERROR, AttemptEnd, Intent, is_in_memory
-from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Unclaimed
+from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Refusal, Seated, Unclaimed
 from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
 from mqtune.worker.control_pipe import ControlPipe, parse_count
@@ -30,7 +30,6 @@ from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult, nois
 from mqtune.worker.ports import NO_HOOKS, WorkerHooks
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
-from mqtune.worker.seats import Address, claim_seat
 from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_again
 from mqtune.worker.uplink import Stream, Uplink, Wake
 from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
@@ -49,12 +48,6 @@ _GO_S: Final = 1.0
 #: Why an attempt is not claimed, where no worker will ever claim it; where another may, that one perhaps shares the
 #: folder of its output.
 _FOR_GOOD: Final = frozenset({"unknown", "superseded", "ended", "revoked"})
-#: Why a seat of a gang is left to another worker, or for later.
-_REFUSALS: Final = {
-    "beside": "this worker has another seat of it",
-    "after": "another gang comes first",
-    "left": "its other seats were not taken in time",
-}
 #: The entries of an experiment's definition that are passed to its trainables.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
 #: Why a trial has ended whose task was revoked or terminated: by ``celery control``, or in Flower.
@@ -76,7 +69,6 @@ class WorkerParts:
         queue: the queue that the worker consumes.
         timing: how long a claim lasts unless it is renewed, and how long trials and zygotes have to end.
         grace_s: how long a trial has to save and leave when the worker shuts down.
-        seat_s: for how long a seat of a gang is held for the others at least.
         clock: the time that all machines share.
         uplink: carries what trials send to the journal.
         logs: the files of trials' output.
@@ -93,7 +85,6 @@ class WorkerParts:
     queue: str
     timing: Timing
     grace_s: float
-    seat_s: float
     clock: Clock
     uplink: Uplink
     logs: Logs
@@ -119,8 +110,7 @@ class AttemptRun:
         self.claim = claim
         #: Its trial, and the number of its seat.
         self.trial, self.seat = claim.seat
-        self.is_gang = here.seats > 1
-        self._address = Address() if self.is_gang else None
+        self.resources = here.resources
         #: Whether its worker gives it back.
         self._gives_back = False
         self.definition = definition = here.definition
@@ -288,6 +278,11 @@ class AttemptRun:
         self._fault = self._fault or (error_type, error)
         self._want(Intent.STOP, kill=True)
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the attempt is to end, at most so long. Return whether it is to end."""
+        self._ending.wait(timeout_s)
+        return self._intent is not Intent.RUN
+
     def requeue(self, reason: str) -> None:
         """End the attempt within the worker's grace, so that the trial runs again elsewhere."""
         self._reason = reason
@@ -365,8 +360,6 @@ class AttemptRun:
         """Close the pipes; later answers have no effect."""
         self._wake.close()
         self._control.close()
-        if self._address is not None:
-            self._address.give_up()
 
     def _run(self, slot: Slot, turn: Turn) -> RunResult:
         zygote, problem = self._worker.zygotes.find(turn, self._here, self._note_import)
@@ -391,21 +384,19 @@ class AttemptRun:
             working_dir=str(self._working_dir or ""),
             log_mark=self._worker.logs.mark,
         )
-        grant = claim_seat(
-            self.journal,
-            self.claim,
-            self._worker.name,
-            started.encode(),
-            lease_s=self._worker.timing.lease_s,
-            seat_s=self._worker.seat_s,
-            address="" if self._address is None else self._address.text,
-            gives_up=lambda: self._intent is not Intent.RUN,
-            look=self._ending,
-        )
-        if isinstance(grant, str):
-            if grant in _FOR_GOOD:
+        event = started.encode()
+
+        def send(lease_s: float, address: str = "") -> Grant | Refusal | Seated:
+            answer = self.journal.claim(self.claim, self._worker.name, lease_s, event, address)
+            if isinstance(answer, str) and answer in _FOR_GOOD:
                 self._worker.logs.unmake(self._made or ())
-            return RunResult(None, f"not run: {_REFUSALS.get(grant, grant)}", goes_back=grant in _REFUSALS)
+            return answer
+
+        grant = self._worker.hooks.claim(self, send) or send(self._worker.timing.lease_s)
+        if isinstance(grant, RunResult):
+            return grant
+        if isinstance(grant, str):
+            return RunResult(None, f"not run: {grant}")
         self.assignment = grant.assignment
         self.is_running = True
         try:
@@ -532,6 +523,7 @@ class AttemptRun:
             "seat": self.seat,
             "seats": grant.assignment.seats,
             "address": grant.address,
+            "environment": self._worker.hooks.prepare(self),
             "attempt": self.claim.attempt,
             "claim": self.claim.mark,
             "experiment": self.journal.experiment,
@@ -552,8 +544,6 @@ class AttemptRun:
         self.stream = stream = Stream(self.journal, self.claim, self)
         try:
             try:
-                if self._address is not None:
-                    self._address.give_up()
                 self._worker.uplink.attach(stream)
                 if message["reuse"] or turn.changes_zygote:
                     # A process that is kept must not get this attempt while the one before can still be signalled; and

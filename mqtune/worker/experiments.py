@@ -44,10 +44,10 @@ class ExperimentHere:
         self.definition = definition
         self.digest = digest
         self.mark = hashlib.sha256(encode_value([journal.experiment, dict(definition)])).digest()
-        #: What each trial asks for; None where that is not known.
-        self._resources: Resources | None = None
+        #: What each trial asks for; the least where that is not known.
+        self.resources = Resources()
         with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
-            self._resources = Resources.decode(definition.get("resources", {}))
+            self.resources = Resources.decode(definition.get("resources", {}))
         self._has_store = False
         self._key: ImportKey | None = None
         self._key_is_for: tuple[Path, Path | None] | None = None
@@ -62,12 +62,7 @@ class ExperimentHere:
     @property
     def gpu_memory_bytes(self) -> int:
         """How much of a GPU's memory each trial asks for, where trials share GPUs by that; 0 where it is not known."""
-        return 0 if self._resources is None else self._resources.shared_bytes
-
-    @property
-    def seats(self) -> int:
-        """How many seats each trial has."""
-        return 1 if self._resources is None else self._resources.seats
+        return self.resources.shared_bytes
 
     @property
     def spec(self) -> TrainableSpec:

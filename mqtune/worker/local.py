@@ -80,7 +80,6 @@ class LocalWorker:
             code_root=settings.code_root,
             log_root=settings.log_root,
             grace_s=settings.grace_s,
-            seat_s=settings.seat_s,
             experiments=settings.experiments,
             wake_consumer=self._free.set,
             show=lambda _: None,

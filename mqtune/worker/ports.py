@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from mqtune.core.clock import Clock
+from mqtune.core.errors import MqtuneError
 from mqtune.core.events import WorkerInfo
+from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
-from mqtune.journal.base import Claim, Journal
+from mqtune.journal.base import Claim, Grant, Journal, Refusal, Seated
 from mqtune.journal.connection import RedisClient
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import ExperimentHere
@@ -68,8 +70,8 @@ class AttemptHere(Protocol):
         """The devices of its slot; empty until it has one."""
 
     @property
-    def is_gang(self) -> bool:
-        """Whether it has several seats."""
+    def resources(self) -> Resources:
+        """The resources for which each trial of its experiment asks."""
 
     @property
     def process(self) -> int | None:
@@ -85,6 +87,9 @@ class AttemptHere(Protocol):
 
     def fail(self, error_type: str, error: str) -> None:
         """Kill its processes and fail it, for this reason."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is to end, at most so long. Return whether it is to end."""
 
     @property
     def is_running(self) -> bool:
@@ -174,6 +179,13 @@ class WorkerHost:
     closing: threading.Event
 
 
+class SendClaim(Protocol):
+    """Sends an attempt's claim to the journal. Any number of times: each claim is granted once."""
+
+    def __call__(self, lease_s: float, address: str = "") -> Grant | Refusal | Seated:
+        """Return the journal's answer to a claim for so many seconds; see ``Journal.claim``."""
+
+
 class WorkerService:
     """A feature of a worker. It overrides the hooks that it needs; the others do nothing."""
 
@@ -216,6 +228,23 @@ class WorkerService:
         would come again immediately.
         """
         return True
+
+    def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
+        """Claim an attempt by *send*, or return why it is not claimed; None if this service doesn't claim it.
+
+        It is called in the attempt's thread, when the slot is ready. The first answer counts. Without one, the worker
+        sends the claim once. It may wait, with the slot, until ``run.wait`` says that the attempt is to end. An error
+        is the reason why the attempt is not claimed, and its task goes back.
+        """
+        return None
+
+    def prepare(self, run: AttemptHere) -> Mapping[str, str]:
+        """Return variables for the environment of a claimed attempt's code.
+
+        It is called in the attempt's thread, before its process starts. The code has the variables when it is called,
+        not yet while its module is imported. An error is the reason why the process is not started.
+        """
+        return {}
 
     def started(self, run: AttemptHere) -> None:
         """Note that an attempt has a process, perhaps a second one."""
@@ -313,6 +342,29 @@ class WorkerHooks:
         self._each(lambda service: found.append(service.preloads()))
         known = next((each for each in found if each is not None), None)
         return NO_PRELOADS if known is None else SafePreloads(known)
+
+    def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
+        """Return the result of an attempt's claim, by the first service that claims it; None if none does.
+
+        Raises:
+            MqtuneError: the journal takes no claim.
+        """
+        try:
+            results = (service.claim(run, send) for service in self._services)
+            return next((result for result in results if result is not None), None)
+        except MqtuneError:
+            raise
+        except Exception as error:
+            logger.exception("trial %s attempt %d could not be claimed", *run.claim[:2])
+            return RunResult(None, f"not run: {type(error).__name__}: {error}", goes_back=True)
+
+    def prepare(self, run: AttemptHere) -> dict[str, str]:
+        """Return the variables for an attempt's code.
+
+        Raises:
+            Exception: a service can't prepare it.
+        """
+        return dict(item for service in self._services for item in service.prepare(run).items())
 
     def started(self, run: AttemptHere) -> None:
         """Tell that an attempt has a process."""

@@ -45,7 +45,6 @@ from mqtune.worker.ports import MakeServices, WorkerHooks, WorkerHost, WorkerSta
 from mqtune.worker.processes import MemoryKills, end_leftovers, find_counter, memory_limit, reaper
 from mqtune.worker.retries import ANOTHER_WORKER_S, PUT_BACK_S
 from mqtune.worker.scratch import Scratch
-from mqtune.worker.seats import SEAT_S
 from mqtune.worker.shutdown import KILL_GRACE_S, shutdown_s
 from mqtune.worker.slots import Slots, ZygoteFinder
 from mqtune.worker.threads import Step, guarded
@@ -97,7 +96,6 @@ class WorkerRuntime:
         log_root: the folder for the trials' output.
         experiments: the names of the experiments that it takes trials of.
         grace_s: how long trials have to save and leave when the worker shuts down.
-        seat_s: for how long a seat of a gang is held for the others at least.
         wake_consumer: called from any thread when a slot becomes free or is about to.
         show: called with each heartbeat, from one thread, for each attempt that is here.
         token: proves that the worker holds its name, if it holds that already.
@@ -117,7 +115,6 @@ class WorkerRuntime:
         show: Callable[[AttemptRun], None],
         experiments: str = EVERY,
         token: str = "",
-        seat_s: float = SEAT_S,
         timing: Timing = Timing(),
         own_clock: Clock = time,
         services: MakeServices = no_services,
@@ -181,7 +178,6 @@ class WorkerRuntime:
             queue=self.queue,
             timing=timing,
             grace_s=grace_s,
-            seat_s=seat_s,
             clock=clock,
             uplink=Uplink(clock, timing),
             logs=Logs(log_root, zygote_logs, self._impairments, timing=timing),

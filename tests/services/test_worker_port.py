@@ -12,9 +12,10 @@ import pytest
 from fleets import worker
 from impaired import nothing_impaired, reasons
 
-from mqtune.core.errors import CodeRefused
+from mqtune.core.errors import BrokerUnavailable, CodeRefused
 from mqtune.core.resources import Resources
-from mqtune.journal import Journal
+from mqtune.core.trial import TrialId
+from mqtune.journal import Assignment, Claim, Grant, Journal
 from mqtune.trainable import EVERY_PACKAGE, TrainableSpec
 from mqtune.worker import (
     FAILED_STARTS,
@@ -27,7 +28,7 @@ from mqtune.worker import (
     ZygoteDied,
     ZygoteFinder,
 )
-from mqtune.worker.ports import AttemptHere, ProgramPlace, SlotHere, WorkerHooks, WorkerService
+from mqtune.worker.ports import AttemptHere, ProgramPlace, SendClaim, SlotHere, WorkerHooks, WorkerService
 
 ATTEMPT = cast("AttemptHere", SimpleNamespace())
 TRAIN: Final = TrainableSpec("train", module="mine")
@@ -226,6 +227,57 @@ def test_without_an_answer_where_a_program_is_no_other_is_run(
     assert kind == type(error).__name__
     assert str(error) in text
     assert bool(caplog.records) is is_logged
+
+
+class Claims(WorkerService):
+    """Claims attempts by answers of its own, and sets variables."""
+
+    def __init__(self, answer: Any = None, **variables: str) -> None:
+        self.answer, self.variables = answer, variables
+
+    def claim(self, run: AttemptHere, send: SendClaim) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer and self.answer(send)
+
+    def prepare(self, run: AttemptHere) -> dict[str, str]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.variables
+
+
+CLAIMED: Final = cast("AttemptHere", SimpleNamespace(claim=Claim(TrialId("0001"), 1, "token")))
+
+
+def test_the_first_service_that_claims_an_attempt_does_so() -> None:
+    sent: list[tuple[float, str]] = []
+
+    def send(lease_s: float, address: str = "") -> Any:
+        sent.append((lease_s, address))
+        return Grant(Assignment({}), 0.0, address)
+
+    hooks = WorkerHooks([Claims(), Claims(lambda send: send(5.0, "here")), Claims(lambda send: send(6.0))])
+
+    assert hooks.claim(CLAIMED, send) == Grant(Assignment({}), 0.0, "here")
+    assert sent == [(5.0, "here")]
+    assert WorkerHooks([Claims()]).claim(CLAIMED, send) is None
+
+
+def test_an_attempt_whose_service_can_not_claim_it_goes_back_and_is_not_claimed_without_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hooks = WorkerHooks([Claims(RuntimeError("a bug")), Claims(lambda _: Grant(Assignment({}), 0.0))])
+
+    assert hooks.claim(CLAIMED, Mock()) == RunResult(None, "not run: RuntimeError: a bug", goes_back=True)
+    assert [each.getMessage() for each in caplog.records] == ["trial 0001 attempt 1 could not be claimed"]
+    with pytest.raises(BrokerUnavailable):
+        WorkerHooks([Claims(BrokerUnavailable("away"))]).claim(CLAIMED, Mock())
+
+
+def test_the_variables_of_all_services_go_into_the_environment_and_an_error_is_the_attempts() -> None:
+    assert WorkerHooks([Claims(A="1"), Claims(), Claims(B="2")]).prepare(CLAIMED) == {"A": "1", "B": "2"}
+    with pytest.raises(RuntimeError, match="a bug"):
+        WorkerHooks([Claims(RuntimeError("a bug"))]).prepare(CLAIMED)
 
 
 class Known(WorkerService):

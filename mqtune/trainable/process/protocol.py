@@ -28,7 +28,7 @@ class StartMessage(TypedDict):
     experiment's store, or empty. ``sync`` is "lockstep" if ``report`` waits for its decision. ``reuse`` says that the process may
     run several attempts: those that have the same ``definition``, which stands for the experiment and all that defines it.
     ``seat`` is the number of this process's seat, ``seats`` how many there are, 1 but for a gang; ``trial`` is the same in all. Of
-    a gang, ``address`` is seat 0's, as "host:port"; else it is empty.
+    a gang, ``address`` is seat 0's, as "host:port"; else it is empty. ``environment`` has variables for the trial's code.
     """
 
     config: Config
@@ -52,6 +52,7 @@ class StartMessage(TypedDict):
     seat: int
     seats: int
     address: str
+    environment: Mapping[str, str]
     options: Mapping[str, object]
 
 
