@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -32,7 +31,6 @@ from mqtune.cli.submit import submission_of, way_to_end, why_no_driver_slot
 from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.resources import BY_CONFIG, Resources, serves
-from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.submission import DRIVER
 from mqtune.core.text import counted
 from mqtune.core.timing import Timing
@@ -40,6 +38,7 @@ from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import UPGRADE, __version__, meets
 from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
 from mqtune.results.experiments import duration, script_in_words
+from mqtune.services.gangs.waiting import HeldSeats
 from mqtune.services.shares.divider import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.services.shares.overview import busy_slots
 from mqtune.trainable.bundle import KEY_VARIABLE
@@ -56,8 +55,6 @@ if TYPE_CHECKING:
 
 #: The cause where no slot offers what a trial asks for.
 _NO_WORKER: Final = "no worker"
-#: Under what the slots count as busy in which the seats wait that a gang has already.
-_HELD: Final = "held"
 #: The most attempts that are named as those that have the slots, and workers with what they say.
 _SHOWN: Final = 4
 #: Causes that a server with room would not remove.
@@ -439,12 +436,11 @@ class Inquiry:
         since = trial.attempt.staged_at
         text = f"{_named(trial)} has waited for {_ago(since)}"
         asked_by_it = self._all_asked([trial])
-        held = {seat_in(each.trial)[1]: each for each in self._held() if _is_of(each, trial)}
-        seats = max((each.seats for each in asked_by_it), default=1)
-        if held and len(held) < seats:
-            return self._lacks_seats(f"{text}, {_seats_in_words(held, seats)}", since, asked_by_it, [*held.values()])
-        if held:
-            return self._about_to_start(text, since, [*held.values()], asked_by_it)
+        held = HeldSeats(trial.id, self._held(), asked_by_it)
+        if held.lacks_some:
+            return self._lacks_seats(f"{text}, {held.in_words}", since, asked_by_it, held)
+        if held.holders:
+            return self._about_to_start(text, since, held.holders, asked_by_it)
         if (reason := self._no_slot(asked_by_it)) is not None:
             return reason._replace(text=f"{text}: {reason.text}", since=since)
         if self._quotas is None:
@@ -469,18 +465,12 @@ class Inquiry:
             return Reason("starting", f"{text}: workers have all of its {len(held)} seats and start them", since)
         return Reason("starting", f"{text}: a worker has it and starts it", since)
 
-    def _lacks_seats(self, text: str, since: float, asked: list[Resources], held: list[Unclaimed]) -> Reason:
-        """Return why an attempt does not run of which workers hold some seats; *text* says which."""
+    def _lacks_seats(self, text: str, since: float, asked: list[Resources], held: HeldSeats) -> Reason:
+        """Return why workers hold some seats of an attempt and not all; *text* says which."""
         reason = self._no_slot(asked)
         if reason is None or reason.cause != _NO_WORKER:
-            # The seats that are held need no other slots.
-            missing = [
-                replace(each, machines=left if each.machines > 1 else 1, seats=left)
-                for each in asked
-                if (left := each.seats - len(held)) > 0
-            ]
-            is_apart = any(each.machines > 1 for each in asked)
-            reason = self._no_slot(missing, _without(self._workers, held, is_apart=is_apart))
+            # The held seats need no other slots.
+            reason = self._no_slot(held.missing, held.others(self._workers))
         if reason is None:
             return Reason("seats", f"{text}; slots for the others are free, and are about to take them", since)
         return reason._replace(text=f"{text}; {reason.text}", since=since)
@@ -585,31 +575,6 @@ class Inquiry:
         shown = [f"{run.experiment} {run.trial} for {_ago(run.since)}" for run in found[:_SHOWN]]
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         return f": {', '.join(shown)}{more}" if shown else ""
-
-
-def _is_of(held: Unclaimed, trial: Trial) -> bool:
-    """Whether that is the trial's attempt, or a seat of it."""
-    return is_seat(held.trial) and seat_in(held.trial)[0] == trial.id
-
-
-def _seats_in_words(held: Mapping[int, Unclaimed], seats: int) -> str:
-    """Return for which of its seats a gang waits, and who holds the others."""
-    missing = [str(number) for number in range(seats) if number not in held]
-    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-    lacks = f"for seat{'s' * (len(missing) > 1)} {', '.join(missing[:_SHOWN])}{more} of {seats}"
-    having = [f"seat {number} is held by {held[number].worker}" for number in sorted(held)]
-    more = f" and {len(having) - _SHOWN} more" if len(having) > _SHOWN else ""
-    return f"{lacks}: {', '.join(having[:_SHOWN])}{more}"
-
-
-def _without(workers: Iterable[WorkerInfo], held: Iterable[Unclaimed], *, is_apart: bool) -> list[WorkerInfo]:
-    """Return workers as they are for the other seats of a gang, where those that hold some take no other if these are to be apart."""
-    holders = Counter(each.worker for each in held)
-    return [
-        replace(info, busy={**info.busy, _HELD: holders[info.name]}) if info.name in holders else info
-        for info in workers
-        if not (is_apart and info.name in holders)
-    ]
 
 
 def _room_of(asked: Resources, info: WorkerInfo, slots: int) -> SeatRoom:

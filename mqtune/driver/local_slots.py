@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError, InsufficientResources
@@ -12,21 +11,6 @@ from mqtune.worker.devices import find_gpu_memory, find_gpus, plan_slots, usable
 
 #: A share of a GPU counts as a half, a third and so on when it is this close to it, as queues have it.
 _SHARE_TOLERANCE: Final = 1e-6
-
-
-def check_gangs(expected: Iterable[Resources]) -> None:
-    """Refuse trials that run on several workers: there is one here.
-
-    Raises:
-        ConfigurationError: such are among what trials ask for.
-    """
-    machines = max(each.machines for each in expected)
-    if machines > 1:
-        raise ConfigurationError(
-            f"a trial asks for machines={machines}, and this machine alone is one worker: give seats={machines} to "
-            f"have {machines} slots "
-            "here, or a broker with several workers"
-        )
 
 
 def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> dict[str, str | int]:

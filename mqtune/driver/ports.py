@@ -18,6 +18,7 @@ from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
+from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.driver.actions import DriverAction
 from mqtune.driver.heartbeat import Heartbeat
@@ -213,6 +214,21 @@ class DriverHooks:
 
 #: The hooks of a driver without services.
 NO_HOOKS: Final = DriverHooks(())
+
+
+class CheckPlan(Protocol):
+    """Checks whether trials can run at a place, before it starts anything. An error ends the start."""
+
+    def __call__(self, asked: Sequence[Resources], backend: BackendSession | None) -> None:
+        """Check the resources that trials may ask for.
+
+        Args:
+            asked: all different ones.
+            backend: the backend's session; None for one worker on this machine, which has not started yet.
+
+        Raises:
+            ConfigurationError: the place can't run such trials.
+        """
 
 
 class Project(Protocol):

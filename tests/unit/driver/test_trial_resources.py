@@ -15,7 +15,7 @@ from mqtune import Space
 from mqtune.core.errors import ConfigurationError, InsufficientResources
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Config, TrialId, TrialStatus
-from mqtune.driver import ResourcesByConfig, check_gangs, slot_settings
+from mqtune.driver import ResourcesByConfig, slot_settings
 from mqtune.worker import WorkerSettings
 
 PAIR = Resources(machines=2)
@@ -65,7 +65,6 @@ def test_a_run_on_this_machine_alone_refuses_several_machines_before_it_starts_a
     with pytest.raises(ConfigurationError, match=said):
         gangs(PAIR, mqtune.Local()).run()
     assert not mqtune_home.exists()
-    check_gangs([Resources(seats=2), Resources()])
 
 
 def test_by_their_configs_all_trials_ask_for_the_same_number_of_seats() -> None:
