@@ -24,6 +24,12 @@ if TYPE_CHECKING:
         WorkerProcess as WorkerProcess,
         private_name as private_name,
     )
+    from mqtune.backends.placement import (
+        EqualWorkers as EqualWorkers,
+        Placement as Placement,
+        SlotRoom as SlotRoom,
+    )
+    from mqtune.backends.queues import QueueBackend as QueueBackend
     from mqtune.backends.shared import (
         Pool as Pool,
         RegisterSource as RegisterSource,
@@ -47,6 +53,8 @@ _NAMES = {
     "local.server": ("EmbeddedServer", "ServerBinary", "find_binaries", "find_binary"),
     "local.backend": ("LocalBackend",),
     "local.worker": ("PrivateWorker", "WorkerProcess", "private_name"),
+    "placement": ("EqualWorkers", "Placement", "SlotRoom"),
+    "queues": ("QueueBackend",),
     "shared": ("Pool", "RegisterSource", "SharedSession"),
     "simulated.backend": ("Simulated", "SimulatedBackend", "SimulatedJournal"),
     "simulated.fleet": ("STARTS_AT", "SimulatedClock"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from mqtune.backends.seating import Rows, SeatRoom, not_offered, seated
+from mqtune.backends.placement import EqualWorkers, SlotRoom
 from mqtune.cli.fleet import (
     Run,
     demands_on,
@@ -38,6 +38,7 @@ from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import UPGRADE, __version__, meets
 from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
 from mqtune.results.experiments import duration, script_in_words
+from mqtune.services.gangs.seating import Seating
 from mqtune.services.gangs.waiting import HeldSeats
 from mqtune.services.shares.divider import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.services.shares.overview import busy_slots
@@ -506,15 +507,16 @@ class Inquiry:
         notes = "".join(f"; {name}: {impairment_text(each)}" for name, each in stopped[:_SHOWN])
         notes += self._of_other_versions(asked, workers)
         rooms = [_room_of(asked, info, info.slots) for info in fitting]
-        if not seated(asked, rooms):
+        seating = Seating()
+        if not seating.count(asked, rooms):
             there = "no worker is connected" if not workers else f"connected: {_offers(workers)}"
             way_out = "start one: mqtune worker" if not workers else "start one that fits: mqtune worker --help"
             if any(self._would_fit(asked, info) for info in workers):
                 way_out = UPGRADE
-            return Reason(_NO_WORKER, f"{not_offered(asked, rooms)}; {there}{notes}", way_out=way_out)
+            return Reason(_NO_WORKER, f"{seating.not_offered(asked, rooms)}; {there}{notes}", way_out=way_out)
         slots, busy = sum(info.slots for info in fitting), sum(map(busy_slots, fitting))
         free = [_room_of(asked, info, max(0, info.slots - busy_slots(info))) for info in fitting]
-        if asked.seats > 1 and not seated(asked, free):
+        if asked.seats > 1 and not seating.count(asked, free):
             apart = " on different workers" if asked.machines > 1 else ""
             what = f"{max(0, slots - busy)} of the {slots} slots that fit are free, and it takes {asked.seats}{apart}"
             return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune fleet")
@@ -577,11 +579,11 @@ class Inquiry:
         return f": {', '.join(shown)}{more}" if shown else ""
 
 
-def _room_of(asked: Resources, info: WorkerInfo, slots: int) -> SeatRoom:
-    """Return the room for seats in so many slots of a worker."""
+def _room_of(asked: Resources, info: WorkerInfo, slots: int) -> SlotRoom:
+    """Return the room for trials in so many slots of a worker."""
     shared = asked.shared_bytes
     most = min(slots, info.shared_gpus * (_offer_of(info).shared_bytes // shared)) if shared else slots
-    return SeatRoom([Rows(most, 1)], most)
+    return SlotRoom([EqualWorkers(most, 1)], most)
 
 
 def _named(trial: Trial) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from mqtune.backends.base import BackendSession, TakesResources
-from mqtune.backends.seating import not_offered
 from mqtune.core import errors
 from mqtune.core.errors import (
     CodeDiffers,
@@ -102,7 +101,7 @@ class OfferWatch:
         """Look at an attempt that is staged."""
         if not isinstance(event, TrialStaged) or event.resources is None or self._backend.offered(event.resources):
             return ()
-        reason = f"{not_offered(event.resources)}; there are {self._backend.resource_string()}"
+        reason = f"{event.resources.not_offered}; there are {self._backend.resource_string()}"
         if not self._may_wait:
             trial = self._experiment.trials[event.trial]
             return (Decide(trial=trial, action=Action.FAIL, by="driver", reason=reason),)

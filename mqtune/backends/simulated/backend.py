@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from mqtune.backends.seating import not_offered
 from mqtune.backends.simulated.fleet import Conditions, Draw, SimulatedFleet
 from mqtune.backends.simulated.reports import Reports, checked_seconds, source_of
 from mqtune.core.checks import whole_number
@@ -156,7 +155,7 @@ class SimulatedBackend:
 
     def why_no_slot(self) -> str:
         first, *others = self._asked
-        asked = " or ".join([not_offered(first), *map(str, others)])
+        asked = " or ".join([first.not_offered, *map(str, others)])
         return f"{asked}: " + ("all simulated workers are dead" if not self.fleet.alive else self.resource_string())
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:

@@ -1,4 +1,4 @@
-"""A trial may run on several slots at once, also of several machines.
+"""A trial may run on several slots, also of several machines, at the same time.
 
 Promises: all seats of an attempt begin together, or none does. A worker waits for the other seats for a bounded time,
 and then gives its seat back. Each process finds the others by the variables of torchrun.

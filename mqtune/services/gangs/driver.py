@@ -1,16 +1,17 @@
-"""The driver's part of gangs: it refuses gangs where they can't run."""
+"""The driver's part of gangs: it has them seated, and refuses them where they can't run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mqtune.backends import BackendSession, TakesGangs
+from mqtune.backends import BackendSession, QueueBackend, TakesGangs
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
+from mqtune.services.gangs.seating import Seating
 
 
 def check_for_plan(asked: Sequence[Resources], backend: BackendSession | None) -> None:
-    """Refuse a gang on a backend without gangs, and on several machines where there is one.
+    """Have a backend seat gangs. Refuse them on a backend without gangs, or on several machines if there is one.
 
     Args:
         asked: the resources that trials may ask for.
@@ -30,3 +31,5 @@ def check_for_plan(asked: Sequence[Resources], backend: BackendSession | None) -
             f"resources: a trial asks for {seats} seats, and this backend, {type(backend).__name__}, runs each trial "
             "in one slot: leave out machines=… and seats=…"
         )
+    if isinstance(backend, QueueBackend):
+        backend.placement = Seating()

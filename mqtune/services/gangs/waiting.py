@@ -1,4 +1,4 @@
-"""Says of a staged gang which seats are missing, and who holds the others."""
+"""Why a staged gang waits: its missing seats, and the holders of the others."""
 
 from __future__ import annotations
 

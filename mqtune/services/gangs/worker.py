@@ -18,10 +18,10 @@ from mqtune.worker.ports import AttemptHere, SendClaim, WorkerHost, WorkerServic
 
 #: The longest time that an operator may give.
 LONGEST_SEAT_S: Final = 86_400.0
-#: The largest random share by which a worker waits longer. Two gangs of different experiments that each hold half of
-#: what the other needs must not both give up at one moment.
+#: The largest random share by which a worker waits longer. If two gangs of different experiments each hold half of the
+#: slots of both, they must not both give up at one moment.
 _SPREAD: Final = 0.5
-#: The interval in which a claim is repeated. While a seat is held, this is all that its worker does for it.
+#: The interval in which a claim is repeated while its seat is held.
 POLL_S: Final = 0.25
 #: Why a seat is left to another worker, or for later.
 _REFUSALS: Final = {
@@ -76,7 +76,7 @@ class Gangs(WorkerService):
         return RunResult(None, f"not run: {_REFUSALS.get(answer, answer)}", goes_back=answer in _REFUSALS)
 
     def _claim(self, run: AttemptHere, send: SendClaim, address: str) -> Grant | Refusal | Seated:
-        """Repeat a claim until the other seats are taken. Return the seat if they are not taken in time."""
+        """Repeat a claim until the other seats are taken. Release the seat if that takes too long."""
         until = self._clock.monotonic() + self._seat_s * (1 + self._spread() * _SPREAD)
         while (answer := send(self._lease_s, address)) == "seated":
             if run.wait(POLL_S) or self._clock.monotonic() >= until:
