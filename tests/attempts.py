@@ -89,12 +89,12 @@ def gone(zygote: ZygoteHandle) -> Gone:
             return found
 
 
-#: What comes with every report.
+#: The metrics that mqtune adds to every report.
 COUNTED: Final = frozenset({"training_iteration", "time_this_iter_s", "time_total_s"})
 
 
 def own_metrics(row: dict[str, Any]) -> dict[str, Any]:
-    """What a trainable reported itself."""
+    """The metrics that a trainable reported itself."""
     return {name: row[name] for name in row if name not in COUNTED}
 
 
@@ -140,7 +140,7 @@ def start_message(**fields: Any) -> StartMessage:
 
 
 class Worker:
-    """What a worker has of an attempt.
+    """The worker's side of an attempt.
 
     Args:
         folder: for the attempt's files and the checkpoint store.
@@ -175,12 +175,12 @@ class Worker:
         return True
 
     def frames(self) -> list[tuple[int, bytes]]:
-        """All that was sent; it must be whole frames."""
+        """All sent frames, which must be whole."""
         self.read()
         return whole_frames(self._data)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The metrics of all reports, with what comes with each."""
+        """The metrics of all reports, with the added ones."""
         return [decode_value(body)[1] for kind, body in self.frames() if kind == FRAME_REPORT]
 
     def reports(self) -> list[dict[str, Any]]:

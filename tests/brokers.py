@@ -78,7 +78,7 @@ class World:
     def waiting(self, offer: Resources) -> list[str]:
         return [id_.split("/")[1] for id_ in self.queues.get(queue_name(offer), ())]
 
-    # What the backend sees as its register and as Celery.
+    # The register and Celery, as the backend sees them.
 
     def fleet(self, *_: Any, **__: Any) -> Any:
         return _Fleet(self)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 #: The cause where no slot offers what a trial asks for.
 _NO_WORKER: Final = "no worker"
-#: The most attempts that are named as those that have the slots, and workers with what they say.
+#: The most attempts, workers and reasons that are named.
 _SHOWN: Final = 4
 #: Causes that a server with room would not remove.
 _UNLIKE_FULL: Final = frozenset({"no driver", "worker gone", "paused", "ending", "redis takes no writes"})
@@ -205,11 +205,11 @@ class ServerView:
 class Inquiry:
     """Asks why a trial waits, or why an experiment starts nothing.
 
-    What the journal has is taken when it is made, so that the experiment may change while ``reason`` asks its server.
+    It uses the journal as of now, so the experiment may change while ``reason`` asks its server.
 
     Args:
         place: where the experiment is.
-        experiment: what has become of it.
+        experiment: its fold.
         definition: its definition.
         trial: the trial that is asked about.
         runs: returns what runs of all experiments on the broker of a URL.
@@ -288,7 +288,7 @@ class Inquiry:
         return None
 
     def _with_memory(self, reason: Reason) -> Reason:
-        """Return a reason with what is to be said of its server's memory."""
+        """Return a reason with a remark on its server's memory, if that is short."""
         room = Room.of(self._server)
         if reason.cause == "ended" or not room.shortage:
             return reason
@@ -559,7 +559,7 @@ class Inquiry:
         )
 
     def _short_of_memory(self, asked: Resources, workers: list[WorkerInfo]) -> str:
-        """Return that GPUs that trials share by memory have too little of it for one, and who has it; empty if that is not so."""
+        """Return a sentence if no shared GPU has the memory for a trial, with the trials that have it; else empty."""
         free = max((info.free_gpu_memory_gb for info in workers), default=math.inf)
         if not asked.is_shared_by_memory or free >= asked.gpu_memory_gb:
             return ""
@@ -580,7 +580,7 @@ class Inquiry:
 
 
 def _room_of(asked: Resources, info: WorkerInfo, slots: int) -> SlotRoom:
-    """Return the room for trials in so many slots of a worker."""
+    """Return a worker's room for trials, with this number of its slots."""
     shared = asked.shared_bytes
     most = min(slots, info.shared_gpus * (_offer_of(info).shared_bytes // shared)) if shared else slots
     return SlotRoom([EqualWorkers(most, 1)], most)

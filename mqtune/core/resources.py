@@ -1,4 +1,4 @@
-"""What a trial asks for, what a slot offers, and the Celery queue that brings the two together."""
+"""The resources of trials and slots, and the Celery queue that brings the two together."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Resources(KnownArguments):
 
     @property
     def gang(self) -> str:
-        """The number of its seats, whether each is on another worker, and what each asks for, as the journal has it.
+        """The journal's form of its seats: their number, "apart" for different workers, and the resources of each.
 
         It is empty for one seat.
         """
@@ -147,7 +147,7 @@ class Resources(KnownArguments):
         )
 
     def encode(self) -> Body:
-        """Return plain values for a message; of one seat they are those that other versions know."""
+        """Return plain values for a message. With one seat, all versions know them."""
         plain = {**asdict(self), "tags": sorted(self.tags)}
         return {name: value for name, value in plain.items() if name not in _OF_GANGS or value > 1}
 

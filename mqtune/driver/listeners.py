@@ -50,7 +50,7 @@ _NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {
 #: output.
 _UNSENDABLE: Final = re.compile(r"^mqtune\.core\.errors\.(ReportInvalid|ReportTooLarge): (.+)", re.MULTILINE)
 
-#: So many trials that fail, and none that does well, are no chance: whoever looks is told how to end the run.
+#: After this number of failed trials, and no other ended trial, the user is told how to end the run.
 _ALL_FAILED: Final = 10
 
 
@@ -58,7 +58,7 @@ class Listener(Protocol):
     """Hears of events, and returns the actions that it wants carried out because of them."""
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
-        """Hear of an event that the fold has taken in."""
+        """Handle an event that the fold has applied."""
 
 
 class BackendListener:
@@ -94,7 +94,7 @@ class OfferWatch:
         self._backend = backend
         self._experiment = experiment
         self._may_wait = may_wait
-        #: What nobody offered, as far as a warning told.
+        #: The resources that a warning has named as not offered.
         self._told: set[Resources] = set()
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
@@ -216,7 +216,7 @@ class FailureWatch:
             self.stops = f"trial {trial.id} failed: {trial.reason}"
 
     def _look_at_all_failed(self, trial: Trial) -> None:
-        """Say how to end a run whose trials all fail, once so many have."""
+        """Warn, once, how to end a run of which all trials fail."""
         counts = self._experiment.counts
         ended = sum(count for status, count in counts.items() if status.is_terminal)
         if counts[TrialStatus.FAILED] == ended == _ALL_FAILED:

@@ -214,21 +214,9 @@ class DriverHooks:
 
 #: The hooks of a driver without services.
 NO_HOOKS: Final = DriverHooks(())
-
-
-class CheckPlan(Protocol):
-    """Checks whether trials can run at a place, before it starts anything. An error ends the start."""
-
-    def __call__(self, asked: Sequence[Resources], backend: BackendSession | None) -> None:
-        """Check the resources that trials may ask for.
-
-        Args:
-            asked: all different ones.
-            backend: the backend's session; None for one worker on this machine, which has not started yet.
-
-        Raises:
-            ConfigurationError: the place can't run such trials.
-        """
+#: Checks all resources that trials may ask for against the session of a backend, or against one worker on this machine
+#: (None), before anything starts. An error of mqtune's ends the start.
+CheckPlan = Callable[[Sequence[Resources], BackendSession | None], None]
 
 
 class Project(Protocol):

@@ -75,13 +75,13 @@ from mqtune.worker.uplink import Wake
 
 logger = logging.getLogger(__name__)
 
-#: How many commands to Redis are under way at once, whatever the number of slots: one for reports, one for the
-#: heartbeat, and two for attempts that begin or end. Redis carries them out one by one anyway, and takes 10,000
+#: The most commands to Redis that are under way, for any number of slots: one for reports, one for the heartbeat, and
+#: two for attempts that begin or end. Redis carries them out one by one anyway, and takes 10,000
 #: connections of all workers by default.
 MOST_COMMANDS: Final = 4
 #: The parts of kombu's description of a broker that have passwords.
 _BROKER_SECRETS: Final = frozenset({"password", "transport_options", "alternates"})
-#: Remote commands that would change a setting which trials ignore, and what to use instead.
+#: Remote commands that change a setting which trials ignore, with a substitute for each.
 _REFUSED_COMMANDS: Final = {
     "rate_limit": "a trial starts when a slot is free; max_concurrent= of the Tuner says how many run at once",
     "time_limit": "how long a trial may run is its experiment's to say: ttl_s= of the Tuner, or its scheduler",
@@ -104,10 +104,10 @@ class TrialPool(BasePool):
         self.runtime: WorkerRuntime | None = None
         #: The loop of the thread that consumes; kombu's own record of it is empty after a reconnection.
         self.hub: Hub | None = None
-        #: How many tasks have come so far, and those that are here, each by its number.
+        #: The number of tasks that have come so far, and the present tasks by their numbers.
         self.taken = 0
         self.tasks: dict[int, str] = {}
-        #: The runs of the tasks that are here, by task id, and the ids of those that a person has terminated.
+        #: The runs of the present tasks by task id, and the ids of tasks that a person has terminated.
         self.runs: dict[str, AttemptRun] = {}
         self.terminated: set[str] = set()
         self._futures: set[Future[None]] = set()
@@ -120,7 +120,7 @@ class TrialPool(BasePool):
 
     def on_start(self) -> None:
         # Twice the slots, because the next task of a slot arrives while the last one's process ends.
-        # A worker that has driver slots alone has none.
+        # A worker with driver slots alone has no trials' slots.
         self._executor = ThreadPoolExecutor(max_workers=max(1, 2 * int(self.limit)), thread_name_prefix="mqtune-slot")
 
     def register_with_event_loop(self, hub: Hub) -> None:
@@ -191,7 +191,7 @@ class TrialPool(BasePool):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a thread still runs; after a stop that is one that hangs."""
+        """Whether a thread still runs; after a stop such a thread hangs."""
         return any(not future.done() for future in tuple(self._futures))
 
     on_terminate = on_stop
@@ -277,7 +277,7 @@ class TrialWorker(Worker):
     def _revoke(self, panel: Any, task_id: Any, **asked: Any) -> Any:
         """Revoke tasks, and journal that.
 
-        Celery's workers forget revokes when they end, and workers that join later never hear of them.
+        Celery's workers forget revokes when they end, and workers that join later never get them.
         """
         self.app.revokes.add(maybe_list(task_id) or [])
         return control.revoke(panel, task_id, **asked)
@@ -474,7 +474,7 @@ def create_app(settings: WorkerSettings, services: MakeServices, check: CheckSta
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str, *asked: int) -> object:
         """Run one attempt, unless it is no longer wanted or another worker has it.
 
-        See ``Task`` for what it is given.
+        ``Task`` describes the arguments.
         """
         with logged_as(experiment=experiment, trial=trial, attempt=attempt):
             try:
@@ -519,7 +519,7 @@ def _run(app: TrialApp, run: AttemptRun) -> object:
 def _put_back(hub: Hub | None, request: Request | None) -> None:
     """Put a task's message back at the far end of its queue soon, in the thread that consumes.
 
-    One that is lost is published again.
+    A lost message is published again.
     """
     if hub is None or request is None:
         return
@@ -594,7 +594,7 @@ class _Sparing:
     def register_with_event_loop(self, connection: object, loop: object) -> None:
         """Begin to consume.
 
-        The eight connections by which that was prepared are too many when a thousand workers begin at once.
+        The eight connections of the preparation are too many when a thousand workers begin at the same time.
         """
         super().register_with_event_loop(connection, loop)  # type: ignore[misc]
         _close_unused(0)

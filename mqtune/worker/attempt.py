@@ -143,7 +143,8 @@ class AttemptRun:
         self.pid: int | None = None
         #: When its process started, by ``time.monotonic``; None before that.
         self.began_at: float | None = None
-        #: When nothing of it was left; when the next signal is due (SIGTERM, then SIGKILL); when its time to live ends.
+        #: When all its processes had exited; when the next signal (SIGTERM, then SIGKILL) is due; when its time to live
+        #: ends.
         self.gone_at = self._rung_at = self._over_at = math.inf
         self._outlived = self._has_gap = self._forced = False
         #: The error of a child process of the trial that has tried to report, if the trial itself has made no report.
@@ -155,7 +156,7 @@ class AttemptRun:
         self._is_over = False
         #: Whether this worker has claimed it, and not ended it yet.
         self.is_running = False
-        #: Type and text of what this worker fails it for; None for nothing.
+        #: Type and text of the error for which this worker fails it; None without one.
         self._fault: tuple[str, str] | None = None
         #: The files of its output, and those of them that ``prepare`` has made.
         self._output = parts.logs.files(journal.experiment, claim)
@@ -176,7 +177,7 @@ class AttemptRun:
 
     @property
     def process(self) -> int | None:
-        """The number of its process; None while there is none."""
+        """The number of its process; None while it has no process."""
         process = self._process
         return process[1] if process is not None else None
 
@@ -308,13 +309,13 @@ class AttemptRun:
                 # Before the signal, which has the trial look for it.
                 self._control.tell("pause" if effect.keeps_state else "stop")
             self._forced = self._forced or kill
-            # In the lock, while the process is this attempt's: one that is reused keeps its number.
+            # In the lock, while the process is this attempt's: a reused process keeps its number.
             if self._process is not None and (further or kill):
                 zygote, pid = self._process
                 zygote.kill(pid) if kill else zygote.tell(pid)
         if further or hurries:
             if intent not in _PATIENT:
-                # What may take minutes is nothing for which another trial should wait here.
+                # No other trial should wait here for a pause, which may take minutes.
                 self._mark_ending()
             timing = self._worker.timing
             usual_s = timing.pause_grace_s if intent in _PATIENT else timing.stop_grace_s
@@ -343,7 +344,7 @@ class AttemptRun:
             self._made = self._worker.logs.make(*self._output)
 
     def run(self, slot: Slot) -> RunResult:
-        """Claim the attempt, run it and journal its end; returns when nothing of it is left.
+        """Claim the attempt, run it and journal its end. All its processes have exited when this returns.
 
         An attempt that is no longer wanted, or that another worker has claimed, is left alone. The slot is offered to
         the next attempt as soon as that may prepare; it starts when this one's turn is over.
@@ -446,7 +447,7 @@ class AttemptRun:
         """
         stream = self.stream
         reports = 0 if stream is None or self._has_gap else stream.sequence
-        # Otherwise a server that was set back between a dict and the report that names it would lack the dict for good.
+        # Otherwise a server that was set back between a dict and its report would never get the dict again.
         self.write_again_if_in_doubt()
         by = self._ended_by(ended.end)
         if self.journal.end(self.claim, ended.encode(), reports=reports, by=by):
@@ -461,7 +462,7 @@ class AttemptRun:
         return lost if self.journal.end(self.claim, lost.encode(), by="worker") else None
 
     def _ended_by(self, end: AttemptEnd) -> EndedBy:
-        """Return by what it has ended, as the other seats of a gang end because of that."""
+        """Return the cause of its end, by which the other seats of a gang end."""
         is_told = self._intent is not Intent.RUN
         if self._gives_back or (end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) and not is_told):
             return "worker"
@@ -625,7 +626,7 @@ class AttemptRun:
         """Wait for the trial's end; send SIGTERM and then SIGKILL when these are due.
 
         The end of the trial's process is watched here too: a zygote that does not reap it in time is killed, and this
-        process reaps it. So an attempt ends within a known time after SIGKILL, whatever is frozen.
+        process reaps it. So an attempt ends within a known time after SIGKILL, even if processes are frozen.
         """
         silent_s = self._worker.timing.zygote_silence_s
         poll = select.poll()

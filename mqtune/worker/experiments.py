@@ -1,4 +1,4 @@
-"""The experiments that a worker has attempts of: what these need of their experiment, each found once."""
+"""The experiments of a worker's attempts, each with the values that its attempts share."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ExperimentHere:
         self.definition = definition
         self.digest = digest
         self.mark = hashlib.sha256(encode_value([journal.experiment, dict(definition)])).digest()
-        #: What each trial asks for; the least where that is not known.
+        #: The resources for which each trial asks; the least if they are unknown.
         self.resources = Resources()
         with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
             self.resources = Resources.decode(definition.get("resources", {}))

@@ -5,8 +5,8 @@ nothing to do here; to import it and to shut it down takes longer than all else 
 is the same as in any worker (``WorkerRuntime``).
 
 A driver starts it as a program, mqtune/services/local_worker.py, while it still gets ready itself. The settings come as
-one line of JSON through a pipe whose other end the driver holds; when that is closed, this process ends at once, and
-its zygotes kill their trials.
+one line of JSON through a pipe. When the driver's end of the pipe is closed, this process ends immediately, and its
+zygotes kill their trials.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ class LocalWorker:
             threading.Thread(target=self._work, name=f"mqtune-slot-{number}", daemon=True)
             for number in range(2 * len(plan.devices))
         ]
-        #: Whose turn it is to wait for the next attempt.
+        #: Held by the thread that waits for the next attempt.
         self._taking = threading.Lock()
-        #: Those that have one.
+        #: The threads that run an attempt.
         self._busy: set[threading.Thread] = set()
-        #: What has ended a thread, and is to end this worker.
+        #: Errors that have ended a thread, and are to end this worker.
         self._errors: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
 
     def offer(self, importer: OfferedImporter) -> None:
@@ -236,7 +236,7 @@ def _read_line(fd: int) -> bytes:
     """Read up to the first line's end; empty if the pipe is closed before."""
     line = b""
     while not line.endswith(b"\n"):
-        # One byte at a time: what follows is for whoever watches the pipe from then on.
+        # One byte at a time: later bytes are for the thread that watches the pipe from then on.
         if not (byte := os.read(fd, 1)):
             return b""
         line += byte

@@ -179,11 +179,8 @@ class WorkerHost:
     closing: threading.Event
 
 
-class SendClaim(Protocol):
-    """Sends an attempt's claim to the journal. Any number of times: each claim is granted once."""
-
-    def __call__(self, lease_s: float, address: str = "") -> Grant | Refusal | Seated:
-        """Return the journal's answer to a claim for so many seconds; see ``Journal.claim``."""
+#: Sends an attempt's claim for a number of seconds, with this worker's address, and returns the journal's answer.
+SendClaim = Callable[[float, str], Grant | Refusal | Seated]
 
 
 class WorkerService:
@@ -230,19 +227,18 @@ class WorkerService:
         return True
 
     def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
-        """Claim an attempt by *send*, or return why it is not claimed; None if this service doesn't claim it.
+        """Claim an attempt by *send*, or return why it is not claimed; None leaves the claim to the worker.
 
-        It is called in the attempt's thread, when the slot is ready. The first answer counts. Without one, the worker
-        sends the claim once. It may wait, with the slot, until ``run.wait`` says that the attempt is to end. An error
-        is the reason why the attempt is not claimed, and its task goes back.
+        It is called in the attempt's thread, when the slot is ready. The first answer counts. It may wait until
+        ``run.wait`` says that the attempt is to end. After an error the attempt's task goes back.
         """
         return None
 
     def prepare(self, run: AttemptHere) -> Mapping[str, str]:
         """Return variables for the environment of a claimed attempt's code.
 
-        It is called in the attempt's thread, before its process starts. The code has the variables when it is called,
-        not yet while its module is imported. An error is the reason why the process is not started.
+        It is called in the attempt's thread, before its process starts. The module's import does not have them yet.
+        After an error the process is not started.
         """
         return {}
 
@@ -344,7 +340,7 @@ class WorkerHooks:
         return NO_PRELOADS if known is None else SafePreloads(known)
 
     def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
-        """Return the result of an attempt's claim, by the first service that claims it; None if none does.
+        """Return the result of an attempt's claim by the first service that claims it, or None.
 
         Raises:
             MqtuneError: the journal takes no claim.

@@ -455,7 +455,7 @@ class WorkerRuntime:
         if self._memory is not None:
             self._memory.close()
         self._hooks.drain()
-        # Drivers hear of it with this heartbeat.
+        # Drivers learn that with this heartbeat.
         self._look.set()
 
     def close(self, *, grace_s: float) -> None:

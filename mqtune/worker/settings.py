@@ -67,12 +67,12 @@ class WorkerSettings:
     #: Whether it runs code that drivers bring, signed with a key in ``MQTUNE_CODE_KEY``, as ``CodeKeys`` reads it.
     accept_code: bool = False
     code_key: str = field(default_factory=lambda: os.environ.get(KEY_VARIABLE, ""), repr=False)
-    #: How many submitted scripts run at once, and the broker's URL for them; empty for the worker's own.
+    #: How many submitted scripts run at a time, and the broker's URL for them; empty for the worker's own.
     drivers: int = 0
     driver_broker: str = field(default="", repr=False)
     #: The user that root's worker and its trials run as; empty for the user who starts it.
     user: str = ""
-    #: Called before the worker starts, for whoever watches it.
+    #: Called before the worker starts; it may serve figures to monitors.
     observe: Callable[[], object] | None = None
     #: Whether the log is text, or a JSON object on each line.
     log_format: LogFormat = "text"
@@ -268,7 +268,7 @@ def check_broker(broker: str, celerys: str) -> None:
 def take_name(fleet: Fleet, name: str, hold_s: float, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Take a worker's name for *hold_s* seconds, also from a worker that was killed.
 
-    On this machine such a worker is recognized at once; one on another machine, or in another container, when its hold
+    A killed worker of this machine is recognized immediately, one of another machine or container when its hold
     expires.
 
     Raises:

@@ -19,16 +19,15 @@ Message = dict[str, Any]
 class StartMessage(TypedDict):
     """Starts a trial: a worker sends it to a zygote, which passes it on to the trial's process.
 
-    ``timestamp`` is that of the trial's last report in an earlier attempt; times never go back before it. ``epoch_s`` is the
-    time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is made when it is first needed and
-    deleted when the attempt has ended; ``working_dir`` is empty unless the attempt has a working directory of its own, and ``place``
-    is the folder in which the zygote has had that made.
-    ``claim`` is the mark of the worker's claim, which the ids of checkpoints end with. ``checkpoint`` is the id of the checkpoint to
-    start from, or empty, and ``checkpoint_data`` its bytes if it is held in Redis and still exists; ``store`` is the URL of the
-    experiment's store, or empty. ``sync`` is "lockstep" if ``report`` waits for its decision. ``reuse`` says that the process may
-    run several attempts: those that have the same ``definition``, which stands for the experiment and all that defines it.
-    ``seat`` is the number of this process's seat, ``seats`` how many there are, 1 but for a gang; ``trial`` is the same in all. Of
-    a gang, ``address`` is seat 0's, as "host:port"; else it is empty. ``environment`` has variables for the trial's code.
+    ``timestamp`` is the time of the trial's last report in an earlier attempt; later times are never before it. ``epoch_s``
+    is the time, by the clock that all machines share, when the monotonic clock was 0. ``folder`` is made when it is first
+    needed and deleted when the attempt has ended; ``working_dir`` is empty unless the attempt has a working directory of its
+    own, and ``place`` is the folder in which the zygote has made it. ``claim`` is the mark of the worker's claim, with which
+    the ids of checkpoints end. ``checkpoint`` is the id of the checkpoint to start from, or empty, and ``checkpoint_data`` its
+    bytes if it is in Redis and still exists; ``store`` is the URL of the experiment's store, or empty. ``sync`` is "lockstep"
+    if ``report`` waits for its decision. ``reuse`` says that the process may run more attempts with the same ``definition``,
+    which stands for the experiment and its whole definition. ``seat`` is the number of this process's seat, of ``seats``: 1
+    but for a gang. ``address`` is seat 0's as "host:port", or empty. ``environment`` has variables for the trial's code.
     """
 
     config: Config
@@ -82,18 +81,17 @@ ANSWER: Final = b"A"
 #: The most characters of an answer: its records must go through the pipe together.
 MAX_ANSWER_CHARS: Final = (select.PIPE_BUF // RECORD.size - 1) * 8
 
-#: What a trial was told: nothing, to stop for good, or to pause, from which it may be resumed.
+#: The order to a trial: none, to stop, or to pause, after which it may be resumed.
 Told = Literal["", "stop", "pause"]
 
 #: The environment variable with the address of the channel from a script to the trial's process that started it.
 RELAY: Final = "MQTUNE_RELAY"
 
-#: What a Python script's interpreter has in its environment from the start, unless a worker has it set otherwise: its printed
-#: reports should arrive at once.
+#: A variable for the interpreter of a Python script, unless a worker sets it: printed reports should arrive immediately.
 UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}
 
 #: How much memory of a device a process may keep between trials. A CUDA context takes 0.3 to 0.6 GB and the handles of CUDA's
-#: libraries up to 1 GB; the rest is for what a function keeps in a global.
+#: libraries up to 1 GB; the rest is for the globals of a function's module.
 KEPT_BYTES: Final = 2 << 30
 
 #: An error's text, with its traceback, that is longer is cut in the middle: its ends tell what happened.

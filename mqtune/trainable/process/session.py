@@ -81,7 +81,7 @@ class StopTrial(BaseException):
     ``save_checkpoint`` still works, so a function that wants to be resumed from exactly here can catch it and save.
 
     Args:
-        action: "stop", for good, or "pause": the trial may be resumed from its newest checkpoint, perhaps elsewhere.
+        action: "stop", or "pause": the trial may be resumed from its newest checkpoint, perhaps elsewhere.
     """
 
     def __init__(self, action: Told = "stop") -> None:

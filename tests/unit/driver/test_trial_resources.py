@@ -1,4 +1,4 @@
-"""What trials ask for: several seats, amounts by their configs, and the slots of this machine."""
+"""Trials ask for several seats, or amounts by their configs, and this machine has slots for them."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_slots_of_this_machine_can_not_have_different_numbers_of_gpus() -> None:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes a machine of so many cores and GPUs."""
+    """Makes a machine with a number of cores and GPUs."""
 
     def make(cores: int, gpus: tuple[str, ...] = (), memory_mb: int = 0) -> None:
         here, of_workers = "mqtune.driver.local_slots", "mqtune.worker.settings"

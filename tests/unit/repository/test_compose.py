@@ -1,4 +1,4 @@
-"""What is deployed: every command line in it is one that the real programs take, and every setting one that they read."""
+"""The real programs take every command line and read every setting of the deployments."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def worker_variables() -> set[str]:
 
 
 def example_settings() -> dict[str, str]:
-    """The example's variables, with those that are commented out."""
+    """The example's variables, also the commented ones."""
     text = (ROOT / "workers/worker.env.example").read_text()
     return dict(re.findall(r"^#?(MQTUNE_\w+)=(.*)$", text, re.MULTILINE))
 

@@ -19,7 +19,7 @@ from mqtune.services import driver, worker
 
 PACKAGE: Final = ROOT / "mqtune"
 SERVICES: Final = sorted(path.name for path in (PACKAGE / "services").iterdir() if (path / "__init__.py").is_file())
-#: What a service imports of these folders is their facade or their port.
+#: Of these folders a service imports the facade or the port alone.
 BY_FACADE: Final = ("backends", "driver", "journal", "trainable", "worker")
 KERNEL: Final = (*BY_FACADE, "checkpoints", "core", "schedulers", "search")
 
