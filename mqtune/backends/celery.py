@@ -59,7 +59,7 @@ class Together:
             yield
         finally:
             self._gathered = None
-        # The types are ignored here and below: kombu's class has none, and follows this one among the bases.
+        # Types are ignored here and below: kombu's class, which follows this one among the bases, is untyped.
         with self.conn_or_acquire() as client:  # type: ignore[attr-defined]
             for key, messages in gathered.items():
                 client.lpush(key, *messages)

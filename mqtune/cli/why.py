@@ -69,7 +69,7 @@ _WHO: Final = {
 
 
 class Reason(NamedTuple):
-    """Why something waits: a word for programs, a sentence, since when, and what can be done about it."""
+    """Why something waits: a word for programs, a sentence, the time since when, and a way out."""
 
     cause: str
     text: str

@@ -524,7 +524,6 @@ class AttemptRun:
             "seat": self.seat,
             "seats": grant.assignment.seats,
             "address": grant.address,
-            "environment": self._worker.hooks.prepare(self),
             "attempt": self.claim.attempt,
             "claim": self.claim.mark,
             "experiment": self.journal.experiment,
@@ -538,6 +537,8 @@ class AttemptRun:
             "reuse": reuse,
             "definition": self._here.mark,
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
+            # Last, as it may release what the process takes.
+            "environment": self._worker.hooks.prepare(self),
         }
 
     def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: StartMessage) -> int | None:

@@ -127,7 +127,7 @@ def test_without_a_service_trials_run_all_the_same(service: str, tmp_path: Path)
 
 
 #: The lines of the kernel's files that a reader of a trial's whole life needs. Lower it; the aim is 12,000.
-MOST_LINES: Final = 16_400
+MOST_LINES: Final = 16_310
 
 
 def test_the_list_of_the_kernel_names_files_that_are_there_and_does_not_grow() -> None:
