@@ -45,7 +45,7 @@ from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
-from mqtune.services.driver import driver_services, project_maker
+from mqtune.services.driver import CHECKS, driver_services, project_maker
 from mqtune.trainable.spec import AnyTrainable
 
 T = TypeVar("T")
@@ -149,7 +149,7 @@ class Tuner:
             process=process,
             run=run,
         )
-        self._runner: Runner = Runner(Plan(settings, project_maker()), deployment, services=driver_services)
+        self._runner: Runner = Runner(Plan(settings, project_maker(), CHECKS), deployment, services=driver_services)
         self._collected: list[Report] | None = None
         self._failures_told: set[TrialId] = set()
 

@@ -130,6 +130,7 @@ def start_message(**fields: Any) -> StartMessage:
         "seat": 0,
         "seats": 1,
         "address": "",
+        "environment": {},
         "options": {"metric": "loss"},
         **fields,  # type: ignore[typeddict-item]
     }

@@ -6,7 +6,9 @@ import contextlib
 from collections import deque
 from typing import Any, Final
 
-from mqtune.backends import CeleryBackend, SimulatedClock
+import pytest
+
+from mqtune.backends import CeleryBackend, SimulatedClock, celery, queues
 from mqtune.core.errors import AccessDenied
 from mqtune.core.events import WorkerInfo
 from mqtune.core.resources import EVERY, Resources, queue_name
@@ -30,6 +32,14 @@ class World:
         self.sent: list[dict[str, Any]] = []
         #: A trial that can't be sent.
         self.fails_at = ""
+
+    @classmethod
+    def for_backends(cls, monkeypatch: pytest.MonkeyPatch) -> World:
+        """Make a world that all backends of a test use."""
+        world = cls()
+        monkeypatch.setattr(queues, "Fleet", world.fleet)
+        monkeypatch.setattr(celery, "Celery", world.celery)
+        return world
 
     def join(
         self,
@@ -68,7 +78,7 @@ class World:
     def waiting(self, offer: Resources) -> list[str]:
         return [id_.split("/")[1] for id_ in self.queues.get(queue_name(offer), ())]
 
-    # What the backend sees as its register and as Celery.
+    # The register and Celery, as the backend sees them.
 
     def fleet(self, *_: Any, **__: Any) -> Any:
         return _Fleet(self)

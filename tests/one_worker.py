@@ -24,7 +24,6 @@ from mqtune.services.folders.worker import Folders
 from mqtune.services.late_imports.known import LateImports
 from mqtune.services.reuse.worker import Reuse
 from mqtune.worker import (
-    SEAT_S,
     AttemptRun,
     ExperimentHere,
     Logs,
@@ -67,7 +66,6 @@ class Machine:
             queue="mqtune.cpu1",
             timing=timing,
             grace_s=10.0,
-            seat_s=SEAT_S,
             clock=time,
             uplink=Uplink(time, timing),
             logs=Logs(self.log_root, (), nothing_impaired()),

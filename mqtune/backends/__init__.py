@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from mqtune.core.lazy import facade_of
 
 if TYPE_CHECKING:
-    from mqtune.backends.base import Offer as Offer
+    from mqtune.backends.base import BackendSession as BackendSession, Offer as Offer, TakesGangs as TakesGangs
     from mqtune.backends.celery import (
         CeleryBackend as CeleryBackend,
         Together as Together,
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
         WorkerProcess as WorkerProcess,
         private_name as private_name,
     )
+    from mqtune.backends.placement import (
+        EqualWorkers as EqualWorkers,
+        Placement as Placement,
+        SlotRoom as SlotRoom,
+    )
+    from mqtune.backends.queues import QueueBackend as QueueBackend
     from mqtune.backends.shared import (
         Pool as Pool,
         RegisterSource as RegisterSource,
@@ -42,11 +48,13 @@ if TYPE_CHECKING:
 
 #: The names that other folders and tests may use, by the module that defines them.
 _NAMES = {
-    "base": ("Offer",),
+    "base": ("BackendSession", "Offer", "TakesGangs"),
     "celery": ("CeleryBackend", "Together"),
     "local.server": ("EmbeddedServer", "ServerBinary", "find_binaries", "find_binary"),
     "local.backend": ("LocalBackend",),
     "local.worker": ("PrivateWorker", "WorkerProcess", "private_name"),
+    "placement": ("EqualWorkers", "Placement", "SlotRoom"),
+    "queues": ("QueueBackend",),
     "shared": ("Pool", "RegisterSource", "SharedSession"),
     "simulated.backend": ("Simulated", "SimulatedBackend", "SimulatedJournal"),
     "simulated.fleet": ("STARTS_AT", "SimulatedClock"),

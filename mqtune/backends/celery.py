@@ -46,7 +46,7 @@ class Together:
     To be named before kombu's class among the bases.
     """
 
-    #: By list, the messages that are to be put there; None while each is put there at once.
+    #: By list, the messages to put there; None while each is put there immediately.
     _gathered: dict[str, list[str]] | None = None
 
     @contextlib.contextmanager
@@ -58,7 +58,7 @@ class Together:
             yield
         finally:
             self._gathered = None
-        # What is ignored here and below: kombu's class, which has no types, follows this one among the bases.
+        # Types are ignored here and below: kombu's class, which follows this one among the bases, is untyped.
         with self.conn_or_acquire() as client:  # type: ignore[attr-defined]
             for key, messages in gathered.items():
                 client.lpush(key, *messages)
@@ -161,13 +161,13 @@ class CeleryBackend(QueueBackend):
             self._disconnect()
 
     def publish_all(self, offers: Sequence[Offer]) -> None:
-        """Put the ids of attempts, or of their seats, on queues as ``publish`` does, by one command for many."""
+        """Put the tasks of attempts on queues as ``publish`` does, by one command for many."""
         placed: list[tuple[Offer, str]] = []
         try:
-            for seat, shape in itertools.chain.from_iterable(map(self._placed, offers)):
+            for task, shape in itertools.chain.from_iterable(map(self._placed, offers)):
                 # The next one goes to a slot that this one leaves free.
-                self._load.put((seat.trial, seat.attempt), shape.queue)
-                placed.append((seat, shape.target))
+                self._load.put((task.trial, task.attempt), shape.queue)
+                placed.append((task, shape.target))
             for begin in range(0, len(placed), MOST_AT_ONCE):
                 self._send_all(placed[begin : begin + MOST_AT_ONCE])
         except BaseException:

@@ -1,4 +1,4 @@
-"""A driver's session with workers over a Redis: where each attempt is published, and what the workers offer.
+"""A driver's session with workers over a Redis server: it publishes attempts, and counts the workers' slots.
 
 ``CeleryBackend`` sends it by Celery, ``LocalBackend`` to the one worker that the driver has started.
 """
@@ -17,14 +17,13 @@ from operator import itemgetter
 from typing import Final
 
 from mqtune.backends.base import Offer
-from mqtune.backends.seating import Rows, SeatRoom, not_offered, seated
+from mqtune.backends.placement import EqualWorkers, Placement, SlotRoom
 from mqtune.backends.shared import Pool
 from mqtune.core.clock import Clock
 from mqtune.core.crews import Crew, Register, register_of
 from mqtune.core.errors import AccessDenied, ConfigurationError
 from mqtune.core.events import busy_as
 from mqtune.core.resources import Resources, patterned, queue_name
-from mqtune.core.seats import is_seat, seat_in, seat_names
 from mqtune.core.trial import Attempt, Config, TrialId
 from mqtune.core.version import UPGRADE, __version__
 from mqtune.journal.base import Journal
@@ -36,7 +35,7 @@ from mqtune.trainable.bundle import ACCEPTS_TAG
 
 logger = logging.getLogger(__name__)
 
-#: An attempt, or a seat of it, by its name and the attempt's number.
+#: A task of an attempt, by its name, and the attempt's number.
 _Key = tuple[TrialId, int]
 
 
@@ -57,21 +56,21 @@ class Shape:
     crews: Sequence[Crew] = ()
 
     def room(self, needs: Resources) -> int:
-        """Return how many seats that need this there are at once; 0 where it does not fit."""
+        """Return the number of slots for tasks with these needs; 0 if they do not fit."""
         if not needs.fits(self.offer):
             return 0
         shared = needs.shared_bytes
         return min(self.slots, self.gpus * (self.offer.shared_bytes // shared)) if shared else self.slots
 
-    def seats(self, needs: Resources, most: int) -> SeatRoom:
-        """Return the room for seats that need this, of which no more than *most* are to be had; see ``room``."""
+    def at_workers(self, needs: Resources, most: int) -> SlotRoom:
+        """Return the same slots by their workers, at most *most* of them."""
         shared = needs.shared_bytes
         each_gpu = self.offer.shared_bytes // shared if shared else 0
-        rows = [
-            Rows(min(crew.slots, crew.shared_gpus * each_gpu) if shared else crew.slots, crew.workers)
+        groups = (
+            EqualWorkers(min(crew.slots, crew.shared_gpus * each_gpu) if shared else crew.slots, crew.workers)
             for crew in self.crews
-        ]
-        return SeatRoom(rows, most)
+        )
+        return SlotRoom([*groups], most)
 
     @property
     def workers(self) -> int:
@@ -87,24 +86,24 @@ class Shape:
 
 @dataclass(slots=True)
 class _Load:
-    """The queue that each seat of this experiment's attempts was published to, until the attempt ends."""
+    """The queue that each task of this experiment was published to, until its attempt ends."""
 
     queues: dict[_Key, str] = field(default_factory=dict)
     busy: Counter[str] = field(default_factory=Counter)
 
     def put(self, key: _Key, queue: str) -> None:
-        """Count a seat on a queue, instead of any other."""
+        """Count a task on a queue, instead of any other."""
         self.drop(key)
         self.queues[key] = queue
         self.busy[queue] += 1
 
     def drop(self, key: _Key) -> None:
-        """Stop counting a seat; one that isn't counted is ignored."""
+        """Stop counting a task. Unknown tasks are ignored."""
         if (queue := self.queues.pop(key, None)) is not None:
             self.busy[queue] -= 1
 
     def free(self, shape: Shape) -> int:
-        """Return the number of a shape's slots without a seat of this experiment; negative if seats wait."""
+        """Return the number of a shape's slots without a task of this experiment; negative if tasks wait."""
         return shape.slots - self.busy[shape.queue]
 
     def choose(self, shapes: Collection[Shape]) -> Shape:
@@ -124,10 +123,10 @@ class QueueBackend(ABC):
     Publishing is idempotent: the task's id is the attempt's, and only one claim of it is ever granted. A message that is
     lost is published again by the driver.
 
-    Slots of several shapes may fit. An attempt is published to the queue of the smallest shape with a slot that no other
-    attempt of this experiment uses. If another experiment takes that slot, or its worker leaves, while another shape has a
-    free slot, ``queued`` leaves the attempt out; the driver then publishes it to that queue too. The first worker to claim
-    it runs it. Of an attempt with several seats, each seat is published so, by a name of its own.
+    Slots of several shapes may fit. A task is published to the queue of the smallest shape with a slot that no other task
+    of this experiment uses. If another experiment takes that slot, or its worker leaves, while another shape has a free
+    slot, ``queued`` leaves the task out; the driver then publishes it to that queue too. The first worker to claim it runs
+    it. ``placement`` says which tasks an attempt has.
 
     Args:
         client: a checked connection.
@@ -169,23 +168,24 @@ class QueueBackend(ABC):
         self._digest = digest
         self._beside = frozenset({ACCEPTS_TAG} if takes_code else ())
         self._resources = self._needed(resources)
-        #: By attempt, what it needs, where that need not be what all do; and what any has needed so far, in order.
+        #: The needs of attempts that may differ from the usual ones; and all different needs so far, in order.
         self._needs: dict[_Key, Resources] = {}
         self._known_needs: dict[Resources, None] = {self._resources: None}
-        #: The register as of the last refresh, and of it the workers that take this experiment's attempts, with what they offer.
+        #: The register as of the last refresh; and its workers that take this experiment's attempts, with their offers.
         self.register = Register()
         self._crews: list[tuple[Crew, Resources]] = []
-        #: All slots that this driver can use, and those of them that offer what any trial asks for.
+        #: All slots that this driver can use; and the slots that fit any of the needs.
         self._shapes: list[Shape] = []
         self._fitting: list[Shape] = []
-        #: By worker, why not all of its slots take trials, as of the last refresh.
+        #: By worker, the reason why not all of its slots take trials, as of the last refresh.
         self._notes: dict[str, str] = {}
         self._load = _Load()
+        self.placement = Placement()
         #: By queue, whether this account may use it.
         self._usable: dict[str, bool] = {}
         #: A worker whose queue this account may not use, or empty.
         self._barred = ""
-        #: By seat, the queues in which its message was seen last.
+        #: By task, the queues in which its message was seen last.
         self._waits_in: dict[_Key, set[str]] = {}
         self._open()
 
@@ -196,7 +196,7 @@ class QueueBackend(ABC):
 
     @abstractmethod
     def _open(self) -> None:
-        """Make what sends messages; nothing is sent yet."""
+        """Prepare for sending messages. Nothing is sent yet."""
 
     def _needed(self, resources: Resources) -> Resources:
         """Return what a slot must offer to an attempt that asks for these."""
@@ -215,7 +215,7 @@ class QueueBackend(ABC):
             self._fitting = self._that_fit(*self._known_needs)
 
     def _that_fit(self, *needs: Resources) -> list[Shape]:
-        """Return the shapes with slots that offer what any of these asks for, each with as many slots as there is room for."""
+        """Return the shapes that fit any of these needs, each with the number of its slots that do."""
         fitting = (replace(shape, slots=max(map(shape.room, needs))) for shape in self._shapes)
         return [shape for shape in fitting if shape.slots > 0]
 
@@ -223,8 +223,12 @@ class QueueBackend(ABC):
         """Return the shapes with slots for an attempt."""
         return self._that_fit(self._needs[key]) if key in self._needs else self._fitting
 
+    def _attempt_of(self, key: _Key) -> _Key:
+        """Return the attempt of a task."""
+        return self.placement.trial_of(key[0]) or key[0], key[1]
+
     def _needs_of(self, key: _Key) -> Resources:
-        """Return what an attempt needs."""
+        """Return the needs of an attempt."""
         return self._needs.get(key, self._resources)
 
     def refresh(self) -> None:
@@ -235,7 +239,7 @@ class QueueBackend(ABC):
         return register_of(self._fleet.workers())
 
     def _take(self, register: Register) -> None:
-        """Take in which workers there are."""
+        """Apply the register: the workers, their slots, and the slots that fit."""
         self.register, self._crews, self._barred = register, [], ""
         slots: Counter[tuple[str, str, Resources]] = Counter()
         gpus: Counter[str] = Counter()
@@ -263,18 +267,18 @@ class QueueBackend(ABC):
     def _targets(self, crew: Crew) -> list[str]:
         """Return the queues of workers to which this experiment may publish, if this account may.
 
-        Their own name says for whom they are: nobody can have an experiment publish where others read.
+        The name of a queue says which experiments may use it, so no experiment publishes to the queue of others.
         """
         return [queue for pattern, queue in patterned(crew.queue) if fnmatchcase(self._experiment, pattern)]
 
     def pool(self) -> Pool:
         """Return the slots of all workers, as of the last refresh."""
         fitting = sorted(self._fitting, key=lambda shape: shape.size)
-        # Of slots on GPUs that are shared by memory there may be more than it can have.
+        # On GPUs that trials share by memory, fewer trials may fit than there are slots.
         slots = self.register.slots | {shape.queue: shape.slots for shape in fitting if shape.gpus}
-        seats = self._resources.seats
+        each = self.placement.slots_each(self._resources)
         return Pool(
-            slots, list(dict.fromkeys(shape.queue for shape in fitting)), self.slots * seats if seats > 1 else None
+            slots, list(dict.fromkeys(shape.queue for shape in fitting)), self.slots * each if each > 1 else None
         )
 
     def _may_use(self, queue: str) -> bool:
@@ -303,40 +307,40 @@ class QueueBackend(ABC):
 
     @property
     def slots(self) -> int:
-        if self._resources.seats == 1:
+        if self.placement.slots_each(self._resources) == 1:
             return sum(shape.slots for shape in self._fitting)
-        # Of what trials ask for by their configs each may lack workers that another one has.
-        alone = sum(map(self.offered, self._known_needs))
-        least = min(self._known_needs, key=lambda needs: needs.machines)
-        return min(alone, seated(least, [shape.seats(least, shape.slots) for shape in self._fitting]))
+        # With needs by config, attempts of some needs may lack workers that others have.
+        least = min(self._known_needs, key=self.placement.is_apart)
+        together = self.placement.count(least, [shape.at_workers(least, shape.slots) for shape in self._fitting])
+        return min(together, sum(map(self.offered, self._known_needs)))
 
     def offered(self, resources: Resources) -> int:
-        return seated(resources, self._rooms(resources))
+        return self.placement.count(resources, self._rooms(resources))
 
-    def _rooms(self, needs: Resources) -> list[SeatRoom]:
-        """Return the slots that fit the seats of an attempt that needs this."""
-        return [shape.seats(needs, room) for shape in self._shapes if (room := shape.room(needs)) > 0]
+    def _rooms(self, needs: Resources) -> list[SlotRoom]:
+        """Return the slots that fit the tasks of an attempt with these needs."""
+        return [shape.at_workers(needs, room) for shape in self._shapes if (room := shape.room(needs)) > 0]
 
     def free(self, resources: Resources) -> int:
-        """Return the number of those without an attempt: of this experiment as of now, of others as of the last refresh.
+        """Return the number of free slots that fit: now for this experiment, as of the last refresh for others.
 
-        Of attempts with seats on different workers it is the most that there can be: which workers have the free slots is not known.
+        For attempts with tasks on different workers it is an upper bound: the workers with the free slots are unknown.
         """
         fitting = self._that_fit(resources)
         others = [queues for experiment, queues in self._busy().items() if experiment != self.token]
         taken = {shape.queue: sum(queues.get(shape.queue, 0) for queues in others) for shape in fitting}
         left = [(shape, max(0, self._load.free(shape) - taken[shape.queue])) for shape in fitting]
-        return seated(resources, [shape.seats(resources, free) for shape, free in left])
+        return self.placement.count(resources, [shape.at_workers(resources, free) for shape, free in left])
 
     def _busy(self) -> Mapping[str, Mapping[str, int]]:
-        """Return by experiment in how many slots of each queue it runs, as of the last refresh."""
+        """Return the number of busy slots by experiment and queue, as of the last refresh."""
         return self.register.busy
 
     def has_gpus(self) -> bool | None:
         return any(shape.offer.has_gpu for shape in self._shapes) if self._shapes else None
 
     def resource_string(self) -> str:
-        """Return what all slots offer, such as ``3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs``."""
+        """Return the offers of all slots, such as ``3 workers: 4 × 1 GPU (24 GB), 4 CPUs; 2 × 8 CPUs``."""
         workers = sum(crew.workers for crew, _ in self._crews if crew.is_usable)
         if not workers:
             return "no worker"
@@ -374,61 +378,60 @@ class QueueBackend(ABC):
         return f"{asked}; connected: {offers}{f' and {more} more' if more > 0 else ''}.{version}"
 
     def _not_offered(self) -> str:
-        """Return that nobody offers what trials need, as the begin of a sentence."""
+        """Return the beginning of a sentence: that nobody offers what trials need."""
         first, *others = self._known_needs
-        if first.seats > 1:
-            return " or ".join(not_offered(each, self._rooms(each)) for each in self._known_needs)
-        return " or ".join([not_offered(first), *map(str, others)])
+        if self.placement.slots_each(first) > 1:
+            return " or ".join(self.placement.not_offered(each, self._rooms(each)) for each in self._known_needs)
+        return " or ".join([first.not_offered, *map(str, others)])
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
-        """Put an attempt's id on a queue, or those of its seats; the config is sent only as text, for people.
+        """Put an attempt's tasks on queues. The config is sent only as text, for people.
 
-        One that was seen waiting in a queue is published to another one with a free slot, or not at all.
+        A task that was seen waiting in a queue is published to another one with a free slot, or not at all.
         """
-        for seat, shape in self._placed(Offer(trial, attempt, config)):
-            self._send(seat.trial, attempt, config, shape.target)
-            self._load.put((seat.trial, attempt), shape.queue)
+        for task, shape in self._placed(Offer(trial, attempt, config)):
+            self._send(task.trial, attempt, config, shape.target)
+            self._load.put((task.trial, attempt), shape.queue)
 
     def _placed(self, offer: Offer) -> Iterator[tuple[Offer, Shape]]:
-        """Yield the seats of an attempt that are to be published, each with the slots for it; the caller counts it there before the next."""
+        """Yield the tasks to publish for an attempt, with the slots for each. The caller counts each before the next."""
         needs = self._needs_of((offer.trial, offer.attempt))
+        is_apart = self.placement.is_apart(needs)
         beside: Counter[str] = Counter()
-        for name in seat_names(offer.trial, needs.seats):
-            if (shape := self._place(name, offer.attempt, beside if needs.machines > 1 else {})) is not None:
+        for name in self.placement.tasks(offer.trial, needs):
+            if (shape := self._place(name, offer.attempt, beside)) is not None:
                 yield offer._replace(trial=name), shape
-            beside[self._load.queues.get((name, offer.attempt), "")] += 1
+            if is_apart:
+                beside[self._load.queues.get((name, offer.attempt), "")] += 1
 
     def _place(self, name: TrialId, attempt: int, beside: Mapping[str, int]) -> Shape | None:
-        """Return the slots that a seat is to be published for; None where it is not to be.
+        """Return the slots for which a task is to be published; None if it is not to be published.
 
-        Args:
-            name: the seat's.
-            attempt: the attempt's number.
-            beside: by queue, how many seats of the attempt are there that are to be on other workers.
+        *beside* has the number of the attempt's tasks by queue, if each is to be on another worker.
         """
         key = (name, attempt)
-        of_attempt = _attempt_of(key)
+        of_attempt = self._attempt_of(key)
         waits_in = self._waits_in.get(key, set())
         elsewhere = [shape for shape in self._fitting_for(of_attempt) if shape.queue not in waits_in]
         if waits_in and not self._has_room(elsewhere):
             return None
         if beside:
-            # All of its workers may have one; where there is no other, it waits there for another worker.
+            # All workers of a queue may have one. If no queue is left, the task waits in one for another worker.
             elsewhere = [shape for shape in elsewhere if beside.get(shape.queue, 0) < shape.workers] or elsewhere
-        # It no longer counts on the queue that lost it.
+        # It no longer counts for the queue that has lost it.
         self._load.drop(key)
         shape = self._shape_of(elsewhere, self._needs_of(of_attempt))
         # A team's account can only use its workers' queues: the attempt is published again when one of them joins.
         return shape if elsewhere or self._may_use(shape.target) else None
 
     def _shape_of(self, shapes: Collection[Shape], needs: Resources) -> Shape:
-        """Return the best of these for another attempt; without one, slots that offer just what it needs, of which there are none."""
+        """Return the best shape for a task; without any, an empty shape that offers just its needs."""
         return self._load.choose(shapes) if shapes else self._no_slots(needs)
 
     def _task(self, name: TrialId, attempt: int) -> Task:
-        """Return what a worker is told of a seat."""
+        """Return the values of a task."""
         task = self._experiment, name, attempt, self._digest
-        needs = self._needs.get(_attempt_of((name, attempt)))
+        needs = self._needs.get(self._attempt_of((name, attempt)))
         return (*task, needs.shared_bytes) if needs is not None and needs.is_shared_by_memory else task
 
     def _no_slots(self, needs: Resources) -> Shape:
@@ -436,16 +439,16 @@ class QueueBackend(ABC):
         return Shape(queue, queue, needs, 0)
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        """Note the queue that an attempt was taken from: perhaps not the last one, or one that an earlier driver chose."""
+        """Note the queue from which a task was taken: perhaps an earlier one, or an earlier driver's choice."""
         self._load.put((trial, attempt), queue)
 
     def ended(self, trial: TrialId, attempt: int) -> None:
-        for name in seat_names(trial, self._needs_of((trial, attempt)).seats):
+        for name in self.placement.tasks(trial, self._needs_of((trial, attempt))):
             self._load.drop((name, attempt))
         self._needs.pop((trial, attempt), None)
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
-        """Show whoever watches the queues that an attempt was lost, in place of its worker; failures are only logged."""
+        """Send monitors the worker's message that an attempt was lost. Failures are only logged."""
 
     def _has_room(self, shapes: Collection[Shape]) -> bool:
         return any(self._load.free(shape) > 0 for shape in shapes)
@@ -459,9 +462,9 @@ class QueueBackend(ABC):
         """
 
     def queued(self) -> set[tuple[TrialId, int]] | None:
-        """Return the seats that wait in a fitting queue; None when one of these is too long to search.
+        """Return the tasks that wait in fitting queues; None if a queue is too long to search.
 
-        One that waits while a slot of another shape is free is left out: published again, it goes there.
+        A task is left out if a slot of another shape is free: published again, it goes there.
         """
         found: dict[_Key, set[str]] = {}
         for shape in self._fitting:
@@ -470,26 +473,21 @@ class QueueBackend(ABC):
                 return None
             for headers in messages:
                 experiment, _, rest = str(headers.get("id")).partition("/")
-                trial, _, attempt = rest.partition("/")
-                if experiment == self._experiment and attempt.isdecimal() and is_seat(trial):
-                    found.setdefault((TrialId(trial), int(attempt)), set()).add(shape.queue)
+                name, _, attempt = rest.partition("/")
+                if experiment == self._experiment and attempt.isdecimal() and self.placement.trial_of(name):
+                    found.setdefault((TrialId(name), int(attempt)), set()).add(shape.queue)
         self._waits_in = found
-        return {
-            key
-            for key, queues in found.items()
-            if not self._has_room([shape for shape in self._fitting_for(_attempt_of(key)) if shape.queue not in queues])
-        }
+
+        def others(key: _Key) -> list[Shape]:
+            return [shape for shape in self._fitting_for(self._attempt_of(key)) if shape.queue not in found[key]]
+
+        return {key for key in found if not self._has_room(others(key))}
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
         return self._logs.ask(worker, trial, attempt, stream, offset)
 
     def close(self) -> None:
-        """Close what it has opened itself."""
-
-
-def _attempt_of(key: _Key) -> _Key:
-    name, attempt = key
-    return seat_in(name)[0], attempt
+        """Close the connections that this session has opened."""
 
 
 #: The most workers that an error names.
@@ -498,5 +496,5 @@ _SHOWN_WORKERS: Final = 5
 
 @lru_cache
 def _offer(gpus: float, cpus: int, gpu_memory_gb: float, tags: tuple[str, ...]) -> Resources:
-    """Return what slots offer; those of most workers of a fleet offer the same."""
+    """Return the offer of slots. Most workers of a fleet have the same one."""
     return Resources(gpus=gpus, cpus=cpus, gpu_memory_gb=gpu_memory_gb, tags=tags)

@@ -8,14 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from mqtune.backends.seating import Rows, SeatRoom, not_offered, seated
+from mqtune.backends.placement import EqualWorkers, SlotRoom
 from mqtune.cli.fleet import (
     Run,
     demands_on,
@@ -32,7 +31,6 @@ from mqtune.cli.submit import submission_of, way_to_end, why_no_driver_slot
 from mqtune.core.errors import AccessDenied, ConfigurationError, MqtuneError
 from mqtune.core.machine import SERVER_FOLDER
 from mqtune.core.resources import BY_CONFIG, Resources, serves
-from mqtune.core.seats import is_seat, seat_in
 from mqtune.core.submission import DRIVER
 from mqtune.core.text import counted
 from mqtune.core.timing import Timing
@@ -40,6 +38,8 @@ from mqtune.core.trial import Trial, TrialStatus
 from mqtune.core.version import UPGRADE, __version__, meets
 from mqtune.journal.room import FULL, JOURNAL_FULL, MAKE_ROOM, Room, way_to_grow
 from mqtune.results.experiments import duration, script_in_words
+from mqtune.services.gangs.seating import Seating
+from mqtune.services.gangs.waiting import HeldSeats
 from mqtune.services.shares.divider import QUOTA_USED, SHARE_USED, Table, quota_in
 from mqtune.services.shares.overview import busy_slots
 from mqtune.trainable.bundle import KEY_VARIABLE
@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     from mqtune.services.submissions.board import SubmissionState
 
 _NO_WORKER: Final = "no worker"
-#: A gang's waiting seats, among the busy slots.
-_HELD: Final = "held"
+#: The most attempts, workers and reasons that are named.
 _SHOWN: Final = 4
 #: Causes that more memory would not remove.
 _UNLIKE_FULL: Final = frozenset({"no driver", "worker gone", "paused", "ending", "redis takes no writes"})
@@ -432,12 +431,11 @@ class Inquiry:
         since = trial.attempt.staged_at
         text = f"{_named(trial)} has waited for {_ago(since)}"
         asked_by_it = self._all_asked([trial])
-        held = {seat_in(each.trial)[1]: each for each in self._held() if _is_of(each, trial)}
-        seats = max((each.seats for each in asked_by_it), default=1)
-        if held and len(held) < seats:
-            return self._lacks_seats(f"{text}, {_seats_in_words(held, seats)}", since, asked_by_it, [*held.values()])
-        if held:
-            return self._about_to_start(text, since, [*held.values()], asked_by_it)
+        held = HeldSeats(trial.id, self._held(), asked_by_it)
+        if held.lacks_some:
+            return self._lacks_seats(f"{text}, {held.in_words}", since, asked_by_it, held)
+        if held.holders:
+            return self._about_to_start(text, since, held.holders, asked_by_it)
         if (reason := self._no_slot(asked_by_it)) is not None:
             return reason._replace(text=f"{text}: {reason.text}", since=since)
         if self._quotas is None:
@@ -462,17 +460,12 @@ class Inquiry:
             return Reason("starting", f"{text}: workers have all of its {len(held)} seats and start them", since)
         return Reason("starting", f"{text}: a worker has it and starts it", since)
 
-    def _lacks_seats(self, text: str, since: float, asked: list[Resources], held: list[Unclaimed]) -> Reason:
-        """Return why an attempt with only some seats claimed does not run."""
+    def _lacks_seats(self, text: str, since: float, asked: list[Resources], held: HeldSeats) -> Reason:
+        """Return why workers hold some seats of an attempt and not all; *text* says which."""
         reason = self._no_slot(asked)
         if reason is None or reason.cause != _NO_WORKER:
-            missing = [
-                replace(each, machines=left if each.machines > 1 else 1, seats=left)
-                for each in asked
-                if (left := each.seats - len(held)) > 0
-            ]
-            is_apart = any(each.machines > 1 for each in asked)
-            reason = self._no_slot(missing, _without(self._workers, held, is_apart=is_apart))
+            # The held seats need no other slots.
+            reason = self._no_slot(held.missing, held.others(self._workers))
         if reason is None:
             return Reason("seats", f"{text}; slots for the others are free, and are about to take them", since)
         return reason._replace(text=f"{text}; {reason.text}", since=since)
@@ -506,15 +499,16 @@ class Inquiry:
         notes = "".join(f"; {name}: {impairment_text(each)}" for name, each in stopped[:_SHOWN])
         notes += self._of_other_versions(asked, workers)
         rooms = [_room_of(asked, info, info.slots) for info in fitting]
-        if not seated(asked, rooms):
+        seating = Seating()
+        if not seating.count(asked, rooms):
             there = "no worker is connected" if not workers else f"connected: {_offers(workers)}"
             way_out = "start one: mqtune worker" if not workers else "start one that fits: mqtune worker --help"
             if any(self._would_fit(asked, info) for info in workers):
                 way_out = UPGRADE
-            return Reason(_NO_WORKER, f"{not_offered(asked, rooms)}; {there}{notes}", way_out=way_out)
+            return Reason(_NO_WORKER, f"{seating.not_offered(asked, rooms)}; {there}{notes}", way_out=way_out)
         slots, busy = sum(info.slots for info in fitting), sum(map(busy_slots, fitting))
         free = [_room_of(asked, info, max(0, info.slots - busy_slots(info))) for info in fitting]
-        if asked.seats > 1 and not seated(asked, free):
+        if asked.seats > 1 and not seating.count(asked, free):
             apart = " on different workers" if asked.machines > 1 else ""
             what = f"{max(0, slots - busy)} of the {slots} slots that fit are free, and it takes {asked.seats}{apart}"
             return Reason("busy", f"{what}{self._by_whom(fitting)}{notes}", way_out="see them all: mqtune fleet")
@@ -577,34 +571,11 @@ class Inquiry:
         return f": {', '.join(shown)}{more}" if shown else ""
 
 
-def _is_of(held: Unclaimed, trial: Trial) -> bool:
-    return is_seat(held.trial) and seat_in(held.trial)[0] == trial.id
-
-
-def _seats_in_words(held: Mapping[int, Unclaimed], seats: int) -> str:
-    """Return a gang's missing and claimed seats in words."""
-    missing = [str(number) for number in range(seats) if number not in held]
-    more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-    lacks = f"for seat{'s' * (len(missing) > 1)} {', '.join(missing[:_SHOWN])}{more} of {seats}"
-    having = [f"seat {number} is held by {held[number].worker}" for number in sorted(held)]
-    more = f" and {len(having) - _SHOWN} more" if len(having) > _SHOWN else ""
-    return f"{lacks}: {', '.join(having[:_SHOWN])}{more}"
-
-
-def _without(workers: Iterable[WorkerInfo], held: Iterable[Unclaimed], *, is_apart: bool) -> list[WorkerInfo]:
-    """Return workers without a gang's claimed slots, or without its workers if seats are apart."""
-    holders = Counter(each.worker for each in held)
-    return [
-        replace(info, busy={**info.busy, _HELD: holders[info.name]}) if info.name in holders else info
-        for info in workers
-        if not (is_apart and info.name in holders)
-    ]
-
-
-def _room_of(asked: Resources, info: WorkerInfo, slots: int) -> SeatRoom:
+def _room_of(asked: Resources, info: WorkerInfo, slots: int) -> SlotRoom:
+    """Return a worker's room for trials, with this number of its slots."""
     shared = asked.shared_bytes
     most = min(slots, info.shared_gpus * (_offer_of(info).shared_bytes // shared)) if shared else slots
-    return SeatRoom([Rows(most, 1)], most)
+    return SlotRoom([EqualWorkers(most, 1)], most)
 
 
 def _named(trial: Trial) -> str:

@@ -106,6 +106,15 @@ class Resources(KnownArguments):
         return replace(self, machines=1, seats=1)
 
     @property
+    def not_offered(self) -> str:
+        """The beginning of a sentence: that no workers offer the slots for it."""
+        if self.seats == 1:
+            return f"no worker offers a slot with {self}"
+        if self.machines > 1:
+            return f"no fleet of {self.seats} workers offers a slot with {self.of_seat} on each"
+        return f"no fleet offers {self.seats} slots with {self.of_seat} each"
+
+    @property
     def has_gpu(self) -> bool:
         """Whether it includes a GPU, or a part of one."""
         return self.gpus > 0 or self.gpu_memory_gb > 0

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mqtune.driver.definition import DefinitionWriter as DefinitionWriter
     from mqtune.driver.interrupts import Interrupts as Interrupts
     from mqtune.driver.ledger import Restored as Restored
-    from mqtune.driver.local_slots import check_gangs as check_gangs, slot_settings as slot_settings
+    from mqtune.driver.local_slots import slot_settings as slot_settings
     from mqtune.driver.loop import Driver as Driver
     from mqtune.driver.pace import Pace as Pace
     from mqtune.driver.plain import PlainReports as PlainReports
@@ -61,7 +61,7 @@ _NAMES = {
     "definition": ("DefinitionWriter",),
     "interrupts": ("Interrupts",),
     "ledger": ("Restored",),
-    "local_slots": ("check_gangs", "slot_settings"),
+    "local_slots": ("slot_settings",),
     "loop": ("Driver",),
     "pace": ("Pace",),
     "plain": ("PlainReports",),

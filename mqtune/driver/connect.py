@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from mqtune.backends.base import Backend, BackendSession, TakesGangs, TakesResources
+from mqtune.backends.base import Backend, BackendSession, TakesResources
 from mqtune.backends.local.backend import LocalBackend
 from mqtune.backends.local.server import EmbeddedServer, find_binary, server_url
 from mqtune.backends.local.worker import PrivateWorker, WorkerProcess
@@ -39,7 +39,7 @@ from mqtune.core.timing import Timing
 from mqtune.driver.bundling import BundleFolder, bring, needed
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.interrupts import Interrupts
-from mqtune.driver.local_slots import check_gangs, slot_settings
+from mqtune.driver.local_slots import slot_settings
 from mqtune.driver.plan import Plan
 from mqtune.driver.settings import Checkpoints, Definition, Local
 from mqtune.driver.tenancy import claim, is_shared, tenant_on
@@ -301,8 +301,8 @@ class BrokerDeployment:
         Raises:
             TrainableNotFound: only a fork of this process could have the trainable, and it can't be forked.
         """
-        if self._broker is None:
-            check_gangs(plan.expected)
+        for check in plan.checks if self._broker is None else ():
+            check(plan.expected, None)
         is_new = not self.is_known and not plan.overwrites and not (folder / JOURNAL_FILE).exists()
         if (is_new or plan.carried is not None) and self._worker is None:
             make_folder(folder)
@@ -441,16 +441,10 @@ def _expect(plan: Plan, backend: BackendSession) -> None:
     """Have the backend count all slots that trials may ask for.
 
     Raises:
-        ConfigurationError: they ask for different ones, and it can't tell them apart; or for several at once, and it
-            knows no gangs.
+        ConfigurationError: it can't run such trials, or can't tell them apart.
     """
-    seats = plan.limits.resources.seats
-    if seats > 1 and not isinstance(backend, TakesGangs):
-        raise ConfigurationError(
-            f"resources: a trial asks for {seats} seats, and this backend, {type(backend).__name__}, runs each trial "
-            f"in one slot: leave out "
-            "machines=… and seats=…"
-        )
+    for check in plan.checks:
+        check(plan.expected, backend)
     if plan.asks is None:
         return
     if not isinstance(backend, TakesResources):

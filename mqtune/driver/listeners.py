@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from mqtune.backends.base import BackendSession, TakesResources
-from mqtune.backends.seating import not_offered
 from mqtune.core import errors
 from mqtune.core.errors import (
     CodeDiffers,
@@ -51,7 +50,7 @@ _NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {
 #: output.
 _UNSENDABLE: Final = re.compile(r"^mqtune\.core\.errors\.(ReportInvalid|ReportTooLarge): (.+)", re.MULTILINE)
 
-#: So many trials that fail, and none that does well, are no chance: whoever looks is told how to end the run.
+#: After this number of failed trials, and no other ended trial, the user is told how to end the run.
 _ALL_FAILED: Final = 10
 
 
@@ -59,7 +58,7 @@ class Listener(Protocol):
     """Hears of events, and returns the actions that it wants carried out because of them."""
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
-        """Hear of an event that the fold has taken in."""
+        """Handle an event that the fold has applied."""
 
 
 class BackendListener:
@@ -95,14 +94,14 @@ class OfferWatch:
         self._backend = backend
         self._experiment = experiment
         self._may_wait = may_wait
-        #: What nobody offered, as far as a warning told.
+        #: The resources that a warning has named as not offered.
         self._told: set[Resources] = set()
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
         """Look at an attempt that is staged."""
         if not isinstance(event, TrialStaged) or event.resources is None or self._backend.offered(event.resources):
             return ()
-        reason = f"{not_offered(event.resources)}; there are {self._backend.resource_string()}"
+        reason = f"{event.resources.not_offered}; there are {self._backend.resource_string()}"
         if not self._may_wait:
             trial = self._experiment.trials[event.trial]
             return (Decide(trial=trial, action=Action.FAIL, by="driver", reason=reason),)
@@ -217,7 +216,7 @@ class FailureWatch:
             self.stops = f"trial {trial.id} failed: {trial.reason}"
 
     def _look_at_all_failed(self, trial: Trial) -> None:
-        """Say how to end a run whose trials all fail, once so many have."""
+        """Warn, once, how to end a run of which all trials fail."""
         counts = self._experiment.counts
         ended = sum(count for status, count in counts.items() if status.is_terminal)
         if counts[TrialStatus.FAILED] == ended == _ALL_FAILED:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError, InsufficientResources
@@ -14,26 +13,11 @@ from mqtune.worker.devices import find_gpu_memory, find_gpus, plan_slots, usable
 _SHARE_TOLERANCE: Final = 1e-6
 
 
-def check_gangs(expected: Iterable[Resources]) -> None:
-    """Refuse trials that run on several workers: there is one here.
-
-    Raises:
-        ConfigurationError: such are among what trials ask for.
-    """
-    machines = max(each.machines for each in expected)
-    if machines > 1:
-        raise ConfigurationError(
-            f"a trial asks for machines={machines}, and this machine alone is one worker: give seats={machines} to "
-            f"have {machines} slots "
-            "here, or a broker with several workers"
-        )
-
-
 def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> dict[str, str | int]:
-    """Return those settings of a local worker that say which slots it has: such that trials fit that ask for this.
+    """Return the settings for the slots of a local worker, in which trials with these resources fit.
 
     Args:
-        asked: what each trial asks for; this machine is assumed to have the tags.
+        asked: the resources for which each trial asks; this machine is assumed to have the tags.
         slots: how many slots there are to be; by default as many as this machine has room for.
         least_bytes: how much of a GPU's memory a trial asks for at least, where trials share GPUs by that and ask for
             different amounts.
@@ -53,9 +37,9 @@ def slot_settings(asked: Resources, slots: int | None, least_bytes: int = 0) -> 
     if asked.is_shared_by_memory:
         return {**_packed_settings(asked, slots, least_bytes or asked.shared_bytes, cores), **shared}
     if not asked.gpus:
-        # What is too little for a gang would be of no use.
+        # A rest that is too small for a gang would be of no use.
         number = slots if slots is not None else max(1, cores // (asked.cpus * asked.seats)) * asked.seats
-        # Who asks for one core asks for nothing in particular, and may have more trials than cores.
+        # Trials that ask for one core ask for nothing in particular. There may be more of them than cores.
         if asked.cpus > 1 and number * asked.cpus > cores:
             raise _lacks(asked, f"with {number} slots they need {number * asked.cpus}, and it has {cores}")
         return {"gpus": "0", "slots": number, **shared}

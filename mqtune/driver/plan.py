@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
 from mqtune.core.experiment import Experiment
@@ -15,7 +15,7 @@ from mqtune.core.objective import Objective
 from mqtune.core.resources import Resources
 from mqtune.core.submission import this_submission
 from mqtune.driver.by_config import ResourcesByConfig
-from mqtune.driver.ports import MakeProject, Project
+from mqtune.driver.ports import CheckPlan, MakeProject, Project
 from mqtune.driver.screening import Reading
 from mqtune.driver.settings import KnownTrainable, Limits, Settings
 from mqtune.journal.base import OnLoss
@@ -60,14 +60,18 @@ class Plan:
     Args:
         settings: the user's settings.
         make_project: makes the project whose files are brought to workers; None where none can be.
+        checks: the services' checks of the place where trials are to run.
 
     Raises:
         ConfigurationError: an argument is invalid, or some don't go together.
         TrainableNotFound: no worker could import the trainable.
     """
 
-    def __init__(self, settings: Settings, make_project: MakeProject | None = None) -> None:
+    def __init__(
+        self, settings: Settings, make_project: MakeProject | None = None, checks: Sequence[CheckPlan] = ()
+    ) -> None:
         self.settings = settings
+        self.checks = checks
         known = settings.trainable
         if not isinstance(known, KnownTrainable):
             known = KnownTrainable.of(known)

@@ -19,6 +19,7 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import MqtuneError
 from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
+from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.driver.actions import DriverAction
 from mqtune.driver.heartbeat import Heartbeat
@@ -246,6 +247,9 @@ class DriverHooks:
 
 #: The hooks of a driver without services.
 NO_HOOKS: Final = DriverHooks(())
+#: Checks all resources that trials may ask for against the session of a backend, or against one worker on this machine
+#: (None), before anything starts. An error of mqtune's ends the start.
+CheckPlan = Callable[[Sequence[Resources], BackendSession | None], None]
 
 
 class Project(Protocol):

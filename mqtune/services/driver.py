@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
-from mqtune.driver.ports import DriverHost, DriverService, MakeProject
+from mqtune.driver.ports import CheckPlan, DriverHost, DriverService, MakeProject
 from mqtune.services.code import driver as code
+from mqtune.services.gangs import driver as gangs
 from mqtune.services.recovery import driver as recovery
 from mqtune.services.retention import driver as retention
 from mqtune.services.shares import driver as shares
@@ -19,6 +20,8 @@ SERVICES: Final[tuple[Callable[[DriverHost], Sequence[DriverService]], ...]] = (
 )
 #: Makes the project whose files a driver brings to workers. The first one is used.
 PROJECTS: Final[tuple[MakeProject, ...]] = (code.for_plan,)
+#: The services' checks of the place where trials are to run.
+CHECKS: Final[tuple[CheckPlan, ...]] = (gangs.check_for_plan,)
 
 
 def driver_services(host: DriverHost) -> Sequence[DriverService]:

@@ -10,6 +10,7 @@ from mqtune.journal import RedisClient
 from mqtune.services.code import worker as code
 from mqtune.services.exporter import worker as exporter
 from mqtune.services.folders import worker as folders
+from mqtune.services.gangs import worker as gangs
 from mqtune.services.health import worker as health
 from mqtune.services.late_imports import worker as late_imports
 from mqtune.services.logs import worker as logs
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from mqtune.worker import TrialApp
 
 SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerService]], ...]] = (
+    gangs.for_worker,
     code.for_worker,
     late_imports.for_worker,
     folders.for_worker,
@@ -37,7 +39,10 @@ SERVICES: Final[tuple[Callable[[WorkerHost, WorkerSettings], Sequence[WorkerServ
     submissions.for_worker,
 )
 #: The services' checks of an operator's settings, before the worker takes its name.
-CHECKS: Final[tuple[Callable[[RedisClient, WorkerSettings], None], ...]] = (submissions.check_for_worker,)
+CHECKS: Final[tuple[Callable[[RedisClient, WorkerSettings], None], ...]] = (
+    gangs.check_for_worker,
+    submissions.check_for_worker,
+)
 
 
 def worker_services(settings: WorkerSettings) -> MakeServices:

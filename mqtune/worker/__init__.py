@@ -61,11 +61,6 @@ if TYPE_CHECKING:
     from mqtune.worker.revokes import Revokes as Revokes, revoke as revoke
     from mqtune.worker.runtime import WorkerRuntime as WorkerRuntime
     from mqtune.worker.scratch import Scratch as Scratch
-    from mqtune.worker.seats import (
-        ADVERTISE as ADVERTISE,
-        SEAT_S as SEAT_S,
-        Address as Address,
-    )
     from mqtune.worker.settings import (
         GRACE_S as GRACE_S,
         OWNED_SETTINGS as OWNED_SETTINGS,
@@ -126,7 +121,6 @@ _NAMES = {
     "revokes": ("Revokes", "revoke"),
     "runtime": ("WorkerRuntime",),
     "scratch": ("Scratch",),
-    "seats": ("ADVERTISE", "Address", "SEAT_S"),
     "settings": (
         "GRACE_S",
         "OWNED_SETTINGS",

@@ -20,7 +20,7 @@ from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted
 from mqtune.core.timing import Timing
 from mqtune.core.trial import INTENTS, UNDRIVEN, WORKER_ERROR, AttemptEnd, Intent, is_in_memory
-from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Unclaimed
+from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Refusal, Seated, Unclaimed
 from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
 from mqtune.worker.control_pipe import ControlPipe, parse_count
@@ -30,7 +30,6 @@ from mqtune.worker.outcome import LACKS_REPORTS, AttemptOutcome, RunResult, nois
 from mqtune.worker.ports import NO_HOOKS, WorkerHooks
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
-from mqtune.worker.seats import Address, claim_seat
 from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_again
 from mqtune.worker.uplink import Stream, Uplink, Wake
 from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
@@ -49,12 +48,6 @@ _GO_S: Final = 1.0
 #: Why an attempt is not claimed, where no worker will ever claim it; where another may, that one perhaps shares the
 #: folder of its output.
 _FOR_GOOD: Final = frozenset({"unknown", "superseded", "ended", "revoked"})
-#: Why a seat of a gang is left to another worker, or for later.
-_REFUSALS: Final = {
-    "beside": "this worker has another seat of it",
-    "after": "another gang comes first",
-    "left": "its other seats were not taken in time",
-}
 #: The entries of an experiment's definition that are passed to its trainables.
 _OPTIONS: Final = ("metric", "pass_config", "pass_checkpoint_dir")
 #: Why a trial has ended whose task was revoked or terminated: by ``celery control``, or in Flower.
@@ -76,7 +69,6 @@ class WorkerParts:
         queue: the queue that the worker consumes.
         timing: how long a claim lasts unless it is renewed, and how long trials and zygotes have to end.
         grace_s: how long a trial has to save and leave when the worker shuts down.
-        seat_s: for how long a seat of a gang is held for the others at least.
         clock: the time that all machines share.
         uplink: carries what trials send to the journal.
         logs: the files of trials' output.
@@ -93,7 +85,6 @@ class WorkerParts:
     queue: str
     timing: Timing
     grace_s: float
-    seat_s: float
     clock: Clock
     uplink: Uplink
     logs: Logs
@@ -117,8 +108,7 @@ class AttemptRun:
         self.claim = claim
         #: Its trial, and the number of its seat.
         self.trial, self.seat = claim.seat
-        self.is_gang = here.seats > 1
-        self._address = Address() if self.is_gang else None
+        self.resources = here.resources
         #: Whether its worker gives it back.
         self._gives_back = False
         self.definition = here.definition
@@ -147,7 +137,8 @@ class AttemptRun:
         self.pid: int | None = None
         #: When its process started, by ``time.monotonic``; None before that.
         self.began_at: float | None = None
-        #: When nothing of it was left; when the next signal is due (SIGTERM, then SIGKILL); when its time to live ends.
+        #: When all its processes had exited; when the next signal (SIGTERM, then SIGKILL) is due; when its time to live
+        #: ends.
         self.gone_at = self._rung_at = self._over_at = math.inf
         self._outlived = self._has_gap = self._forced = False
         #: The error of a child process of the trial that has tried to report, if the trial itself has made no report.
@@ -158,7 +149,7 @@ class AttemptRun:
         self._is_over = False
         #: Whether this worker has claimed it, and not ended it yet.
         self.is_running = False
-        #: Type and text of what this worker fails it for; None for nothing.
+        #: Type and text of the error for which this worker fails it; None without one.
         self._fault: tuple[str, str] | None = None
         #: The files of its output, and those of them that ``prepare`` has made.
         self._output = parts.logs.files(journal.experiment, claim)
@@ -179,7 +170,7 @@ class AttemptRun:
 
     @property
     def process(self) -> int | None:
-        """The number of its process; None while there is none."""
+        """The number of its process; None while it has no process."""
         process = self._process
         return process[1] if process is not None else None
 
@@ -281,6 +272,11 @@ class AttemptRun:
         self._fault = self._fault or (error_type, error)
         self._want(Intent.STOP, kill=True)
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the attempt is to end, at most so long. Return whether it is to end."""
+        self._ending.wait(timeout_s)
+        return self._intent is not Intent.RUN
+
     def requeue(self, reason: str) -> None:
         """End the attempt within the worker's grace, so that the trial runs again elsewhere."""
         self._reason = reason
@@ -312,7 +308,7 @@ class AttemptRun:
                 zygote.kill(pid) if kill else zygote.tell(pid)
         if further or hurries:
             if intent not in _PATIENT:
-                # What may take minutes is nothing for which another trial should wait here.
+                # No other trial should wait here for a pause, which may take minutes.
                 self._mark_ending()
             timing = self._worker.timing
             usual_s = timing.pause_grace_s if intent in _PATIENT else timing.stop_grace_s
@@ -341,7 +337,7 @@ class AttemptRun:
             self._made = self._worker.logs.make(*self._output)
 
     def run(self, slot: Slot) -> RunResult:
-        """Claim the attempt, run it and journal its end; returns when nothing of it is left.
+        """Claim the attempt, run it and journal its end. All its processes have exited when this returns.
 
         An attempt that is no longer wanted, or that another worker has claimed, is left alone. The slot is offered to
         the next attempt as soon as that may prepare; it starts when this one's turn is over.
@@ -358,8 +354,6 @@ class AttemptRun:
         """Close the pipes; later answers have no effect."""
         self._wake.close()
         self._control.close()
-        if self._address is not None:
-            self._address.give_up()
 
     def _run(self, slot: Slot, turn: Turn) -> RunResult:
         zygote, problem = self._worker.zygotes.find(turn, self._here, self._note_import)
@@ -385,21 +379,19 @@ class AttemptRun:
             working_dir=self._working_dir,
             log_mark=self._worker.logs.mark,
         )
-        grant = claim_seat(
-            self.journal,
-            self.claim,
-            self._worker.name,
-            started.encode(),
-            lease_s=self._worker.timing.lease_s,
-            seat_s=self._worker.seat_s,
-            address="" if self._address is None else self._address.text,
-            gives_up=lambda: self._intent is not Intent.RUN,
-            look=self._ending,
-        )
-        if isinstance(grant, str):
-            if grant in _FOR_GOOD:
+        event = started.encode()
+
+        def send(lease_s: float, address: str = "") -> Grant | Refusal | Seated:
+            answer = self.journal.claim(self.claim, self._worker.name, lease_s, event, address)
+            if isinstance(answer, str) and answer in _FOR_GOOD:
                 self._worker.logs.unmake(self._made or ())
-            return RunResult(None, f"not run: {_REFUSALS.get(grant, grant)}", goes_back=grant in _REFUSALS)
+            return answer
+
+        grant = self._worker.hooks.claim(self, send) or send(self._worker.timing.lease_s)
+        if isinstance(grant, RunResult):
+            return grant
+        if isinstance(grant, str):
+            return RunResult(None, f"not run: {grant}")
         self.assignment = grant.assignment
         self.is_running = True
         try:
@@ -447,7 +439,7 @@ class AttemptRun:
         """
         stream = self.stream
         reports = 0 if stream is None or self._has_gap else stream.sequence
-        # Otherwise a server that was set back between a dict and the report that names it would lack the dict for good.
+        # Otherwise a server that was set back between a dict and its report would never get the dict again.
         self.write_again_if_in_doubt()
         by = self._ended_by(ended.end)
         if self.journal.end(self.claim, ended.encode(), reports=reports, by=by):
@@ -462,7 +454,7 @@ class AttemptRun:
         return lost if self.journal.end(self.claim, lost.encode(), by="worker") else None
 
     def _ended_by(self, end: AttemptEnd) -> EndedBy:
-        """Return by what it has ended, as the other seats of a gang end because of that."""
+        """Return the cause of its end, by which the other seats of a gang end."""
         is_told = self._intent is not Intent.RUN
         if self._gives_back or (end in (AttemptEnd.LOST, AttemptEnd.HANDED_BACK) and not is_told):
             return "worker"
@@ -537,6 +529,8 @@ class AttemptRun:
             "folder": str(folder),
             "working_dir": self._working_dir,
             "options": {name: self.definition[name] for name in _OPTIONS if name in self.definition},
+            # Last, as it may release what the process takes.
+            "environment": self._worker.hooks.variables(self),
         }
 
     def _supervise(self, turn: Turn, zygote: ZygoteHandle, message: StartMessage) -> int | None:
@@ -544,8 +538,6 @@ class AttemptRun:
         self.stream = stream = Stream(self.journal, self.claim, self)
         try:
             try:
-                if self._address is not None:
-                    self._address.give_up()
                 self._worker.uplink.attach(stream)
                 if zygote.keeps or turn.changes_zygote:
                     # A process that is kept must not get this attempt while the one before can still be signalled; and
@@ -619,7 +611,7 @@ class AttemptRun:
         """Wait for the trial's end; send SIGTERM and then SIGKILL when these are due.
 
         The end of the trial's process is watched here too: a zygote that does not reap it in time is killed, and this
-        process reaps it. So an attempt ends within a known time after SIGKILL, whatever is frozen.
+        process reaps it. So an attempt ends within a known time after SIGKILL, even if processes are frozen.
         """
         silent_s = self._worker.timing.zygote_silence_s
         poll = select.poll()

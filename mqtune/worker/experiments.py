@@ -63,10 +63,10 @@ class ExperimentHere:
         self.journal = journal
         self.definition = definition
         self.digest = digest
-        #: The resources that each trial asks for; None where these are unknown.
-        self._resources: Resources | None = None
+        #: The resources for which each trial asks; the least if they are unknown.
+        self.resources = Resources()
         with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
-            self._resources = Resources.decode(definition.get("resources", {}))
+            self.resources = Resources.decode(definition.get("resources", {}))
         self._has_store = False
         self._key: ImportKey | None = None
         self._key_is_for: tuple[Path, Path | None] | None = None
@@ -81,12 +81,7 @@ class ExperimentHere:
     @property
     def shared_bytes(self) -> int:
         """How many bytes of a shared device each trial asks for; 0 where that is not known."""
-        return 0 if self._resources is None else self._resources.shared_bytes
-
-    @property
-    def seats(self) -> int:
-        """How many seats each trial has."""
-        return 1 if self._resources is None else self._resources.seats
+        return self.resources.shared_bytes
 
     @property
     def spec(self) -> TrainableSpec:

@@ -31,8 +31,8 @@ _LAST_STATE: Final = {
 
 #: The state of a row that runs.
 _STARTED: Final = "started"
-#: The state of a row whose task is put back. A row leaves only this one for an earlier one, as it has to when the task
-#: is taken again.
+#: The state of a row whose task returns to its queue. When the task is taken again, an earlier state follows, which no
+#: other state allows.
 _GOES_BACK: Final = "retried"
 #: Fields that Flower would otherwise set as for a message sent just now.
 _NOT_SENT: Final = {"sent": None, "client": None}
@@ -65,10 +65,9 @@ class Rows:
         self._show(run, _STARTED)
 
     def end(self, run: AttemptRun, outcome: RunResult) -> None:
-        """Show an attempt's last state, unless Celery shows it. A row that was never claimed belongs to another worker.
+        """Show an attempt's last state, unless Celery shows it.
 
-        A row that was never claimed belongs to another worker. One whose task goes back, such as a seat that was held
-        in vain, waits for its next worker.
+        A row that was never claimed belongs to another worker. A task that goes back waits for its next worker.
         """
         if outcome.goes_back:
             self._show(run, _GOES_BACK, outcome=outcome)

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from mqtune.core.clock import Clock
+from mqtune.core.errors import MqtuneError
 from mqtune.core.events import WorkerInfo
+from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd
-from mqtune.journal.base import Claim, Journal
+from mqtune.journal.base import Claim, Grant, Journal, Refusal, Seated
 from mqtune.journal.connection import RedisClient
 from mqtune.worker.devices import SlotPlan
 from mqtune.worker.experiments import ExperimentHere
@@ -74,8 +76,8 @@ class AttemptHere(Protocol):
         """The devices of its slot; empty until it has one."""
 
     @property
-    def is_gang(self) -> bool:
-        """Whether it has several seats."""
+    def resources(self) -> Resources:
+        """The resources for which each trial of its experiment asks."""
 
     @property
     def process(self) -> int | None:
@@ -91,6 +93,9 @@ class AttemptHere(Protocol):
 
     def fail(self, error_type: str, error: str) -> None:
         """Kill its processes and fail it, for this reason."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is to end, at most so long. Return whether it is to end."""
 
     @property
     def is_running(self) -> bool:
@@ -184,6 +189,10 @@ class WorkerHost:
     closing: threading.Event
 
 
+#: Sends an attempt's claim for a number of seconds, with this worker's address, and returns the journal's answer.
+SendClaim = Callable[[float, str], Grant | Refusal | Seated]
+
+
 class WorkerService:
     """A feature of a worker. It overrides the hooks that it needs; the others do nothing."""
 
@@ -273,6 +282,22 @@ class WorkerService:
         It is called before the claim. The first answer counts.
         """
         return None
+
+    def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
+        """Claim an attempt by *send*, or return why it is not claimed; None leaves the claim to the worker.
+
+        It is called in the attempt's thread, when the slot is ready. The first answer counts. It may wait until
+        ``run.wait`` says that the attempt is to end. After an error the attempt's task goes back.
+        """
+        return None
+
+    def variables(self, run: AttemptHere) -> Mapping[str, str]:
+        """Return variables for the environment of a claimed attempt's code.
+
+        It is called in the attempt's thread, before its process starts. The module's import does not have them yet.
+        After an error the process is not started.
+        """
+        return {}
 
     def started(self, run: AttemptHere) -> None:
         """Note that an attempt has a process, perhaps a second one."""
@@ -413,6 +438,29 @@ class WorkerHooks:
     def working_dir(self, run: AttemptHere) -> Path | None:
         """Return an attempt's working directory, by the first service that gives it one; None without one."""
         return self._first(lambda service: service.working_dir(run))
+
+    def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
+        """Return the result of an attempt's claim by the first service that claims it, or None.
+
+        Raises:
+            MqtuneError: the journal takes no claim.
+        """
+        try:
+            results = (service.claim(run, send) for service in self._services)
+            return next((result for result in results if result is not None), None)
+        except MqtuneError:
+            raise
+        except Exception as error:
+            logger.exception("trial %s attempt %d could not be claimed", *run.claim[:2])
+            return RunResult(None, f"not run: {type(error).__name__}: {error}", goes_back=True)
+
+    def variables(self, run: AttemptHere) -> dict[str, str]:
+        """Return the variables for an attempt's code.
+
+        Raises:
+            Exception: a service can't name its variables.
+        """
+        return dict(item for service in self._services for item in service.variables(run).items())
 
     def started(self, run: AttemptHere) -> None:
         """Tell that an attempt has a process."""

@@ -21,7 +21,6 @@ from mqtune.journal.fleet import Fleet
 from mqtune.trainable.bundle import ACCEPTS_TAG, KEY_VARIABLE, CodeKeys
 from mqtune.worker.devices import SlotPlan, find_gpu_memory, find_gpus, plan_slots, usable_cpus
 from mqtune.worker.privileges import home_of
-from mqtune.worker.seats import LONGEST_SEAT_S, SEAT_S, advertised
 
 #: How long trials have to save and end when their worker shuts down; some clouds give a machine 30 s in all.
 GRACE_S: Final = 10.0
@@ -57,8 +56,9 @@ class WorkerSettings:
     log_root: Path = field(default_factory=mqtune_home)
     #: How long trials have to save and end when the worker shuts down.
     grace_s: float = GRACE_S
-    #: For how long a seat of a gang is held for the others at least.
-    seat_s: float = SEAT_S
+    #: For how long a seat of a gang is held for the others at least: workers take their tasks within a second, and a
+    #: slot should not stay unused much longer because one of them is busy.
+    seat_s: float = 30.0
     #: The names of the experiments whose trials it runs, with * for any characters, and a comma between several
     #: patterns.
     experiments: str = EVERY
@@ -88,12 +88,6 @@ class WorkerSettings:
                 f"--grace {self.grace_s:g} is invalid; give the seconds that trials have to save when the worker is "
                 f"told to go, from 0 to {LONGEST_GRACE_S:g}"
             )
-        if not math.isfinite(self.seat_s) or not 0 < self.seat_s <= LONGEST_SEAT_S:
-            raise ConfigurationError(
-                f"--hold-seats {self.seat_s:g} is invalid; give the seconds for which a slot waits for the other seats "
-                f"of a gang, up to {LONGEST_SEAT_S:g}"
-            )
-        advertised()
         if self.strict_gpu_memory and self.pack_gpus is None:
             raise ConfigurationError(
                 "--strict-gpu-memory is for GPUs that trials share by memory: give --pack-gpus 8, too, or leave it out"

@@ -127,7 +127,6 @@ def make_worker(
         queue=queue_name(plan.offer, settings.experiments),
         timing=timing,
         grace_s=settings.grace_s,
-        seat_s=settings.seat_s,
         clock=clock,
         uplink=Uplink(clock, timing),
         logs=logs,

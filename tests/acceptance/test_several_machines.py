@@ -13,6 +13,7 @@ from kept_port import KeptPort
 from walkthrough import blocks_of
 
 from mqtune.checkpoints import open_store
+from mqtune.services.gangs.worker import variables_of
 from mqtune.trainable import FRAME_END, TrainableSpec
 
 ROOT = Path(__file__).parents[2]
@@ -42,7 +43,8 @@ def ended(folder: Path, port: int, spec: TrainableSpec, code: Path, config: dict
         trials = []
         for seat in range(SEATS):
             (own := folder / f"{message.get('attempt', 1)}-{seat}").mkdir()
-            gang = {"seat": seat, "seats": SEATS, "address": f"127.0.0.1:{port}"}
+            gang: dict[str, Any] = {"seat": seat, "seats": SEATS, "address": f"127.0.0.1:{port}"}
+            gang["environment"] = variables_of(*gang.values())
             trial = ForkedTrial(own, spec, code, **{"store": str(store), **gang, **message})
             trials.append(stack.enter_context(closing(trial)))
         for trial in trials:

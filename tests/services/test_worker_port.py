@@ -13,10 +13,10 @@ import pytest
 from fleets import worker
 from impaired import nothing_impaired, reasons
 
-from mqtune.core.errors import CodeRefused
+from mqtune.core.errors import BrokerUnavailable, CodeRefused
 from mqtune.core.resources import Resources
-from mqtune.core.trial import AttemptEnd
-from mqtune.journal import Journal
+from mqtune.core.trial import AttemptEnd, TrialId
+from mqtune.journal import Assignment, Claim, Grant, Journal
 from mqtune.trainable import EVERY_PACKAGE, TrainableSpec
 from mqtune.worker import (
     FAILED_STARTS,
@@ -29,7 +29,7 @@ from mqtune.worker import (
     ZygoteDied,
     ZygoteFinder,
 )
-from mqtune.worker.ports import AttemptHere, ProgramPlace, SlotHere, WorkerHooks, WorkerService
+from mqtune.worker.ports import AttemptHere, ProgramPlace, SendClaim, SlotHere, WorkerHooks, WorkerService
 
 ATTEMPT = cast("AttemptHere", SimpleNamespace())
 SLOT = cast("SlotHere", SimpleNamespace())
@@ -378,6 +378,57 @@ def test_an_attempt_whose_processes_can_not_be_prepared_is_refused_with_the_reas
     kind, text = problem_of(tmp_path, Prepares("a"), Prepares("b", CodeRefused("no folder")))
 
     assert (kind, "no folder" in text) == ("CodeRefused", True)
+
+
+class Claims(WorkerService):
+    """Claims attempts by answers of its own, and sets variables."""
+
+    def __init__(self, answer: Any = None, **variables: str) -> None:
+        self.answer, self.given = answer, variables
+
+    def claim(self, run: AttemptHere, send: SendClaim) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer and self.answer(send)
+
+    def variables(self, run: AttemptHere) -> dict[str, str]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.given
+
+
+CLAIMED: Final = cast("AttemptHere", SimpleNamespace(claim=Claim(TrialId("0001"), 1, "token")))
+
+
+def test_the_first_service_that_claims_an_attempt_does_so() -> None:
+    sent: list[tuple[float, str]] = []
+
+    def send(lease_s: float, address: str = "") -> Any:
+        sent.append((lease_s, address))
+        return Grant(Assignment({}), 0.0, address)
+
+    hooks = WorkerHooks([Claims(), Claims(lambda send: send(5.0, "here")), Claims(lambda send: send(6.0))])
+
+    assert hooks.claim(CLAIMED, send) == Grant(Assignment({}), 0.0, "here")
+    assert sent == [(5.0, "here")]
+    assert WorkerHooks([Claims()]).claim(CLAIMED, send) is None
+
+
+def test_an_attempt_whose_service_can_not_claim_it_goes_back_and_is_not_claimed_without_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hooks = WorkerHooks([Claims(RuntimeError("a bug")), Claims(lambda _: Grant(Assignment({}), 0.0))])
+
+    assert hooks.claim(CLAIMED, Mock()) == RunResult(None, "not run: RuntimeError: a bug", goes_back=True)
+    assert [each.getMessage() for each in caplog.records] == ["trial 0001 attempt 1 could not be claimed"]
+    with pytest.raises(BrokerUnavailable):
+        WorkerHooks([Claims(BrokerUnavailable("away"))]).claim(CLAIMED, Mock())
+
+
+def test_the_variables_of_all_services_go_into_the_environment_and_an_error_is_the_attempts() -> None:
+    assert WorkerHooks([Claims(A="1"), Claims(), Claims(B="2")]).variables(CLAIMED) == {"A": "1", "B": "2"}
+    with pytest.raises(RuntimeError, match="a bug"):
+        WorkerHooks([Claims(RuntimeError("a bug"))]).variables(CLAIMED)
 
 
 class Known(WorkerService):

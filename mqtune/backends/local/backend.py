@@ -6,7 +6,6 @@ from mqtune.backends.local.worker import private_name
 from mqtune.backends.queues import QueueBackend, Shape
 from mqtune.core.crews import Register, register_of
 from mqtune.core.resources import Resources, queue_name
-from mqtune.core.seats import seat_in
 from mqtune.core.trial import Config, TrialId
 from mqtune.journal.local_queue import LocalQueue, encode_task
 from mqtune.journal.redis import RedisJournal
@@ -15,12 +14,12 @@ from mqtune.journal.redis import RedisJournal
 class LocalBackend(QueueBackend):
     """A driver's session with the worker that it has started, which takes this experiment's attempts alone.
 
-    The server may be one that others use too: their workers get nothing of it.
+    Other experiments may use the same server. Their workers get none of its attempts.
     """
 
     def _open(self) -> None:
         self._tasks = LocalQueue(self._client, patience_s=self._patience_s)
-        #: The seats that were put on their queue when their attempt was staged, which is published next.
+        #: The tasks that were put on their queue when their attempt was staged, which is published next.
         self._staged: set[tuple[TrialId, int]] = set()
         if isinstance(self.journal, RedisJournal):
             self.journal.task_of = self._task_of
@@ -36,10 +35,10 @@ class LocalBackend(QueueBackend):
         return Shape(queue, queue, needs, 0)
 
     def _task_of(self, name: TrialId, attempt: int) -> tuple[str, str]:
-        """Return the queue and the task of a seat; whoever asks puts it there."""
-        trial, _ = seat_in(name)
-        # Of an attempt that was withdrawn before it was published nothing is left.
-        self._staged = {each for each in self._staged if each[1] == attempt and seat_in(each[0])[0] == trial}
+        """Return a task and its queue. The caller puts it there."""
+        # Nothing is left of an attempt that was withdrawn before it was published.
+        own = self._attempt_of((name, attempt))
+        self._staged = {each for each in self._staged if self._attempt_of(each) == own}
         self._staged.add((name, attempt))
         return self._shape_of(self._fitting, self._resources).target, encode_task(self._task(name, attempt))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from mqtune.backends.seating import not_offered
 from mqtune.backends.simulated.fleet import Conditions, Draw, SimulatedFleet
 from mqtune.backends.simulated.reports import Reports, checked_seconds, source_of
 from mqtune.core.checks import whole_number
@@ -36,9 +35,9 @@ class Simulated:
       raises one;
     - a table: a list of rows (dicts), a dict of columns (lists), a data frame of pandas or polars, or the path of a CSV or
       Parquet file. The columns are all names of the config, ``net.width`` for a nested one, "seconds" (the duration of the
-      report) and the metrics; a value that a row lacks is none. A trial reports the rows with its config's values, in order.
+      report) and the metrics; a missing value is left out. A trial reports the rows with its config's values, in order.
 
-    An attempt that starts from a checkpoint goes on after the report that the checkpoint was saved with. A forked trial
+    An attempt that starts from a checkpoint continues after the report with which that was saved. A forked trial
     does so too, with the reports of its own config.
 
     Args:
@@ -47,7 +46,7 @@ class Simulated:
         checkpoints: whether each report comes with a checkpoint; if not, a resumed attempt starts from scratch.
         start_delay_s: the time between a worker's claim of an attempt and the start of its trainable.
         report_delay_s: the time until the driver can read a report; reports of one attempt never overtake one another.
-        decision_delay_s: the time until a decision reaches its trial, which goes on until then; its reports are late.
+        decision_delay_s: the time until a decision reaches its trial, which continues until then; its reports are late.
         stop_delay_s: the time between the arrival of a stop or pause and the end of the process, which frees the slot.
         life_s: the time until a worker dies, without notice, and its attempt is lost; None for never.
         away_s: the time between a worker's death and its return.
@@ -98,7 +97,7 @@ class Simulated:
         self._fleet: SimulatedFleet | None = None
 
     def open(self, experiment: str, resources: Resources | None = None) -> SimulatedBackend:
-        """Return a session with the workers of an experiment: new ones, or those that an earlier driver left.
+        """Return a session with an experiment's workers: new ones, or those of an earlier driver.
 
         Raises:
             ConfigurationError: they worked for another experiment, or the journal was not kept.
@@ -123,7 +122,7 @@ class SimulatedBackend:
     Args:
         fleet: the workers.
         workers: the number of workers, dead ones included.
-        offer: the resources that each slot offers; None for those that trials ask for.
+        offer: the resources that each slot offers; None for the resources that trials ask for.
         resources: the resources that each trial asks for, unless ``asks`` says otherwise of an attempt.
     """
 
@@ -135,7 +134,7 @@ class SimulatedBackend:
         self.fleet = fleet
         self._workers = workers
         self._offer = offer
-        #: What attempts have asked for so far, in order.
+        #: All different resources that attempts have asked for so far, in order.
         self._asked: dict[Resources, None] = {resources: None}
         self._slots = 0
         #: The attempts that are queued or running.
@@ -156,11 +155,11 @@ class SimulatedBackend:
 
     def why_no_slot(self) -> str:
         first, *others = self._asked
-        asked = " or ".join([not_offered(first), *map(str, others)])
+        asked = " or ".join([first.not_offered, *map(str, others)])
         return f"{asked}: " + ("all simulated workers are dead" if not self.fleet.alive else self.resource_string())
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
-        """Count a staged attempt, which the workers have seen in the journal already, but for one that an earlier driver staged."""
+        """Count a staged attempt. Workers have it from the journal, unless an earlier driver staged it."""
         self._live.add((trial, attempt))
         self.fleet.publish(trial, attempt)
 
@@ -248,9 +247,9 @@ class SimulatedJournal(MemoryJournal):
             self._fleet.is_lockstep = decode_value(definition).get("sync") == "lockstep"
 
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
-        """Make an attempt claimable, and offer it to the workers at once: there is no queue that could lose it.
+        """Make an attempt claimable, and offer it to the workers in the same step: no queue could lose it.
 
-        A gang is one for the journal, which one claim starts: its workers are taken in one step.
+        For the journal a gang has one seat: all its workers take it in one step, by one claim.
         """
         is_staged = super().stage(trial, attempt, assignment._replace(gang=""), event)
         if is_staged:

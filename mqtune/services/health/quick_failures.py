@@ -123,7 +123,7 @@ class QuickFailures(WorkerService):
         if not run.devices or result.end is None:
             return
         # All seats of a gang fail with the first one, which is not known.
-        if broken or (result.end is AttemptEnd.FAILED and not run.is_gang and not self._does_well(run)):
+        if broken or (result.end is AttemptEnd.FAILED and run.resources.seats == 1 and not self._does_well(run)):
             self.note_failed(
                 run.journal,
                 run.slot,

@@ -27,6 +27,7 @@ class StartMessage(TypedDict):
     in Redis and still exists. ``store`` is the URL of the experiment's store, or empty. ``sync`` is "lockstep" if
     ``report`` waits for its decision. ``seat`` is the number of this process's seat, ``seats`` how many there are, 1
     but for a gang; ``trial`` is the same in all. Of a gang, ``address`` is seat 0's, as "host:port"; else it is empty.
+    ``environment`` has variables for the trial's code.
     """
 
     config: Config
@@ -47,6 +48,7 @@ class StartMessage(TypedDict):
     seat: int
     seats: int
     address: str
+    environment: Mapping[str, str]
     options: Mapping[str, object]
 
 

@@ -185,8 +185,8 @@ class Session:
         self._pipe_file, self._control_file = file_of(self._pipe), file_of(self._control)
 
     def enter(self) -> None:
-        """Put the variables into the environment by which PyTorch and others find the other seats of a gang."""
-        os.environ.update(_variables_of(self.message))
+        """Put the attempt's variables into the environment."""
+        os.environ.update(self.message["environment"])
         mark_descendants(self.message["folder"])
 
     @property
@@ -491,24 +491,6 @@ class Session:
             if error.errno != errno.EBADF:
                 raise
             raise ReportingClosed(PIPE_CLOSED) from None
-
-
-def _variables_of(message: StartMessage) -> dict[str, str]:
-    """Return the variables of a further seat, by the names of torchrun, to which each seat is a machine."""
-    if message["seats"] == 1:
-        return {}
-    host, _, port = message["address"].rpartition(":")
-    seat, seats = str(message["seat"]), str(message["seats"])
-    return {
-        "RANK": seat,
-        "WORLD_SIZE": seats,
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "NODE_RANK": seat,
-        "NNODES": seats,
-        "MASTER_ADDR": host.removeprefix("[").removesuffix("]"),
-        "MASTER_PORT": port,
-    }
 
 
 def file_of(fd: int) -> tuple[int, int]:

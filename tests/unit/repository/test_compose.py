@@ -1,4 +1,4 @@
-"""What is deployed: every command line in it is one that the real programs take, and every setting one that they read."""
+"""The real programs take every command line and read every setting of the deployments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mqtune.core.resources import Resources
 from mqtune.journal import RedisClient, connect
 from mqtune.services.worker import worker_app
 from mqtune.trainable import KEY_VARIABLE
-from mqtune.worker import ADVERTISE, GRACE_S, WorkerSettings, shutdown_s
+from mqtune.worker import GRACE_S, WorkerSettings, shutdown_s
 
 ROOT = Path(__file__).parents[3]
 BROKER = "redis://:redis-secret@head:6379/0"
@@ -157,13 +157,13 @@ def worker_variables() -> set[str]:
 
 
 def example_settings() -> dict[str, str]:
-    """The example's variables, with those that are commented out."""
+    """The example's variables, also the commented ones."""
     text = (ROOT / "workers/worker.env.example").read_text()
     return dict(re.findall(r"^#?(MQTUNE_\w+)=(.*)$", text, re.MULTILINE))
 
 
 def test_the_example_has_every_setting_of_a_worker_and_no_other() -> None:
-    assert {*example_settings()} == worker_variables() - {"MQTUNE_OWNER_FD"} | {KEY_VARIABLE, ADVERTISE}
+    assert {*example_settings()} == worker_variables() - {"MQTUNE_OWNER_FD"} | {KEY_VARIABLE, "MQTUNE_ADVERTISE"}
 
 
 def test_the_values_in_the_example_are_taken_as_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:

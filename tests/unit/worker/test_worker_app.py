@@ -1,15 +1,12 @@
-"""A worker's process: it restarts when it takes nothing, its threads end it, and it knows where others reach it."""
+"""A worker's process: it restarts when it takes nothing, and its threads end it."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
-import socket
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -17,7 +14,7 @@ from waiting import DEADLINE_S
 
 from mqtune.core.errors import BrokerUnavailable
 from mqtune.core.timing import Timing
-from mqtune.worker import Address, ConsumerWatch, guarded
+from mqtune.worker import ConsumerWatch, guarded
 
 
 class Consumer:
@@ -112,17 +109,3 @@ time.sleep({DEADLINE_S})
     assert ended.returncode == os.EX_SOFTWARE
     assert "the thread t can't go on, so this worker ends" in ended.stderr
     assert "no room" in ended.stderr
-
-
-@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_nobody_else_gets_the_port_before_it_is_given_up(family: socket.AddressFamily) -> None:
-    if family is socket.AF_INET6 and not socket.has_dualstack_ipv6():
-        pytest.skip("there is no IPv6 here")
-    with contextlib.closing(socket.socket(family)) as other, contextlib.ExitStack() as kept:
-        address = Address()
-        kept.callback(address.give_up)
-        to: Any = ("", int(address.text.rpartition(":")[2]))
-        with pytest.raises(OSError, match="in use"):
-            other.bind(to)
-        address.give_up()
-        other.bind(to)

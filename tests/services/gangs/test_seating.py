@@ -1,4 +1,4 @@
-"""Attempts with several seats: how many can be seated, where their seats are published, and what is said where none can be."""
+"""Gangs are counted by the slots that can seat them, and each seat is published to a queue with slots for it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,29 @@ from itertools import combinations
 from typing import Final
 
 import pytest
-from brokers import LARGE, SMALL, World, backend_of
+from brokers import LARGE, SMALL, World, backend_of as plain_backend_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from mqtune.backends import Offer
+from mqtune.backends import CeleryBackend, Offer
 from mqtune.core.resources import Resources
 from mqtune.core.seats import seat_names
 from mqtune.core.trial import TrialId
+from mqtune.services.gangs.driver import check_for_plan
 
 ONE: Final = TrialId("0001")
 PAIR: Final = Resources(machines=2)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    return World.for_backends(monkeypatch)
+
+
+def backend_of(resources: Resources) -> CeleryBackend:
+    """A backend that was checked for trials that ask for this."""
+    backend = plain_backend_of(resources)
+    check_for_plan([resources], backend)
+    return backend
 
 
 def gang(seats: int = 2) -> list[str]:
@@ -25,7 +38,7 @@ def gang(seats: int = 2) -> list[str]:
 
 @cache
 def can_seat(slots: tuple[int, ...], seats: int, gangs: int) -> bool:
-    """Whether so many gangs find a slot on each of so many workers, by trying all workers for the first of them."""
+    """Whether a number of gangs can be seated on different workers, found by trying all workers for the first gang."""
     if not gangs:
         return True
     able = [number for number, left in enumerate(slots) if left]

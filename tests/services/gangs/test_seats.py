@@ -1,4 +1,4 @@
-"""A trial with several seats: what each process of it has in its environment, and that only seat 0 reports, saves and asks."""
+"""Each process of a gang finds the others by its environment, and only seat 0 reports, saves and asks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from attempts import AttemptHere, own_metrics
 
 import mqtune
 from mqtune.core.trial import AttemptEnd
+from mqtune.services.gangs.worker import variables_of
 
 NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES", "MASTER_ADDR", "MASTER_PORT"]
 SECOND: dict[str, Any] = {"seat": 1, "seats": 3, "address": "10.0.0.7:4123"}
@@ -36,8 +37,15 @@ Seat = Callable[..., AttemptHere]
 @pytest.fixture
 def seat(tmp_path: Path) -> Iterator[Seat]:
     """Makes an attempt in this process, in the second seat of three unless the message says otherwise."""
+
+    def made(**message: Any) -> AttemptHere:
+        where = {**SECOND, **message}
+        place = where["seat"], where["seats"], where["address"]
+        where["environment"] = variables_of(*place) if where["seats"] > 1 else {}
+        return stack.enter_context(contextlib.closing(AttemptHere(tmp_path, **where)))
+
     with contextlib.ExitStack() as stack:
-        yield lambda **message: stack.enter_context(contextlib.closing(AttemptHere(tmp_path, **{**SECOND, **message})))
+        yield made
 
 
 @pytest.mark.parametrize(

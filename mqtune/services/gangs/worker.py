@@ -1,0 +1,137 @@
+"""The worker's part of gangs: it waits for the other seats, and tells each process where they are."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from mqtune.core.clock import Clock
+from mqtune.core.errors import ConfigurationError
+from mqtune.journal import Grant, RedisClient, Refusal, Seated
+from mqtune.services.gangs.address import Address, advertised
+from mqtune.worker import RunResult, WorkerSettings
+from mqtune.worker.ports import AttemptHere, SendClaim, WorkerHost, WorkerService
+
+#: The longest time that an operator may give.
+LONGEST_SEAT_S: Final = 86_400.0
+#: The largest random share by which a worker waits longer. If two gangs of different experiments each hold half of the
+#: slots of both, they must not both give up at one moment.
+_SPREAD: Final = 0.5
+#: The interval in which a claim is repeated while its seat is held.
+POLL_S: Final = 0.25
+#: Why a seat is left to another worker, or for later.
+_REFUSALS: Final = {
+    "beside": "this worker has another seat of it",
+    "after": "another gang comes first",
+    "left": "its other seats were not taken in time",
+}
+#: Its own random numbers, as drivers seed those of trials.
+_spread: Final = Random().random
+
+
+class Gangs(WorkerService):
+    """Claims the seats of gangs, and brings their processes together.
+
+    Args:
+        lease_s: for how long each claim holds a seat.
+        seat_s: for how long a seat is held for the others at least.
+        spread: a random number from 0 to 1.
+    """
+
+    def __init__(
+        self, lease_s: float, seat_s: float, clock: Clock = time, spread: Callable[[], float] = _spread
+    ) -> None:
+        self._lease_s, self._seat_s = lease_s, seat_s
+        self._clock, self._spread = clock, spread
+        #: By attempt, the port that is kept for its process, and once it is claimed the journal's answer.
+        self._ports: WeakKeyDictionary[AttemptHere, Address] = WeakKeyDictionary()
+        self._grants: WeakKeyDictionary[AttemptHere, Grant] = WeakKeyDictionary()
+
+    def start(self) -> None:
+        """Check what the operator has set.
+
+        Raises:
+            ConfigurationError: a setting is invalid.
+        """
+        check(self._seat_s)
+
+    def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
+        """Claim a seat, and wait for a bounded time until the others are taken."""
+        if run.resources.seats == 1:
+            return None
+        self._ports[run] = port = Address()
+        try:
+            answer = self._claim(run, send, port.text)
+        except BaseException:
+            self._release(run)
+            raise
+        if isinstance(answer, Grant):
+            self._grants[run] = answer
+            return answer
+        self._release(run)
+        return RunResult(None, f"not run: {_REFUSALS.get(answer, answer)}", goes_back=answer in _REFUSALS)
+
+    def _claim(self, run: AttemptHere, send: SendClaim, address: str) -> Grant | Refusal | Seated:
+        """Repeat a claim until the other seats are taken. Release the seat if that takes too long."""
+        until = self._clock.monotonic() + self._seat_s * (1 + self._spread() * _SPREAD)
+        while (answer := send(self._lease_s, address)) == "seated":
+            if run.wait(POLL_S) or self._clock.monotonic() >= until:
+                return send(0, address)
+        return answer
+
+    def variables(self, run: AttemptHere) -> Mapping[str, str]:
+        """Release the port to the seat's process, and return the variables by which it finds the others."""
+        self._release(run)
+        grant = self._grants.get(run)
+        return {} if grant is None else variables_of(run.claim.seat[1], grant.assignment.seats, grant.address)
+
+    def ended(self, run: AttemptHere, result: RunResult) -> None:
+        """Release the port of an attempt that has had no process."""
+        self._release(run)
+
+    def _release(self, run: AttemptHere) -> None:
+        if (port := self._ports.pop(run, None)) is not None:
+            port.give_up()
+
+
+def variables_of(seat: int, seats: int, address: str) -> dict[str, str]:
+    """Return the variables of a seat by the names of torchrun, to which each seat is a machine."""
+    host, _, port = address.rpartition(":")
+    return {
+        "RANK": str(seat),
+        "WORLD_SIZE": str(seats),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": str(seat),
+        "NNODES": str(seats),
+        "MASTER_ADDR": host.removeprefix("[").removesuffix("]"),
+        "MASTER_PORT": port,
+    }
+
+
+def check(seat_s: float) -> None:
+    """Check what the operator has set.
+
+    Raises:
+        ConfigurationError: the time for which seats are held, or the address of this machine, is invalid.
+    """
+    if not math.isfinite(seat_s) or not 0 < seat_s <= LONGEST_SEAT_S:
+        raise ConfigurationError(
+            f"--hold-seats {seat_s:g} is invalid; give the seconds for which a slot waits for the other seats of a "
+            f"gang, up to {LONGEST_SEAT_S:g}"
+        )
+    advertised()
+
+
+def check_for_worker(_: RedisClient, settings: WorkerSettings) -> None:
+    """Check what the operator has set, before the worker takes its name."""
+    check(settings.seat_s)
+
+
+def for_worker(host: WorkerHost, settings: WorkerSettings) -> tuple[WorkerService]:
+    """Return the service."""
+    return (Gangs(host.timing.lease_s, settings.seat_s),)
