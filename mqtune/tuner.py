@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -26,18 +25,9 @@ from mqtune.driver.actions import AnswerQuestion, next_trial_id
 from mqtune.driver.attach import attached
 from mqtune.driver.by_config import AnyResources
 from mqtune.driver.connect import Deployment, deployment_of
-from mqtune.driver.plan import Plan
+from mqtune.driver.options import ELSEWHERE, Checkpoints, Failures, Local, Process, RunOptions
 from mqtune.driver.runner import STEP_S, Runner
-from mqtune.driver.settings import (
-    ELSEWHERE,
-    Checkpoints,
-    Failures,
-    KnownTrainable,
-    Local,
-    Process,
-    RunOptions,
-    Settings,
-)
+from mqtune.driver.settings import KnownTrainable, Settings
 from mqtune.driver.trials import DrivenTrial, LocalSteering
 from mqtune.results.checkpoints import Origin
 from mqtune.results.results import Results
@@ -148,8 +138,9 @@ class Tuner:
             checkpoints=checkpoints,
             process=process,
             run=run,
+            make_project=project_maker(),
         )
-        self._runner: Runner = Runner(Plan(settings, project_maker()), deployment, services=driver_services)
+        self._runner = Runner(settings, deployment, services=driver_services)
         self._collected: list[Report] | None = None
         self._failures_told: set[TrialId] = set()
 
@@ -190,7 +181,7 @@ class Tuner:
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
         """
         say_in_one_line()
-        settings = attached(
+        given = attached(
             name,
             backend=backend,
             trainable=trainable,
@@ -202,7 +193,11 @@ class Tuner:
             max_trials=max_trials,
             run=run,
         )
-        return cls(**{each.name: getattr(settings, each.name) for each in fields(settings)})
+        try:
+            return cls(**given)
+        except BaseException:
+            given["backend"].close()
+            raise
 
     if not TYPE_CHECKING:
         __getattr__ = naming(OF_TUNERS)
@@ -210,7 +205,7 @@ class Tuner:
     @property
     def name(self) -> str:
         """The experiment's name."""
-        return self._runner.plan.name
+        return self._runner.settings.name
 
     @property
     def folder(self) -> Path:
@@ -367,7 +362,7 @@ class Tuner:
         new = next_trial_id(runner.experiment)
         from_trial = source.id if isinstance(source, Trial) else source
         arguments: dict[str, object] = {
-            "config": runner.plan.space.complete(config, random.Random(f"{runner.definition['seed']}:{int(new)}")),
+            "config": runner.settings.space.complete(config, random.Random(f"{runner.definition['seed']}:{int(new)}")),
             "tags": checked_tags(tags),
             "notes": checked_notes(notes),
             **given_of(source=from_trial, checkpoint=checkpoint, ttl_s=ttl_s, key=key),
@@ -493,7 +488,7 @@ class Tuner:
     @property
     def entry_point(self) -> Path:
         """The file that holds the trainable, on this machine."""
-        return self._runner.plan.spec.locate(self._runner.plan.code_root)
+        return self._runner.settings.spec.locate(self._runner.settings.code_root)
 
     @property
     def slots(self) -> int:
@@ -506,8 +501,12 @@ class Tuner:
 
         Where trials ask for resources by their configs, other experiments don't count.
         """
-        fleet, plan = self._runner.look().look_at_fleet(), self._runner.plan
-        return fleet.free(plan.expected[0]) if plan.asks is None else max(0, fleet.slots - self._runner.experiment.live)
+        fleet, settings = self._runner.look().look_at_fleet(), self._runner.settings
+        return (
+            fleet.free(settings.expected[0])
+            if settings.asks is None
+            else max(0, fleet.slots - self._runner.experiment.live)
+        )
 
     def has_resources(self, resources: Resources) -> bool:
         """Whether a slot that is free, as ``free_slots`` counts, offers this; ``resource_string`` tells what all slots offer."""

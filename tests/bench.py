@@ -38,7 +38,6 @@ from mqtune.driver import (
     Deletes,
     Driver,
     Failures,
-    Plan,
     Process,
     Retention,
     RunOptions,
@@ -219,19 +218,19 @@ def writer_of(trainable: Any = trainable, space: Any = SPACE, **options: Any) ->
         "name": NAME,
         "backend": SimpleNamespace(local_slots=None),
     }
-    settings = settings_of(trainable=trainable, space=space, **{**usual, **options})
-    return DefinitionWriter(Plan(settings, project_maker()))
+    settings = settings_of(trainable=trainable, space=space, **{**usual, **options}, make_project=project_maker())
+    return DefinitionWriter(settings)
 
 
 class Driven:
     """An experiment that a test drives itself."""
 
     def __init__(
-        self, plan: Plan, driver: Driver, folder: Path, store: str = "", checkpoints: CheckpointGC | None = None
+        self, settings: Settings, driver: Driver, folder: Path, store: str = "", checkpoints: CheckpointGC | None = None
     ) -> None:
-        self.plan = plan
+        self.settings = settings
         self.experiment = driver.experiment
-        self.definition = {"seed": plan.settings.seed, "store": store}
+        self.definition = {"seed": settings.seed, "store": store}
         self.folder = folder
         self._driver = driver
         self._checkpoints = checkpoints
@@ -256,10 +255,10 @@ class Hand(mqtune.Tuner):
     """The calls of a tuner for single trials, over a driver that a test steps itself."""
 
     def __init__(
-        self, plan: Plan, driver: Driver, folder: Path, store: str = "", checkpoints: CheckpointGC | None = None
+        self, settings: Settings, driver: Driver, folder: Path, store: str = "", checkpoints: CheckpointGC | None = None
     ) -> None:
         self._collected, self._failures_told = None, set()
-        self._runner = Driven(plan, driver, folder, store, checkpoints)  # type: ignore[assignment]
+        self._runner = Driven(settings, driver, folder, store, checkpoints)  # type: ignore[assignment]
 
 
 class Heir(NamedTuple):
@@ -334,14 +333,14 @@ class Bench:
     def begin(self) -> None:
         """Have a driver begin, or another one go on."""
         self._opened = self._driver(self.server, self.backend, self.folder, self.callbacks)
-        self.plan, self.scheduler, self.driver = self._opened
+        self.settings, self.scheduler, self.driver = self._opened
         self.experiment = self.driver.experiment
         store = "" if self.store is None else self.store.url
-        self.hand = Hand(self.plan, self.driver, self.folder, store, self.checkpoints)
+        self.hand = Hand(self.settings, self.driver, self.folder, store, self.checkpoints)
 
     def _driver(
         self, server: MemoryServer, backend: Slots, folder: Path, callbacks: list[Callback]
-    ) -> tuple[Plan, Any, Driver]:
+    ) -> tuple[Settings, Any, Driver]:
         scheduler = self.make_scheduler()
         options = {
             "checkpoints": Checkpoints(
@@ -354,24 +353,22 @@ class Bench:
             "sync": "lockstep" if self.lockstep else "stream",
             **copy.deepcopy(self.options),
         }
-        plan = Plan(
-            settings_of(
-                trainable=self.tuned,
-                name=NAME,
-                seed=1,
-                scheduler=scheduler,
-                backend=SimpleNamespace(local_slots=None),
-                **{"space": SPACE, "metric": "loss", "mode": "min", **options},
-            )
+        settings = settings_of(
+            trainable=self.tuned,
+            name=NAME,
+            seed=1,
+            scheduler=scheduler,
+            backend=SimpleNamespace(local_slots=None),
+            **{"space": SPACE, "metric": "loss", "mode": "min", **options},
         )
-        experiment, writer = plan.experiment(), DefinitionWriter(plan)
+        experiment, writer = settings.experiment(), DefinitionWriter(settings)
         writer.store = "" if self.store is None else self.store.url
         checkpoints = CheckpointGC(
             experiment,
             self.retention,
             self.store,
             delete_checkpoints=self.delete_checkpoints,
-            keeps_dicts=plan.limits.is_open,
+            keeps_dicts=settings.is_open,
         )
         searcher = self.make_searcher()
         if server is self.server:
@@ -389,23 +386,18 @@ class Bench:
             journal=journal,
             backend=backend,
             experiment=experiment,
-            scheduler=scheduler,
+            settings=settings,
             searcher=searcher,
-            space=plan.space,
-            limits=plan.limits,
             checkpoints=checkpoints,
-            is_lockstep=self.lockstep,
             copy=Copy(folder / JOURNAL_FILE),
             callbacks=CallbackDispatcher(callbacks),
             holder="driver",
             clock=self.clock,
-            on_loss=plan.on_loss,
             services=driver_services,
-            reading=plan.reading,
         )
         kept = journal.definition()
         driver.begin(NAME, writer.definition(kept), is_new=kept is None, driver="driver")
-        return plan, scheduler, driver
+        return settings, scheduler, driver
 
     def step(self, times: int = 1) -> Bench:
         """Have the driver process all news, and act on it."""

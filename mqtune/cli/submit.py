@@ -73,7 +73,7 @@ def command(
     When that worker's machine dies, another one runs the script again, which goes on where it was. The code is signed with
     $MQTUNE_CODE_KEY. A script's own arguments come last, behind two dashes: `mqtune submit tune.py --name sweep -- --epochs 5`.
     """
-    from mqtune.driver.plan import new_name  # noqa: PLC0415 - --help needs none of it
+    from mqtune.driver.settings import new_name  # noqa: PLC0415 - --help needs none of it
 
     if name is not None and not is_name(name):
         raise ConfigurationError(

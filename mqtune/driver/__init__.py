@@ -28,24 +28,20 @@ if TYPE_CHECKING:
     from mqtune.driver.interrupts import Interrupts as Interrupts
     from mqtune.driver.local_slots import check_gangs as check_gangs, slot_settings as slot_settings
     from mqtune.driver.loop import Driver as Driver
+    from mqtune.driver.options import (
+        Checkpoints as Checkpoints,
+        Failures as Failures,
+        Process as Process,
+        RunOptions as RunOptions,
+    )
     from mqtune.driver.pace import Pace as Pace
     from mqtune.driver.plain import PlainReports as PlainReports
-    from mqtune.driver.plan import Plan as Plan
     from mqtune.driver.publishing import GATHER_S as GATHER_S, Publisher as Publisher
     from mqtune.driver.requests import AT_ONCE as AT_ONCE
     from mqtune.driver.requirements import differences as differences
     from mqtune.driver.retention import Retention as Retention
     from mqtune.driver.room import RoomWatch as RoomWatch
-    from mqtune.driver.screening import Reading as Reading
-    from mqtune.driver.settings import (
-        Checkpoints as Checkpoints,
-        Failures as Failures,
-        KnownTrainable as KnownTrainable,
-        Limits as Limits,
-        Process as Process,
-        RunOptions as RunOptions,
-        Settings as Settings,
-    )
+    from mqtune.driver.settings import KnownTrainable as KnownTrainable, Settings as Settings
     from mqtune.driver.tenancy import claim as claim, is_shared as is_shared, tenant_on as tenant_on
 
 #: The names that other folders and tests may use, by the module that defines them.
@@ -60,24 +56,15 @@ _NAMES = {
     "interrupts": ("Interrupts",),
     "local_slots": ("check_gangs", "slot_settings"),
     "loop": ("Driver",),
+    "options": ("Checkpoints", "Failures", "Process", "RunOptions"),
     "pace": ("Pace",),
     "plain": ("PlainReports",),
-    "plan": ("Plan",),
     "requests": ("AT_ONCE",),
     "publishing": ("GATHER_S", "Publisher"),
     "requirements": ("differences",),
     "retention": ("Retention",),
     "room": ("RoomWatch",),
-    "screening": ("Reading",),
-    "settings": (
-        "Checkpoints",
-        "Failures",
-        "KnownTrainable",
-        "Limits",
-        "Process",
-        "RunOptions",
-        "Settings",
-    ),
+    "settings": ("KnownTrainable", "Settings"),
     "tenancy": ("claim", "is_shared", "tenant_on"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -36,8 +36,8 @@ from mqtune.core.seats import seat_name
 from mqtune.core.text import printable
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import Decide, DriverAction
+from mqtune.driver.options import FailFast
 from mqtune.driver.requirements import differences
-from mqtune.driver.settings import FailFast
 from mqtune.results.callbacks import CallbackDispatcher
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,6 @@ from mqtune.core.errors import ConfigurationError, ExperimentFinished, Impossibl
 from mqtune.core.events import CheckpointsDropped, Cursor, ExperimentCreated
 from mqtune.core.experiment import Experiment
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.timing import Timing
 from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialStatus
 from mqtune.driver.actions import (
     AnswerRequest,
@@ -41,18 +40,16 @@ from mqtune.driver.pace import Pace
 from mqtune.driver.path import EventPath
 from mqtune.driver.ports import Appetite, DriverHooks, DriverHost, MakeServices, no_services
 from mqtune.driver.requests import Requests
-from mqtune.driver.screening import Reading, Screening
-from mqtune.driver.settings import Limits
+from mqtune.driver.screening import Screening
+from mqtune.driver.settings import Settings
 from mqtune.driver.slots import SlotFiller
 from mqtune.driver.timers import DriverTimers
-from mqtune.journal.base import Entry, Journal, OnLoss
+from mqtune.journal.base import Entry, Journal
 from mqtune.journal.copy import JournalFile, JournalReader
 from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.results.experiments import with_entry
-from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
-from mqtune.search.space import Space
 
 #: How often a driver that decides nothing more reads the journal.
 _LOOK_S: Final = 1.0
@@ -72,28 +69,25 @@ class Driver:
         journal: Journal,
         backend: BackendSession,
         experiment: Experiment,
-        scheduler: Scheduler,
+        settings: Settings,
         searcher: Searcher,
-        space: Space,
-        limits: Limits,
+        may_wait: bool = True,
         checkpoints: CheckpointGC,
-        is_lockstep: bool,
         copy: JournalFile,
         callbacks: CallbackDispatcher,
         holder: str,
         clock: Clock,
-        on_loss: OnLoss,
         interrupts: Interrupts | None = None,
-        reading: Reading | None = None,
         services: MakeServices = no_services,
-        timing: Timing = Timing(),
     ) -> None:
+        scheduler, rule, timing = settings.scheduler, settings.stop, settings.run.timing
+        is_lockstep, resources = settings.process.sync == "lockstep", settings.expected[0]
         self.experiment = experiment
         self.backend = backend
         #: Why it ends although there is more to do, or empty.
         self.over = ""
         self._journal = journal
-        self._limits = limits
+        self._is_open = settings.is_open
         self._checkpoints = checkpoints
         self._callbacks = callbacks
         self._holder = holder
@@ -109,12 +103,14 @@ class Driver:
         self._beginning: Begin | None = None
         #: The report that was handed out, at which the driver stands, and the verdict on it.
         self._in_hand: tuple[Report, Verdict] | None = None
-        self._failures = FailureWatch(experiment, limits.fail_fast)
-        self._offers = OfferWatch(backend, experiment, may_wait=limits.may_wait)
-        screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
-        self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
+        self._failures = FailureWatch(experiment, settings.failures.fail_fast)
+        self._offers = OfferWatch(backend, experiment, may_wait=settings.run.queue_trials and may_wait)
+        screening = Screening(experiment, scheduler, rule, settings.failures)
+        self._deciders = Deciders(experiment, scheduler, searcher, rule, screening)
         self._restorer = Restorer(journal, self.reader, copy, clock)
-        self._heartbeat = Heartbeat(self._restorer, holder, on_loss, self._waits, limits.run.journal_mb, timing)
+        self._heartbeat = Heartbeat(
+            self._restorer, holder, settings.on_loss, self._waits, settings.run.journal_mb, timing
+        )
         self._orders = Orders(self._restorer, experiment, in_lockstep=is_lockstep)
         self._timers = DriverTimers(
             self._restorer,
@@ -131,7 +127,7 @@ class Driver:
             restorer=self._restorer,
             heartbeat=self._heartbeat,
             copy=copy.path,
-            limits=limits,
+            resources=resources,
             options=lambda: self.requests.options,
             appetite=self._appetite,
             is_full=lambda: self._timers.is_server_full,
@@ -140,7 +136,7 @@ class Driver:
         )
         self._hooks = DriverHooks(services(host), clock)
         self._timers.serve(self._hooks)
-        self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, self._heartbeat, self._hooks)
+        self._slots = SlotFiller(experiment, backend, self._deciders, settings, clock, self._heartbeat, self._hooks)
         self._pace = Pace(
             journal, clock, self._timers, self._deciders, self._slots, checkpoints, callbacks, is_lockstep=is_lockstep
         )
@@ -156,18 +152,18 @@ class Driver:
             checkpoints=checkpoints,
             callbacks=callbacks,
             pace=self._pace,
-            resources=limits.resources,
-            asks=limits.asks,
+            resources=resources,
+            asks=settings.asks,
         )
         self.requests = Requests(
             experiment,
             self._slots,
-            space,
+            settings.space,
             path=self._path,
             checkpoints=checkpoints,
             restorer=self._restorer,
             heartbeat=self._heartbeat,
-            options=limits.run,
+            options=settings.run,
             clock=clock,
             time_attr=scheduler.time_attr,
         )
@@ -184,7 +180,7 @@ class Driver:
             return self._hands_over or not self.experiment.outside
         if self._slots.has_more:
             return False
-        if self._limits.is_open:
+        if self._is_open:
             return self.experiment.outcome == "finished"
         return not (self.experiment.counts[TrialStatus.PAUSED] or self.experiment.outside)
 
@@ -271,7 +267,7 @@ class Driver:
         From then on events are new. In an open experiment, all events behind the last driver's last action are new.
         """
         past = self._restorer.catch_up()
-        self._intake.replay(self.reader.read(), past, keeps_new=self._limits.is_open)
+        self._intake.replay(self.reader.read(), past, keeps_new=self._is_open)
         self._take_in()
         self._intake.go_live()
         self._deciders.go_live()
@@ -596,7 +592,7 @@ class Driver:
             or self.failure is not None
             or not self._slots.has_slots
         )
-        is_expected = self._limits.is_open or self._slots.is_expecting or self.requests.has_paused
+        is_expected = self._is_open or self._slots.is_expecting or self.requests.has_paused
         if not (can_happen or is_expected or self.is_finished):
             raise self._slots.nothing_resumes()
 

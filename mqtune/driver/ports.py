@@ -18,10 +18,11 @@ from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.events import Event
 from mqtune.core.experiment import Experiment
+from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.driver.actions import DriverAction
 from mqtune.driver.heartbeat import Heartbeat
-from mqtune.driver.settings import Limits, RunOptions
+from mqtune.driver.options import RunOptions
 from mqtune.journal.restore import Restorer
 from mqtune.trainable.bundle import Bundle
 from mqtune.trainable.cells import Cell
@@ -54,7 +55,7 @@ class DriverHost:
         restorer: has the journal, and restores it on a server that has lost entries.
         heartbeat: exchanges states with the server.
         copy: the file with the driver's copy of the journal.
-        limits: how far the experiment goes, as its script says.
+        resources: what each trial asks for. If they ask by their configs, one of these, and all have as many seats.
         options: returns the options of the run that are in force: requests change them.
         appetite: returns how many attempts the driver could have under way.
         is_full: whether the server's memory is full, as of the last heartbeat.
@@ -67,7 +68,7 @@ class DriverHost:
     restorer: Restorer
     heartbeat: Heartbeat
     copy: Path
-    limits: Limits
+    resources: Resources
     options: Callable[[], RunOptions]
     appetite: Callable[[], Appetite]
     is_full: Callable[[], bool]
@@ -253,7 +254,7 @@ class Project(Protocol):
 
 
 class MakeProject(Protocol):
-    """Makes the project of a plan, before there is a driver."""
+    """Makes the project of an experiment, before there is a driver."""
 
     def __call__(
         self,

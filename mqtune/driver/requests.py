@@ -53,9 +53,9 @@ from mqtune.driver.actions import (
 )
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.heartbeat import Heartbeat
+from mqtune.driver.options import RunOptions
 from mqtune.driver.outside import Tell, check_told, has_told_all, is_repeated, why_over
 from mqtune.driver.path import EventPath
-from mqtune.driver.settings import RunOptions
 from mqtune.driver.slots import Addition, SlotFiller
 from mqtune.journal.restore import Restorer
 from mqtune.results.checkpoints import choose_checkpoint

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -30,9 +29,9 @@ from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.connect import Deployment, unless_away
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.loop import Driver
-from mqtune.driver.plan import Plan
+from mqtune.driver.options import LEARNT, Definition
 from mqtune.driver.ports import MakeServices, no_services
-from mqtune.driver.settings import LEARNT, Definition
+from mqtune.driver.settings import Settings
 from mqtune.journal.copy import JOURNAL_FILE, JournalFile
 from mqtune.results.callbacks import CallbackDispatcher, ErrorLog
 from mqtune.results.kept_state import keep_whole_state
@@ -56,25 +55,28 @@ class Runner:
     """Runs one experiment: connects, drives it to its end or to Ctrl-C, saves the results and closes all connections.
 
     Args:
-        plan: the experiment.
+        settings: the user's.
         deployment: where it runs.
         folder: its folder on this machine; by default the one of its name.
         services: makes the driver's services.
     """
 
     def __init__(
-        self, plan: Plan, deployment: Deployment, folder: Path | None = None, services: MakeServices = no_services
+        self,
+        settings: Settings,
+        deployment: Deployment,
+        folder: Path | None = None,
+        services: MakeServices = no_services,
     ) -> None:
-        self.plan = plan
-        self.experiment = plan.experiment()
+        self.settings = settings
+        self.experiment = settings.experiment()
         #: The experiment's definition, once it is connected.
         self.definition: Definition = {}
         #: The experiment's folder on this machine.
-        self.folder = folder if folder is not None else mqtune_home() / plan.name
+        self.folder = folder if folder is not None else mqtune_home() / settings.name
         self._deployment = deployment
         self._services = services
-        run = plan.settings.run
-        self._callbacks = list(run.callbacks)
+        self._callbacks = list(settings.run.callbacks)
         self._interrupts = Interrupts()
         self._driver: Driver | None = None
         self._checkpoints: CheckpointGC | None = None
@@ -92,7 +94,7 @@ class Runner:
                 # Before the thread that watches for signals.
                 refuse_on_import()
                 open_standard_streams()
-                self._deployment.prepare(self.plan, self.folder, self._opened)
+                self._deployment.prepare(self.settings, self.folder, self._opened)
             with self._interrupts.handled(self._end_at_once):
                 results = self._run()
         except KeyboardInterrupt:
@@ -186,7 +188,7 @@ class Runner:
         """Return a few lines on the state of the experiment, and why nothing runs if nothing does."""
         self.catch_up()
         counts = ", ".join(f"{number} {status.name}" for status, number in self.experiment.counts.items() if number)
-        lines = [f"{self.plan.name}: {counts or 'no trials'}; {counted(self.experiment.reports, 'report')}"]
+        lines = [f"{self.settings.name}: {counts or 'no trials'}; {counted(self.experiment.reports, 'report')}"]
         if (best := self.experiment.best) is not None:
             lines.append(f"best {self.experiment.metric}={best.best_value:.6g} in trial {best.id}: {best.config}")
         lines += [f"on the Pareto front: trial {each.id}: {each.config}" for each in self.experiment.pareto_front]
@@ -240,7 +242,7 @@ class Runner:
         """Connect, take the lock, create or replay the experiment; only once."""
         if self._is_closed:
             raise ConfigurationError(
-                f"this tuner is closed; make another one with name={self.plan.name!r} to go on with the experiment"
+                f"this tuner is closed; make another one with name={self.settings.name!r} to go on with the experiment"
             )
         if self._driver is None:
             refuse_on_import()
@@ -261,52 +263,47 @@ class Runner:
 
     def _planned(self) -> int | None:
         """Return the number of trials that are planned, by the script or a later request."""
-        return self.plan.limits.max_trials if self._driver is None else self._driver.max_trials
+        return self.settings.max_trials if self._driver is None else self._driver.max_trials
 
     def _connect(self) -> Driver:
-        plan, opened = self.plan, self._opened
-        place = self._deployment.open(plan, self.folder, opened, self._interrupts)
+        settings, opened = self.settings, self._opened
+        place = self._deployment.open(settings, self.folder, opened, self._interrupts)
         self.definition = place.definition
         opened.callback(self._end_worker)
-        if plan.settings.run.progress:
-            deciders = deciders_of(place.definition).in_words(plan.why_random)
+        if settings.run.progress:
+            deciders = deciders_of(place.definition).in_words(settings.why_random)
             self._callbacks[:0] = [_progress(self._planned, self.folder, lambda: self._interrupts.said, deciders)]
         callbacks = CallbackDispatcher([*self._callbacks, ErrorLog(self.folder)])
-        searcher = plan.searcher(place.definition["seed"])
+        searcher = settings.new_searcher(place.definition["seed"], place.definition["searcher"])
         teach(searcher, place.definition.get(LEARNT, ()))
         if searcher.is_slow and place.waits:
-            searcher = BackgroundSearcher(searcher, plan.settings.run.timing)
+            searcher = BackgroundSearcher(searcher, settings.run.timing)
             opened.callback(searcher.close)
         if place.waits:
-            plan.scheduler.decide_in_background()
-        if plan.scheduler.background is not None:
-            opened.callback(plan.scheduler.background.close)
+            settings.scheduler.decide_in_background()
+        if settings.scheduler.background is not None:
+            opened.callback(settings.scheduler.background.close)
         self._checkpoints = CheckpointGC(
             self.experiment,
-            plan.settings.checkpoints.retention,
+            settings.checkpoints.retention,
             place.store,
-            delete_checkpoints=plan.settings.checkpoints.delete,
-            keeps_dicts=plan.limits.is_open,
+            delete_checkpoints=settings.checkpoints.delete,
+            keeps_dicts=settings.is_open,
         )
         driver = Driver(
             journal=place.journal,
             backend=place.backend,
             experiment=self.experiment,
-            scheduler=plan.scheduler,
+            settings=settings,
             searcher=searcher,
-            space=plan.space,
-            limits=replace(plan.limits, may_wait=plan.limits.may_wait and place.may_grow),
+            may_wait=place.may_grow,
             checkpoints=self._checkpoints,
-            is_lockstep=plan.settings.process.sync == "lockstep",
             copy=JournalFile(self.folder / JOURNAL_FILE),
             callbacks=callbacks,
             holder=place.holder,
             clock=place.clock,
             interrupts=self._interrupts if place.waits else None,
-            reading=plan.reading,
-            on_loss=plan.on_loss,
             services=self._services,
-            timing=plan.settings.run.timing,
         )
         opened.callback(unless_away, driver.close)
         opened.callback(callbacks.close)
@@ -314,7 +311,7 @@ class Runner:
         for callback in self._callbacks:
             callback.setup(self.folder)
         driver.begin(
-            self.plan.name,
+            self.settings.name,
             place.definition,
             is_new=place.is_new,
             driver=place.driver,
@@ -323,7 +320,7 @@ class Runner:
         )
         if place.changed:
             self._say_that_code_changed(driver, ", ".join(place.changed))
-        driver.label(None, self.experiment.labels.changed(plan.settings.run.tags, plan.settings.run.notes))
+        driver.label(None, self.experiment.labels.changed(settings.run.tags, settings.run.notes))
         if place.is_private:
             # Whatever worker an earlier run had ended with its server.
             driver.lose_all(error_type=UNDRIVEN)
@@ -337,7 +334,7 @@ class Runner:
                 "experiment %s had ended, and its code has changed since (%s): the results below are of the earlier "
                 "code, and nothing ran. Use another name, or run=RunOptions(overwrite=True), to run the code as it is "
                 "now",
-                self.plan.name,
+                self.settings.name,
                 changed,
             )
             return
@@ -346,7 +343,7 @@ class Runner:
             "the code of experiment %s has changed since its first %d trials (%s): what runs from now on runs the code "
             "as it is now. Use another name, or run=RunOptions(overwrite=True), for results of one code; code='strict' "
             "refuses to go on",
-            self.plan.name,
+            self.settings.name,
             count,
             changed,
         )
@@ -380,7 +377,7 @@ class Runner:
             self._worker.leave()
         results = self._save(driver)
         # The driver of an open experiment may have read what it has not taken in.
-        if driver.reader.is_taken_in and not self.plan.limits.is_open:
+        if driver.reader.is_taken_in and not self.settings.is_open:
             keep_whole_state(self.folder, self.experiment, driver.cursor)
         return results
 
@@ -396,10 +393,10 @@ class Runner:
             logger.warning(
                 "the results of experiment %s can't be written to %s (%s): make room, and `mqtune drive %s` writes "
                 "them",
-                self.plan.name,
+                self.settings.name,
                 self.folder,
                 error,
-                self.plan.name,
+                self.settings.name,
             )
         return results
 
@@ -413,12 +410,12 @@ class Runner:
         full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
         if not self.definition:
             return (
-                f"Interrupted before experiment {self.plan.name} was opened: nothing of it has changed; run the same "
-                "script again."
+                f"Interrupted before experiment {self.settings.name} was opened: nothing of it has changed; run the "
+                "same script again."
             )
-        drive = f"mqtune drive {self.plan.name}"
-        script = f"run the same script with name={self.plan.name!r} to go on, or {drive}"
-        if self.plan.overwrites:
+        drive = f"mqtune drive {self.settings.name}"
+        script = f"run the same script with name={self.settings.name!r} to go on, or {drive}"
+        if self.settings.overwrites:
             script = f"{drive} goes on with it; the same script would delete it and start from scratch (overwrite=True)"
         return f"Interrupted. Everything is kept in {self.folder}; {script}.{full}"
 
@@ -448,7 +445,7 @@ class Runner:
             self._driver.end("failed", str(self._driver.failure or "an error in the driver"))
             self.results().save()
         except (MqtuneError, OSError) as error:
-            logger.warning("the experiment %s could not be closed properly: %s", self.plan.name, error)
+            logger.warning("the experiment %s could not be closed properly: %s", self.settings.name, error)
 
 
 def _is_interactive() -> bool:

@@ -10,19 +10,17 @@ import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mqtune.core.errors import MetricMissing
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import ITERATION, Metrics, Report, Trial, TrialId, TrialStatus, is_number
+from mqtune.driver.options import Failures
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
 
 logger = logging.getLogger(__name__)
-
-OnOddReport = Literal["warn", "fail"]
-MetricFrom = Literal["first", "later"]
 
 _PLAIN: Final = frozenset({int, float})
 #: What a rule can read: a flag counts as 0 or 1, and None as missing.
@@ -35,14 +33,6 @@ class _Progress:
 
     attempt: int
     time: float
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How reports are read; see ``Failures`` for each."""
-
-    metric_from: MetricFrom = "first"
-    on_odd_report: OnOddReport = "warn"
 
 
 class Screened(NamedTuple):
@@ -69,7 +59,7 @@ class Screening:
     It is deterministic, so that a replay comes to the same.
     """
 
-    def __init__(self, experiment: Experiment, scheduler: Scheduler, rule: StopRule | None, reading: Reading) -> None:
+    def __init__(self, experiment: Experiment, scheduler: Scheduler, rule: StopRule | None, failures: Failures) -> None:
         #: Whether the replay is over: what it finds was said when it was new.
         self.is_live = False
         #: What the reports lack, so that the name must be a mistake.
@@ -79,8 +69,8 @@ class Screening:
         self._scheduler = scheduler
         self._time = scheduler.time_attr
         self._read_by_rule = frozenset() if rule is None else rule.reads - {*self._metrics, self._time}
-        self._fails = reading.on_odd_report == "fail"
-        self._expects_metric = reading.metric_from == "first" and not experiment.accept_no_report
+        self._fails = failures.on_odd_report == "fail"
+        self._expects_metric = failures.metric_from == "first" and not experiment.accept_no_report
         #: Constrained metrics that no report has had yet.
         self._awaited = (
             set() if experiment.accept_no_report else {each.metric for each in experiment.objective.constraints}

@@ -39,7 +39,7 @@ from mqtune.driver.actions import (
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.ports import Appetite, DriverHooks
-from mqtune.driver.settings import Limits
+from mqtune.driver.settings import Settings
 from mqtune.journal.room import JournalRoom
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
 from mqtune.search.base import WAIT
@@ -74,20 +74,20 @@ class SlotFiller:
         experiment: Experiment,
         backend: BackendSession,
         deciders: Deciders,
-        limits: Limits,
+        settings: Settings,
         clock: Clock,
         heartbeat: Heartbeat,
         hooks: DriverHooks,
     ) -> None:
-        self.exhausted = limits.is_open
+        self.exhausted = settings.is_open
         #: Why the scheduler left a slot free when it was last asked.
         self.waits_for = ""
         #: Whether a slot waits for the searcher, which answers later.
         self.is_suggestion_due = False
         #: Whether the experiment is an open one, of which nobody suggests configs.
-        self.is_open = limits.is_open
-        self.max_trials = limits.max_trials
-        self.max_concurrent = limits.run.max_concurrent
+        self.is_open = settings.is_open
+        self.max_trials = settings.max_trials
+        self.max_concurrent = settings.run.max_concurrent
         self._experiment = experiment
         self._heartbeat = heartbeat
         self._hooks = hooks
@@ -95,7 +95,7 @@ class SlotFiller:
         self._backend = backend
         self._deciders = deciders
         self._scheduler = deciders.scheduler
-        self._ttl_s = limits.ttl_s
+        self._ttl_s = settings.process.ttl_s
         self._added: deque[Addition] = deque()
         self._suggested = 0
         #: Whether there was nothing to start when it was last asked.

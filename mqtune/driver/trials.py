@@ -181,11 +181,11 @@ class DrivenTrial(TrialHandle):
         Raises:
             ConfigurationError: the trainable is no class, or does not write this format.
         """
-        plan, found = self._driven.plan, self.record
-        trainable = plan.spec.load(plan.code_root)
+        settings, found = self._driven.settings, self.record
+        trainable = settings.spec.load(settings.code_root)
         if not isinstance(trainable, type):
             raise ConfigurationError(
-                f"trainable {plan.spec} is not a class; only a subclass of mqtune.Trainable can export its model"
+                f"trainable {settings.spec} is not a class; only a subclass of mqtune.Trainable can export its model"
             )
         checkpoint = self.get_checkpoint() if found.checkpoint else None
         export_model(trainable, found.config, checkpoint, format, folder)

@@ -16,7 +16,7 @@ SERVICES: Final[tuple[Callable[[DriverHost], Sequence[DriverService]], ...]] = (
     retention.for_driver,
 )
 #: Makes the project whose files a driver brings to workers. The first one is used.
-PROJECTS: Final[tuple[MakeProject, ...]] = (code.for_plan,)
+PROJECTS: Final[tuple[MakeProject, ...]] = (code.for_settings,)
 
 
 def driver_services(host: DriverHost) -> Sequence[DriverService]:
@@ -25,5 +25,5 @@ def driver_services(host: DriverHost) -> Sequence[DriverService]:
 
 
 def project_maker() -> MakeProject | None:
-    """Return the maker of a plan's project. Return None if there is no service for that."""
+    """Return the maker of an experiment's project. Return None if there is no service for that."""
     return next(iter(PROJECTS), None)

@@ -75,7 +75,7 @@ def test_such_imports_are_found(tmp_path: Path) -> None:
 def test_each_service_with_a_part_for_a_side_is_in_the_list_of_that_side() -> None:
     for side, listed in {"worker": worker.SERVICES, "driver": driver.SERVICES}.items():
         folders = {path.parent.name for path in (PACKAGE / "services").glob(f"*/{side}.py")}
-        # The driver's part of code is asked by a plan, before there is a driver.
+        # The driver's part of code is asked by the settings, before there is a driver.
         planned = {make.__module__.split(".")[2] for make in driver.PROJECTS} if side == "driver" else set()
 
         assert {make.__module__.split(".")[2] for make in listed} | planned == folders
@@ -105,7 +105,7 @@ def taken_out(service: str, folder: Path) -> Path:
     for side in ("driver", "worker"):
         path = folder / "mqtune" / "services" / f"{side}.py"
         text = re.sub(rf"^from mqtune\.services\.{service} import .*\n", "", path.read_text(), flags=re.MULTILINE)
-        path.write_text(re.sub(rf"\b{service}\.\w*for_(?:{side}|plan),?", "", text))
+        path.write_text(re.sub(rf"\b{service}\.\w*for_(?:{side}|settings),?", "", text))
     return folder
 
 
