@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import queue
 import random
+import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,30 +17,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from mqtune.backends.base import Backend
+from mqtune.backends.local.worker import WorkerProcess
 from mqtune.core.checks import given_of
-from mqtune.core.errors import ConfigurationError
+from mqtune.core.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    DriverFenced,
+    MqtuneError,
+    RunInterrupted,
+    WorkerStartError,
+)
+from mqtune.core.experiment import Experiment
+from mqtune.core.machine import mqtune_home, open_standard_streams
 from mqtune.core.names import OF_TUNERS, naming, with_hints
 from mqtune.core.objective import Metric, Modes
 from mqtune.core.resources import Resources
-from mqtune.core.text import say_in_one_line
+from mqtune.core.text import counted, say_in_one_line
 from mqtune.core.trial import Config, Report, Trial, TrialId, TrialStatus, checked_notes, checked_tags
 from mqtune.driver.actions import AnswerQuestion, next_trial_id
 from mqtune.driver.attach import attached
 from mqtune.driver.by_config import AnyResources
 from mqtune.driver.connect import Deployment, deployment_of
+from mqtune.driver.driver import STEP_S, Driver
+from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.options import ELSEWHERE, Checkpoints, Failures, Local, Process, RunOptions
-from mqtune.driver.runner import STEP_S, Runner
 from mqtune.driver.settings import KnownTrainable, Settings
 from mqtune.driver.trials import DrivenTrial, LocalSteering
 from mqtune.results.checkpoints import Origin
+from mqtune.results.kept_state import keep_whole_state
 from mqtune.results.results import Results
 from mqtune.results.warm_start import WarmStart
 from mqtune.schedulers.base import Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.space import Space
 from mqtune.services.driver import driver_services, project_maker
-from mqtune.trainable.spec import AnyTrainable
+from mqtune.trainable.spec import AnyTrainable, refuse_on_import
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 #: The longest that a call waits for the thread, which waits for news meanwhile; an idle one takes a hundredth of a core.
@@ -45,6 +61,8 @@ LOOK_S: Final = 0.02
 #: How long ``close`` waits for the thread: a worker and a server of this machine's own take as long to end, and a Redis that is
 #: away is waited for much longer otherwise.
 _CLOSE_S: Final = 30.0
+#: A disk with less room than this can't take what a server or a copy writes next.
+_FULL_BELOW_BYTES: Final = 2**20
 
 
 class Tuner:
@@ -120,7 +138,7 @@ class Tuner:
     ) -> None:
         say_in_one_line()
         deployment = deployment_of(backend, checkpoints, run.timing)
-        settings = Settings.of(
+        self._settings = Settings.of(
             trainable=trainable,
             space=space,
             metric=metric,
@@ -140,7 +158,14 @@ class Tuner:
             run=run,
             make_project=project_maker(),
         )
-        self._runner = Runner(settings, deployment, services=driver_services)
+        self._deployment = deployment
+        self._interrupts = Interrupts()
+        self._driver: Driver | None = None
+        self._worker: WorkerProcess | None = None
+        self._is_closed = self._is_opening = False
+        self._opened = contextlib.ExitStack()
+        # A connection that ``attach`` has made is closed also by a tuner that never runs.
+        self._opened.callback(deployment.close)
         self._collected: list[Report] | None = None
         self._failures_told: set[TrialId] = set()
 
@@ -205,12 +230,12 @@ class Tuner:
     @property
     def name(self) -> str:
         """The experiment's name."""
-        return self._runner.settings.name
+        return self._settings.name
 
     @property
     def folder(self) -> Path:
         """The experiment's folder on this machine."""
-        return self._runner.folder
+        return mqtune_home() / self.name
 
     # Running.
 
@@ -235,7 +260,39 @@ class Tuner:
             UserCodeFailed: a scheduler, searcher or stop rule raised an error. When it is corrected, the same script goes on.
             DriverFenced: another driver took over while this one was frozen or cut off; nothing of that one's was disturbed.
         """
-        return self._runner.run()
+        try:
+            if self._driver is None and not self._is_closed:
+                # Before the thread that watches for signals.
+                refuse_on_import()
+                open_standard_streams()
+                self._deployment.prepare(self._settings, self.folder, self._opened)
+            with self._interrupts.handled(self._end_at_once):
+                results = self._run()
+        except KeyboardInterrupt:
+            if not self._interrupts.count:
+                raise
+            print(f"\n{self._how_to_go_on()}", file=sys.stderr)
+            raise RunInterrupted(self._interrupts.exit_code) from None
+        if self._interrupts.count:
+            print(f"\n{self._how_to_go_on()}")
+            if not _is_interactive():
+                raise RunInterrupted(self._interrupts.exit_code)
+        return results
+
+    def _run(self) -> Results:
+        try:
+            self._open()
+            while not self.is_finished and not self._interrupts.count:
+                self.step()
+            return self._end()
+        except DriverFenced:
+            # Its trials are another driver's now.
+            raise
+        except BaseException:
+            self._abort()
+            raise
+        finally:
+            self.close()
 
     def step(self, block_s: float = STEP_S) -> None:
         """Start what there is room for, wait up to *block_s* seconds for something to happen, and act on it.
@@ -243,7 +300,9 @@ class Tuner:
         Raises:
             MqtuneError: as ``run``.
         """
-        self._runner.step(block_s)
+        driver = self._open_with_worker()
+        driver.step(block_s)
+        self._check(driver)
 
     def next_report(self, block_s: float = STEP_S) -> Report | None:
         """Go on as ``step`` does, but only to the next report, and return that; None if what happened was no report.
@@ -256,7 +315,11 @@ class Tuner:
         Raises:
             MqtuneError: as ``run``.
         """
-        return self._runner.next_report(block_s)
+        driver = self._open_with_worker()
+        report = driver.next_report(block_s)
+        if report is None:
+            self._check(driver)
+        return report
 
     def reports_ahead(self, count: int) -> list[Report]:
         """Return up to *count* reports that ``next_report`` returns next; nothing is done about them.
@@ -265,7 +328,7 @@ class Tuner:
         their trials is told something before ``next_report`` has come to them, or a scheduler of the tuner ends it, its own
         are left out there.
         """
-        return self._runner.reports_ahead(count)
+        return self._open().reports_ahead(count)
 
     def answer(self, report: Report, answer: object) -> None:
         """Answer the question that a trial has asked with this report by ``mqtune.ask``; doing it again does no harm.
@@ -278,24 +341,33 @@ class Tuner:
             ConfigurationError: the answer is too long.
             TypeError: it can't be sent.
         """
-        self._runner.open().carry_out(AnswerQuestion(report, answer))
+        self._open().carry_out(AnswerQuestion(report, answer))
 
     @property
     def is_finished(self) -> bool:
         """Whether every trial has ended and no other will start; without a space only after ``finish``, or a request to end."""
-        return self._runner.is_finished
+        return self._look().is_finished
 
     def results(self) -> Results:
         """Return the results so far."""
-        return self._runner.results()
+        experiment = self._experiment
+        return Results(experiment, self.folder, None if self._driver is None else self._driver.reader)
 
     def debug_string(self) -> str:
         """Return a few lines on the state of the experiment, and why nothing runs if nothing does."""
-        return self._runner.debug_string()
+        experiment = self._experiment
+        counts = ", ".join(f"{number} {status.name}" for status, number in experiment.counts.items() if number)
+        lines = [f"{self.name}: {counts or 'no trials'}; {counted(experiment.reports, 'report')}"]
+        if (best := experiment.best) is not None:
+            lines.append(f"best {experiment.metric}={best.best_value:.6g} in trial {best.id}: {best.config}")
+        lines += [f"on the Pareto front: trial {each.id}: {each.config}" for each in experiment.pareto_front]
+        if self._driver is not None and self._driver.waiting_for:
+            lines.append(self._driver.waiting_for)
+        return "\n".join(lines)
 
     def stop_all(self, reason: str = "stopped by hand") -> None:
         """Stop every trial that runs, waits or is paused, and start no other; they end within the next steps."""
-        self._runner.open().stop_all(reason, by="user")
+        self._open().stop_all(reason, by="user")
 
     def finish(self, reason: str = "finished by hand") -> Results:
         """Stop every trial that has not ended, wait until all have, journal that the experiment has finished, and return the results.
@@ -303,14 +375,178 @@ class Tuner:
         Raises:
             MqtuneError: as ``run``.
         """
-        return self._runner.finish(reason)
+        driver = self._open()
+        driver.stop_all(reason, by="user")
+        try:
+            while not driver.is_finished:
+                self.step()
+        except MqtuneError:
+            if driver.failure is not None:
+                # Nobody can drive it to its end, as it is.
+                self._abort()
+            raise
+        driver.end("finished", reason)
+        return self._save(driver)
 
     def close(self) -> None:
         """Close all connections; a local worker and server end. Running trials on a broker's workers go on.
 
         What was seen until then can still be looked at.
         """
-        self._runner.close()
+        self._is_closed = True
+        if not self._interrupts.is_urgent:
+            self._say_end()
+            self._opened.close()
+            return
+        self._kill_worker()
+        # A Redis that is frozen or full doesn't answer, and finds out by itself that this process is gone.
+        closing = threading.Thread(target=self._opened.close, name="mqtune-closing", daemon=True)
+        closing.start()
+        closing.join(AT_ONCE_S)
+
+    # The driver, and the worker of this machine.
+
+    def _open(self) -> Driver:
+        """Connect, take the lock, and create or replay the experiment; only once."""
+        if self._is_closed:
+            raise ConfigurationError(
+                f"this tuner is closed; make another one with name={self.name!r} to go on with the experiment"
+            )
+        if self._driver is None:
+            refuse_on_import()
+            open_standard_streams()
+            self._is_opening = True
+            try:
+                place = self._deployment.open(self._settings, self.folder, self._opened, self._interrupts)
+                self._opened.callback(self._end_worker)
+                self._driver = driver = Driver(self._settings, place, driver_services)
+                self._opened.callback(driver.close)
+                driver.begin()
+                self._have_worker(driver)
+            except BaseException:
+                self.close()
+                raise
+            finally:
+                self._is_opening = False
+        return self._driver
+
+    def _look(self) -> Driver:
+        """Return the driver, also of a tuner that is closed: what it has seen stays."""
+        return self._driver if self._driver is not None else self._open()
+
+    @property
+    def _experiment(self) -> Experiment:
+        """The experiment. Connect if that was not done yet."""
+        if self._driver is None and not self._is_opening and not self._is_closed:
+            self._open()
+        return self._settings.experiment() if self._driver is None else self._driver.experiment
+
+    def _open_with_worker(self) -> Driver:
+        driver = self._open()
+        self._have_worker(driver)
+        return driver
+
+    def _check(self, driver: Driver) -> None:
+        """Raise the error with which the experiment has failed, or this machine's worker."""
+        if driver.failure is not None:
+            raise driver.failure
+        problem = self._worker.problem() if self._worker is not None else None
+        if problem is not None:
+            driver.lose_all()
+            raise WorkerStartError(problem)
+
+    def _have_worker(self, driver: Driver) -> None:
+        """Start this machine's worker, if there is to be one, once it has something to do."""
+        if self._worker is None and not driver.is_finished:
+            self._worker = driver.place.start_worker()
+
+    def _end_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop()
+
+    def _kill_worker(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.kill()
+
+    # Ending.
+
+    def _end(self) -> Results:
+        driver = self._open()
+        interrupted = bool(self._interrupts.count)
+        if interrupted:
+            driver.hand_back("the driver was interrupted")
+        outcome, reason = ("interrupted", "Ctrl-C") if interrupted else ("finished", driver.over)
+        driver.end(outcome, reason)
+        if self._worker is not None:
+            # It ends while the results are written.
+            self._worker.leave()
+        results = self._save(driver)
+        # The driver of an open experiment may have read entries that it has not applied.
+        if driver.reader.is_taken_in and not self._settings.is_open:
+            keep_whole_state(self.folder, driver.experiment, driver.cursor)
+        return results
+
+    def _say_end(self) -> None:
+        """Journal that the experiment has ended, or failed, if ``step`` drove it to its end."""
+        driver = self._driver
+        if driver is None or self._is_opening or not driver.is_finished or driver.experiment.outcome:
+            return
+        outcome, reason = ("finished", driver.over) if driver.failure is None else ("failed", str(driver.failure))
+        # Without the lock, or a server, there is nothing to say any more.
+        with contextlib.suppress(MqtuneError, OSError):
+            driver.end(outcome, reason)
+            self._save(driver)
+
+    def _save(self, driver: Driver) -> Results:
+        """Write the results into the folder, and return them."""
+        results = self.results()
+        try:
+            driver.keep_best_dict()
+            results.save()
+        except BrokerUnavailable:
+            raise
+        except OSError as error:
+            logger.warning(
+                "the results of experiment %s can't be written to %s (%s): make room, and `mqtune drive %s` writes "
+                "them",
+                self.name,
+                self.folder,
+                error,
+                self.name,
+            )
+        return results
+
+    def _abort(self) -> None:
+        """After an error, requeue running trials as far as possible, and save the results so far."""
+        if self._driver is None or self._is_closed or self._interrupts.is_urgent:
+            return
+        try:
+            self._driver.hand_back("the driver failed")
+            self._driver.end("failed", str(self._driver.failure or "an error in the driver"))
+            self.results().save()
+        except (MqtuneError, OSError) as error:
+            logger.warning("the experiment %s could not be closed properly: %s", self.name, error)
+
+    def _end_at_once(self) -> str:
+        """Kill the local worker, from any thread, and return the text to print."""
+        self._kill_worker()
+        return self._how_to_go_on()
+
+    def _how_to_go_on(self) -> str:
+        """Return how a person who has interrupted the run can continue it."""
+        full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
+        if self._driver is None:
+            return (
+                f"Interrupted before experiment {self.name} was opened: nothing of it has changed; run the same script "
+                "again."
+            )
+        drive = f"mqtune drive {self.name}"
+        script = f"run the same script with name={self.name!r} to go on, or {drive}"
+        if self._settings.overwrites:
+            script = f"{drive} goes on with it; the same script would delete it and start from scratch (overwrite=True)"
+        return f"Interrupted. Everything is kept in {self.folder}; {script}.{full}"
 
     # Trials.
 
@@ -320,7 +556,7 @@ class Tuner:
         Raises:
             ConfigurationError: there is no such trial.
         """
-        handle = DrivenTrial(trial.id if isinstance(trial, Trial) else trial, self._runner)
+        handle = DrivenTrial(trial.id if isinstance(trial, Trial) else trial, self._open, self._look)
         _ = handle.record
         return handle
 
@@ -356,18 +592,20 @@ class Tuner:
                 could be copied into.
             StoreUnavailable: the store can't be reached or written.
         """
-        driver, runner = self._runner.open(), self._runner
+        driver = self._open()
         if (known := self.find(key)) is not None:
             return known
-        new = next_trial_id(runner.experiment)
+        new = next_trial_id(driver.experiment)
         from_trial = source.id if isinstance(source, Trial) else source
         arguments: dict[str, object] = {
-            "config": runner.settings.space.complete(config, random.Random(f"{runner.definition['seed']}:{int(new)}")),
+            "config": self._settings.space.complete(
+                config, random.Random(f"{driver.place.definition['seed']}:{int(new)}")
+            ),
             "tags": checked_tags(tags),
             "notes": checked_notes(notes),
             **given_of(source=from_trial, checkpoint=checkpoint, ttl_s=ttl_s, key=key),
         }
-        brought = LocalSteering(runner).bring("add", new, arguments)
+        brought = LocalSteering(self._open).bring("add", new, arguments)
         return driver.requests.start(arguments, brought=brought)
 
     def ask(
@@ -414,22 +652,21 @@ class Tuner:
         return self._take("tell", id_, given)
 
     def _take(self, action: str, trial: str, arguments: dict[str, object]) -> Trial:
-        driver = self._runner.open()
+        driver = self._open()
         while (found := driver.requests.take(action, trial, arguments)) is None:
             self.step()
         return found
 
     def get_trials(self, *statuses: TrialStatus) -> list[Trial]:
         """Return all trials so far, or those with these statuses, in the order in which they were staged; to be read only."""
-        self._runner.catch_up()
-        trials = list(self._runner.experiment.trials.values())
+        trials = list(self._experiment.trials.values())
         return [trial for trial in trials if trial.status in statuses] if statuses else trials
 
     def find(self, key: str) -> Trial | None:
         """Return the trial that was added with this key, or None."""
-        self._runner.catch_up()
-        known = self._runner.experiment.keys.get(key)
-        return None if known is None else self._runner.experiment.trials[known]
+        experiment = self._experiment
+        known = experiment.keys.get(key)
+        return None if known is None else experiment.trials[known]
 
     @property
     def busy_trials(self) -> list[Trial]:
@@ -458,7 +695,7 @@ class Tuner:
 
         It has all reports of a trial before the trial is seen to have ended.
         """
-        driver = self._runner.look()
+        driver = self._look()
         # What was just decided is not in the copy yet, but the attempt counts what was accepted.
         accepted = {(trial.id, a.number): a.reports for trial in self.get_trials() for a in trial.attempts}
         for report in self.results().reports():
@@ -468,8 +705,7 @@ class Tuner:
 
     def next_failed_trial(self) -> Trial | None:
         """Return the next trial that failed and was not returned before, or None."""
-        self._runner.look()
-        for trial in self._runner.experiment.trials.values():
+        for trial in self._look().experiment.trials.values():
             if trial.status is TrialStatus.FAILED and trial.id not in self._failures_told:
                 self._failures_told.add(trial.id)
                 return trial
@@ -481,19 +717,20 @@ class Tuner:
         Raises:
             ConfigurationError: they are no tags, or no notes.
         """
-        self._runner.open().label(None, self._runner.experiment.labels.changed(tags, notes))
+        driver = self._open()
+        driver.label(None, driver.experiment.labels.changed(tags, notes))
 
     # Where it runs.
 
     @property
     def entry_point(self) -> Path:
         """The file that holds the trainable, on this machine."""
-        return self._runner.settings.spec.locate(self._runner.settings.code_root)
+        return self._settings.spec.locate(self._settings.code_root)
 
     @property
     def slots(self) -> int:
         """How many slots fit what a trial asks for, free or not."""
-        return self._runner.look().look_at_fleet().slots
+        return self._look().look_at_fleet().slots
 
     @property
     def free_slots(self) -> int:
@@ -501,24 +738,22 @@ class Tuner:
 
         Where trials ask for resources by their configs, other experiments don't count.
         """
-        fleet, settings = self._runner.look().look_at_fleet(), self._runner.settings
+        fleet, settings = self._look().look_at_fleet(), self._settings
         return (
-            fleet.free(settings.expected[0])
-            if settings.asks is None
-            else max(0, fleet.slots - self._runner.experiment.live)
+            fleet.free(settings.expected[0]) if settings.asks is None else max(0, fleet.slots - self._experiment.live)
         )
 
     def has_resources(self, resources: Resources) -> bool:
         """Whether a slot that is free, as ``free_slots`` counts, offers this; ``resource_string`` tells what all slots offer."""
-        return self._runner.look().look_at_fleet().free(resources) > 0
+        return self._look().look_at_fleet().free(resources) > 0
 
     def resource_string(self) -> str:
         """Return what all slots offer, for people."""
-        return self._runner.look().backend.resource_string()
+        return self._look().backend.resource_string()
 
     def has_gpus(self) -> bool | None:
         """Whether any slot has a GPU; None when there is no slot to ask."""
-        return self._runner.look().backend.has_gpus()
+        return self._look().backend.has_gpus()
 
 
 class BackgroundTuner:
@@ -606,6 +841,18 @@ class BackgroundTuner:
 
     def _keep(self, report: Report) -> None:
         self._reports.setdefault(report.trial, []).append(report)
+
+
+def _is_interactive() -> bool:
+    """Whether a person types the next line, in Python or in a notebook; a script would go on as if all were well."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
+def _is_full(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < _FULL_BELOW_BYTES
+    except OSError:
+        return False
 
 
 class _Call:

@@ -11,11 +11,11 @@ import mqtune
 from mqtune.backends import Simulated, SimulatedBackend, SimulatedJournal
 from mqtune.core.events import Event, decode_event
 from mqtune.core.objective import Metric
+from mqtune.core.owner import NOBODY
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Config
-from mqtune.driver import CheckpointGC, Driver, Failures, KnownTrainable, Process, RunOptions, Settings
+from mqtune.driver import Driver, Failures, KnownTrainable, Place, Process, RunOptions, Settings
 from mqtune.journal import Entry, JournalFile
-from mqtune.results.callbacks import CallbackDispatcher
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.domains import uniform
@@ -108,24 +108,27 @@ class Simulation:
         holder = f"driver {self.drivers}"
         self.journal.lock(holder, holder, FOR_EVER_S, dead=f"driver {self.drivers - 1}")
         self.used_scheduler = self.scheduler()
-        settings = self._settings()
-        self.experiment = settings.experiment()
-        driver = Driver(
+        kept = self.journal.definition()
+        place = Place(
             journal=self.journal,
             backend=self.backend,
-            experiment=self.experiment,
-            settings=settings,
-            searcher=settings.new_searcher(0),
-            checkpoints=CheckpointGC(
-                self.experiment, settings.checkpoints.retention, None, delete_checkpoints=settings.checkpoints.delete
-            ),
-            copy=self.copy,
-            callbacks=CallbackDispatcher([]),
-            holder=holder,
             clock=self.backend.clock,
+            holder=holder,
+            copy=self.copy,
+            driver="simulated",
+            owner=NOBODY,
+            store=None,
+            definition={"seed": 0, **({"sync": "lockstep"} if self.lockstep else {})},
+            changed=[],
+            is_new=kept is None,
+            is_private=False,
+            may_grow=True,
+            start_worker=lambda: None,
+            interrupts=None,
         )
-        kept = self.journal.definition()
-        driver.begin(NAME, {"sync": "lockstep"} if self.lockstep else {}, is_new=kept is None, driver="simulated")
+        driver = Driver(self._settings(), place)
+        self.experiment = driver.experiment
+        driver.begin()
         return driver
 
     def _settings(self) -> Settings:
@@ -141,7 +144,7 @@ class Simulation:
             name=NAME,
             failures=replace(self.failures, max_failures=self.max_failures),
             process=Process(sync="lockstep" if self.lockstep else "stream"),
-            run=self.run_options,
+            run=replace(self.run_options, progress=False),
             **({} if self.is_open else searched),
         )
 

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
         CheckpointGC as CheckpointGC,
         Deletes as Deletes,
     )
-    from mqtune.driver.connect import BrokerDeployment as BrokerDeployment, unless_away as unless_away
+    from mqtune.driver.connect import (
+        BrokerDeployment as BrokerDeployment,
+        Place as Place,
+        unless_away as unless_away,
+    )
     from mqtune.driver.definition import DefinitionWriter as DefinitionWriter
+    from mqtune.driver.driver import Driver as Driver
     from mqtune.driver.interrupts import Interrupts as Interrupts
     from mqtune.driver.local_slots import check_gangs as check_gangs, slot_settings as slot_settings
-    from mqtune.driver.loop import Driver as Driver
     from mqtune.driver.options import (
         Checkpoints as Checkpoints,
         Failures as Failures,
@@ -51,11 +55,11 @@ _NAMES = {
     "bundling": ("BundleFolder", "bring"),
     "by_config": ("ResourcesByConfig",),
     "checkpoints": ("CheckpointGC", "Deletes", "LOOK_APART_S"),
-    "connect": ("BrokerDeployment", "unless_away"),
+    "connect": ("BrokerDeployment", "Place", "unless_away"),
     "definition": ("DefinitionWriter",),
+    "driver": ("Driver",),
     "interrupts": ("Interrupts",),
     "local_slots": ("check_gangs", "slot_settings"),
-    "loop": ("Driver",),
     "options": ("Checkpoints", "Failures", "Process", "RunOptions"),
     "pace": ("Pace",),
     "plain": ("PlainReports",),

@@ -54,15 +54,18 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class DriverSession:
-    """What a driver works with, once it holds the experiment's lock."""
+class Place:
+    """What was found where an experiment runs: all that its driver works with, once it holds the lock."""
 
     journal: Journal
     backend: BackendSession
     clock: Clock
+    #: The token by which the driver has the lock.
     holder: str
+    #: The file in the experiment's folder with the driver's copy of the journal.
+    copy: JournalFile
+    #: The driver, for people, and its owner.
     driver: str
-    #: The owner of this driver.
     owner: Owner
     store: CheckpointStore | None
     definition: Definition
@@ -73,10 +76,20 @@ class DriverSession:
     is_private: bool
     #: Whether slots may come that offer something else than those that are there.
     may_grow: bool
-    #: Starts what runs trials here, or does nothing; returns what the caller ends.
+    #: Starts the worker on this machine, if there is to be one. The caller ends it.
     start_worker: Callable[[], WorkerProcess | None]
-    #: Whether the driver ever waits there; what never waits may not be interrupted in the middle.
-    waits: bool = True
+    #: May end a wait. None if the driver never waits: then nothing may be interrupted in the middle.
+    interrupts: Interrupts | None
+
+    @property
+    def folder(self) -> Path:
+        """The experiment's folder on this machine."""
+        return self.copy.path.parent
+
+    @property
+    def waits(self) -> bool:
+        """Whether the driver ever waits."""
+        return self.interrupts is not None
 
 
 class Deployment(Protocol):
@@ -96,7 +109,7 @@ class Deployment(Protocol):
         *stack* ends them. Doing it again changes nothing.
         """
 
-    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
+    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Place:
         """Connect, and take the experiment's lock; *stack* releases everything, and *interrupts* may end a wait."""
 
     def close(self) -> None:
@@ -175,7 +188,7 @@ class BrokerDeployment:
         """Close the connection, and end a server that was started for it."""
         self._held.close()
 
-    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
+    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Place:
         """Connect, and take the experiment's lock.
 
         Raises:
@@ -257,11 +270,12 @@ class BrokerDeployment:
         _expect(settings, backend)
         if not is_local:
             _check_offer(settings, backend)
-        return DriverSession(
+        return Place(
             journal=journal,
             backend=backend,
             clock=clock,
             holder=holder,
+            copy=JournalFile(folder / JOURNAL_FILE),
             driver=_this_process(this_owner(account_of(client))),
             owner=person(client),
             store=store,
@@ -273,6 +287,7 @@ class BrokerDeployment:
             start_worker=partial(
                 self._start_worker, settings, folder, definition, digest, code_key if definition.get("bundle") else ""
             ),
+            interrupts=interrupts,
         )
 
     def _start_worker(
@@ -376,7 +391,7 @@ class BackendDeployment:
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
         """Do nothing: the backend starts its workers."""
 
-    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
+    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Place:
         """Take the experiment's lock.
 
         Raises:
@@ -406,11 +421,12 @@ class BackendDeployment:
         definition = writer.definition(kept)
         _keep_code(writer, definition, folder)
         owner = NOBODY if self.is_simulated else this_owner()
-        return DriverSession(
+        return Place(
             journal=journal,
             backend=backend,
             clock=backend.clock,
             holder=holder,
+            copy=JournalFile(folder / JOURNAL_FILE),
             driver=SIMULATION if self.is_simulated else _this_process(owner),
             owner=owner,
             store=store,
@@ -420,7 +436,7 @@ class BackendDeployment:
             is_private=False,
             may_grow=not self.is_simulated,
             start_worker=lambda: None,
-            waits=not self.is_simulated,
+            interrupts=None if self.is_simulated else interrupts,
         )
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, UserCodeFailed
 from mqtune.core.events import AttemptEnded, DecisionTaken, Event, TrialClosed, TrialStaged
@@ -44,6 +45,7 @@ class Deciders:
         searcher: Searcher,
         rule: StopRule | None,
         screening: Screening,
+        clock: Clock,
     ) -> None:
         self.scheduler = scheduler
         self.searcher = searcher
@@ -57,6 +59,7 @@ class Deciders:
         self._suggested_for: TrialId | None = None
         self._experiment = experiment
         self._screening = screening
+        self._clock = clock
         # Looked up once: a flood of reports is the driver's hot path.
         self._decide = scheduler.on_report
         self._searcher_hears = searcher.on_report if type(searcher).on_report is not Searcher.on_report else None
@@ -253,21 +256,19 @@ class Deciders:
         self._suggested_for = trial
         return config
 
-    def stops_experiment(self, now: float) -> str:
-        """Return why the stop rule ends the experiment now (seconds since the epoch), or an empty text."""
+    def stops_experiment(self) -> str:
+        """Return why the stop rule ends the experiment now, or an empty text."""
         if self.rule is None:
             return ""
         with self.asking(self.rule, "stops_experiment", "while the experiment runs"):
-            reason = self.rule.stops_experiment(self._experiment, now)
+            reason = self.rule.stops_experiment(self._experiment, self._clock.time())
         return reason and _text(self.rule, reason)
 
-    def due_s(self, now: float) -> float:
-        """Return in how many seconds the stop rule wants to be asked again, whatever happens.
-
-        *now* is since the epoch.
-        """
+    def due_s(self) -> float:
+        """Return in how many seconds the stop rule wants to be asked again, whatever happens."""
         if self.rule is None:
             return float("inf")
+        now = self._clock.time()
         with self.asking(self.rule, "due", "while the experiment runs"):
             return self.rule.due(self._experiment, now) - now
 

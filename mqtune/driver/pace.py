@@ -69,9 +69,14 @@ class Pace:
         if callbacks.interval_s is not None:
             until = min(until, now + callbacks.interval_s)
         if deciders.rule is not None:
-            until = min(until, now + deciders.due_s(self._clock.time()))
+            until = min(until, now + deciders.due_s())
         self._until = until
         return max(0.0, until - now)
+
+    @property
+    def now_s(self) -> float:
+        """The monotonic time, in seconds."""
+        return self._clock.monotonic()
 
     @property
     def left_s(self) -> float:

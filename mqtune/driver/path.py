@@ -17,6 +17,7 @@ from mqtune.core.trial import CheckpointId, Config, Report
 from mqtune.driver.actions import (
     AnswerQuestion,
     AnswerRequest,
+    Begin,
     Decide,
     DriverAction,
     Lose,
@@ -79,6 +80,8 @@ class EventPath:
     ) -> None:
         #: Those who hear of each event, in this order; the first is the backend's, which hears in any case.
         self.listeners: Sequence[Listener] = ()
+        #: To be journaled before this driver does anything else.
+        self.beginning: Begin | None = None
         self.publisher = Publisher(backend, clock)
         self._restorer = restorer
         self._experiment = experiment
@@ -139,6 +142,12 @@ class EventPath:
         """Carry out each action before the next one is asked for."""
         for action in actions:
             self.carry_out(action)
+
+    def say_begun(self) -> None:
+        """Journal, once, that this driver drives. A look at an ended experiment writes nothing."""
+        if self.beginning is not None:
+            begin, self.beginning = self.beginning, None
+            self.carry_out(begin)
 
     def take_checkpoint(self, report: Report, *, at_once: bool) -> None:
         """Tell callbacks of a report's checkpoint, and drop the checkpoints that it has replaced.

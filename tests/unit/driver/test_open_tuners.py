@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from mqtune.core.errors import ConfigurationError, ExperimentFinished, SpaceErro
 from mqtune.core.events import DecisionTaken
 from mqtune.core.trial import CheckpointId, TrialStatus
 from mqtune.driver import Driver
-from mqtune.search import AnySpace
 
 ONE = "0001"
 
@@ -235,8 +233,7 @@ def test_without_a_checkpoint_at_that_report_it_begins_from_scratch(tmp_path: Pa
 
 def promote(driver: Driver, handed: set[tuple[str, int, int]]) -> bool:
     """A loop of somebody else's that remembers nothing: each trial pauses at epoch 2, and goes on from there to its end."""
-    settings: Any = SimpleNamespace(space=AnySpace(), seed=0)
-    hand = Hand(settings, driver, Path("nowhere"))
+    hand = Hand(driver)
     for number in range(3):
         hand.add({"lr": number / 10}, key=str(number))
     report = driver.next_report(FOR_EVER_S)
