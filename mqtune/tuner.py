@@ -1,4 +1,4 @@
-"""The tuner: what a driver script builds and runs, by itself or in a thread."""
+"""The tuner: the object that a driver script makes and runs, by itself or in a thread."""
 
 from __future__ import annotations
 
@@ -68,47 +68,46 @@ _FULL_BELOW_BYTES: Final = 2**20
 class Tuner:
     """Tunes a trainable's config over the workers of a broker, or over this machine's cores and GPUs.
 
-    The experiment is kept in the broker and in a folder (``~/mqtune/<name>``, or below ``$MQTUNE_HOME``). A run that
-    was interrupted, by Ctrl-C, a crash or a power cut, goes on where it was when the same script runs again with the
-    same *name*, or without the script by ``Tuner.attach`` and ``mqtune drive``. One driver at a time; without one, trials
-    that run on a broker's workers go on.
+    The experiment is kept in the broker and in a folder (``~/mqtune/<name>``, or below ``$MQTUNE_HOME``). After Ctrl-C, a
+    crash or a power cut, the same script with the same *name* continues it, and so do ``Tuner.attach`` and ``mqtune drive``
+    without the script. An experiment has one driver at a time. Trials on a broker's workers need none to run on.
 
     Args:
         trainable: a function of the config, at the top level of a module or script, that calls ``mqtune.report``; a
             subclass of ``mqtune.Trainable``; or a script or other executable, by its path or as a ``mqtune.Script``.
         space: the search space: a dict of domains such as ``mqtune.uniform(0, 1)``, constants, and dicts of them. Without
-            one nothing is searched: somebody else drives the experiment, who adds trials, with any config, until ``finish``.
-        metric: the key, in the reports, of what is optimised; only without a space may it be left out, with *mode*. A list of
-            several: each counts by itself, and ``Results.pareto_front`` has what no other trial beats. In a list there may be bounds
-            on metrics that trials report, such as ``["loss", "latency <= 10"]``: a trial that violates one is never the best, and
-            schedulers and models go by them.
-        mode: "min" or "max"; of several metrics that are optimised a list with one for each, or one for all.
+            one nothing is searched: another program adds trials, with any config, until ``finish``.
+        metric: the key of the optimised value in the reports, or a list of several: each counts by itself, and
+            ``Results.pareto_front`` has the trials that no other trial beats. A list may contain bounds on reported metrics,
+            such as ``["loss", "latency <= 10"]``: a trial that violates one is never the best, and schedulers and models
+            respect them. Only without a space may metric and *mode* be left out.
+        mode: "min" or "max"; for several metrics a list with one for each, or one for all.
         max_trials: number of trials; by default the size of the grid, or 1 without one.
-        searcher: proposes configs. By default it is "tpe", a model, where Optuna is installed (extra ``optuna``), and "random" where it
-            isn't, where the space has a grid, or where there are trials enough for each config. "ax" (extra ``ax``) is another model.
-            ``mqtune.PointsFirst([…])`` tries given configs before, and ``mqtune.WarmStart([…])`` has a model learn from the trials of
-            other experiments.
-        scheduler: stops, or pauses, trials early; by default ``mqtune.ASHA(max_t)`` where *max_t* is given, and else none.
-        max_t: up to which ``training_iteration`` trials run, where each reports step by step, and bad ones are to be stopped early.
+        searcher: proposes configs. The default is "tpe", a model, if Optuna is installed (extra ``optuna``), and "random" if it
+            isn't, if the space has a grid, or if there are enough trials for each config. "ax" (extra ``ax``) is another model.
+            ``mqtune.PointsFirst([…])`` tries given configs first, and ``mqtune.WarmStart([…])`` has a model learn from the
+            trials of other experiments.
+        scheduler: stops, or pauses, trials early; by default ``mqtune.ASHA(max_t)`` if *max_t* is given, else nothing.
+        max_t: the last ``training_iteration`` of trials that report step by step; bad ones are stopped before.
         stop: ends a trial, or the experiment, before its time: a dict of metric to bound, a function of trial and
             report, or a rule such as ``mqtune.TargetReached(0.99) | mqtune.TimeLimit(3600)``; ``mqtune.TrialDiverged()`` ends
             trials whose metric is NaN or infinite.
-        resources: what each trial gets; or a function of its config that returns that, which is called by the driver
-            alone, once for each config.
-        backend: where trials run: the URL of the Redis that workers use; ``mqtune.Local(slots=…)``: a server and a worker on
+        resources: the resources of each trial, or a function that returns them for a config. The driver calls it once for
+            each config.
+        backend: where trials run: the URL of the workers' Redis; ``mqtune.Local(slots=…)``: a server and a worker on
             this machine, which end with the run; ``mqtune.Simulated(…)``; or a backend of your own. By default
             ``$MQTUNE_BROKER``, and without that this machine. ``$MQTUNE_REDIS_URL`` names a server for it to take instead
             of one of its own.
-        name: the experiment's name, by which the same script goes on with it; by default the trainable's with the time, so
+        name: the experiment's name, by which the same script continues it; by default the trainable's with the time, so
             that each run is a new experiment.
-        seed: for everything that is random; drawn and kept with the experiment if left out. The same seed gives random search the same
-            configs. A model's configs and a scheduler's decisions also depend on the order in which reports come, which on several slots
-            is a matter of time. So is, on one slot too, what a model knows when it is slow: a suggestion that takes longer than 0.1 s has
-            the next one worked out before the trial ends.
-        failures: what happens when a trial fails, a report can't be read, or the driver is lost.
+        seed: for all random choices; drawn and kept with the experiment if left out. The same seed gives random search the
+            same configs. A model's configs and a scheduler's decisions also depend on the order in which reports come, which
+            on several slots is a matter of time. On one slot a slow model depends on time, too: if a suggestion takes longer
+            than 0.1 s, the next one is worked out before the trial ends.
+        failures: the handling of failed trials, unreadable reports and a lost driver.
         checkpoints: where checkpoints are stored, and which are kept.
         process: how a trial's process runs; ``mqtune.Process(bundle=".")`` brings your code to workers that take code.
-        run: what belongs to this run alone: callbacks, progress, labels, the most trials at once, overwriting.
+        run: the options of this run alone: callbacks, progress, labels, the largest number of running trials, overwriting.
 
     Raises:
         ConfigurationError: an argument is invalid. Nothing was started.
@@ -184,10 +183,10 @@ class Tuner:
         max_trials: int | None = None,
         run: RunOptions = RunOptions(),
     ) -> Self:
-        """Return a tuner that goes on with an experiment, without the script that began it.
+        """Return a tuner that continues an experiment, without the script that began it.
 
-        What the experiment is stands in Redis; for one that ran on this machine alone, in that of its folder. What is not
-        given is as it was. Trials that run meanwhile run on; what an earlier driver decided and did not send is sent.
+        Redis has the experiment's definition. For an experiment on this machine alone it is the Redis of its folder. Missing
+        arguments are as they were. Running trials run on. Decisions that an earlier driver did not send are sent.
 
         Args:
             name: the experiment's.
@@ -196,10 +195,10 @@ class Tuner:
             space: as the script had it; needed where it has a ``sample_from``.
             searcher: the same again, at its beginning; needed where it is of a class of your own.
             scheduler: likewise, and where it was given a function.
-            stop: a rule to go on with; needed where it was a function.
+            stop: the rule from now on; needed where it was a function.
             resources: as the script had it; needed where it was a function.
             max_trials: how many trials there are to be in all.
-            run: what belongs to this run alone.
+            run: the options of this run alone.
 
         Raises:
             ConfigurationError: there is no such experiment, or something is needed that was not given.
@@ -243,12 +242,12 @@ class Tuner:
     def run(self) -> Results:
         """Run to the end and return the results; an experiment that is complete is only read.
 
-        The first Ctrl-C (or SIGTERM) requeues running trials, saves everything and says how to go on; the second ends within
-        a second, whatever Redis does. Either way nothing that was reported is lost, and RunInterrupted ends the script with
-        exit code 130 (143 after SIGTERM). In an interactive session the first returns the results so far instead.
+        The first Ctrl-C (or SIGTERM) requeues running trials, saves everything and prints how to continue; the second ends
+        within a second, even without Redis. Either way no report is lost, and RunInterrupted ends the script with exit code
+        130 (143 after SIGTERM). In an interactive session the first returns the results so far instead.
 
         Raises:
-            RunInterrupted: it was interrupted; ``results()`` has what there is.
+            RunInterrupted: it was interrupted; ``results()`` returns the results so far.
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
             NameTaken: a living driver, or an experiment with another definition, has the name.
             TrainableNotFound: the first trial could not be started on its worker.
@@ -257,8 +256,8 @@ class Tuner:
             MetricMissing: the first report lacked the metric, or the time that the scheduler goes by; or, with
                 ``metric_from="later"``, the first trial that ended had never reported the metric.
             ReportInvalid, ReportTooLarge: a trial failed with a report that can't be sent, before any trial had reported.
-            UserCodeFailed: a scheduler, searcher or stop rule raised an error. When it is corrected, the same script goes on.
-            DriverFenced: another driver took over while this one was frozen or cut off; nothing of that one's was disturbed.
+            UserCodeFailed: a scheduler, searcher or stop rule raised an error. Once it is corrected, the same script continues.
+            DriverFenced: another driver took over while this one was frozen or cut off. The other one is not disturbed.
         """
         try:
             if self._driver is None and not self._is_closed:
@@ -295,38 +294,37 @@ class Tuner:
             self.close()
 
     def step(self, block_s: float = STEP_S) -> None:
-        """Start what there is room for, wait up to *block_s* seconds for something to happen, and act on it.
+        """Start trials in free slots, wait up to *block_s* seconds for news, and act on them.
 
         Raises:
             MqtuneError: as ``run``.
         """
-        driver = self._open_with_worker()
+        driver = self._have_worker(self._open())
         driver.step(block_s)
         self._check(driver)
 
     def next_report(self, block_s: float = STEP_S) -> Report | None:
-        """Go on as ``step`` does, but only to the next report, and return that; None if what happened was no report.
+        """Proceed as ``step`` does, but only to the next report, and return that; None if another event happened.
 
-        Until the next call the driver stands at this report: a trial that is told something meanwhile is told it because of
-        this report, its later ones are left out, and in lockstep it goes on with that call. Each is returned once; but of an
-        experiment without a space a driver that goes on returns again what came after the last thing that the one before it
-        did. Reports that ``step`` took in are not returned.
+        Until the next call the driver stands at this report: a decision on its trial meanwhile counts as taken because of
+        it, and leaves out the trial's later reports. In lockstep the trial continues with the next call. Each report is
+        returned once. In an experiment without a space, the next driver returns those again that came after the last action
+        of this one. Reports that ``step`` has processed are not returned.
 
         Raises:
             MqtuneError: as ``run``.
         """
-        driver = self._open_with_worker()
+        driver = self._have_worker(self._open())
         report = driver.next_report(block_s)
         if report is None:
             self._check(driver)
         return report
 
     def reports_ahead(self, count: int) -> list[Report]:
-        """Return up to *count* reports that ``next_report`` returns next; nothing is done about them.
+        """Return up to *count* reports that ``next_report`` returns next, without acting on them.
 
-        They are those that came with the report on which the driver stands, without a wait, so there may be none. If one of
-        their trials is told something before ``next_report`` has come to them, or a scheduler of the tuner ends it, its own
-        are left out there.
+        They came with the report at which the driver stands. There is no wait, so the list may be empty. After a decision on
+        one of their trials, ``next_report`` leaves out its reports.
         """
         return self._open().reports_ahead(count)
 
@@ -391,14 +389,14 @@ class Tuner:
     def close(self) -> None:
         """Close all connections; a local worker and server end. Running trials on a broker's workers go on.
 
-        What was seen until then can still be looked at.
+        The results until then can still be read.
         """
         self._is_closed = True
         if not self._interrupts.is_urgent:
             self._say_end()
             self._opened.close()
             return
-        self._kill_worker()
+        self._end_worker(kill=True)
         # A Redis that is frozen or full doesn't answer, and finds out by itself that this process is gone.
         closing = threading.Thread(target=self._opened.close, name="mqtune-closing", daemon=True)
         closing.start()
@@ -431,7 +429,7 @@ class Tuner:
         return self._driver
 
     def _look(self) -> Driver:
-        """Return the driver, also of a tuner that is closed: what it has seen stays."""
+        """Return the driver, also of a closed tuner."""
         return self._driver if self._driver is not None else self._open()
 
     @property
@@ -440,11 +438,6 @@ class Tuner:
         if self._driver is None and not self._is_opening and not self._is_closed:
             self._open()
         return self._settings.experiment() if self._driver is None else self._driver.experiment
-
-    def _open_with_worker(self) -> Driver:
-        driver = self._open()
-        self._have_worker(driver)
-        return driver
 
     def _check(self, driver: Driver) -> None:
         """Raise the error with which the experiment has failed, or this machine's worker."""
@@ -455,20 +448,16 @@ class Tuner:
             driver.lose_all()
             raise WorkerStartError(problem)
 
-    def _have_worker(self, driver: Driver) -> None:
-        """Start this machine's worker, if there is to be one, once it has something to do."""
+    def _have_worker(self, driver: Driver) -> Driver:
+        """Start this machine's worker, if there is to be one, once it has something to do. Return the driver."""
         if self._worker is None and not driver.is_finished:
             self._worker = driver.place.start_worker()
+        return driver
 
-    def _end_worker(self) -> None:
+    def _end_worker(self, *, kill: bool = False) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:
-            worker.stop()
-
-    def _kill_worker(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.kill()
+            worker.kill() if kill else worker.stop()
 
     # Ending.
 
@@ -531,7 +520,7 @@ class Tuner:
 
     def _end_at_once(self) -> str:
         """Kill the local worker, from any thread, and return the text to print."""
-        self._kill_worker()
+        self._end_worker(kill=True)
         return self._how_to_go_on()
 
     def _how_to_go_on(self) -> str:
@@ -571,20 +560,20 @@ class Tuner:
         notes: str = "",
         key: str = "",
     ) -> Trial:
-        """Stage a new trial now, whether or not a slot is free, and return it; what its config leaves out is sampled.
+        """Stage a new trial now, whether or not a slot is free, and return it. Missing values of its config are sampled.
 
         Args:
-            config: what to try.
+            config: its config, or a part of it.
             source: a trial from whose checkpoint, as of now, it starts.
-            checkpoint: which: "newest", the default; "best", of those that are kept, and without *source* the best trial's;
-                the id of any checkpoint that is kept; or, without *source*, the path of a folder on this machine. That is
-                copied into the experiment's store and becomes the trial's first checkpoint. One that lies in another
-                experiment's store, or was fetched from there, keeps its counters.
+            checkpoint: "newest", the default; "best" of the kept ones, and without *source* the best trial's; the id of any
+                kept checkpoint; or, without *source*, the path of a folder on this machine. That is copied into the
+                experiment's store and becomes the trial's first checkpoint. One that lies in another experiment's store, or
+                was fetched from there, keeps its counters.
             ttl_s: how long an attempt of it may run, in seconds; by default as ``Process(ttl_s=…)`` says.
             tags: names by which it is found again, as ``Results.find`` does.
             notes: a text about it.
-            key: a name of your own for it, which is journaled. Where the experiment has a trial with this key already, that is
-                returned, whatever else is given: adding it again, also under a later driver, starts nothing twice.
+            key: a name of your own for it, which is journaled. If the experiment has a trial with this key, that trial is
+                returned, and nothing starts. This also holds under a later driver.
 
         Raises:
             SpaceError: the config does not fit the space.
@@ -619,7 +608,7 @@ class Tuner:
     ) -> Trial:
         """Begin a trial that you evaluate outside, without a worker, and return it with its config; see ``ExperimentHandle.ask``.
 
-        While the searcher works its config out, this goes on as ``step`` does.
+        While the searcher works out its config, this proceeds as ``step`` does.
 
         Raises:
             SpaceError: the config does not fit the space.
@@ -643,7 +632,7 @@ class Tuner:
 
         Raises:
             SpaceError: the config is not of the space.
-            ConfigurationError: the trial is none that was asked for, or a metric is missing.
+            ConfigurationError: the trial was not asked for, or a metric is missing.
             InvalidTransition: the trial has ended, or is paused.
         """
         config = None if isinstance(trial, Trial | str) else dict(trial)
@@ -691,12 +680,12 @@ class Tuner:
         return found
 
     def listen(self, listener: Callable[[Report], object]) -> None:
-        """Have *listener* called with each report that counts: at once with all so far, and from now on as the driver takes them in.
+        """Call *listener* with each report that counts: now with all so far, and from then on as the driver processes them.
 
         It has all reports of a trial before the trial is seen to have ended.
         """
         driver = self._look()
-        # What was just decided is not in the copy yet, but the attempt counts what was accepted.
+        # The copy lacks the newest decisions, but the attempt counts the accepted reports.
         accepted = {(trial.id, a.number): a.reports for trial in self.get_trials() for a in trial.attempts}
         for report in self.results().reports():
             if report.sequence <= accepted[report.trial, report.attempt]:
@@ -712,7 +701,7 @@ class Tuner:
         return None
 
     def annotate(self, *, tags: Sequence[str] | None = None, notes: str | None = None) -> None:
-        """Give the experiment these tags or notes in place of those it has; what is left out stays.
+        """Replace the tags or the notes of the experiment. An argument that is left out changes nothing.
 
         Raises:
             ConfigurationError: they are no tags, or no notes.
@@ -757,7 +746,7 @@ class Tuner:
 
 
 class BackgroundTuner:
-    """Drives a tuner without a space in a thread, so that its trials go on, also after losses, whatever its user does meanwhile.
+    """Drives a tuner without a space in a thread, so that its trials run, also after losses, without its user.
 
     Every method may be called from any thread. A trial that is seen to have ended has all its reports in ``reports``. An error that a
     step raises ends the thread: it is ``problem``, and every later call of ``do`` raises it. It is closed with its process.
@@ -770,7 +759,7 @@ class BackgroundTuner:
     """
 
     def __init__(self, open_tuner: Callable[[], Tuner]) -> None:
-        #: What has ended the thread.
+        #: The error that has ended the thread.
         self.problem: BaseException | None = None
         self._reports: dict[TrialId, list[Report]] = {}
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
@@ -785,7 +774,7 @@ class BackgroundTuner:
         """Return what *action* returns, which the thread calls with the tuner between two steps.
 
         Raises:
-            Exception: what *action* raises, or what has ended the thread.
+            Exception: the error of *action*, or the one that has ended the thread.
         """
         call = _Call(action)
         with self._ending:
@@ -856,7 +845,7 @@ def _is_full(folder: Path) -> bool:
 
 
 class _Call:
-    """What somebody wants done, and who waits for it."""
+    """A call from another thread, whose caller waits for the answer."""
 
     def __init__(self, action: Callable[[Tuner], object]) -> None:
         self.answer: Future[Any] = Future()

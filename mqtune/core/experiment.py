@@ -36,7 +36,6 @@ from mqtune.core.owner import NOBODY, Owner
 from mqtune.core.state import ATTEMPTS, TRIALS
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
-    ACTIONS,
     DEVICE_BROKEN,
     FORGOTTEN,
     ITERATION,
@@ -605,7 +604,7 @@ class Experiment:
                 return (TrialStatus.FAILED if status is TrialStatus.STAGED else status), reason
             if trial.decision.action is Action.FAIL:
                 trial.failures += 1
-            return ACTIONS[trial.decision.action].status, trial.decision.reason
+            return trial.decision.action.effect.status, trial.decision.reason
         if end is AttemptEnd.COMPLETED:
             return self._status_of_completed(trial, "")
         if attempt.intent.hands_back:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 from mqtune.core.codec import Body
 from mqtune.core.resources import Resources
 from mqtune.core.trial import (
+    EFFECTS,
     Action,
     AttemptEnd,
     Decision,
@@ -37,7 +38,7 @@ _Convert = Callable[[Any], Any]
 #: may also be requeued.
 ActionName = str
 StatusName = str
-_ACTIONS: Final = frozenset({*(action.value for action in Action), *(each.value for each in Intent if each.hands_back)})
+_ACTIONS: Final = frozenset(EFFECTS)
 
 
 class Field(NamedTuple):

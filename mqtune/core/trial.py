@@ -47,7 +47,7 @@ class TrialStatus(Enum):
 
     @property
     def expecting_data(self) -> bool:
-        """Whether its reports count: it runs, has a past that it may go on from, or ended with what it has."""
+        """Whether its reports count: it runs, is paused, or has ended with a result."""
         return self in _EXPECTING_DATA
 
     @property
@@ -77,7 +77,7 @@ class TrialStatus(Enum):
 
     @property
     def is_completed(self) -> bool:
-        """Whether it ended with all that it was meant to do."""
+        """Whether it ended by itself, or used its whole budget."""
         return self is TrialStatus.COMPLETED
 
     @property
@@ -99,7 +99,7 @@ class TrialStatus(Enum):
 _TERMINAL: Final = frozenset(
     {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED}
 )
-#: What may follow each status.
+#: The statuses that may follow each status.
 ALLOWED: Final[dict[TrialStatus, frozenset[TrialStatus]]] = {
     TrialStatus.CANDIDATE: frozenset({TrialStatus.STAGED, TrialStatus.ABANDONED}),
     # A staged attempt that can never run (its trainable can't be imported, its worker died on the claim) fails; one
@@ -207,7 +207,7 @@ Metrics = Body
 #: The values of several metrics such that lower is better.
 Point = tuple[float, ...]
 
-#: What stands in place of a worker's name where a person evaluates a trial.
+#: Stands for the worker's name if a person evaluates a trial.
 OUTSIDE: Final = "outside"
 
 #: The metrics that come with every report: how many reports the trial has made, the seconds since the one before, and
@@ -216,39 +216,38 @@ ITERATION: Final = "training_iteration"
 TIME_THIS_ITER: Final = "time_this_iter_s"
 TIME_TOTAL: Final = "time_total_s"
 
-#: The metric in which a trial that chooses its own parameters, such as an objective of Optuna, says them: they are its
-#: config from then on.
+#: The metric with the parameters of a trial that chooses them itself, such as an objective of Optuna. They become its
+#: config.
 PARAMETERS: Final = "mqtune.params"
 
-#: How long a trial waits before it runs again after the second attempt in a row that came no further, in seconds: a
-#: first retry is never delayed. Each one more doubles that, up to the last: one that fails at its first line would else
-#: be staged some hundred times a second, and each attempt leaves up to 48 kB in the journal.
+#: The delay, in seconds, before a retry after two attempts in a row without progress. The first retry is not delayed.
+#: Each further one doubles the delay, up to the last value. Without it a trial that fails at its first line would be
+#: staged a hundred times a second, and each attempt leaves up to 48 kB in the journal.
 RETRY_PAUSE_S: Final = 0.1
 RETRY_PAUSE_FACTOR: Final = 2.0
 LONGEST_RETRY_PAUSE_S: Final = 60.0
 
-#: What an attempt's worker hears when nobody drives its experiment any more, and the type of error with which that
-#: attempt is then requeued.
+#: The message to a worker whose experiment has lost its driver, and the error type of the attempts that it requeues.
 UNDRIVEN: Final = "undriven"
-#: The type of error of an attempt that is lost because Redis has lost what it had of it.
+#: The error type of an attempt whose keys Redis has lost.
 FORGOTTEN: Final = "forgotten"
-#: The type of error of an attempt that is handed back because its error says that its device is broken.
+#: The error type of an attempt that is handed back because its device is broken.
 DEVICE_BROKEN: Final = "DeviceBroken"
-#: The error type of an attempt that its worker could not bring to its end, because of an error of its own.
+#: The error type of an attempt that ended by an error of its worker.
 WORKER_ERROR: Final = "WorkerError"
 
-#: What the ids of checkpoints begin with: whether they are a folder in the store, or a dict in Redis.
+#: The first letter of a checkpoint's id: a folder in the store, or a dict in Redis.
 _PERSISTENT: Final = "p"
 _IN_MEMORY: Final = "m"
-#: What they end with: the attempt, the number, and the mark of the claim, if there is one.
+#: The end of an id: the attempt, the number, and the mark of the claim, if there is one.
 _NUMBERS: Final = re.compile(r"-(\d+)-(\d+)(?:\.\w+)?\Z", re.ASCII)
 
 
 def checkpoint_id(trial: str, attempt: int, number: int, *, in_memory: bool, claim: str = "") -> CheckpointId:
     """Return the id of the *number*-th checkpoint (from 1) of an attempt; no other checkpoint ever has it.
 
-    Attempt 0 stands for what a person brought for the trial to start from; its numbers have no order. *claim* is the
-    mark of the worker's claim: a server that is set back to before a claim has the same attempt claimed a second time.
+    Attempt 0 stands for a checkpoint that a person has brought; its numbers have no order. *claim* is the mark of the
+    worker's claim: a server that is set back to before a claim has the same attempt claimed a second time.
     """
     mark = f".{claim}" if claim else ""
     return CheckpointId(f"{_IN_MEMORY if in_memory else _PERSISTENT}-{trial}-{attempt}-{number}{mark}")
@@ -283,7 +282,7 @@ def is_in_memory(checkpoint: CheckpointId) -> bool:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a metric's value is a number; True and False are none, NaN and the infinities are."""
+    """Whether a metric's value is a number, such as NaN or an infinity. True and False don't count."""
     # Most are floats, and each report of a flood asks.
     return value.__class__ is float or (isinstance(value, int | float) and not isinstance(value, bool))
 
@@ -304,7 +303,7 @@ ENDS: Final = tuple(end.value for end in AttemptEnd)
 
 
 class Intent(Enum):
-    """What the driver wants of an attempt; durable in Redis until the attempt ends."""
+    """The driver's order to an attempt; durable in Redis until the attempt ends."""
 
     RUN = "run"
     STOP = "stop"
@@ -319,13 +318,18 @@ class Intent(Enum):
     GIVE_WAY = "give_way"
 
     @property
+    def effect(self) -> Effect:
+        """The consequences for the attempt and its trial."""
+        return _BY_INTENT[self]
+
+    @property
     def hands_back(self) -> bool:
         """Whether the attempt is to end as HANDED_BACK, so that the trial runs again."""
-        return INTENTS[self].end is AttemptEnd.HANDED_BACK
+        return self.effect.end is AttemptEnd.HANDED_BACK
 
 
 class Action(Enum):
-    """What is to be done with a trial; a scheduler returns one of the first four for a report."""
+    """A decision on a trial. A scheduler returns one of the first four for a report."""
 
     CONTINUE = "continue"
     STOP = "stop"
@@ -337,48 +341,43 @@ class Action(Enum):
     #: Stop it as FAILED: a person says so, or its reports are invalid.
     FAIL = "fail"
 
+    @property
+    def effect(self) -> Effect:
+        """The consequences for the attempt and its trial."""
+        return EFFECTS[self.value]
 
-class IntentEffect(NamedTuple):
-    """The end of an attempt that obeys an intent, the intent's reach, and whether the trial may continue.
 
-    An intent that goes further than the one before it replaces it.
+class Effect(NamedTuple):
+    """The consequences of a way to end or steer an attempt.
+
+    It has the intent on the wire, the end of an attempt that obeys, and the next status of its trial. An intent of a
+    larger ``reach`` replaces one of a smaller. ``keeps_state`` says whether the trial may save a checkpoint and resume.
     """
 
+    intent: Intent
     end: AttemptEnd
+    status: TrialStatus
     reach: int
     keeps_state: bool = False
 
-
-class ActionEffect(NamedTuple):
-    """The intent and the trial's status that an action leads to, and the decisions that it replaces."""
-
-    intent: Intent
-    status: TrialStatus
-    replaces: frozenset[Action] = frozenset()
+    def replaces(self, other: Effect) -> bool:
+        """Whether this decision on a trial may replace another one. To abandon a trial replaces any other."""
+        return self.reach > other.reach or self.status is TrialStatus.ABANDONED is not other.status
 
 
-#: What each intent does to an attempt.
-INTENTS: Final[dict[Intent, IntentEffect]] = {
-    Intent.RUN: IntentEffect(AttemptEnd.COMPLETED, reach=0),
-    Intent.PAUSE: IntentEffect(AttemptEnd.PAUSED, reach=1, keeps_state=True),
-    Intent.HAND_BACK: IntentEffect(AttemptEnd.HANDED_BACK, reach=1, keeps_state=True),
-    Intent.GIVE_WAY: IntentEffect(AttemptEnd.HANDED_BACK, reach=1, keeps_state=True),
-    Intent.STOP: IntentEffect(AttemptEnd.STOPPED, reach=2),
-    Intent.COMPLETE: IntentEffect(AttemptEnd.COMPLETED, reach=2),
-    Intent.ABANDON: IntentEffect(AttemptEnd.STOPPED, reach=2),
-}
-_PAUSE: Final = frozenset({Action.PAUSE})
-#: What each action does to a trial, but for CONTINUE, which does nothing.
-ACTIONS: Final[dict[Action, ActionEffect]] = {
-    Action.PAUSE: ActionEffect(Intent.PAUSE, TrialStatus.PAUSED),
-    Action.STOP: ActionEffect(Intent.STOP, TrialStatus.EARLY_STOPPED, _PAUSE),
-    Action.COMPLETE: ActionEffect(Intent.COMPLETE, TrialStatus.COMPLETED, _PAUSE),
+#: All ways to end or steer an attempt, by the decision in the journal.
+EFFECTS: Final = {
+    "continue": Effect(Intent.RUN, AttemptEnd.COMPLETED, TrialStatus.RUNNING, 0),
+    "pause": Effect(Intent.PAUSE, AttemptEnd.PAUSED, TrialStatus.PAUSED, 1, keeps_state=True),
+    "hand_back": Effect(Intent.HAND_BACK, AttemptEnd.HANDED_BACK, TrialStatus.STAGED, 1, keeps_state=True),
+    "give_way": Effect(Intent.GIVE_WAY, AttemptEnd.HANDED_BACK, TrialStatus.STAGED, 1, keeps_state=True),
+    "stop": Effect(Intent.STOP, AttemptEnd.STOPPED, TrialStatus.EARLY_STOPPED, 2),
+    "complete": Effect(Intent.COMPLETE, AttemptEnd.COMPLETED, TrialStatus.COMPLETED, 2),
+    "abandon": Effect(Intent.ABANDON, AttemptEnd.STOPPED, TrialStatus.ABANDONED, 2),
     # For its worker it is a stop; the decision says what becomes of the trial.
-    Action.FAIL: ActionEffect(Intent.STOP, TrialStatus.FAILED, _PAUSE),
-    Action.ABANDON: ActionEffect(
-        Intent.ABANDON, TrialStatus.ABANDONED, _PAUSE | {Action.STOP, Action.COMPLETE, Action.FAIL}
-    ),
+    "fail": Effect(Intent.STOP, AttemptEnd.STOPPED, TrialStatus.FAILED, 2),
 }
+_BY_INTENT: Final = {each.intent: each for each in reversed(EFFECTS.values())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,9 +395,9 @@ class Restart:
 
 
 class Decision(NamedTuple):
-    """What a scheduler returns for a report, and why in a few words.
+    """A scheduler's decision for a report, with a short reason.
 
-    With a pause, ``source`` is the trial that the paused one will go on from; its checkpoint of now is kept until then.
+    With a pause, ``source`` is the trial from whose present checkpoint, kept until then, the paused one will continue.
     """
 
     action: Action
@@ -444,9 +443,9 @@ class SavedCheckpoint(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """A trial's step to a status: when (seconds since the epoch, UTC), why, and who had it done.
+    """A trial's step to a status, with its time (seconds since the epoch, UTC) and reason.
 
-    ``by`` is the worker's name, "scheduler", "searcher", "driver" or "user", or what else the event says.
+    ``by`` is the worker's name, "scheduler", "searcher", "driver" or "user", or another name in the event.
     """
 
     status: TrialStatus
@@ -456,7 +455,7 @@ class Transition(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """An order to end an attempt: who gave it, why, when, and because of which report (0: none)."""
+    """An order to end an attempt: its origin, reason and time, and the number of its report, or 0."""
 
     by: str
     reason: str
@@ -465,10 +464,7 @@ class Stop(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """Where one of the further seats of an attempt was.
-
-    It has the seat's number, its worker, that one's machine, the queue and the devices.
-    """
+    """The place of a further seat of an attempt: its number, worker, machine, queue and devices."""
 
     number: int
     worker: str
@@ -488,9 +484,9 @@ class Attempt:
     has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
     folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty. ``retired``
     says, with ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have.
-    ``usage`` has what it used of its machine, once it has ended, by the names in docs/workers.md. ``resources`` is what
-    it asks for, where trials do so by their configs. ``seats`` are the further ones of a gang; ``worker`` and what else
-    there is once is that of seat 0.
+    ``usage`` has the resources that it used, once it has ended, by the names in docs/workers.md. ``resources`` are its
+    own, if trials ask for them by their configs. ``seats`` are the further ones of a gang; ``worker`` and other single
+    values are those of seat 0.
     """
 
     number: int
@@ -568,18 +564,17 @@ class Trial:
     ttl_s: float | None = None
     #: The tags and notes that people have given it.
     labels: Labels = NO_LABELS
-    #: By what who added it knows it, or empty; no other trial has it.
+    #: The user's own name for it, or empty. No other trial has it.
     key: str = ""
     #: Whether a person evaluates it outside, and no worker runs it.
     outside: bool = False
     #: The decision that ends the current attempt, from when it is taken; its reports are late from then on.
     decision: Decision | None = None
-    #: What it could go on from at the report on which a loop of somebody else's had it paused; None where none has.
+    #: The checkpoint that it had at the report on which a user's loop has paused it.
     pause_point: CheckpointId | None = None
-    #: What the next attempt begins with once the decision to pause is carried out: a restart.
+    #: The restart that follows once the decision to pause is carried out.
     restart: Restart | None = None
-    #: What it may go on from: its newest checkpoint, or until it has one of its own, the one that its attempt began
-    #: with.
+    #: The checkpoint from which it may continue: its newest one, or that with which its attempt began.
     checkpoint: CheckpointId = CheckpointId("")
     #: Its own checkpoints that still exist, oldest first.
     checkpoints: dict[CheckpointId, SavedCheckpoint] = field(default_factory=dict)
@@ -632,7 +627,7 @@ class Trial:
 
     @property
     def why_it_pauses(self) -> str:
-        """Why it does not run again at once, for people."""
+        """Why it does not run again immediately, for people."""
         pause_s = f"{self.retry_pause_s:.3g}"
         return f"it runs again {pause_s} s after its last attempt, as {self.setbacks} in a row came no further"
 
@@ -727,7 +722,7 @@ def _set_status(trial: Trial, status: TrialStatus) -> None:
 
 
 _STATUS: Final = Trial.__dict__["status"]
-# A record that says something else than its events would lead its experiment, and whoever reads it, astray. A property
+# A status that differs from its events would mislead the experiment and its readers. A property
 # of the slot costs readers nothing; a check of every assignment would cost each report.
 Trial.status = property(_STATUS.__get__, _set_status)  # type: ignore[assignment, misc]
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from mqtune.driver.checkpoints import (
         LOOK_APART_S as LOOK_APART_S,
         CheckpointGC as CheckpointGC,
-        Deletes as Deletes,
     )
     from mqtune.driver.connect import (
         BrokerDeployment as BrokerDeployment,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from mqtune.driver.local_slots import check_gangs as check_gangs, slot_settings as slot_settings
     from mqtune.driver.options import (
         Checkpoints as Checkpoints,
+        Deletes as Deletes,
         Failures as Failures,
         Process as Process,
         RunOptions as RunOptions,
@@ -54,13 +54,13 @@ _NAMES = {
     "attach": ("attached",),
     "bundling": ("BundleFolder", "bring"),
     "by_config": ("ResourcesByConfig",),
-    "checkpoints": ("CheckpointGC", "Deletes", "LOOK_APART_S"),
+    "checkpoints": ("CheckpointGC", "LOOK_APART_S"),
     "connect": ("BrokerDeployment", "Place", "unless_away"),
     "definition": ("DefinitionWriter",),
     "driver": ("Driver",),
     "interrupts": ("Interrupts",),
     "local_slots": ("check_gangs", "slot_settings"),
-    "options": ("Checkpoints", "Failures", "Process", "RunOptions"),
+    "options": ("Checkpoints", "Deletes", "Failures", "Process", "RunOptions"),
     "pace": ("Pace",),
     "plain": ("PlainReports",),
     "requests": ("AT_ONCE",),

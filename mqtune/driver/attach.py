@@ -78,7 +78,7 @@ def attached(
             if searcher is None and decides.searcher is None:
                 searcher = _given("searcher", lambda: searcher_of(definition["searcher"], whole))
             if (names := definition.get(LEARN_FROM)) and searcher is not None and not isinstance(searcher, WarmStart):
-                # What it learns stands in the definition.
+                # The definition has the trials that it learns from.
                 searcher = WarmStart(names, searcher)
             return {
                 "trainable": _trainable(trainable, definition, deployment),
@@ -116,7 +116,7 @@ def _trainable(
     # Workers go on with the code that was brought to them.
     if given is not None and not definition.get("bundle"):
         return given
-    # Where code is taken from is never the choice of who may write to a server.
+    # Writers to a shared server must not choose the folder of the code.
     code_root = Path(definition["code_root"]) if deployment.is_private else Path.cwd()
     return KnownTrainable(TrainableSpec.decode(definition["trainable"]), code_root)
 

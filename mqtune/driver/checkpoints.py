@@ -1,4 +1,4 @@
-"""The garbage collector of checkpoints: what may still be needed is named, and retention chooses among the rest."""
+"""The garbage collector of checkpoints: needed ones are named, and retention chooses among the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Hashable, Iterable, Iterator
 from queue import SimpleQueue
-from typing import Final, Literal
+from typing import Final
 
 from mqtune.checkpoints import CheckpointStore
 from mqtune.core.errors import MqtuneError
@@ -23,24 +23,22 @@ from mqtune.core.events import (
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CheckpointId, Trial, TrialId, TrialStatus, attempt_and_number, is_in_memory, trial_of
 from mqtune.driver.actions import Drop
-from mqtune.driver.retention import References, Retention
+from mqtune.driver.options import Checkpoints, Deletes
+from mqtune.driver.retention import References
 from mqtune.journal.base import Journal
 from mqtune.journal.restore import Restorer
 
 logger = logging.getLogger(__name__)
 
-#: How long the driver waits, at its end, for deletions that are under way; what is left is swept by the next one.
+#: How long the driver waits, at its end, for running deletions. The next driver does the others.
 _CLOSE_S: Final = 10.0
 #: How many checkpoints may have been reported before it is looked which earlier ones they replace. A look writes one
-#: event, which costs a report little when so many share it; that many dicts of the largest size are 32 MB in Redis.
+#: event, which costs a report little if so many share it; as many dicts of the largest size are 32 MB in Redis.
 MOST_GATHERED: Final = 32
 #: How long such looks are apart, in seconds, where fewer come: short beside the time in which trials fill a disk, and
 #: long enough that a driver at leisure is not woken for each. Where none was for that long, a checkpoint waits for
 #: none.
 LOOK_APART_S: Final = 10.0
-#: Which trials lose all their checkpoints at their end, besides what retention drops: none; those that did not
-#: complete; completed ones too; and even the best one. The best one's stay in all cases but the last.
-Deletes = bool | Literal["stopped", "all"]
 _HAVE_DONE: Final = frozenset({TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED})
 _STOPPED: Final = frozenset({TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED})
 _LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
@@ -58,32 +56,30 @@ class CheckpointGC:
     checkpoints with reports replace gathers, to be dropped together: at the latest with the ``MOST_GATHERED``-th, or
     when ``due_s`` has come. What is needed is seen when it is dropped.
 
-    A checkpoint that something *names* is never collected: what a trial that has not ended may go on from, what an
-    attempt under way began with, and what a decided restart begins with, whichever trial saved it. Nor, unless that was
-    asked for, is any of the best trial's.
+    A checkpoint that something *names* is never collected: the one from which a trial may continue, with which an
+    attempt under way began, or with which a decided restart begins, of any trial. The best trial's checkpoints stay,
+    too, unless the user wants them deleted.
     """
 
     def __init__(
         self,
         experiment: Experiment,
-        retention: Retention,
+        options: Checkpoints,
         store: CheckpointStore | None,
         *,
-        delete_checkpoints: Deletes,
         keeps_dicts: bool = False,
     ) -> None:
         self._experiment = experiment
-        self._retention = retention.of(experiment.metric, experiment.mode, experiment.objective.constraints)
+        self._retention = options.retention.of(experiment.metric, experiment.mode, experiment.objective.constraints)
         self._store = store
-        self._lose_all = _LOSE_ALL[delete_checkpoints]
+        self._lose_all = _LOSE_ALL[options.delete]
         #: Whether somebody may go on from a trial that has completed, or was stopped.
         self._keeps_dicts = keeps_dicts
-        self._spares_best = delete_checkpoints != "all"
+        self._spares_best = options.delete != "all"
         self._references = References()
         #: Trials that have ended and keep what they have because they are, or were, the best.
         self._spared: dict[TrialId, None] = {}
-        #: For each checkpoint that came with a report since the last look its trial, and what nothing names any more
-        #: because of it.
+        #: For each reported checkpoint since the last look, its trial and the checkpoint that it has replaced.
         self._gathered: list[tuple[Trial, CheckpointId]] = []
         self._next_look_s = -math.inf
         self._deletions: SimpleQueue[CheckpointId | None] = SimpleQueue()
@@ -101,7 +97,7 @@ class CheckpointGC:
         return []
 
     def changed(self, trial: Trial) -> list[Drop]:
-        """Return what nothing needs any more of *trial*, which was changed, or of those that it named."""
+        """Return drops of checkpoints that nothing needs after a change of *trial*."""
         if not (trial.checkpoints or self._references or trial.checkpoint or trial.restart or trial.pause_point):
             # Nobody has named a checkpoint, and it neither has nor needs one.
             return []
@@ -116,12 +112,12 @@ class CheckpointGC:
         if checkpoint != trial.checkpoint:
             # It came too late to be the trial's.
             return []
-        # Of what a trial may need, a report changes only this.
+        # A report changes nothing else that a trial may need.
         self._gathered.append((trial, self._references.hold((trial.id, "state"), checkpoint)))
         return self.gathered() if at_once or len(self._gathered) >= MOST_GATHERED else []
 
     def gathered(self) -> list[Drop]:
-        """Return what nothing needs any more of all that has gathered."""
+        """Return drops of all gathered checkpoints that nothing needs."""
         gathered, self._gathered = self._gathered, []
         found: dict[CheckpointId, None] = {}
         trials: dict[TrialId, None] = {}
@@ -145,7 +141,7 @@ class CheckpointGC:
         return bool(self._spared)
 
     def settled(self, now_s: float) -> Iterable[Drop]:
-        """Look at trials that are the best no more, once a batch of events is taken in, and at what has gathered.
+        """Return drops of trials that are no longer the best, and of gathered checkpoints, after a batch of events.
 
         See ``look_through``.
         """
@@ -175,18 +171,18 @@ class CheckpointGC:
             self._start()
 
     def let_go(self, trial: Trial) -> None:
-        """Name no longer, for a trial that is paused, what it would go on from."""
+        """Stop naming the checkpoint from which a paused trial would continue."""
         if trial.status is TrialStatus.PAUSED:
             for what, named in (("state", trial.checkpoint), ("pause point", trial.pause_point)):
                 if named in trial.checkpoints:
                     self._references.hold((trial.id, what), CheckpointId(""))
 
     def unnamed(self, trial: Trial) -> list[CheckpointId]:
-        """Return all checkpoints of a trial that nothing names, whatever retention says."""
+        """Return all checkpoints of a trial that nothing names, in spite of the retention."""
         return [one for one in trial.checkpoints if one not in self._references]
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> list[Drop]:
-        """Have *holder* name a checkpoint in place of what it named before; empty for nothing."""
+        """Let *holder* name a checkpoint in place of its earlier one, or no checkpoint if it is empty."""
         freed = self._references.hold(holder, checkpoint)
         return self._unneeded([trial_of(freed)]) if freed else []
 

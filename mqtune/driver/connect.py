@@ -36,7 +36,7 @@ from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.local_slots import check_gangs, slot_settings
 from mqtune.driver.options import Checkpoints, Definition, Local
-from mqtune.driver.settings import Settings
+from mqtune.driver.settings import HasLocalSlots, Settings
 from mqtune.driver.tenancy import claim, is_shared, tenant_on
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Place:
-    """What was found where an experiment runs: all that its driver works with, once it holds the lock."""
+    """The place where an experiment runs: journal, backend, clock, store and definition, under the driver's lock."""
 
     journal: Journal
     backend: BackendSession
@@ -74,7 +74,7 @@ class Place:
     is_new: bool
     #: Whether no worker of an earlier run can be left.
     is_private: bool
-    #: Whether slots may come that offer something else than those that are there.
+    #: Whether slots with other offers may be added.
     may_grow: bool
     #: Starts the worker on this machine, if there is to be one. The caller ends it.
     start_worker: Callable[[], WorkerProcess | None]
@@ -92,16 +92,8 @@ class Place:
         return self.interrupts is not None
 
 
-class Deployment(Protocol):
+class Deployment(HasLocalSlots, Protocol):
     """The servers and slots that an experiment runs on."""
-
-    @property
-    def local_slots(self) -> int | None:
-        """The number of slots asked for on this machine, without a broker."""
-
-    @property
-    def has_own_worker(self) -> bool:
-        """Whether trials run on this machine alone, on a worker that the driver starts."""
 
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
         """Start processes that must begin before this one has threads.
@@ -171,11 +163,11 @@ class BrokerDeployment:
 
         Raises:
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
-            MessageVersionError: what is there is no definition.
+            MessageVersionError: the stored definition can't be decoded.
         """
         kept = RedisJournal(self.connect(folder).client, name, patience_s=self._timing.patience_s).definition()
         if kept is None:
-            # Redis may have lost it; whoever opens it puts it back.
+            # Redis may have lost it. The driver restores it when it opens the experiment.
             kept = kept_definition(JournalFile(folder / JOURNAL_FILE), name)
         return None if kept is None else decode_definition(name, kept)
 
@@ -222,7 +214,7 @@ class BrokerDeployment:
         writer.read_code()
         if settings.overwrites:
             if is_local:
-                # Nothing is deleted for what could never run here.
+                # Nothing is deleted for an experiment that could never run here.
                 slot_settings(settings.suits_all, self.local_slots)
             stays = [DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())]
             if self._worker is not None:
@@ -463,8 +455,7 @@ def _expect(settings: Settings, backend: BackendSession) -> None:
     """Have the backend count all slots that trials may ask for.
 
     Raises:
-        ConfigurationError: they ask for different ones, and it can't tell them apart; or for several at once, and it
-            knows no gangs.
+        ConfigurationError: trials ask for different slots or for several, which the backend does not support.
     """
     seats = settings.expected[0].seats
     if seats > 1 and not isinstance(backend, TakesGangs):
@@ -534,10 +525,10 @@ def _own(store: CheckpointStore | None, url: str, name: str) -> CheckpointStore 
 
 
 def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays: Sequence[str] = ()) -> None:
-    """Delete an experiment, of which this process has the lock: what its server, its folder and its store have.
+    """Delete an experiment from its server, its folder and its store. This process has its lock.
 
-    What stays is the log of a worker, and the folders of a server that is at work, of a store, which deletes what it
-    has, and of the output of submitted scripts, one of which may be this process's.
+    These stay: a worker's log, and the folders of a running server, of a store, which is emptied, and of the output of
+    submitted scripts, which may be this process's.
     """
     written = [event for events in driver_events(entries_there(journal)).values() for event in events]
     journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
@@ -575,10 +566,10 @@ def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints(), tim
 
     Args:
         backend: a broker's URL, ``Local(…)``, a backend, or None: ``$MQTUNE_BROKER``, or this machine alone.
-        checkpoints: what is to be stored there.
+        checkpoints: the options of checkpoints, which name the store.
 
     Raises:
-        ConfigurationError: it is none of these, or one that does not go with the store.
+        ConfigurationError: it is something else, or does not go with the store.
     """
     if backend is None:
         backend = os.environ.get("MQTUNE_BROKER") or Local()

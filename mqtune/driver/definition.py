@@ -23,12 +23,12 @@ from mqtune.trainable.bundle import Bundle
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import program_arguments
 
-#: What counts of a definition that was written before it had this, and what must not change.
+#: The values of options that older definitions lack, and that must not change.
 _BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn", "max_lost": LOST_BUDGET}
 
 
 class DefinitionWriter:
-    """Writes an experiment's definition from its settings and what this run has found: its code, store and broker.
+    """Writes an experiment's definition from its settings, and from the code, store and broker of this run.
 
     Args:
         settings: the user's settings.
@@ -66,12 +66,12 @@ class DefinitionWriter:
     def definition(self, kept: bytes | None) -> Definition:
         """Return what the journal says the experiment is: *kept*, if it exists already and is this one, else a new one.
 
-        What may change is as the settings have it. A seed that was left out is drawn, or taken from what was kept.
+        Options that may change are as the settings have them. A missing seed is drawn, or taken from *kept*.
 
         Raises:
             NameTaken: an experiment with another definition has the name.
             CodeDiffers: the code has changed, and must not.
-            ConfigurationError: a new one can't learn from what it should.
+            ConfigurationError: a source of the searcher's warm start has nothing to learn.
         """
         settings = self.settings
         if kept is None:
@@ -87,12 +87,12 @@ class DefinitionWriter:
             raise NameTaken(self._what_differs(differing))
         self.bundle_before = bundled = str(before.get("bundle", ""))
         if bundled and settings.project is None and isinstance(settings.trainable, KnownTrainable):
-            # What lies here has nothing to do with it.
+            # The files here are not the experiment's.
             self.sources = {}
         elif bundled and self.bundle is None:
             now |= {"bundle": "", "bundle_root": ".", "bundle_is_cwd": True}
         if not self.sources:
-            # Where the code isn't, as with ``attach`` on another machine, it is what it was.
+            # Without the code, as after ``attach`` on another machine, it counts as unchanged.
             now["code_files"] = before.get("code_files", {})
         if isinstance(settings.trainable, KnownTrainable):
             # This process is not the program of its trials.
@@ -134,7 +134,7 @@ class DefinitionWriter:
             )
 
     def _what_differs(self, differing: Mapping[str, tuple[object, object]]) -> str:
-        """Return, line by line, in what another experiment of this name differs, and what can be done."""
+        """Return the differences to another experiment of this name, line by line, and the ways out."""
         name = self.settings.name
         lines = [line for key, (was, is_) in differing.items() for line in differences(key, was, is_)]
         # A searcher that has the space and the seed would say the same once more.
@@ -151,11 +151,11 @@ class DefinitionWriter:
         return "\n  ".join([head, *lines, ways_out])
 
     def _where_it_ran(self, was: object, is_: object) -> tuple[str, str] | None:
-        """Return that the store says that the experiment ran elsewhere, and how it goes on there.
+        """Return that the experiment ran elsewhere, as its store says, and the way to continue it there.
 
-        Return None if it doesn't.
+        Return None if it didn't.
         """
-        # Without a store given, a run on this machine alone has one in its folder, and a run on a broker has none.
+        # By default a run on this machine alone has a store in its folder, and a run on a broker has no store.
         own = f"/{self.settings.name}/{CHECKPOINTS}"
         if self.broker and own in str(was) and not is_:
             ran = f"it ran on this machine alone, and now a broker is given: {redact(self.broker)}"
@@ -168,7 +168,7 @@ class DefinitionWriter:
         """Return the definition as this run would write it.
 
         Args:
-            known_seed: the seed if the settings have none.
+            known_seed: the seed if the settings lack one.
             searcher: the searcher in the definition of an experiment that exists.
         """
         settings = self.settings

@@ -1,4 +1,4 @@
-"""The driver of an experiment: makes its parts from what a user said and what was found, and brings it up and down."""
+"""The driver of an experiment: its parts are made from settings and a place, and it begins and ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ from mqtune.driver.pace import Pace
 from mqtune.driver.path import EventPath
 from mqtune.driver.ports import Appetite, DriverHooks, DriverHost, MakeServices, no_services
 from mqtune.driver.requests import Requests
-from mqtune.driver.screening import Screening
 from mqtune.driver.settings import Settings
 from mqtune.driver.slots import SlotFiller
 from mqtune.driver.timers import DriverTimers
@@ -56,94 +55,65 @@ class Driver(Loop):
     """Drives one experiment: makes the parts of its loop, begins, and ends. One thread calls it.
 
     Args:
-        settings: what the user said.
-        place: what was found: where the experiment runs.
+        settings: the user's.
+        place: has the journal and the slots.
         services: makes the driver's services.
     """
 
     def __init__(self, settings: Settings, place: Place, services: MakeServices = no_services) -> None:
         experiment = settings.experiment()
-        scheduler, rule, timing = settings.scheduler, settings.stop, settings.run.timing
+        timing, scheduler = settings.run.timing, settings.scheduler
         journal, backend, clock = place.journal, place.backend, place.clock
-        in_lockstep, resources = settings.process.sync == "lockstep", settings.expected[0]
-        self.settings = settings
-        self.place = place
-        self.backend = backend
+        in_lockstep = settings.process.sync == "lockstep"
+        self.settings, self.place, self.backend = settings, place, backend
         #: The part of the journal that was read, to be read again.
-        self.reader = JournalReader(journal, place.copy)
+        self.reader = reader = JournalReader(journal, place.copy)
         self.checkpoints = checkpoints = CheckpointGC(
-            experiment,
-            settings.checkpoints.retention,
-            place.store,
-            delete_checkpoints=settings.checkpoints.delete,
-            keeps_dicts=settings.is_open,
+            experiment, settings.checkpoints, place.store, keeps_dicts=settings.is_open
         )
         self._closing = ExitStack()
         searcher = self._new_searcher()
         if scheduler.background is not None:
             self._closing.callback(scheduler.background.close)
-        self._restorer = restorer = Restorer(journal, self.reader, place.copy, clock)
-        self._heartbeat = Heartbeat(
-            restorer, place.holder, settings.on_loss, self._waits, settings.run.journal_mb, timing
-        )
-        timers = DriverTimers(
-            restorer, backend, experiment, heartbeat=self._heartbeat, clock=clock, reader=self.reader, timing=timing
+        self._restorer = restorer = Restorer(journal, reader, place.copy, clock)
+        journal_mb = settings.run.journal_mb
+        self._heartbeat = heartbeat = Heartbeat(
+            restorer, place.holder, settings.on_loss, self._waits, journal_mb, timing
         )
         host = DriverHost(
             experiment=experiment,
             backend=backend,
             restorer=restorer,
-            heartbeat=self._heartbeat,
+            heartbeat=heartbeat,
             copy=place.copy.path,
-            resources=resources,
+            resources=settings.expected[0],
             options=lambda: self.requests.options,
             appetite=self._appetite,
-            is_full=lambda: timers.is_server_full,
+            is_full=lambda: self._timers.is_server_full,
             clock=clock,
             timing=timing,
         )
-        self._hooks = DriverHooks(services(host), clock)
-        timers.serve(self._hooks)
-        screening = Screening(experiment, scheduler, rule, settings.failures)
-        deciders = Deciders(experiment, scheduler, searcher, rule, screening, clock)
-        slots = SlotFiller(experiment, backend, deciders, settings, clock, self._heartbeat, self._hooks)
+        self._hooks = hooks = DriverHooks(services(host), clock)
+        timers = DriverTimers(
+            restorer, backend, experiment, heartbeat=heartbeat, hooks=hooks, clock=clock, reader=reader, timing=timing
+        )
+        deciders = Deciders(experiment, searcher, settings, clock)
+        slots = SlotFiller(experiment, backend, deciders, settings, clock, heartbeat, hooks)
         self._given_callbacks = self._with_progress()
         self._callbacks = CallbackDispatcher([*self._given_callbacks, ErrorLog(place.folder)])
         pace = Pace(journal, clock, timers, deciders, slots, checkpoints, self._callbacks, is_lockstep=in_lockstep)
         orders = Orders(restorer, experiment, in_lockstep=in_lockstep)
         intake = Intake(experiment, deciders, look=timers.keep_lock_if_due, act=self._act_on)
         path = EventPath(
-            restorer,
-            experiment,
-            backend,
-            clock,
-            intake=intake,
-            orders=orders,
-            deciders=deciders,
-            checkpoints=checkpoints,
-            callbacks=self._callbacks,
-            pace=pace,
-            resources=resources,
-            asks=settings.asks,
+            restorer, experiment, backend, clock, intake, orders, deciders, checkpoints, self._callbacks, pace, settings
         )
-        requests = Requests(
-            experiment,
-            slots,
-            settings.space,
-            path=path,
-            checkpoints=checkpoints,
-            restorer=restorer,
-            heartbeat=self._heartbeat,
-            options=settings.run,
-            clock=clock,
-            time_attr=scheduler.time_attr,
-        )
+        requests = Requests(experiment, slots, settings, path, checkpoints, restorer, heartbeat, clock)
         # A replay brings back the states of scheduler, searcher and rule. All others hear new events alone.
         path.listeners = (BackendListener(backend), deciders, slots, requests)
-        interrupts = place.interrupts if place.interrupts is not None else Interrupts()
+        interrupts = place.interrupts or Interrupts()
         super().__init__(
             experiment,
-            news=News(journal, self.reader, restorer, interrupts, orders, timers, pace),
+            news=News(journal, reader, restorer, interrupts, orders, timers, pace),
             intake=intake,
             path=path,
             deciders=deciders,
@@ -156,8 +126,9 @@ class Driver(Loop):
             pace=pace,
             on_round=self._tell_round,
         )
-        for close in (self._end_parts, self._callbacks.close, partial(self._callbacks.tell, "on_end")):
-            self._closing.callback(close)
+        self._closing.callback(unless_away, self._end_parts)
+        self._closing.callback(self._callbacks.close)
+        self._closing.callback(self._callbacks.tell, "on_end")
 
     def _new_searcher(self) -> Searcher:
         settings, place = self.settings, self.place
@@ -313,7 +284,7 @@ class Driver(Loop):
         if self._callbacks.hears("on_step"):
             self._callbacks.tell("on_step", self.waiting_for)
 
-    # What its process may do besides rounds.
+    # Commands of its own process, between rounds.
 
     def steer(
         self, action: str, trial: str, arguments: dict[str, object], brought: CheckpointId = _NO_CHECKPOINT
@@ -414,4 +385,4 @@ class Driver(Loop):
         self.reader.close()
         self._hooks.close()
         self.checkpoints.close()
-        unless_away(self.place.journal.unlock, self.place.holder)
+        self.place.journal.unlock(self.place.holder)

@@ -51,7 +51,7 @@ _NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {
 #: output.
 _UNSENDABLE: Final = re.compile(r"^mqtune\.core\.errors\.(ReportInvalid|ReportTooLarge): (.+)", re.MULTILINE)
 
-#: So many trials that fail, and none that does well, are no chance: whoever looks is told how to end the run.
+#: After so many failures without another end, a warning says how to end the run.
 _ALL_FAILED: Final = 10
 
 
@@ -59,7 +59,7 @@ class Listener(Protocol):
     """Hears of events, and returns the actions that it wants carried out because of them."""
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
-        """Hear of an event that the fold has taken in."""
+        """Handle an event that the fold has applied."""
 
 
 class BackendListener:
@@ -95,7 +95,7 @@ class OfferWatch:
         self._backend = backend
         self._experiment = experiment
         self._may_wait = may_wait
-        #: What nobody offered, as far as a warning told.
+        #: The resources without an offer of which a warning told.
         self._told: set[Resources] = set()
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
@@ -217,7 +217,7 @@ class FailureWatch:
             self.stops = f"trial {trial.id} failed: {trial.reason}"
 
     def _look_at_all_failed(self, trial: Trial) -> None:
-        """Say how to end a run whose trials all fail, once so many have."""
+        """Log how to end a run whose trials all fail, once so many have."""
         counts = self._experiment.counts
         ended = sum(count for status, count in counts.items() if status.is_terminal)
         if counts[TrialStatus.FAILED] == ended == _ALL_FAILED:

@@ -9,7 +9,7 @@ from typing import Final
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
 from mqtune.core.experiment import Experiment
 from mqtune.core.trial import Report, TrialStatus
-from mqtune.driver.actions import AnswerRequest, Decide, DriverAction, Orders, Stage, requeues, stops
+from mqtune.driver.actions import AnswerRequest, Decide, Orders, Stage, requeues, stops
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.intake import Intake
@@ -55,6 +55,7 @@ class Loop:
     ) -> None:
         self.experiment = experiment
         self.requests = requests
+        self.carry_out = path.carry_out
         #: Why it ends although there is more to do, or empty.
         self.over = ""
         self._news = news
@@ -231,15 +232,6 @@ class Loop:
         self._path.tell_restored()
 
     # Acting.
-
-    def carry_out(self, action: DriverAction) -> None:
-        """Check an action, journal it, and apply the events that this wrote.
-
-        Raises:
-            InvalidTransition: a trial's status doesn't allow it, or its end is decided already; nothing was done.
-            ConfigurationError: a config is too large, or can't be sent; nothing was done.
-        """
-        self._path.carry_out(action)
 
     def requeue_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that a later driver can run their trials again."""

@@ -26,7 +26,7 @@ class News:
         interrupts: may end a wait.
         orders: are given again after an outage.
         timers: check all attempts after an outage.
-        pace: says how long a round goes on in virtual time.
+        pace: says how long a round lasts in virtual time.
     """
 
     def __init__(

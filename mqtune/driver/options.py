@@ -20,13 +20,12 @@ from mqtune.core.names import OF_GROUPS, KnownArguments
 from mqtune.core.priorities import PRIORITIES, Priority
 from mqtune.core.timing import Timing
 from mqtune.core.trial import checked_notes, checked_tags
-from mqtune.driver.checkpoints import Deletes
 from mqtune.driver.retention import Retention
 from mqtune.journal.base import LossPolicy
 from mqtune.trainable.variables import check_variable
 
 T = TypeVar("T")
-#: What the journal says an experiment is, by the names of its options.
+#: An experiment as its journal has it, by the names of its options.
 Definition = dict[str, Any]
 _Check = Callable[[str, Any], object]
 _Keep = Callable[[Any], object]
@@ -34,14 +33,16 @@ _Keep = Callable[[Any], object]
 FailFast = Literal[False, True, "raise"]
 MetricFrom = Literal["first", "later"]
 OnOddReport = Literal["warn", "fail"]
+#: The trials that lose all their checkpoints at their end.
+Deletes = bool | Literal["stopped", "all"]
 StartMethod = Literal["fork", "spawn"]
 Sync = Literal["stream", "lockstep"]
 PassConfig = Literal["arguments", "json"]
 #: Where a trial's process runs: in its worker's working directory, or in a folder of its own.
 WorkingDir = Literal["code", "trial"]
-#: Of which attempts such a folder is kept.
+#: The attempts whose folder is kept.
 KeepWorkingDir = Literal["always", "failed", "never"]
-#: What happens when an experiment's code is not what it was when it began: a warning, or nothing runs.
+#: The handling of an experiment's code that has changed since its begin: a warning, or nothing runs.
 CodePolicy = Literal["warn", "strict"]
 
 #: For how long nobody need drive an experiment before its workers apply ``on_driver_loss``: long enough to run a script
@@ -57,7 +58,7 @@ JOURNAL_MB: Final = 1_000.0
 
 
 class _Option(NamedTuple):
-    """What the field of an option says beside its name, type and default.
+    """The properties of an option beside its name, type and default.
 
     ``key`` is its name in the definition, the field's own if empty and with a dot for a value within a value; None
     keeps it out. ``may_change`` says that an experiment may go on with another value. ``is_later`` says that
@@ -145,30 +146,29 @@ def _is_above_zero(name: str, value: object) -> object:
     return positive("", name, value)
 
 
-# What users give.
+# The groups.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failures(Checked):
-    """What happens when a trial fails, a report can't be read, or the driver is lost.
+    """The handling of failed trials, unreadable reports and a lost driver.
 
     Args:
         max_failures: how often a trial that fails is run again, from its newest checkpoint; -1: always.
         max_lost: how often in a row a trial is run again whose attempt was lost with its worker, or requeued by it
             before its first report, while it comes no further than before; -1: always.
-        fail_fast: what the first trial that fails for good does: False: nothing; True: all others are stopped; "raise":
-            ``run`` raises TrialFailed at once, and the others are requeued.
-        metric_from: "first": a first report without the metric, or one of several, or without the time that the
-            scheduler goes by, is a mistyped name and ends the run at once; "later": such reports may come first. Once
-            any report had it, others need not.
-        on_odd_report: what becomes of a report whose metric is no number, or whose time is missing, no number or goes
-            down: "warn": it counts as one without the metric, with one warning for each trial and key; "fail": its
+        fail_fast: the effect of the first trial that finally fails: False: none; True: all others are stopped; "raise":
+            ``run`` raises TrialFailed immediately, and the others are requeued.
+        metric_from: "first": a first report without the metric, or one of several, or without the scheduler's time,
+            ends the run, as a mistyped name; "later": such reports may come first. Once any report had it, others need
+            not.
+        on_odd_report: the handling of a report whose metric is not a number, or whose time is missing, not a number or
+            goes down: "warn": it counts as one without the metric, with one warning for each trial and key; "fail": its
             trial fails.
         accept_no_report: whether a trial that ends without reporting the metric is completed rather than failed.
-        on_driver_loss: what a broker's workers do when nobody drives the experiment any more, because its driver was
-            killed or closed: "continue": nothing, running trials and those in queues go on; "finish": running trials go
-            on and nothing else starts; "stop": running trials are requeued too, with a checkpoint where they can save
-            one. A driver that comes later goes on in any case.
+        on_driver_loss: the policy of a broker's workers after the driver was killed or closed: "continue": running and
+            queued trials run; "finish": running trials run on and nothing else starts; "stop": running trials are
+            requeued too, with a checkpoint if they can save one. A later driver continues in any case.
         driver_loss_grace_s: how long after that, in seconds; a killed driver counts as gone 20 s after its last sign.
 
     Raises:
@@ -200,9 +200,9 @@ class Checkpoints(Checked):
         score: the metric that says which is best; by default the experiment's. Where that has several, none is the best
             without it.
         mode: "min" or "max" of *score*; by default the experiment's.
-        delete: which trials lose all their checkpoints when they end: False, none; "stopped", those that were
-            stopped early, failed or abandoned; True, those that completed too; "all", even the best one, whose
-            checkpoints stay otherwise. One that another trial may still start from stays until it has.
+        delete: the trials that lose all their checkpoints when they end: False: none; "stopped": trials that were
+            stopped early, failed or abandoned; True: completed trials too; "all": even the best one, whose checkpoints
+            stay otherwise. A checkpoint from which another trial may still start stays until then.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -249,12 +249,12 @@ class Process(Checked):
             which relative paths read the files of the code's folder, and new files are the attempt's own. "code": all
             in the code's folder, so that files which they write there under one name overwrite each other. See
             docs/processes.md.
-        keep_working_dir: of which attempts the new files stay on their worker's machine, beside the output: "always";
-            "failed", those that failed or were lost; or "never".
-        code: what happens when code is not what it was when the experiment began: a worker's copy, or the script's, run
-            again after a change. "warn": a warning, and the journal has since when; "strict": such a worker runs none
-            of its trials, and ``run`` raises CodeDiffers. While a driver runs, edits change nothing: trials run the
-            code as it was.
+        keep_working_dir: the attempts whose new files stay on their worker's machine, beside the output: "always" all;
+            "failed" failed and lost ones; or "never".
+        code: the handling of code that has changed since the experiment began: a worker's copy, or the script's, run
+            again after a change. "warn": a warning, and the journal has the time; "strict": such a worker runs none of
+            its trials, and ``run`` raises CodeDiffers. While a driver runs, edits change nothing: trials run the code
+            as it was.
         bundle: a folder with the trainable, whose files the driver brings to workers that take code
             (``mqtune worker --accept-code``), such as "."; by default they have the code themselves. See
             docs/workers.md.
@@ -280,10 +280,10 @@ class Process(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Checked):
-    """What belongs to one run of an experiment rather than to the experiment.
+    """The options of one run of an experiment, rather than of the experiment.
 
     Args:
-        max_concurrent: the most trials at once; by default as many as there are slots.
+        max_concurrent: the largest number of running trials; by default the number of slots.
         priority: on a fleet that several experiments use, those of a "high" priority have the slots that they want
             before "normal" ones, and these before "low" ones. See docs/how-to/shared-fleet.md.
         share: how many slots it gets against others of its priority: with 2.0 twice as many as with 1.0. What one does
@@ -295,11 +295,11 @@ class RunOptions(Checked):
             store once there are 8 MB, or half of this, which is to be a few MB at least. Once it is full, no trial
             begins, ``report()`` waits as while Redis is away, and a warning says so, until it is raised (``mqtune set
             NAME journal_mb=…``) or the experiment ends. So one experiment can't fill the Redis of all.
-        queue_trials: whether trials wait for workers that offer what they ask for; else InsufficientResources is
-            raised, as it is in any case for what this machine can't give when there is no broker.
+        queue_trials: whether trials wait for workers that offer their resources; else InsufficientResources is raised.
+            Without a broker it is raised in any case for resources that this machine lacks.
         overwrite: whether an experiment that has the name is deleted first, with its results, logs and checkpoints;
             each run of the script then starts from scratch.
-        callbacks: who is told what happens.
+        callbacks: objects that are notified of events.
         progress: whether to show the progress: a table in a terminal, else a line now and then.
         tags: names by which the experiment is found again, with ``mqtune list --tag``; by default those it has.
         notes: a text about it; by default the one it has.
@@ -328,7 +328,7 @@ class Local(Checked):
     """This machine alone: a server and a worker of its own, which end with the run.
 
     Args:
-        slots: the number of trials at once; by default as many as there is room for.
+        slots: the number of trials that run together; by default as many as fit.
 
     Raises:
         ConfigurationError: *slots* is no whole number from 1.
@@ -350,7 +350,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 }
 
 
-# What a definition keeps of it.
+# The options in a definition.
 
 
 def kept_options(group: object) -> Definition:
@@ -375,7 +375,7 @@ def rebuilt(group: type[T], definition: Definition) -> T:
 
     Raises:
         KeyError: the definition lacks one.
-        ConfigurationError, TypeError: what it has is invalid.
+        ConfigurationError, TypeError: its value is invalid.
     """
     arguments = {}
     for each, option, key in _options(group):
@@ -394,6 +394,6 @@ def changeable(group: object) -> Iterator[str]:
             yield key.partition(".")[0]
 
 
-#: The names of the sources of a ``WarmStart``, and what was learnt from them; only where there is one.
+#: The keys, with a ``WarmStart``, for the names of its sources and for the trials that it has learnt from.
 LEARN_FROM: Final = "learn_from"
 LEARNT: Final = "learnt"

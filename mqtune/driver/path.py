@@ -1,19 +1,14 @@
-"""The one path of events.
-
-An action is checked and journaled, and what it wrote is folded and told as what was read is.
-"""
+"""The one path of events: folds them, notifies the listeners, and carries out the actions that these want."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.events import Event, Told
 from mqtune.core.experiment import Experiment
-from mqtune.core.resources import Resources
-from mqtune.core.trial import CheckpointId, Config, Report
+from mqtune.core.trial import CheckpointId, Report
 from mqtune.driver.actions import (
     AnswerQuestion,
     AnswerRequest,
@@ -33,11 +28,9 @@ from mqtune.driver.listeners import Listener
 from mqtune.driver.outside import Tell, why_over
 from mqtune.driver.pace import Pace
 from mqtune.driver.publishing import Publisher
+from mqtune.driver.settings import Settings
 from mqtune.journal.restore import Restorer
 from mqtune.results.callbacks import CallbackDispatcher
-
-#: What trials ask for that ask for nothing in particular.
-_PLAIN: Final = Resources()
 
 
 class EventPath:
@@ -52,14 +45,13 @@ class EventPath:
         experiment: the fold.
         backend: is told what is published, and lost.
         clock: for the times of events.
-        intake: knows the cursor of what is journaled.
+        intake: knows the cursor of written events.
         orders: remember those that were given.
         deciders: once they have failed, only the first listener hears.
-        checkpoints: what they name and drop.
-        callbacks: hear of what is no event of the journal's.
+        checkpoints: keeps and drops checkpoints.
+        callbacks: are notified of checkpoints and restored entries.
         pace: is stirred by each event.
-        resources: what each trial asks for, or one of them.
-        asks: says what a trial asks for by its config; None where all ask for the same.
+        settings: say what resources trials ask for.
     """
 
     def __init__(
@@ -68,17 +60,15 @@ class EventPath:
         experiment: Experiment,
         backend: BackendSession,
         clock: Clock,
-        *,
         intake: Intake,
         orders: Orders,
         deciders: Deciders,
         checkpoints: CheckpointGC,
         callbacks: CallbackDispatcher,
         pace: Pace,
-        resources: Resources = _PLAIN,
-        asks: Callable[[Config], Resources] | None = None,
+        settings: Settings,
     ) -> None:
-        #: Those who hear of each event, in this order; the first is the backend's, which hears in any case.
+        #: The listeners, in order. The first one is the backend's, which is notified in any case.
         self.listeners: Sequence[Listener] = ()
         #: To be journaled before this driver does anything else.
         self.beginning: Begin | None = None
@@ -93,8 +83,7 @@ class EventPath:
         self._checkpoints = checkpoints
         self._callbacks = callbacks
         self._pace = pace
-        self._resources = resources
-        self._asks = asks
+        self._resources, self._asks = settings.expected[0], settings.asks
 
     def apply(self, event: Event) -> None:
         """Fold an event, tell the listeners, and carry out what they want.
@@ -160,12 +149,12 @@ class EventPath:
         self.carry_out_all(self._checkpoints.saved(trial, report.checkpoint, at_once=at_once))
 
     def let_go(self, stage: Stage) -> None:
-        """Keep its checkpoint no longer for who has waited to start from it."""
+        """Keep its checkpoint no longer for the trial that has waited to start from it."""
         for drop in self._checkpoints.hold(stage.holder, CheckpointId("")):
             self.carry_out(drop)
 
     def tell_restored(self) -> None:
-        """Tell callbacks that lost entries of the journal were put back, if some were."""
+        """Notify callbacks of lost entries of the journal that were restored."""
         for restored in self._restorer.take_restored():
             self._callbacks.tell("on_restore", restored.entries, restored.missing)
 

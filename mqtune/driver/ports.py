@@ -55,7 +55,7 @@ class DriverHost:
         restorer: has the journal, and restores it on a server that has lost entries.
         heartbeat: exchanges states with the server.
         copy: the file with the driver's copy of the journal.
-        resources: what each trial asks for. If they ask by their configs, one of these, and all have as many seats.
+        resources: the resources of all trials, or one of them. All have as many seats.
         options: returns the options of the run that are in force: requests change them.
         appetite: returns how many attempts the driver could have under way.
         is_full: whether the server's memory is full, as of the last heartbeat.
@@ -210,10 +210,6 @@ class DriverHooks:
         logger.error("service %s of this driver failed; the driver goes on", name, exc_info=error)
         text = f"service {name} failed: {error}"
         self._paused[service, hook] = self._clock.monotonic() + PAUSE_S, text
-
-
-#: The hooks of a driver without services.
-NO_HOOKS: Final = DriverHooks(())
 
 
 class Project(Protocol):

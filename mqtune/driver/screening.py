@@ -23,7 +23,7 @@ from mqtune.schedulers.stopping.rule import StopRule
 logger = logging.getLogger(__name__)
 
 _PLAIN: Final = frozenset({int, float})
-#: What a rule can read: a flag counts as 0 or 1, and None as missing.
+#: The values that a rule can read: a flag counts as 0 or 1, and None as missing.
 _READABLE: Final = frozenset({int, float, bool, type(None)})
 
 
@@ -36,7 +36,7 @@ class _Progress:
 
 
 class Screened(NamedTuple):
-    """What is left of a report that has something that can't be read.
+    """The readable part of a report with unreadable values.
 
     ``is_placed`` says whether the scheduler can tell its time, without which it isn't shown the report; ``fails`` why
     its trial fails, or is empty.
@@ -51,18 +51,17 @@ class Screening:
     """Looks at each report before scheduler, searcher and rules do.
 
     A value of the metric that is no number, and a time that is missing, no finite number, or goes down within an
-    attempt, is odd. The report then counts as one without the metric, and it is said once for each trial and key, or
-    its trial fails. NaN is a number: what a scheduler makes of it is its rule. A constrained metric that no report has
-    had when the first trial completes is taken for a mistake, too, but for a trial that was evaluated outside: who
-    tells of one may not know it.
+    attempt, is odd. The report then counts as one without the metric, with one warning for each trial and key, or its
+    trial fails. NaN is a number, which each scheduler treats by its own rule. A constrained metric that no report has
+    had when the first trial completes is a mistake, too. A trial that was evaluated outside doesn't count there.
 
     It is deterministic, so that a replay comes to the same.
     """
 
     def __init__(self, experiment: Experiment, scheduler: Scheduler, rule: StopRule | None, failures: Failures) -> None:
-        #: Whether the replay is over: what it finds was said when it was new.
+        #: Whether the replay is over. Older problems were logged when they were new.
         self.is_live = False
-        #: What the reports lack, so that the name must be a mistake.
+        #: The error of a metric that the reports lack, so that its name must be a mistake.
         self.missing: MetricMissing | None = None
         self._experiment = experiment
         self._metric, *self._others = self._metrics = experiment.objective.metrics

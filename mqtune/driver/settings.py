@@ -1,4 +1,4 @@
-"""The settings of an experiment: all that its user says, checked, and the values that follow from that."""
+"""The settings of an experiment: the arguments of its user, checked, and the values that follow from them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class HasLocalSlots(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(Checked):
-    """All that a user says about an experiment: the parameters of ``Tuner``, under the same names.
+    """The arguments of a user for an experiment: the parameters of ``Tuner``, under the same names.
 
     ``of`` makes them. An argument that was left out has its default here.
 
@@ -284,7 +284,7 @@ class Settings(Checked):
         decider.check_objective(self.objective)
         decider.bind(self.objective.metrics[0], self.objective.modes[0])
 
-    # What follows.
+    # Values that follow.
 
     @property
     def spec(self) -> TrainableSpec:
@@ -446,8 +446,7 @@ _KINDS: Final[tuple[tuple[str, tuple[type, ...], str], ...]] = (
         "give mqtune.Resources(gpus=…, cpus=…), or a function of the config that returns that",
     ),
 )
-#: The options that may differ when an experiment continues: how far it goes, how it ends, what is kept, and which
-#: mqtune runs it, where.
+#: The options that may change when an experiment continues.
 MAY_CHANGE: Final = frozenset(changeable(Settings)).union(
     ["stop", "arguments", "code_files", "code_root", "version", "bundle", "bundle_root", "bundle_is_cwd"]
 )

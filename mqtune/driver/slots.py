@@ -19,7 +19,6 @@ from mqtune.core.trial import (
     NO_LABELS,
     CheckpointId,
     Config,
-    Intent,
     Labels,
     Restart,
     Trial,
@@ -46,8 +45,6 @@ from mqtune.search.base import WAIT
 
 #: Trials that a message names; more would not be read.
 _SHOWN: Final = 5
-#: What an attempt is told that is to give its slot back, and to run again.
-_GIVING_BACK: Final = frozenset({Intent.GIVE_WAY, Intent.HAND_BACK})
 #: So little is left of a pause that it is over, in seconds: a clock of floats may never show the last microseconds.
 _OVER_S: Final = 0.001
 
@@ -122,8 +119,8 @@ class SlotFiller:
     def has_room(self) -> bool:
         """Whether another attempt may be staged: for a slot that is free, or to wait for one.
 
-        In an open experiment trials are staged ahead of any slot, and one that runs again would come behind all that
-        are ever added: it is staged at once.
+        In an open experiment trials are staged before there are slots, and a retried trial, which would wait behind all
+        added ones, immediately.
         """
         if self.journal_room.is_full:
             return False
@@ -139,11 +136,11 @@ class SlotFiller:
 
     def appetite(self) -> Appetite:
         """Return how many attempts could be under way if there were slots for them."""
-        # What gives its slot back is to run again, and nobody asks what to start while there is no room.
+        # An attempt that gives its slot back runs again. Without free slots the scheduler was not asked.
         has_more = (
             not self._is_sated
             or bool(self._experiment.to_retry)
-            or any(trial.attempt.intent in _GIVING_BACK for trial in self._experiment.busy.values())
+            or any(trial.attempt.intent.hands_back for trial in self._experiment.busy.values())
         )
         return Appetite(self.max_concurrent, has_more)
 
@@ -242,7 +239,7 @@ class SlotFiller:
             case Resume(trial_id, reason, config, source, _) if experiment.trials[trial_id].outside and (
                 config is not None or source is not None
             ):
-                # Who evaluates it has the config that was asked for.
+                # A person evaluates the config that the trial began with.
                 why = f"{reason}; nobody outside evaluates another config, or from another trial's checkpoint"
                 return Close(
                     trial=experiment.trials[trial_id], status=TrialStatus.EARLY_STOPPED, by="scheduler", reason=why
@@ -325,7 +322,7 @@ class SlotFiller:
     def suggestion(self) -> Stage | None:
         """Return the action that stages the searcher's next config.
 
-        Return None where it has none now, or no more, or may not be asked.
+        Return None if it has no config now, or no more, or if it may not be asked.
         """
         self.is_suggestion_due = False
         new = next_trial_id(self._experiment)

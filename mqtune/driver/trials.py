@@ -1,4 +1,4 @@
-"""What a user does to single trials in the driver's own process, and reads of them."""
+"""The handle on a single trial in the driver's own process: steers it, and reads its output and checkpoints."""
 
 from __future__ import annotations
 
@@ -53,9 +53,7 @@ class LocalSteering:
     def bring(self, action: str, trial: str, arguments: dict[str, object]) -> CheckpointId:
         """Copy the checkpoint folder that the arguments name into the store, and return its id there.
 
-        The arguments lose it.
-
-        What else they ask for is checked before. The id is empty where they name no folder.
+        The arguments lose it. All else in them is checked before. The id is empty if they name no folder.
         """
         origin = arguments.get("checkpoint")
         if origin in (None, "newest", "best", "decided"):
@@ -89,7 +87,7 @@ class DrivenTrial(TrialHandle):
 
     @property
     def record(self) -> Trial:
-        """What is known of the trial; to be read only.
+        """The trial as the journal has it; to be read only.
 
         Raises:
             ConfigurationError: there is no such trial.
@@ -104,7 +102,7 @@ class DrivenTrial(TrialHandle):
         return found
 
     def annotate(self, *, tags: Sequence[str] | None = None, notes: str | None = None) -> None:
-        """Give the trial, whatever its status, these tags or notes in place of those it has; what is left out stays.
+        """Replace the tags or the notes of the trial, in any status. An argument that is left out changes nothing.
 
         Raises:
             ConfigurationError: they are no tags, or no notes.
@@ -113,10 +111,10 @@ class DrivenTrial(TrialHandle):
         self._open().label(found, found.labels.changed(tags, notes))
 
     def delete_checkpoints(self, *, even_best: bool = False, even_paused: bool = False) -> list[CheckpointId]:
-        """Delete the trial's checkpoints, whatever the retention says, and return their ids.
+        """Delete the trial's checkpoints in spite of the retention, and return their ids.
 
-        Those from which something may still start stay: a trial that has not ended, an attempt under way, a restart or
-        a config that waits. Dicts are gone at once, folders within moments.
+        A checkpoint stays while something may start from it: a trial that has not ended, an attempt under way, a
+        waiting restart. Dicts are gone immediately, folders shortly after.
 
         Args:
             even_best: whether it may be the best trial so far.
@@ -171,7 +169,7 @@ class DrivenTrial(TrialHandle):
         """Return a checkpoint of the trial; a folder is copied to this machine, to *target* or below ``Tuner.folder``.
 
         Args:
-            which: "newest", or "best": of those that are kept, the one with the best value.
+            which: "newest", or "best": the kept one with the best value.
             target: the new folder to copy to.
 
         Raises:
