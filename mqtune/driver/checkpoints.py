@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 #: How long the driver waits, at its end, for running deletions. The next driver does the others.
 _CLOSE_S: Final = 10.0
 #: How many checkpoints may have been reported before it is looked which earlier ones they replace. A look writes one
-#: event, which costs a report little if so many share it; as many dicts of the largest size are 32 MB in Redis.
+#: event, which costs a report little if many share it; as many dicts of the largest size are 32 MB in Redis.
 MOST_GATHERED: Final = 32
 #: How long such looks are apart, in seconds, where fewer come: short beside the time in which trials fill a disk, and
 #: long enough that a driver at leisure is not woken for each. Where none was for that long, a checkpoint waits for

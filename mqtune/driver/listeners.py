@@ -51,7 +51,7 @@ _NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {
 #: output.
 _UNSENDABLE: Final = re.compile(r"^mqtune\.core\.errors\.(ReportInvalid|ReportTooLarge): (.+)", re.MULTILINE)
 
-#: After so many failures without another end, a warning says how to end the run.
+#: The number of failures without another end after which a warning tells how to end the run.
 _ALL_FAILED: Final = 10
 
 
@@ -217,7 +217,7 @@ class FailureWatch:
             self.stops = f"trial {trial.id} failed: {trial.reason}"
 
     def _look_at_all_failed(self, trial: Trial) -> None:
-        """Log how to end a run whose trials all fail, once so many have."""
+        """Log how to end a run whose trials all fail."""
         counts = self._experiment.counts
         ended = sum(count for status, count in counts.items() if status.is_terminal)
         if counts[TrialStatus.FAILED] == ended == _ALL_FAILED:

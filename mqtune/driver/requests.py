@@ -506,7 +506,7 @@ class Requests:
         found = choose_checkpoint(self._experiment, origin, checkpoint or "newest")
         if not isinstance(found, str):
             raise ConfigurationError(f"checkpoint={checkpoint!r} is not a checkpoint of this experiment")
-        # A trial that has saved nothing yet may pass on what it began with itself, which is another one's.
+        # A trial without a checkpoint of its own may pass on the one that it began with, which is another trial's.
         origin = origin or trial_of(found)
         return (None if trial is not None and origin == trial.id else origin), found
 

@@ -98,7 +98,6 @@ class Settings(Checked):
     ``of`` makes them. An argument that was left out has its default here.
 
     Args:
-        known: the trainable by its name.
         make_project: makes the project whose files are brought to workers; None if none can be.
 
     Raises:
@@ -107,7 +106,12 @@ class Settings(Checked):
     """
 
     trainable: AnyTrainable | KnownTrainable = field(metadata=NOT_KEPT)
-    known: KnownTrainable = field(metadata=NOT_KEPT)
+    #: The trainable by its name, and the folder below which it was found.
+    spec: TrainableSpec = field(metadata=NOT_KEPT)
+    code_root: Path = field(metadata=NOT_KEPT)
+    cell: Cell | None = field(metadata=NOT_KEPT)
+    #: The trainable itself, if only forks of this process can run it.
+    carried: Carried | None = field(metadata=NOT_KEPT)
     space: Space = field(metadata=NOT_KEPT)
     metric: Metric
     mode: Modes
@@ -209,16 +213,16 @@ class Settings(Checked):
             scheduler = ASHA(max_t) if objective.is_single else MOASHA(max_t)
         known = trainable if isinstance(trainable, KnownTrainable) else KnownTrainable.of(trainable)
         if not isinstance(space, Space):
-            _warn_of_lists(space)
-            space = Space(space)
+            given_space, space = space, Space(space)
+            _warn_of_lists(given_space)
         if callable(resources) and not isinstance(resources, Resources):
             resources = ResourcesByConfig(resources, space)
-        submitted = this_submission()
         if name is None:
+            submitted = this_submission()
             name = new_name(known.spec.name) if submitted is None else submitted.name
         return cls(
             trainable=trainable,
-            known=known,
+            **known._asdict(),
             space=space,
             metric=metric,
             mode=mode,
@@ -237,22 +241,21 @@ class Settings(Checked):
     def _check_trainable(self) -> None:
         if self.process.reuse and not isinstance(self.trainable, KnownTrainable):
             check_reusable(self.trainable)
-        carried, process = self.known.carried, self.process
+        carried, process = self.carried, self.process
         if carried is not None and not (
             self.backend.has_own_worker and process.start_method == "fork" and process.bundle is None
         ):
             raise TrainableNotFound(carried.why)
 
     def _made_project(self, make_project: MakeProject | None) -> Project | None:
-        spec, code_root, cell, _ = self.known
         bundle, store = self.process.bundle, self.checkpoints.store
-        if bundle is None and cell is None:
+        if bundle is None and self.cell is None:
             return None
         if make_project is None:
             raise ConfigurationError(
-                f"trainable {spec.name!r} can't be brought to workers here: give one from a file of theirs"
+                f"trainable {self.spec.name!r} can't be brought to workers here: give one from a file of theirs"
             )
-        return make_project(bundle, spec, code_root, [] if store is None else [store], cell)
+        return make_project(bundle, self.spec, self.code_root, [] if store is None else [store], self.cell)
 
     def _check_call(self) -> None:
         """Check that the space has the parameters of a script's command line."""
@@ -285,21 +288,6 @@ class Settings(Checked):
         decider.bind(self.objective.metrics[0], self.objective.modes[0])
 
     # Values that follow.
-
-    @property
-    def spec(self) -> TrainableSpec:
-        """The trainable by its name."""
-        return self.known.spec
-
-    @property
-    def code_root(self) -> Path:
-        """The folder below which the trainable was found."""
-        return self.known.code_root
-
-    @property
-    def carried(self) -> Carried | None:
-        """The trainable itself, if only forks of this process can run it."""
-        return self.known.carried
 
     @property
     def is_open(self) -> bool:

@@ -68,7 +68,7 @@ def test_a_step_is_taken_with_its_reason_or_refused_without_a_change(before: str
     assert {name for name in NAMES if name in following} == {after for status, after in LEGAL if status == before}
 
 
-#: Of which statuses each predicate is true, of a status or of its trial.
+#: The statuses for which each predicate of a status, or of its trial, is true.
 HOLDS: dict[str, set[str]] = {
     **{f"is_{name.lower()}": {name} for name in NAMES},
     "is_terminal": {"COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"},

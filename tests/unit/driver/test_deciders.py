@@ -1,4 +1,4 @@
-"""What searchers, schedulers and rules are told, what becomes of their errors, and what a driver makes of odd reports."""
+"""Searchers, schedulers and rules: their notifications, their errors, and odd reports."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_trial_that_a_scheduler_lets_go_on_in_the_background_gets_no_decision(
     assert bench.trial(ONE).decision is None
 
 
-#: What a scheduler, a searcher or a rule is asked without a trial.
+#: The methods of a scheduler, a searcher or a rule without a trial.
 ASKED = ("choose", "suggest", "stops_experiment")
 
 

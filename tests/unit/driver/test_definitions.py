@@ -1,4 +1,4 @@
-"""What definitions say is fixed, is continued without the script, and who searches and decides where nobody is named."""
+"""Definitions of experiments: fixed options, continuing without the script, and the default searcher and scheduler."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def tuned(**options: Any) -> DefinitionWriter:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """What the server has, by the experiments' names."""
+    """The definitions on the server, by the names of their experiments."""
     known: dict[str, bytes] = {}
 
     def definition(place: BrokerDeployment, name: str, folder: Path) -> dict[str, Any] | None:
@@ -173,7 +173,7 @@ def attach(name: str = "x", **given: Any) -> tuple[DefinitionWriter, BrokerDeplo
     return DefinitionWriter(settings), settings.backend
 
 
-#: What can be made again of its definition alone, on a broker.
+#: Arguments that a definition has all of, on a broker.
 KEPT = {name: each for name, each in many().items() if name not in ("own searcher", "stop function", "local")}
 
 
@@ -284,6 +284,18 @@ def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) 
     assert again.settings.scheduler is scheduler
     assert (again.settings.stop, again.settings.max_trials) == (rule, 77)
     again.definition(kept["x"])
+
+
+def test_the_connection_of_attach_ends_if_an_argument_is_refused(
+    kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[BrokerDeployment] = []
+    monkeypatch.setattr(BrokerDeployment, "close", lambda place: closed.append(place))
+    kept["x"] = encode_value(tuned().definition(None))
+
+    with pytest.raises(ConfigurationError, match="max_trials=0"):
+        mqtune.Tuner.attach("x", backend=BROKER, max_trials=0)
+    assert len(closed) == 1
 
 
 def test_another_trainable_or_scheduler_is_refused(kept: dict[str, bytes]) -> None:

@@ -19,7 +19,7 @@ from mqtune.services import driver, worker
 
 PACKAGE: Final = ROOT / "mqtune"
 SERVICES: Final = sorted(path.name for path in (PACKAGE / "services").iterdir() if (path / "__init__.py").is_file())
-#: What a service imports of these folders is their facade or their port.
+#: Services import the facades and the ports of these folders alone.
 BY_FACADE: Final = ("backends", "driver", "journal", "trainable", "worker")
 KERNEL: Final = (*BY_FACADE, "checkpoints", "core", "schedulers", "search")
 
@@ -126,7 +126,7 @@ def test_without_a_service_trials_run_all_the_same(service: str, tmp_path: Path)
 
 
 #: The lines of the kernel's files that a reader of a trial's whole life needs. Lower it; the aim is 12,000.
-MOST_LINES: Final = 16_390
+MOST_LINES: Final = 16_375
 #: The most modules of mqtune that a loop imports, by its file.
 MOST_IMPORTS: Final = {"driver/loop.py": 14}
 
