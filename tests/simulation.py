@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import mqtune
@@ -141,6 +142,7 @@ class Simulation:
             scheduler=self.used_scheduler,
             stop=self.stop(),
             resources=self.resources,
+            backend=SimpleNamespace(local_slots=None),
             name=NAME,
             failures=replace(self.failures, max_failures=self.max_failures),
             process=Process(sync="lockstep" if self.lockstep else "stream"),

@@ -7,7 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass, field, fields, replace
+from dataclasses import MISSING, InitVar, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, Self, cast
@@ -124,7 +124,7 @@ class Settings(Checked):
     #: Or what a trial asks for by its config.
     resources: Resources | ResourcesByConfig = field(metadata=NOT_KEPT)
     backend: HasLocalSlots = option(
-        cast("Any", None), key="local_slots", may_change=True, keep=lambda place: place.local_slots
+        cast("Any", MISSING), key="local_slots", may_change=True, keep=lambda place: place.local_slots
     )
     name: str = field(metadata=NOT_KEPT)
     seed: int | None = option(None, count_from(0))
