@@ -17,6 +17,7 @@ from mqtune.core.codec import encode_value, pack_metrics, segment_bytes
 from mqtune.core.errors import LogUnavailable
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved, Event, decode_event
 from mqtune.core.experiment import Experiment
+from mqtune.core.owner import NOBODY
 from mqtune.core.resources import Resources
 from mqtune.core.seats import seat_in
 from mqtune.core.trial import (
@@ -32,13 +33,12 @@ from mqtune.core.trial import (
     checkpoint_id,
 )
 from mqtune.driver import (
-    CheckpointGC,
     Checkpoints,
     DefinitionWriter,
     Deletes,
     Driver,
     Failures,
-    Plan,
+    Place,
     Process,
     Retention,
     RunOptions,
@@ -59,8 +59,6 @@ from mqtune.journal import (
     MemoryServer,
     Segment,
 )
-from mqtune.results.callbacks import CallbackDispatcher
-from mqtune.results.results import Results
 from mqtune.schedulers.base import START, Choice, Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.domains import uniform
@@ -220,47 +218,16 @@ def writer_of(trainable: Any = trainable, space: Any = SPACE, **options: Any) ->
         "name": NAME,
         "backend": SimpleNamespace(local_slots=None),
     }
-    settings = settings_of(trainable=trainable, space=space, **{**usual, **options})
-    return DefinitionWriter(Plan(settings, project_maker()))
-
-
-class Driven:
-    """An experiment that a test drives itself."""
-
-    def __init__(
-        self, plan: Plan, driver: Driver, folder: Path, store: str = "", checkpoints: CheckpointGC | None = None
-    ) -> None:
-        self.plan = plan
-        self.experiment = driver.experiment
-        self.definition = {"seed": plan.settings.seed, "store": store}
-        self.folder = folder
-        self._driver = driver
-        self._checkpoints = checkpoints
-
-    def open(self) -> Driver:
-        return self._driver
-
-    def look(self) -> Driver:
-        return self._driver
-
-    def catch_up(self) -> None: ...
-
-    def let_go(self, trial: Trial) -> None:
-        if self._checkpoints is not None:
-            self._checkpoints.let_go(trial)
-
-    def results(self) -> Results:
-        return Results(self.experiment, self.folder)
+    settings = settings_of(trainable=trainable, space=space, **{**usual, **options}, make_project=project_maker())
+    return DefinitionWriter(settings)
 
 
 class Hand(mqtune.Tuner):
     """The calls of a tuner for single trials, over a driver that a test steps itself."""
 
-    def __init__(
-        self, plan: Plan, driver: Driver, folder: Path, store: str = "", checkpoints: CheckpointGC | None = None
-    ) -> None:
+    def __init__(self, driver: Driver) -> None:
+        self._settings, self._driver, self._is_closed = driver.settings, driver, False
         self._collected, self._failures_told = None, set()
-        self._runner = Driven(plan, driver, folder, store, checkpoints)  # type: ignore[assignment]
 
 
 class Heir(NamedTuple):
@@ -338,14 +305,13 @@ class Bench:
     def begin(self) -> None:
         """Have a driver begin, or another one go on."""
         self._opened = self._driver(self.server, self.backend, self.folder, self.callbacks)
-        self.plan, self.scheduler, self.driver = self._opened
+        self.settings, self.scheduler, self.driver = self._opened
         self.experiment = self.driver.experiment
-        store = "" if self.store is None else self.store.url
-        self.hand = Hand(self.plan, self.driver, self.folder, store, self.checkpoints)
+        self.hand = Hand(self.driver)
 
     def _driver(
         self, server: MemoryServer, backend: Slots, folder: Path, callbacks: list[Callback]
-    ) -> tuple[Plan, Any, Driver]:
+    ) -> tuple[Settings, Any, Driver]:
         scheduler = self.make_scheduler()
         options = {
             "checkpoints": Checkpoints(
@@ -356,60 +322,55 @@ class Bench:
                 delete=self.delete_checkpoints,
             ),
             "sync": "lockstep" if self.lockstep else "stream",
+            "callbacks": callbacks,
+            "progress": False,
             **copy.deepcopy(self.options),
         }
-        plan = Plan(
-            settings_of(
-                trainable=self.tuned,
-                name=NAME,
-                seed=1,
-                scheduler=scheduler,
-                backend=SimpleNamespace(local_slots=None),
-                **{"space": SPACE, "metric": "loss", "mode": "min", **options},
-            )
-        )
-        experiment, writer = plan.experiment(), DefinitionWriter(plan)
-        writer.store = "" if self.store is None else self.store.url
-        checkpoints = CheckpointGC(
-            experiment,
-            self.retention,
-            self.store,
-            delete_checkpoints=self.delete_checkpoints,
-            keeps_dicts=plan.limits.is_open,
-        )
         searcher = self.make_searcher()
-        if server is self.server:
-            self.searcher: Any = searcher
-            journal = self.open_drivers_journal(server)
-            #: The driver's hand on the journal, and on the checkpoints.
-            self.journal, self.checkpoints = journal, checkpoints
-        else:
-            # It only looks, and gives nothing up.
-            checkpoints.look_through = lambda *_: iter(())  # type: ignore[method-assign]
-            journal = self.open_journal(server)
+        if options.get("space", SPACE) is not None:
+            options["searcher"] = searcher
+        settings = settings_of(
+            trainable=self.tuned,
+            name=NAME,
+            seed=1,
+            scheduler=scheduler,
+            backend=SimpleNamespace(local_slots=None),
+            **{"space": SPACE, "metric": "loss", "mode": "min", **options},
+        )
+        writer = DefinitionWriter(settings)
+        writer.store = "" if self.store is None else self.store.url
+        is_main = server is self.server
+        journal = self.open_drivers_journal(server) if is_main else self.open_journal(server)
         journal.chapter_store = self.store if self.trims else None
         journal.lock("driver", "", LEASE_S)
-        driver = Driver(
-            journal=journal,
-            backend=backend,
-            experiment=experiment,
-            scheduler=scheduler,
-            searcher=searcher,
-            space=plan.space,
-            limits=plan.limits,
-            checkpoints=checkpoints,
-            is_lockstep=self.lockstep,
-            copy=Copy(folder / JOURNAL_FILE),
-            callbacks=CallbackDispatcher(callbacks),
-            holder="driver",
-            clock=self.clock,
-            on_loss=plan.on_loss,
-            services=self.services,
-            reading=plan.reading,
-        )
         kept = journal.definition()
-        driver.begin(NAME, writer.definition(kept), is_new=kept is None, driver="driver")
-        return plan, scheduler, driver
+        place = Place(
+            journal=journal,
+            backend=backend,  # type: ignore[arg-type] # it opens nothing
+            clock=self.clock,
+            holder="driver",
+            copy=Copy(folder / JOURNAL_FILE),
+            driver="driver",
+            owner=NOBODY,
+            store=self.store,
+            definition=writer.definition(kept),
+            changed=[],
+            is_new=kept is None,
+            is_private=False,
+            may_grow=True,
+            start_worker=lambda: None,
+            interrupts=None,
+        )
+        driver = Driver(settings, place, self.services)
+        if is_main:
+            self.searcher: Any = searcher
+            #: The driver's hand on the journal, and on the checkpoints.
+            self.journal, self.checkpoints = journal, driver.checkpoints
+        else:
+            # It only looks, and gives nothing up.
+            driver.checkpoints.look_through = lambda *_: iter(())  # type: ignore[method-assign]
+        driver.begin()
+        return settings, scheduler, driver
 
     def step(self, times: int = 1) -> Bench:
         """Have the driver process all news, and act on it."""

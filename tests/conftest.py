@@ -22,7 +22,7 @@ from watchdog import RUN_MARK, processes_of_run
 
 import mqtune
 from mqtune.backends import EmbeddedServer, ServerBinary
-from mqtune.driver import Plan
+from mqtune.driver import Settings
 from mqtune.journal import connect
 
 #: Folders whose tests wait for servers, workers and leases more than they compute; those that take longest come first.
@@ -112,7 +112,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def random_by_default() -> Iterator[None]:
     """Have tuners of tests draw configs at random where nobody names a searcher: that is quick, and repeats."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "default_searcher", lambda _: None)
+        patch.setattr(Settings, "default_searcher", lambda _: None)
         yield
 
 

@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import mqtune
 from mqtune.backends import Simulated, SimulatedBackend, SimulatedJournal
 from mqtune.core.events import Event, decode_event
-from mqtune.core.experiment import Experiment
 from mqtune.core.objective import Metric
+from mqtune.core.owner import NOBODY
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Config
-from mqtune.driver import CheckpointGC, Driver, Limits, Reading, Retention
-from mqtune.journal import Entry, JournalFile, OnLoss
-from mqtune.results.callbacks import CallbackDispatcher
+from mqtune.driver import Driver, Failures, KnownTrainable, Place, Process, RunOptions, Settings
+from mqtune.journal import Entry, JournalFile
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.domains import uniform
 from mqtune.search.random import RandomSearcher
 from mqtune.search.space import Space
+from mqtune.trainable import TrainableSpec
 
 T = TypeVar("T")
 
 NAME: Final = "simulation"
 SPACE: Final = Space({"lr": uniform(0, 1)})
+#: Stands for the trainable: reports of simulated workers are made by other functions.
+NOT_CALLED: Final = KnownTrainable(TrainableSpec("trainable", "module"), Path())
 #: Virtual seconds; no experiment of a test takes as long.
 FOR_EVER_S: Final = 1e7
 #: Steps after which an experiment that is not finished hangs.
@@ -88,9 +91,12 @@ class Simulation:
     max_failures: int = 0
     lockstep: bool = False
     resources: Resources | None = None
-    limits: Limits = field(default_factory=lambda: Limits(max_trials=4))
-    retention: Retention = field(default_factory=Retention)
-    reading: Reading = field(default_factory=Reading)
+    max_trials: int | None = 4
+    #: Whether nothing is searched: others add trials.
+    is_open: bool = False
+    stop: Callable[[], object] = lambda: None
+    run_options: RunOptions = field(default_factory=RunOptions)
+    failures: Failures = field(default_factory=Failures)
     drivers: int = 0
     copy: Copy = field(default_factory=Copy)
 
@@ -103,29 +109,46 @@ class Simulation:
         holder = f"driver {self.drivers}"
         self.journal.lock(holder, holder, FOR_EVER_S, dead=f"driver {self.drivers - 1}")
         self.used_scheduler = self.scheduler()
-        self.experiment = Experiment(NAME, metric=self.metric, mode=self.mode, max_failures=self.max_failures)
-        self.used_scheduler.check_objective(self.experiment.objective)
-        self.used_scheduler.bind(self.experiment.metric, self.experiment.mode)
-        driver = Driver(
+        kept = self.journal.definition()
+        place = Place(
             journal=self.journal,
             backend=self.backend,
-            experiment=self.experiment,
-            scheduler=self.used_scheduler,
-            searcher=self.searcher(),
-            space=SPACE,
-            limits=self.limits,
-            checkpoints=CheckpointGC(self.experiment, self.retention, None, delete_checkpoints=False),
-            is_lockstep=self.lockstep,
-            copy=self.copy,
-            callbacks=CallbackDispatcher([]),
-            holder=holder,
-            on_loss=OnLoss(),
             clock=self.backend.clock,
-            reading=self.reading,
+            holder=holder,
+            copy=self.copy,
+            driver="simulated",
+            owner=NOBODY,
+            store=None,
+            definition={"seed": 0, **({"sync": "lockstep"} if self.lockstep else {})},
+            changed=[],
+            is_new=kept is None,
+            is_private=False,
+            may_grow=True,
+            start_worker=lambda: None,
+            interrupts=None,
         )
-        kept = self.journal.definition()
-        driver.begin(NAME, {"sync": "lockstep"} if self.lockstep else {}, is_new=kept is None, driver="simulated")
+        driver = Driver(self._settings(), place)
+        self.experiment = driver.experiment
+        driver.begin()
         return driver
+
+    def _settings(self) -> Settings:
+        searched: dict[str, Any] = {"searcher": self.searcher(), "max_trials": self.max_trials}
+        return Settings.of(
+            trainable=NOT_CALLED,
+            space=None if self.is_open else SPACE,
+            metric=self.metric,
+            mode=self.mode,
+            scheduler=self.used_scheduler,
+            stop=self.stop(),
+            resources=self.resources,
+            backend=SimpleNamespace(local_slots=None),
+            name=NAME,
+            failures=replace(self.failures, max_failures=self.max_failures),
+            process=Process(sync="lockstep" if self.lockstep else "stream"),
+            run=replace(self.run_options, progress=False),
+            **({} if self.is_open else searched),
+        )
 
     def run(self, *, kill_at: int = 0) -> Simulation:
         """Drive to the end; raises Killed when the driver is."""
@@ -153,8 +176,7 @@ class Simulation:
 def simulate(reports: Any, *, scheduler: Callable[[], Scheduler] = FIFO, trials: int = 4, **options: Any) -> Simulation:
     """Run an experiment to its end on fresh workers, whose conditions are the *options*."""
     of_run = {name: options.pop(name) for name in list(options) if name in Simulation.__dataclass_fields__}
-    limits = of_run.pop("limits", None) or Limits(max_trials=trials)
-    simulation = Simulation(Simulated(reports, **options), scheduler=scheduler, limits=limits, **of_run)
+    simulation = Simulation(Simulated(reports, **options), scheduler=scheduler, max_trials=trials, **of_run)
     return simulation.run()
 
 

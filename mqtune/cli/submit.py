@@ -73,7 +73,7 @@ def command(
     code is signed with $MQTUNE_CODE_KEY. The script's own arguments come last:
     `mqtune submit tune.py --name sweep -- --epochs 5`.
     """
-    from mqtune.driver.plan import new_name  # noqa: PLC0415 - --help needs none of it
+    from mqtune.driver.settings import new_name  # noqa: PLC0415 - --help needs none of it
 
     if name is not None and not is_name(name):
         raise ConfigurationError(

@@ -38,7 +38,6 @@ from mqtune.core.plain import from_plain, to_plain
 from mqtune.core.resources import Resources
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
-    ACTIONS,
     DEVICE_BROKEN,
     FORGOTTEN,
     ITERATION,
@@ -591,7 +590,7 @@ class Experiment:
                 return (TrialStatus.FAILED if status is TrialStatus.STAGED else status), reason
             if trial.decision.action is Action.FAIL:
                 trial.failures += 1
-            return ACTIONS[trial.decision.action].status, trial.decision.reason
+            return trial.decision.action.effect.status, trial.decision.reason
         if end is AttemptEnd.COMPLETED:
             return self._status_of_completed(trial, "")
         if attempt.intent.hands_back:

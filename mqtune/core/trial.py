@@ -49,7 +49,7 @@ class TrialStatus(Enum):
 
     @property
     def expecting_data(self) -> bool:
-        """Whether its reports count."""
+        """Whether its reports count: it runs, is paused, or has ended with a result."""
         return self in _EXPECTING_DATA
 
     @property
@@ -79,7 +79,7 @@ class TrialStatus(Enum):
 
     @property
     def is_completed(self) -> bool:
-        """Whether it ended by itself or used its whole budget."""
+        """Whether it ended by itself, or used its whole budget."""
         return self is TrialStatus.COMPLETED
 
     @property
@@ -101,7 +101,7 @@ class TrialStatus(Enum):
 _TERMINAL: Final = frozenset(
     {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED}
 )
-#: The possible next statuses of each status.
+#: The statuses that may follow each status.
 ALLOWED: Final[dict[TrialStatus, frozenset[TrialStatus]]] = {
     TrialStatus.CANDIDATE: frozenset({TrialStatus.STAGED, TrialStatus.ABANDONED}),
     # A staged attempt fails if it can never run (import error, worker died on the claim). It is withdrawn from its
@@ -207,7 +207,7 @@ Metrics = Body
 #: The values of several metrics, lower is better.
 Point = tuple[Number, ...]
 
-#: The worker's name of a trial that a person evaluates.
+#: Stands for the worker's name if a person evaluates a trial.
 OUTSIDE: Final = "outside"
 
 #: Metrics of every report: the number of reports of the trial, the seconds since the previous one, and the seconds in
@@ -216,37 +216,38 @@ ITERATION: Final = "training_iteration"
 TIME_THIS_ITER: Final = "time_this_iter_s"
 TIME_TOTAL: Final = "time_total_s"
 
-#: The metric with the parameters that a trial, such as an objective of Optuna, has chosen. They become its config.
+#: The metric with the parameters of a trial that chooses them itself, such as an objective of Optuna. They become its
+#: config.
 PARAMETERS: Final = "mqtune.params"
 
-#: The delay before a retry, in seconds, after the second attempt in a row without progress. Each further one doubles
-#: it, up to the longest. A trial that fails at its first line would otherwise be staged a hundred times a second, with
-#: up to 48 kB in the journal for each attempt.
+#: The delay, in seconds, before a retry after two attempts in a row without progress. The first retry is not delayed.
+#: Each further one doubles the delay, up to the last value. Without it a trial that fails at its first line would be
+#: staged a hundred times a second, and each attempt leaves up to 48 kB in the journal.
 RETRY_PAUSE_S: Final = 0.1
 RETRY_PAUSE_FACTOR: Final = 2.0
 LONGEST_RETRY_PAUSE_S: Final = 60.0
 
-#: A worker's order when its experiment has no driver, and the error type of the attempt that it then requeues.
+#: The message to a worker whose experiment has lost its driver, and the error type of the attempts that it requeues.
 UNDRIVEN: Final = "undriven"
-#: The error type of an attempt that is lost because Redis has lost its data.
+#: The error type of an attempt whose keys Redis has lost.
 FORGOTTEN: Final = "forgotten"
-#: The error type of an attempt that is requeued because its error means a broken device.
+#: The error type of an attempt that is handed back because its device is broken.
 DEVICE_BROKEN: Final = "DeviceBroken"
-#: The error type of an attempt that ends because of an internal error of its worker.
+#: The error type of an attempt that ended by an error of its worker.
 WORKER_ERROR: Final = "WorkerError"
 
-#: The first letters of the ids of checkpoints: folders in the store, and dicts in Redis.
+#: The first letter of a checkpoint's id: a folder in the store, or a dict in Redis.
 _PERSISTENT: Final = "p"
 _IN_MEMORY: Final = "m"
-#: The end of an id: the attempt, the number, and the optional mark of the claim.
+#: The end of an id: the attempt, the number, and the mark of the claim, if there is one.
 _NUMBERS: Final = re.compile(r"-(\d+)-(\d+)(?:\.\w+)?\Z", re.ASCII)
 
 
 def checkpoint_id(trial: str, attempt: int, number: int, *, in_memory: bool, claim: str = "") -> CheckpointId:
     """Return the unique id of the *number*-th checkpoint (from 1) of an attempt.
 
-    Attempt 0 is for checkpoints that a person has imported; their numbers have no order. *claim* is the mark of the
-    worker's claim: after a server was set back, the same attempt is claimed a second time.
+    Attempt 0 stands for a checkpoint that a person has brought; its numbers have no order. *claim* is the mark of the
+    worker's claim: a server that is set back to before a claim has the same attempt claimed a second time.
     """
     mark = f".{claim}" if claim else ""
     return CheckpointId(f"{_IN_MEMORY if in_memory else _PERSISTENT}-{trial}-{attempt}-{number}{mark}")
@@ -278,8 +279,8 @@ def is_in_memory(checkpoint: CheckpointId) -> bool:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a metric's value is a number, such as NaN or infinity. True and False are not."""
-    # The usual type first, for a flood of reports.
+    """Whether a metric's value is a number, such as NaN or an infinity. True and False don't count."""
+    # Most are floats, and each report of a flood asks.
     return value.__class__ is float or (isinstance(value, int | float) and not isinstance(value, bool))
 
 
@@ -299,7 +300,7 @@ ENDS: Final = tuple(end.value for end in AttemptEnd)
 
 
 class Intent(Enum):
-    """The driver's order for an attempt. It stays in Redis until the attempt ends."""
+    """The driver's order to an attempt; durable in Redis until the attempt ends."""
 
     RUN = "run"
     STOP = "stop"
@@ -314,13 +315,18 @@ class Intent(Enum):
     GIVE_WAY = "give_way"
 
     @property
+    def effect(self) -> Effect:
+        """The consequences for the attempt and its trial."""
+        return _BY_INTENT[self]
+
+    @property
     def hands_back(self) -> bool:
-        """Whether the attempt shall end as HANDED_BACK, so that the trial runs again."""
-        return INTENTS[self].end is AttemptEnd.HANDED_BACK
+        """Whether the attempt is to end as HANDED_BACK, so that the trial runs again."""
+        return self.effect.end is AttemptEnd.HANDED_BACK
 
 
 class Action(Enum):
-    """An action on a trial. A scheduler returns one of the first four for a report."""
+    """A decision on a trial. A scheduler returns one of the first four for a report."""
 
     CONTINUE = "continue"
     STOP = "stop"
@@ -332,48 +338,43 @@ class Action(Enum):
     #: Stop it as FAILED: a person says so, or its reports are invalid.
     FAIL = "fail"
 
+    @property
+    def effect(self) -> Effect:
+        """The consequences for the attempt and its trial."""
+        return EFFECTS[self.value]
 
-class IntentEffect(NamedTuple):
-    """The end of an attempt by an intent, its reach, and whether the trial may continue.
 
-    An intent with a longer reach replaces the previous one.
+class Effect(NamedTuple):
+    """The consequences of a way to end or steer an attempt.
+
+    It has the intent on the wire, the end of an attempt that obeys, and the next status of its trial. An intent of a
+    larger ``reach`` replaces one of a smaller. ``keeps_state`` says whether the trial may save a checkpoint and resume.
     """
 
+    intent: Intent
     end: AttemptEnd
+    status: TrialStatus
     reach: int
     keeps_state: bool = False
 
-
-class ActionEffect(NamedTuple):
-    """The intent and the status that an action leads to, and the decisions that it replaces."""
-
-    intent: Intent
-    status: TrialStatus
-    replaces: frozenset[Action] = frozenset()
+    def replaces(self, other: Effect) -> bool:
+        """Whether this decision on a trial may replace another one. To abandon a trial replaces any other."""
+        return self.reach > other.reach or self.status is TrialStatus.ABANDONED is not other.status
 
 
-#: The effect of each intent on an attempt.
-INTENTS: Final[dict[Intent, IntentEffect]] = {
-    Intent.RUN: IntentEffect(AttemptEnd.COMPLETED, reach=0),
-    Intent.PAUSE: IntentEffect(AttemptEnd.PAUSED, reach=1, keeps_state=True),
-    Intent.HAND_BACK: IntentEffect(AttemptEnd.HANDED_BACK, reach=1, keeps_state=True),
-    Intent.GIVE_WAY: IntentEffect(AttemptEnd.HANDED_BACK, reach=1, keeps_state=True),
-    Intent.STOP: IntentEffect(AttemptEnd.STOPPED, reach=2),
-    Intent.COMPLETE: IntentEffect(AttemptEnd.COMPLETED, reach=2),
-    Intent.ABANDON: IntentEffect(AttemptEnd.STOPPED, reach=2),
+#: All ways to end or steer an attempt, by the decision in the journal.
+EFFECTS: Final = {
+    "continue": Effect(Intent.RUN, AttemptEnd.COMPLETED, TrialStatus.RUNNING, 0),
+    "pause": Effect(Intent.PAUSE, AttemptEnd.PAUSED, TrialStatus.PAUSED, 1, keeps_state=True),
+    "hand_back": Effect(Intent.HAND_BACK, AttemptEnd.HANDED_BACK, TrialStatus.STAGED, 1, keeps_state=True),
+    "give_way": Effect(Intent.GIVE_WAY, AttemptEnd.HANDED_BACK, TrialStatus.STAGED, 1, keeps_state=True),
+    "stop": Effect(Intent.STOP, AttemptEnd.STOPPED, TrialStatus.EARLY_STOPPED, 2),
+    "complete": Effect(Intent.COMPLETE, AttemptEnd.COMPLETED, TrialStatus.COMPLETED, 2),
+    "abandon": Effect(Intent.ABANDON, AttemptEnd.STOPPED, TrialStatus.ABANDONED, 2),
+    # For its worker it is a stop; the decision says what becomes of the trial.
+    "fail": Effect(Intent.STOP, AttemptEnd.STOPPED, TrialStatus.FAILED, 2),
 }
-_PAUSE: Final = frozenset({Action.PAUSE})
-#: The effect of each action on a trial. CONTINUE has no effect.
-ACTIONS: Final[dict[Action, ActionEffect]] = {
-    Action.PAUSE: ActionEffect(Intent.PAUSE, TrialStatus.PAUSED),
-    Action.STOP: ActionEffect(Intent.STOP, TrialStatus.EARLY_STOPPED, _PAUSE),
-    Action.COMPLETE: ActionEffect(Intent.COMPLETE, TrialStatus.COMPLETED, _PAUSE),
-    # The worker stops it. The decision has the trial's status.
-    Action.FAIL: ActionEffect(Intent.STOP, TrialStatus.FAILED, _PAUSE),
-    Action.ABANDON: ActionEffect(
-        Intent.ABANDON, TrialStatus.ABANDONED, _PAUSE | {Action.STOP, Action.COMPLETE, Action.FAIL}
-    ),
-}
+_BY_INTENT: Final = {each.intent: each for each in reversed(EFFECTS.values())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,10 +393,9 @@ class Restart:
 
 
 class Decision(NamedTuple):
-    """A scheduler's answer to a report, with a short reason.
+    """A scheduler's decision for a report, with a short reason.
 
-    With a pause, ``source`` is the trial whose current checkpoint the paused one will continue from. It is kept until
-    then.
+    With a pause, ``source`` is the trial from whose present checkpoint, kept until then, the paused one will continue.
     """
 
     action: Action
@@ -441,9 +441,9 @@ class SavedCheckpoint(NamedTuple):
 
 
 class Transition(NamedTuple):
-    """A trial's step to a status: time (seconds since the epoch, UTC), reason and origin.
+    """A trial's step to a status, with its time (seconds since the epoch, UTC) and reason.
 
-    ``by`` is usually a worker's name, "scheduler", "searcher", "driver" or "user".
+    ``by`` is the worker's name, "scheduler", "searcher", "driver" or "user", or another name in the event.
     """
 
     status: TrialStatus
@@ -453,7 +453,7 @@ class Transition(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """An order to end an attempt: its origin, reason, time, and report's number or 0."""
+    """An order to end an attempt: its origin, reason and time, and the number of its report, or 0."""
 
     by: str
     reason: str
@@ -462,7 +462,7 @@ class Stop(NamedTuple):
 
 
 class Seat(NamedTuple):
-    """One of the further seats of an attempt: its number, worker, machine, queue and devices."""
+    """The place of a further seat of an attempt: its number, worker, machine, queue and devices."""
 
     number: int
     worker: str
@@ -478,12 +478,13 @@ class Seat(NamedTuple):
 class Attempt:
     """One run of a trial on one worker. Times are seconds since the epoch (UTC).
 
-    It starts from ``checkpoint``, which ``source`` has saved if that names another trial. ``environment`` has the
-    versions of Python, of the imported packages and of the code. ``working_dir`` is its own folder on ``host``, with
-    ``Process(working_dir="trial")``, or empty. ``retired`` is the reason why its process, which may run several
-    attempts, ran no other one; it is empty if there is none. ``usage`` has its use of the machine after its end, by the
-    names in docs/workers.md. ``resources`` are set if its config chooses them. ``seats`` are the further seats of a
-    gang; ``worker`` and the like are of seat 0.
+    ``checkpoint`` is the one it starts from, which may be another trial's: then ``source`` names that. ``environment``
+    has the versions of Python, of the packages that the trainable has imported, and of its code. ``working_dir`` is the
+    folder of its own in which it ran, on ``host``, with ``Process(working_dir="trial")``; else it is empty. ``retired``
+    says, with ``Process(reuse=True)``, why its process has run no other attempt after it; it is empty if it might have.
+    ``usage`` has the resources that it used, once it has ended, by the names in docs/workers.md. ``resources`` are its
+    own, if trials ask for them by their configs. ``seats`` are the further ones of a gang; ``worker`` and other single
+    values are those of seat 0.
     """
 
     number: int
@@ -560,17 +561,17 @@ class Trial:
     ttl_s: Number | None = None
     #: Its tags and notes.
     labels: Labels = NO_LABELS
-    #: The unique name that the person or program that added it has for it, or empty.
+    #: The user's own name for it, or empty. No other trial has it.
     key: str = ""
     #: Whether a person evaluates it outside, and no worker runs it.
     outside: bool = False
     #: The decision to end the current attempt. Reports after it are late.
     decision: Decision | None = None
-    #: The checkpoint at the report on which another library's loop has paused it; None without such a pause.
+    #: The checkpoint that it had at the report on which a user's loop has paused it.
     pause_point: CheckpointId | None = None
-    #: The start of the next attempt, after a decision to pause.
+    #: The restart that follows once the decision to pause is carried out.
     restart: Restart | None = None
-    #: The checkpoint that it may continue from: its newest one, or else the one that its attempt began with.
+    #: The checkpoint from which it may continue: its newest one, or that with which its attempt began.
     checkpoint: CheckpointId = CheckpointId("")
     #: Its own checkpoints that still exist, oldest first.
     checkpoints: dict[CheckpointId, SavedCheckpoint] = field(default_factory=dict)
@@ -616,7 +617,7 @@ class Trial:
 
     @property
     def why_it_pauses(self) -> str:
-        """The reason of the delay, for people."""
+        """Why it does not run again immediately, for people."""
         pause_s = f"{self.retry_pause_s:.3g}"
         return f"it runs again {pause_s} s after its last attempt, as {self.setbacks} in a row came no further"
 
@@ -708,8 +709,8 @@ def _set_status(trial: Trial, status: TrialStatus) -> None:
 
 
 _STATUS: Final = Trial.__dict__["status"]
-# A status that contradicts the events would mislead the experiment and its readers. Reading this property costs no
-# more than the slot, where a check of every assignment would slow down each report.
+# A status that differs from its events would mislead the experiment and its readers. A property
+# of the slot costs readers nothing; a check of every assignment would cost each report.
 Trial.status = property(_STATUS.__get__, _set_status)  # type: ignore[assignment, misc]
 
 

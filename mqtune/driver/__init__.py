@@ -21,33 +21,33 @@ if TYPE_CHECKING:
     from mqtune.driver.checkpoints import (
         LOOK_APART_S as LOOK_APART_S,
         CheckpointGC as CheckpointGC,
-        Deletes as Deletes,
         bring_dicts as bring_dicts,
     )
-    from mqtune.driver.connect import BrokerDeployment as BrokerDeployment, unless_away as unless_away
+    from mqtune.driver.connect import (
+        BrokerDeployment as BrokerDeployment,
+        Place as Place,
+        unless_away as unless_away,
+    )
     from mqtune.driver.definition import DefinitionWriter as DefinitionWriter
+    from mqtune.driver.driver import Driver as Driver
     from mqtune.driver.interrupts import Interrupts as Interrupts
     from mqtune.driver.ledger import Restored as Restored
     from mqtune.driver.local_slots import slot_settings as slot_settings
-    from mqtune.driver.loop import Driver as Driver
+    from mqtune.driver.options import (
+        Checkpoints as Checkpoints,
+        Deletes as Deletes,
+        Failures as Failures,
+        Process as Process,
+        RunOptions as RunOptions,
+    )
     from mqtune.driver.pace import Pace as Pace
     from mqtune.driver.plain import PlainReports as PlainReports
-    from mqtune.driver.plan import Plan as Plan
     from mqtune.driver.publishing import GATHER_S as GATHER_S, Publisher as Publisher
     from mqtune.driver.requests import AT_ONCE as AT_ONCE
     from mqtune.driver.requirements import differences as differences
     from mqtune.driver.retention import Retention as Retention
     from mqtune.driver.room import RoomWatch as RoomWatch
-    from mqtune.driver.screening import Reading as Reading
-    from mqtune.driver.settings import (
-        Checkpoints as Checkpoints,
-        Failures as Failures,
-        KnownTrainable as KnownTrainable,
-        Limits as Limits,
-        Process as Process,
-        RunOptions as RunOptions,
-        Settings as Settings,
-    )
+    from mqtune.driver.settings import KnownTrainable as KnownTrainable, Settings as Settings
     from mqtune.driver.tenancy import claim as claim, is_shared as is_shared, tenant_on as tenant_on
 
 #: The names that other folders and tests may use, by the module that defines them.
@@ -56,31 +56,22 @@ _NAMES = {
     "attach": ("attached",),
     "bundling": ("BundleFolder", "bring"),
     "by_config": ("ResourcesByConfig",),
-    "checkpoints": ("CheckpointGC", "Deletes", "LOOK_APART_S", "bring_dicts"),
-    "connect": ("BrokerDeployment", "unless_away"),
+    "checkpoints": ("CheckpointGC", "LOOK_APART_S", "bring_dicts"),
+    "connect": ("BrokerDeployment", "Place", "unless_away"),
     "definition": ("DefinitionWriter",),
+    "driver": ("Driver",),
     "interrupts": ("Interrupts",),
     "ledger": ("Restored",),
     "local_slots": ("slot_settings",),
-    "loop": ("Driver",),
+    "options": ("Checkpoints", "Deletes", "Failures", "Process", "RunOptions"),
     "pace": ("Pace",),
     "plain": ("PlainReports",),
-    "plan": ("Plan",),
     "requests": ("AT_ONCE",),
     "publishing": ("GATHER_S", "Publisher"),
     "requirements": ("differences",),
     "retention": ("Retention",),
     "room": ("RoomWatch",),
-    "screening": ("Reading",),
-    "settings": (
-        "Checkpoints",
-        "Failures",
-        "KnownTrainable",
-        "Limits",
-        "Process",
-        "RunOptions",
-        "Settings",
-    ),
+    "settings": ("KnownTrainable", "Settings"),
     "tenancy": ("claim", "is_shared", "tenant_on"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

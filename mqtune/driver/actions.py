@@ -1,4 +1,4 @@
-"""Actions: what a driver does to trials, as data; each checks and journals itself."""
+"""The actions of a driver on trials, as data. Each checks and journals itself."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.resources import Resources
 from mqtune.core.text import name_in_words
 from mqtune.core.trial import (
-    ACTIONS,
-    INTENTS,
+    EFFECTS,
     NO_LABELS,
     Action,
     AttemptEnd,
@@ -62,19 +61,19 @@ MAX_CONFIG_BYTES: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """What an action is checked against, and journaled in."""
+    """The state that an action is checked against, and the journal that it is written to."""
 
     journal: Journal
-    #: The fold, which says what is allowed; whoever has an action written folds the events.
+    #: The fold, which says whether an action is allowed. The caller applies the written events.
     experiment: Experiment
     #: The time of the events, and how far the driver has come.
     at: float
     cursor: Cursor
     #: Dicts that are lost, and that the fold may still have.
     lost: Collection[CheckpointId]
-    #: What a trial asks for by its config; None where all ask for the same.
+    #: The resources that a config asks for. None if all trials ask for the same.
     asks: Callable[[Config], Resources] | None = None
-    #: What all ask for, else; what they ask for by their configs has as many seats.
+    #: The resources of all trials, or one of them. All have as many seats.
     resources: Resources = Resources()  # noqa: RUF009 - frozen
 
     def has(self, checkpoint: CheckpointId) -> bool:
@@ -90,7 +89,7 @@ class Written(NamedTuple):
 
 
 class DriverAction(Protocol):
-    """What a driver does, once."""
+    """One action of a driver."""
 
     def write(self, to: Writing) -> list[Written]:
         """Check the action, journal it in the step that carries it out, and return the new events.
@@ -120,7 +119,7 @@ class Stage:
     source: TrialId | None = None
     ttl_s: float | None = None
     labels: Labels = NO_LABELS
-    #: Who has named *checkpoint* in the garbage collector until now, if anybody has.
+    #: The key by which the garbage collector keeps *checkpoint* until now.
     holder: Hashable = None
     #: The id of the request that this carries out, here and below; empty for none.
     request: str = ""
@@ -196,31 +195,18 @@ class Decide:
     reason: str
     #: The report that it is decided on; 0 for none.
     sequence: int = 0
-    #: With a pause: how the trial runs again at once.
+    #: With a pause: how the trial restarts immediately.
     restart: Restart | None = None
     request: str = ""
 
     def write(self, to: Writing) -> list[Written]:
-        trial, rule = self.trial, ACTIONS[self.action]
+        trial, by, reason, request = self.trial, self.by, self.reason, self.request
         if trial.attempt.end is not None:
-            return Close(trial=trial, status=rule.status, by=self.by, reason=self.reason, request=self.request).write(
-                to
-            )
+            status = self.action.effect.status
+            return Close(trial=trial, status=status, by=by, reason=reason, request=request).write(to)
         check_decision(trial, self.action)
-        decision = DecisionTaken(
-            trial=trial.id,
-            attempt=trial.attempt.number,
-            sequence=self.sequence,
-            action=self.action.value,
-            intent=rule.intent,
-            reason=self.reason,
-            at=to.at,
-            cursor=to.cursor,
-            by=self.by,
-            restart=self.restart,
-            request=self.request,
-        )
-        return _intend(to.journal, decision, outside=trial.outside)
+        word, sequence, restart = self.action.value, self.sequence, self.restart
+        return _decide(to, trial, word, by, reason, sequence=sequence, restart=restart, request=request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,21 +219,9 @@ class Requeue:
     intent: Intent = Intent.HAND_BACK
 
     def write(self, to: Writing) -> list[Written]:
-        attempt = self.trial.attempt
-        if attempt.intent in (Intent.HAND_BACK, self.intent):
+        if self.trial.attempt.intent in (Intent.HAND_BACK, self.intent):
             return []
-        decision = DecisionTaken(
-            trial=self.trial.id,
-            attempt=attempt.number,
-            sequence=0,
-            action=self.intent.value,
-            intent=self.intent,
-            reason=self.reason,
-            at=to.at,
-            cursor=to.cursor,
-            by="driver",
-        )
-        return _intend(to.journal, decision)
+        return _decide(to, self.trial, self.intent.value, "driver", self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,7 +353,7 @@ class AnswerRequest:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Give checkpoints up for good."""
+    """Give up checkpoints."""
 
     checkpoints: Sequence[CheckpointId]
 
@@ -441,7 +415,8 @@ class Finish:
 
 def record(
     to: Writing,
-    *events: TrialStaged
+    *events: DecisionTaken
+    | TrialStaged
     | Told
     | AttemptEnded
     | TrialClosed
@@ -457,26 +432,42 @@ def record(
     return packed
 
 
-def _intend(journal: Journal, decision: DecisionTaken, *, outside: bool = False) -> list[Written]:
-    """Journal a decision and tell the worker, in one step on the server.
+def _decide(
+    to: Writing,
+    trial: Trial,
+    word: str,
+    by: str,
+    reason: str,
+    *,
+    sequence: int = 0,
+    restart: Restart | None = None,
+    request: str = "",
+) -> list[Written]:
+    """Journal a decision, one of ``EFFECTS``, and give the worker its intent, in one step on the server.
 
     An attempt that nobody has claimed, or no worker runs, ends.
     """
-    end = INTENTS[decision.intent].end
-    ended = AttemptEnded(
-        trial=decision.trial,
-        attempt=decision.attempt,
-        # What never ran has completed nothing.
-        end=end if end is not AttemptEnd.COMPLETED else AttemptEnd.STOPPED,
-        at=decision.at,
-        error=decision.reason,
-        cursor=decision.cursor,
+    effect, attempt = EFFECTS[word], trial.attempt.number
+    decision = DecisionTaken(
+        trial=trial.id,
+        attempt=attempt,
+        sequence=sequence,
+        action=word,
+        intent=effect.intent,
+        reason=reason,
+        at=to.at,
+        cursor=to.cursor,
+        by=by,
+        restart=restart,
+        request=request,
     )
+    # An attempt that never ran has completed nothing.
+    end = AttemptEnd.STOPPED if effect.end is AttemptEnd.COMPLETED else effect.end
+    ended = AttemptEnded(trial=trial.id, attempt=attempt, end=end, at=to.at, error=reason, cursor=to.cursor)
+    if trial.outside:
+        return record(to, decision, ended)
     packed = [Written(event, event.encode()) for event in (decision, ended)]
-    if outside:
-        journal.record(*(each.data for each in packed))
-        return packed
-    answer = journal.intend(decision.trial, decision.attempt, decision.intent, packed[0].data, packed[1].data)
+    answer = to.journal.intend(trial.id, attempt, effect.intent, packed[0].data, packed[1].data)
     return packed if answer == "unclaimed" else packed[:1]
 
 
@@ -505,7 +496,7 @@ class Orders:
         """Have the trial of a report, which waits in lockstep, go on with the next orders that are given."""
         order = Order.go(report.trial, report.attempt, report.sequence)
         last = self._orders.get((order.trial, order.kind))
-        # One that is answered has gone on.
+        # A trial whose question was answered has continued.
         if last is None or last.attempt != order.attempt or not last.word.startswith(f"{order.word}:"):
             self._owe(order)
 
@@ -560,9 +551,9 @@ def requeues(experiment: Experiment, reason: str) -> Iterator[Requeue]:
 
 
 def stops(experiment: Experiment, *, by: str, reason: str, spare_running: bool = False) -> Iterator[Decide]:
-    """Yield what stops every trial that nothing else ends already, those that are to pause too.
+    """Yield a stop for each trial that nothing else ends already, and for trials that are about to pause.
 
-    With *spare_running* it yields only those that don't run.
+    With *spare_running* it spares running trials.
     """
     for trial in list(experiment.trials.values()):
         decided = trial.decision.action if trial.decision is not None and trial.attempt.end is None else None
@@ -615,9 +606,9 @@ def resuming(
 
 
 def newest_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
-    """Return the checkpoint that a trial goes on from, and whose it is where it has only begun with it.
+    """Return the checkpoint from which a trial continues, and its trial if that is another one.
 
-    It is empty for scratch.
+    The checkpoint is empty if the trial has not saved one.
     """
     return trial.checkpoint, trial.attempt.source if trial.checkpoint == trial.attempt.checkpoint else None
 
@@ -640,7 +631,7 @@ def checkpoint_of(experiment: Experiment, source: TrialId) -> CheckpointId:
     """Return the checkpoint from which another trial may start.
 
     Raises:
-        ConfigurationError: there is no such trial, or it has none.
+        ConfigurationError: there is no such trial, or it lacks a checkpoint.
     """
     trial = experiment.trials.get(source)
     if trial is None:
@@ -659,8 +650,8 @@ def check_decision(trial: Trial, action: Action) -> None:
     Raises:
         InvalidTransition: its status doesn't allow it, or its end is decided already.
     """
-    trial.check(ACTIONS[action].status)
-    if trial.decision is not None and trial.decision.action not in ACTIONS[action].replaces:
+    trial.check(action.effect.status)
+    if trial.decision is not None and not action.effect.replaces(trial.decision.action.effect):
         raise InvalidTransition(
             f"trial {trial.id} can't be told to {action.value}: "
             f"it is told to {trial.decision.action.value} already ({trial.reason})"

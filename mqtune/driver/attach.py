@@ -1,4 +1,4 @@
-"""Rebuilds an experiment's settings from its definition, so that it goes on without its script."""
+"""Rebuilds a tuner's arguments from an experiment's definition, so that it continues without its script."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mqtune.checkpoints import store_beside
 from mqtune.core.codec import Body
@@ -18,18 +18,17 @@ from mqtune.core.resources import BY_CONFIG, Resources
 from mqtune.core.text import there_are
 from mqtune.driver.by_config import AnyResources
 from mqtune.driver.connect import BrokerDeployment
-from mqtune.driver.settings import (
+from mqtune.driver.options import (
     JOURNAL_MB,
     LEARN_FROM,
     Checkpoints,
     Definition,
     Failures,
-    KnownTrainable,
     Process,
     RunOptions,
-    Settings,
     rebuilt,
 )
+from mqtune.driver.settings import KnownTrainable
 from mqtune.journal.copy import JOURNAL_FILE
 from mqtune.results.experiments import saved_experiments
 from mqtune.results.warm_start import WarmStart
@@ -55,8 +54,8 @@ def attached(
     resources: AnyResources | None,
     max_trials: int | None,
     run: RunOptions,
-) -> Settings:
-    """Return an experiment's settings as its definition has them, but for what is given; they hold a connection to it.
+) -> dict[str, Any]:
+    """Return a tuner's arguments, as an experiment's definition and the given ones say. The backend is connected.
 
     Raises:
         ConfigurationError: there is no such experiment, or a part of it stands in the user's code alone and was not
@@ -79,33 +78,33 @@ def attached(
             if searcher is None and decides.searcher is None:
                 searcher = _given("searcher", lambda: searcher_of(definition["searcher"], whole))
             if (names := definition.get(LEARN_FROM)) and searcher is not None and not isinstance(searcher, WarmStart):
-                # What it learns stands in the definition.
+                # The definition has the trials that it learns from.
                 searcher = WarmStart(names, searcher)
-            return Settings(
-                trainable=_trainable(trainable, definition, deployment),
-                space=whole,
-                metric=metric_of(definition),
-                mode=definition["mode"],
-                max_trials=max_trials if max_trials is not None else definition["max_trials"],
-                searcher=searcher,
-                scheduler=decides,
-                stop=rule,
-                resources=resources
+            return {
+                "trainable": _trainable(trainable, definition, deployment),
+                "space": whole,
+                "metric": metric_of(definition),
+                "mode": definition["mode"],
+                "max_trials": max_trials if max_trials is not None else definition["max_trials"],
+                "searcher": searcher,
+                "scheduler": decides,
+                "stop": rule,
+                "resources": resources
                 if resources is not None
                 else _given("resources", lambda: _kept(definition["resources"])),
-                backend=deployment,
-                name=name,
-                seed=definition["seed"],
-                failures=rebuilt(Failures, definition),
-                checkpoints=rebuilt(Checkpoints, definition),
-                process=rebuilt(Process, definition),
-                run=replace(
+                "backend": deployment,
+                "name": name,
+                "seed": definition["seed"],
+                "failures": rebuilt(Failures, definition),
+                "checkpoints": rebuilt(Checkpoints, definition),
+                "process": rebuilt(Process, definition),
+                "run": replace(
                     run,
                     max_concurrent=kept.max_concurrent if run.max_concurrent is None else run.max_concurrent,
                     journal_mb=kept.journal_mb if run.journal_mb == JOURNAL_MB else run.journal_mb,
                     queue_trials=kept.queue_trials and run.queue_trials,
                 ),
-            )
+            }
     except BaseException:
         deployment.close()
         raise
@@ -117,7 +116,7 @@ def _trainable(
     # Workers go on with the code that was brought to them.
     if given is not None and not definition.get("bundle"):
         return given
-    # Where code is taken from is never the choice of who may write to a server.
+    # Writers to a shared server must not choose the folder of the code.
     code_root = Path(definition["code_root"]) if deployment.is_private else Path.cwd()
     return KnownTrainable(TrainableSpec.decode(definition["trainable"]), code_root)
 

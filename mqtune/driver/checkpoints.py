@@ -1,4 +1,4 @@
-"""The garbage collector of checkpoints: needed ones are named, and retention chooses among others."""
+"""The garbage collector of checkpoints: needed ones are named, and retention chooses among the others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from collections.abc import Hashable, Iterable, Iterator
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Final, Literal
+from typing import Final
 
 from mqtune.checkpoints import CheckpointStore
 from mqtune.core.errors import MqtuneError
@@ -25,22 +25,20 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.machine import DICTS
 from mqtune.core.trial import CheckpointId, Trial, TrialId, TrialStatus, attempt_and_number, is_in_memory, trial_of
 from mqtune.driver.actions import Drop
-from mqtune.driver.retention import References, Retention
+from mqtune.driver.options import Checkpoints, Deletes
+from mqtune.driver.retention import References
 from mqtune.journal.base import Journal
 
 logger = logging.getLogger(__name__)
 
-#: How long the driver waits, at its end, for deletions. The next driver carries out the others.
+#: How long the driver waits, at its end, for running deletions. The next driver does the others.
 _CLOSE_S: Final = 10.0
-#: So many reported checkpoints are checked together for the earlier ones that they replace. A check writes one event,
-#: so a report's share is small. So many dicts of the largest size are 32 MB in Redis.
+#: How many checkpoints may have been reported before it is looked which earlier ones they replace. A look writes one
+#: event, which costs a report little if many share it; as many dicts of the largest size are 32 MB in Redis.
 MOST_GATHERED: Final = 32
 #: The seconds between two checks of fewer checkpoints: less than the time in which trials fill a disk, and enough that
 #: an idle driver is not woken for each. After a longer pause a checkpoint is checked immediately.
 LOOK_APART_S: Final = 10.0
-#: The trials that lose all their checkpoints at their end: none, all but completed ones, completed ones too, or even
-#: the best one, which keeps them in all other cases.
-Deletes = bool | Literal["stopped", "all"]
 _HAVE_DONE: Final = frozenset({TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED})
 _STOPPED: Final = frozenset({TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED})
 _LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
@@ -79,30 +77,30 @@ class CheckpointGC:
     have replaced are dropped together: at the latest with the ``MOST_GATHERED``-th, or when ``due_s`` has come. Each is
     checked again when it is dropped.
 
-    A *named* checkpoint is never collected: one from which a trial may continue, an attempt under way has begun, or a
-    decided restart will begin, whichever trial saved it. Nor, by default, is any of the best trial's.
+    A checkpoint that something *names* is never collected: the one from which a trial may continue, with which an
+    attempt under way began, or with which a decided restart begins, of any trial. The best trial's checkpoints stay,
+    too, unless the user wants them deleted.
     """
 
     def __init__(
         self,
         experiment: Experiment,
-        retention: Retention,
+        options: Checkpoints,
         store: CheckpointStore | None,
         *,
-        delete_checkpoints: Deletes,
         keeps_dicts: bool = False,
     ) -> None:
         self._experiment = experiment
-        self._retention = retention.of(experiment.metric, experiment.mode, experiment.objective.constraints)
+        self._retention = options.retention.of(experiment.metric, experiment.mode, experiment.objective.constraints)
         self._store = store
-        self._lose_all = _LOSE_ALL[delete_checkpoints]
-        #: Whether trials may continue from completed or stopped ones.
+        self._lose_all = _LOSE_ALL[options.delete]
+        #: Whether somebody may go on from a trial that has completed, or was stopped.
         self._keeps_dicts = keeps_dicts
-        self._spares_best = delete_checkpoints != "all"
+        self._spares_best = options.delete != "all"
         self._references = References()
         #: Ended trials that keep their checkpoints because they are, or were, the best.
         self._spared: dict[TrialId, None] = {}
-        #: For each checkpoint of a report since the last check, its trial, and the checkpoint that it has replaced.
+        #: For each reported checkpoint since the last look, its trial and the checkpoint that it has replaced.
         self._gathered: list[tuple[Trial, CheckpointId]] = []
         self._next_look_s = -math.inf
         self._deletions: SimpleQueue[CheckpointId | None] = SimpleQueue()
@@ -120,7 +118,7 @@ class CheckpointGC:
         return []
 
     def changed(self, trial: Trial) -> list[Drop]:
-        """Return drops for a changed trial, and for those whose checkpoints it has named."""
+        """Return drops of checkpoints that nothing needs after a change of *trial*."""
         if not (trial.checkpoints or self._references or trial.checkpoint or trial.restart or trial.pause_point):
             # No checkpoint is named, and the trial neither has nor needs one.
             return []
@@ -135,12 +133,12 @@ class CheckpointGC:
         if checkpoint != trial.checkpoint:
             # It came too late to be the trial's.
             return []
-        # A report changes no other name of a trial.
+        # A report changes nothing else that a trial may need.
         self._gathered.append((trial, self._references.hold((trial.id, "state"), checkpoint)))
         return self.gathered() if at_once or len(self._gathered) >= MOST_GATHERED else []
 
     def gathered(self) -> list[Drop]:
-        """Return drops of the checkpoints that reports have replaced."""
+        """Return drops of all gathered checkpoints that nothing needs."""
         gathered, self._gathered = self._gathered, []
         found: dict[CheckpointId, None] = {}
         trials: dict[TrialId, None] = {}
@@ -164,7 +162,10 @@ class CheckpointGC:
         return bool(self._spared)
 
     def settled(self, now_s: float) -> Iterable[Drop]:
-        """Check former best trials after a batch of events, and replaced checkpoints; see ``look_through``."""
+        """Return drops of trials that are no longer the best, and of gathered checkpoints, after a batch of events.
+
+        See ``look_through``.
+        """
         is_due = self._gathered and now_s >= self._next_look_s
         return self._settle(now_s) if is_due or self.is_unsettled else ()
 
@@ -193,18 +194,18 @@ class CheckpointGC:
             self._start()
 
     def let_go(self, trial: Trial) -> None:
-        """Release the checkpoints from which a paused trial would continue."""
+        """Stop naming the checkpoint from which a paused trial would continue."""
         if trial.status is TrialStatus.PAUSED:
             for what, named in (("state", trial.checkpoint), ("pause point", trial.pause_point)):
                 if named in trial.checkpoints:
                     self._references.hold((trial.id, what), CheckpointId(""))
 
     def unnamed(self, trial: Trial) -> list[CheckpointId]:
-        """Return all unnamed checkpoints of a trial, also those that retention keeps."""
+        """Return all checkpoints of a trial that nothing names, in spite of the retention."""
         return [one for one in trial.checkpoints if one not in self._references]
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> list[Drop]:
-        """Have *holder* name a checkpoint in place of its last one; empty for none."""
+        """Let *holder* name a checkpoint in place of its earlier one, or no checkpoint if it is empty."""
         freed = self._references.hold(holder, checkpoint)
         return self._unneeded([trial_of(freed)]) if freed else []
 

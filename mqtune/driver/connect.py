@@ -40,8 +40,8 @@ from mqtune.driver.bundling import BundleFolder, bring, needed
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.local_slots import slot_settings
-from mqtune.driver.plan import Plan
-from mqtune.driver.settings import Checkpoints, Definition, Local
+from mqtune.driver.options import Checkpoints, Definition, Local
+from mqtune.driver.settings import HasLocalSlots, Settings
 from mqtune.driver.tenancy import claim, is_shared, tenant_on
 from mqtune.journal.base import Journal
 from mqtune.journal.clock import ServerClock
@@ -60,15 +60,18 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class DriverSession:
-    """What a driver works with, once it holds the experiment's lock."""
+class Place:
+    """The place where an experiment runs: journal, backend, clock, store and definition, under the driver's lock."""
 
     journal: Journal
     backend: BackendSession
     clock: Clock
+    #: The token by which the driver has the lock.
     holder: str
+    #: The file in the experiment's folder with the driver's copy of the journal.
+    copy: JournalFile
+    #: The driver, for people, and its owner.
     driver: str
-    #: The owner of this driver.
     owner: Owner
     store: CheckpointStore | None
     definition: Definition
@@ -77,32 +80,34 @@ class DriverSession:
     is_new: bool
     #: Whether no worker of an earlier run can be left.
     is_private: bool
-    #: Whether slots may come that offer something else than those that are there.
+    #: Whether slots with other offers may be added.
     may_grow: bool
-    #: Starts what runs trials here, or does nothing; returns what the caller ends.
+    #: Starts the worker on this machine, if there is to be one. The caller ends it.
     start_worker: Callable[[], WorkerProcess | None]
-    #: Whether the driver ever waits there; what never waits may not be interrupted in the middle.
-    waits: bool = True
+    #: May end a wait. None if the driver never waits: then nothing may be interrupted in the middle.
+    interrupts: Interrupts | None
+
+    @property
+    def folder(self) -> Path:
+        """The experiment's folder on this machine."""
+        return self.copy.path.parent
+
+    @property
+    def waits(self) -> bool:
+        """Whether the driver ever waits."""
+        return self.interrupts is not None
 
 
-class Deployment(Protocol):
+class Deployment(HasLocalSlots, Protocol):
     """The servers and slots that an experiment runs on."""
 
-    @property
-    def local_slots(self) -> int | None:
-        """The number of slots asked for on this machine, without a broker."""
-
-    @property
-    def has_own_worker(self) -> bool:
-        """Whether trials run on this machine alone, on a worker that the driver starts."""
-
-    def prepare(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
+    def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
         """Start processes that must begin before this one has threads.
 
         *stack* ends them. Doing it again changes nothing.
         """
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
+    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Place:
         """Connect, and take the experiment's lock; *stack* releases everything, and *interrupts* may end a wait."""
 
     def close(self) -> None:
@@ -164,7 +169,7 @@ class BrokerDeployment:
 
         Raises:
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
-            MessageVersionError: what is there is no definition.
+            MessageVersionError: the stored definition can't be decoded.
         """
         kept = RedisJournal(self.connect(folder).client, name, patience_s=self._timing.patience_s).definition()
         if kept is None:
@@ -181,7 +186,7 @@ class BrokerDeployment:
         """Close the connection, and end a server that was started for it."""
         self._held.close()
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
+    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Place:
         """Connect, and take the experiment's lock.
 
         Raises:
@@ -193,13 +198,13 @@ class BrokerDeployment:
             ConfigurationError: a trial is to run on several workers, and this machine alone is one.
         """
         stack.callback(self._held.close)
-        self.prepare(plan, folder, stack)
+        self.prepare(settings, folder, stack)
         server = self.connect(folder, sleep=interrupts.sleep)
         broker, client, is_local = server.url, server.client, server.is_local
-        if plan.project is not None and not is_local:
-            check_key(os.environ.get(KEY_VARIABLE, ""), plan.project.needs_key)
-        writer = DefinitionWriter(plan, "" if is_local else broker)
-        journal = RedisJournal(client, plan.name, patience_s=self._timing.patience_s)
+        if settings.project is not None and not is_local:
+            check_key(os.environ.get(KEY_VARIABLE, ""), settings.project.needs_key)
+        writer = DefinitionWriter(settings, "" if is_local else broker)
+        journal = RedisJournal(client, settings.name, patience_s=self._timing.patience_s)
         holder = secrets.token_hex(8)
         _learn(writer, journal, folder)
         take_lock(journal, holder, sleep=interrupts.sleep)
@@ -207,28 +212,31 @@ class BrokerDeployment:
         make_folder(folder)
         store = _store(writer, folder / CHECKPOINTS if is_local else None, known=self.store)
         clock = ServerClock(client)
-        bundles, exchange = BundleFolder(folder), CodeExchange(client, plan.name, patience_s=self._timing.patience_s)
+        bundles, exchange = (
+            BundleFolder(folder),
+            CodeExchange(client, settings.name, patience_s=self._timing.patience_s),
+        )
         writer.find_bundle = lambda digest: bundles.find(digest) or exchange.bundle(digest)
         writer.read_code()
-        if plan.overwrites:
+        if settings.overwrites:
             if is_local:
-                # Nothing is deleted for what could never run here.
-                slot_settings(plan.suits_all, self.local_slots)
+                # Nothing is deleted for an experiment that could never run here.
+                slot_settings(settings.suits_all, self.local_slots)
             stays = [DRIVER, *((SERVER_FOLDER, CHECKPOINTS) if is_local else ())]
             if self._worker is not None:
                 stays.append(self._worker.log.name)
-            _delete(journal, folder, store if is_local else _own(store, broker, plan.name), stays)
+            _delete(journal, folder, store if is_local else _own(store, broker, settings.name), stays)
         if store is not None:
-            claim(store, client, plan.name, patience_s=self._timing.patience_s)
+            claim(store, client, settings.name, patience_s=self._timing.patience_s)
             # A run on this machine alone has no journal that others keep in memory.
             journal.chapter_store = None if is_local else store
         kept = journal.definition()
         if kept is None:
             # The server may have lost the experiment; its driver notices that.
-            kept = definition_in(JournalFile(folder / JOURNAL_FILE), plan.name)
+            kept = definition_in(JournalFile(folder / JOURNAL_FILE), settings.name)
         if kept is None and is_local:
             # Nothing is begun that could never run here.
-            slot_settings(plan.suits_all, self.local_slots)
+            slot_settings(settings.suits_all, self.local_slots)
         definition = writer.definition(kept)
         _keep_code(writer, definition, folder)
         if writer.bundle is not None:
@@ -244,21 +252,22 @@ class BrokerDeployment:
             broker,
             journal=journal,
             clock=clock,
-            title=f"{plan.name}/{plan.spec.name}",
+            title=f"{settings.name}/{settings.spec.name}",
             digest=digest,
-            resources=plan.expected[0],
+            resources=settings.expected[0],
             patience_s=self._timing.patience_s,
             takes_code=bool(definition.get("bundle")),
         )
         stack.callback(backend.close)
-        _expect(plan, backend)
+        _expect(settings, backend)
         if not is_local:
-            _check_offer(plan, backend)
-        return DriverSession(
+            _check_offer(settings, backend)
+        return Place(
             journal=journal,
             backend=backend,
             clock=clock,
             holder=holder,
+            copy=JournalFile(folder / JOURNAL_FILE),
             driver=_this_process(this_owner(account_of(client))),
             owner=person(client),
             store=store,
@@ -268,30 +277,33 @@ class BrokerDeployment:
             is_private=server.is_private,
             may_grow=not is_local,
             start_worker=partial(
-                self._start_worker, plan, folder, definition, digest, code_key if definition.get("bundle") else ""
+                self._start_worker, settings, folder, definition, digest, code_key if definition.get("bundle") else ""
             ),
+            interrupts=interrupts,
         )
 
     def _start_worker(
-        self, plan: Plan, folder: Path, definition: Definition, digest: str, code_key: str
+        self, settings: Settings, folder: Path, definition: Definition, digest: str, code_key: str
     ) -> WorkerProcess | None:
         """Start what runs trials here, where there is to be something."""
         server = self._server
         if server is None or not server.is_local:
             return None
-        least_bytes = min(each.shared_bytes for each in plan.expected)
-        slots = slot_settings(needed(plan.suits_all, definition), self.local_slots, least_bytes)
-        if plan.spec.is_carried and self._worker is None:
+        least_bytes = min(each.shared_bytes for each in settings.expected)
+        slots = slot_settings(needed(settings.suits_all, definition), self.local_slots, least_bytes)
+        if settings.spec.is_carried and self._worker is None:
             raise TrainableNotFound(
-                f"trainable {plan.spec.name!r} was in the memory of the program that began the experiment, and in no "
-                f"file: run that program again with name={plan.name!r}, which continues the experiment"
+                f"trainable {settings.spec.name!r} was in the memory of the program that began the experiment, and in "
+                f"no file: run that program again with name={settings.name!r}, which continues the experiment"
             )
         worker, self._worker = self._worker or PrivateWorker(folder), None
-        ahead, timing = (plan.name, digest), self._timing
-        worker.begin(server.url, code_root=plan.code_root, slots=slots, ahead=ahead, code_key=code_key, timing=timing)
+        ahead, timing = (settings.name, digest), self._timing
+        worker.begin(
+            server.url, code_root=settings.code_root, slots=slots, ahead=ahead, code_key=code_key, timing=timing
+        )
         return worker
 
-    def prepare(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
+    def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
         """Start the worker of a new experiment on this machine alone, which gets ready while the server starts.
 
         The importer of its program is a fork of this process, if that has no thread and no open file. An experiment
@@ -301,16 +313,17 @@ class BrokerDeployment:
         Raises:
             TrainableNotFound: only a fork of this process could have the trainable, and it can't be forked.
         """
-        for check in plan.checks if self._broker is None else ():
-            check(plan.expected, None)
-        is_new = not self.is_known and not plan.overwrites and not (folder / JOURNAL_FILE).exists()
-        if (is_new or plan.carried is not None) and self._worker is None:
+        for check in settings.checks if self._broker is None else ():
+            check(settings.expected, None)
+        is_new = not self.is_known and not settings.overwrites and not (folder / JOURNAL_FILE).exists()
+        if (is_new or settings.carried is not None) and self._worker is None:
             make_folder(folder)
-            self._worker = worker = PrivateWorker(folder, plan.carried)
+            self._worker = worker = PrivateWorker(folder, settings.carried)
             stack.callback(worker.kill)
-            if plan.carried is not None:
+            if settings.carried is not None:
                 logger.warning(
-                    "trials are forks of this program, on this machine alone; a fleet needs more: %s", plan.carried.why
+                    "trials are forks of this program, on this machine alone; a fleet needs more: %s",
+                    settings.carried.why,
                 )
 
     def connect(self, folder: Path, sleep: Callable[[float], None] = time.sleep) -> _Server:
@@ -367,10 +380,10 @@ class BackendDeployment:
     def close(self) -> None:
         """Do nothing: sessions close what they opened."""
 
-    def prepare(self, plan: Plan, folder: Path, stack: ExitStack) -> None:
+    def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
         """Do nothing: the backend starts its workers."""
 
-    def open(self, plan: Plan, folder: Path, stack: ExitStack, interrupts: Interrupts) -> DriverSession:
+    def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Place:
         """Take the experiment's lock.
 
         Raises:
@@ -378,13 +391,13 @@ class BackendDeployment:
             InsufficientResources: no worker offers what a trial asks for, and trials may not wait.
             StoreUnavailable: the checkpoint store can't be reached or written from here.
         """
-        if plan.project is not None and not self.is_simulated:
+        if settings.project is not None and not self.is_simulated:
             raise ConfigurationError("Process(bundle=…) is for a broker's workers, or this machine's: leave it out")
-        backend = self._backend.open(plan.name, plan.expected[0])
+        backend = self._backend.open(settings.name, settings.expected[0])
         stack.callback(backend.close)
-        _expect(plan, backend)
-        _check_offer(plan, backend)
-        journal, writer = backend.journal, DefinitionWriter(plan)
+        _expect(settings, backend)
+        _check_offer(settings, backend)
+        journal, writer = backend.journal, DefinitionWriter(settings)
         holder = secrets.token_hex(8)
         _learn(writer, journal, folder)
         take_lock(journal, holder)
@@ -394,17 +407,18 @@ class BackendDeployment:
         if not self.is_simulated:
             writer.read_code()
             store = _store(writer, None)
-        if plan.overwrites:
+        if settings.overwrites:
             _delete(journal, folder, store)
         kept = journal.definition()
         definition = writer.definition(kept)
         _keep_code(writer, definition, folder)
         owner = NOBODY if self.is_simulated else this_owner()
-        return DriverSession(
+        return Place(
             journal=journal,
             backend=backend,
             clock=backend.clock,
             holder=holder,
+            copy=JournalFile(folder / JOURNAL_FILE),
             driver=SIMULATION if self.is_simulated else _this_process(owner),
             owner=owner,
             store=store,
@@ -414,7 +428,7 @@ class BackendDeployment:
             is_private=False,
             may_grow=not self.is_simulated,
             start_worker=lambda: None,
-            waits=not self.is_simulated,
+            interrupts=None if self.is_simulated else interrupts,
         )
 
 
@@ -433,32 +447,32 @@ def _learn(writer: DefinitionWriter, journal: Journal, folder: Path) -> None:
     It is read before the lock is taken, as it may outlast the lock, and before anything is deleted.
     """
     is_known = journal.definition() is not None or (folder / JOURNAL_FILE).is_file()
-    if writer.plan.overwrites or not is_known:
+    if writer.settings.overwrites or not is_known:
         writer.learnt()
 
 
-def _expect(plan: Plan, backend: BackendSession) -> None:
+def _expect(settings: Settings, backend: BackendSession) -> None:
     """Have the backend count all slots that trials may ask for.
 
     Raises:
-        ConfigurationError: it can't run such trials, or can't tell them apart.
+        ConfigurationError: the backend does not support the trials' slots, or can't tell them apart.
     """
-    for check in plan.checks:
-        check(plan.expected, backend)
-    if plan.asks is None:
+    for check in settings.checks:
+        check(settings.expected, backend)
+    if settings.asks is None:
         return
     if not isinstance(backend, TakesResources):
         raise ConfigurationError(
-            f"resources={plan.asks.name}: trials of this backend, {type(backend).__name__}, all get the same: give "
+            f"resources={settings.asks.name}: trials of this backend, {type(backend).__name__}, all get the same: give "
             f"mqtune.Resources(…)"
         )
-    for each in plan.expected:
+    for each in settings.expected:
         backend.expect(each)
 
 
-def _check_offer(plan: Plan, backend: BackendSession) -> None:
+def _check_offer(settings: Settings, backend: BackendSession) -> None:
     """Check that a slot fits, free or not, if trials may not wait for one."""
-    if not plan.settings.run.queue_trials:
+    if not settings.run.queue_trials:
         backend.refresh()
         if not backend.slots:
             raise InsufficientResources(backend.why_no_slot())
@@ -468,16 +482,16 @@ def _store(writer: DefinitionWriter, usual: Path | None, *, known: str | None = 
     """Return the experiment's checkpoint store, which is there now, or None for none.
 
     Args:
-        writer: has the plan, which says which the user wants, and is told which it is.
-        usual: the folder that is taken where the user names none.
-        known: its URL, or empty for none, where the experiment's definition says so.
+        writer: has the settings. It gets the URL of the store.
+        usual: the folder that is used if the user names none.
+        known: the URL in the definition of the experiment, or empty for none. None if the settings say which.
     """
-    plan = writer.plan
-    given = plan.settings.checkpoints.store
+    settings = writer.settings
+    given = settings.checkpoints.store
     if known is not None:
         url = known
     elif given is not None:
-        url = experiment_url(given, plan.name)
+        url = experiment_url(given, settings.name)
     else:
         url = "" if usual is None else str(usual)
     if not url:
@@ -506,10 +520,10 @@ def _own(store: CheckpointStore | None, url: str, name: str) -> CheckpointStore 
 
 
 def _delete(journal: Journal, folder: Path, store: CheckpointStore | None, stays: Sequence[str] = ()) -> None:
-    """Delete an experiment, of which this process has the lock: what its server, its folder and its store have.
+    """Delete an experiment from its server, its folder and its store. This process has its lock.
 
-    What stays is the log of a worker, and the folders of a server that is at work, of a store, which deletes what it
-    has, and of the output of submitted scripts, one of which may be this process's.
+    These stay: a worker's log, and the folders of a running server, of a store, which is emptied, and of the output of
+    submitted scripts, which may be this process's.
     """
     written = [event for events in driver_events(readable_entries(journal)).values() for event in events]
     journal.erase(list(dict.fromkeys(event.trial for event in written if isinstance(event, TrialStaged))))
@@ -547,10 +561,10 @@ def deployment_of(backend: object, checkpoints: Checkpoints = Checkpoints(), tim
 
     Args:
         backend: a broker's URL, ``Local(…)``, a backend, or None: ``$MQTUNE_BROKER``, or this machine alone.
-        checkpoints: what is to be stored there.
+        checkpoints: the options of checkpoints, which name the store.
 
     Raises:
-        ConfigurationError: it is none of these, or one that does not go with the store.
+        ConfigurationError: it is something else, or does not go with the store.
     """
     if backend is None:
         backend = os.environ.get("MQTUNE_BROKER") or Local()

@@ -1,12 +1,13 @@
-"""The deciders: scheduler, searcher and stop rule, which are asked about each report and hear of each event."""
+"""The deciders: scheduler, searcher and stop rule. They judge each report, and are notified of each event."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
+from mqtune.core.clock import Clock
 from mqtune.core.codec import encode_value
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, UserCodeFailed
 from mqtune.core.events import AttemptEnded, DecisionTaken, Event, TrialClosed, TrialStaged
@@ -14,6 +15,7 @@ from mqtune.core.experiment import Experiment
 from mqtune.core.trial import CONTINUE, Action, Decision, Report, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import Decide
 from mqtune.driver.screening import Screening
+from mqtune.driver.settings import Settings
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
 from mqtune.search.base import WAIT, Searcher, Suggestion, fingerprint
@@ -22,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Verdict(NamedTuple):
-    """The decision for a report, and who has taken it: "scheduler", "stop rule" or "driver"."""
+    """The decision for a report, and its origin: "scheduler", "stop rule" or "driver"."""
 
     decision: Decision
     by: str
@@ -37,17 +39,9 @@ class Deciders:
     They are code of users: the first error that one of them raises ends the run, and nothing is decided any more.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        scheduler: Scheduler,
-        searcher: Searcher,
-        rule: StopRule | None,
-        screening: Screening,
-    ) -> None:
-        self.scheduler = scheduler
+    def __init__(self, experiment: Experiment, searcher: Searcher, settings: Settings, clock: Clock) -> None:
+        self.scheduler, self.rule = scheduler, rule = settings.scheduler, settings.stop
         self.searcher = searcher
-        self.rule = rule
         #: Whether the rule is the one that the reports now read were decided by.
         self.rule_decides = True
         #: Whether one of them has raised an error.
@@ -56,7 +50,8 @@ class Deciders:
         #: The trial that a config was suggested for, until it is staged.
         self._suggested_for: TrialId | None = None
         self._experiment = experiment
-        self._screening = screening
+        self._screening = Screening(experiment, scheduler, rule, settings.failures)
+        self._clock = clock
         # Looked up once: a flood of reports is the driver's hot path.
         self._decide = scheduler.on_report
         self._searcher_hears = searcher.on_report if type(searcher).on_report is not Searcher.on_report else None
@@ -68,7 +63,7 @@ class Deciders:
         return self._failure or self._screening.missing
 
     def go_live(self) -> None:
-        """Warn of what is odd from now on, and forget the failures of earlier drivers: the replay is over."""
+        """End the replay: log warnings from now on, and forget the failures of earlier drivers."""
         self._failure = self._screening.missing = None
         self._screening.is_live = self.rule_decides = True
 
@@ -100,12 +95,10 @@ class Deciders:
             if self._searcher_hears is not None:
                 asked = "searcher"
                 self._searcher_hears(trial, report if screened is None else screened.report)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - it is raised again
             method = "stops_trial" if asked == "rule" else "on_report"
             place = f"report {report.sequence} of trial {report.trial}, attempt {report.attempt}"
-            if (failure := self._failed(getattr(self, asked), method, place, error)) is error:
-                raise
-            raise failure from error
+            self._fail(getattr(self, asked), method, place, error)
         if screened is not None and screened.fails:
             return Verdict(Decision(Action.FAIL, screened.fails), "driver")
         return verdict
@@ -114,7 +107,7 @@ class Deciders:
         """Return the scheduler's decision.
 
         Raises:
-            ConfigurationError: it is none that can be carried out.
+            ConfigurationError: it can't be carried out.
         """
         who = f"{type(self.scheduler).__name__}.on_report()"
         if not isinstance(decision, Decision) or not isinstance(decision.action, Action):
@@ -233,7 +226,7 @@ class Deciders:
 
         Raises:
             UserCodeFailed: it has raised an error.
-            ConfigurationError: it has returned something else, or what no worker can be sent.
+            ConfigurationError: it has returned something else, or a config that can't be sent to workers.
         """
         who = f"{type(self.searcher).__name__}.suggest()"
         with self.asking(self.searcher, "suggest", f"trial {trial}"):
@@ -253,21 +246,19 @@ class Deciders:
         self._suggested_for = trial
         return config
 
-    def stops_experiment(self, now: float) -> str:
-        """Return why the stop rule ends the experiment now (seconds since the epoch), or an empty text."""
+    def stops_experiment(self) -> str:
+        """Return why the stop rule ends the experiment now, or an empty text."""
         if self.rule is None:
             return ""
         with self.asking(self.rule, "stops_experiment", "while the experiment runs"):
-            reason = self.rule.stops_experiment(self._experiment, now)
+            reason = self.rule.stops_experiment(self._experiment, self._clock.time())
         return reason and _text(self.rule, reason)
 
-    def due_s(self, now: float) -> float:
-        """Return in how many seconds the stop rule wants to be asked again, whatever happens.
-
-        *now* is since the epoch.
-        """
+    def due_s(self) -> float:
+        """Return the seconds until the stop rule is to be asked again, even without news."""
         if self.rule is None:
             return float("inf")
+        now = self._clock.time()
         with self.asking(self.rule, "due", "while the experiment runs"):
             return self.rule.due(self._experiment, now) - now
 
@@ -280,26 +271,24 @@ class Deciders:
         """
         try:
             yield
-        except Exception as error:
-            if (failure := self._failed(decider, method, place, error)) is error:
-                raise
-            raise failure from error
+        except Exception as error:  # noqa: BLE001 - it is raised again
+            self._fail(decider, method, place, error)
 
     def _tell(self, decider: Scheduler | Searcher | StopRule, method: str, trial: Trial) -> None:
         # Without ``asking``, whose context takes longer than most of these calls.
         try:
             getattr(decider, method)(trial)
-        except Exception as error:
-            place = f"trial {trial.id}, attempt {trial.attempt.number}"
-            if (failure := self._failed(decider, method, place, error)) is error:
-                raise
-            raise failure from error
+        except Exception as error:  # noqa: BLE001 - it is raised again
+            self._fail(decider, method, f"trial {trial.id}, attempt {trial.attempt.number}", error)
 
-    def _failed(self, decider: object, method: str, place: str, error: Exception) -> MqtuneError:
-        """Note that a decider has raised an error, and return the one that ends the run."""
+    def _fail(self, decider: object, method: str, place: str, error: Exception) -> NoReturn:
+        """Note that a decider has raised an error, and raise the one that ends the run."""
         self.is_broken = True
-        self._failure = error if isinstance(error, MqtuneError) else UserCodeFailed.by(decider, method, place, error)
-        return self._failure
+        if isinstance(error, MqtuneError):
+            self._failure = error
+            raise error
+        self._failure = UserCodeFailed.by(decider, method, place, error)
+        raise self._failure from error
 
 
 def _text(rule: StopRule, reason: object) -> str:

@@ -1,4 +1,4 @@
-"""An experiment's definition: made of its plan and what a run finds, and held against the one that the journal has."""
+"""The definition of an experiment: made of its settings, and compared with the one in the journal."""
 
 from __future__ import annotations
 
@@ -16,34 +16,27 @@ from mqtune.core.machine import CHECKPOINTS
 from mqtune.core.objective import OUTCOME_CONSTRAINTS
 from mqtune.core.registry import CLASS, described, differences
 from mqtune.core.version import __version__
-from mqtune.driver.plan import Plan
-from mqtune.driver.settings import (
-    LEARN_FROM,
-    LEARNT,
-    MAY_CHANGE,
-    Definition,
-    KnownTrainable,
-    kept_options,
-)
+from mqtune.driver.options import LEARN_FROM, LEARNT, Definition, kept_options
+from mqtune.driver.settings import MAY_CHANGE, KnownTrainable, Settings
 from mqtune.journal.connection import redact
 from mqtune.trainable.bundle import Bundle
 from mqtune.trainable.experiment_code import changed_files, fingerprints, read_code
 from mqtune.trainable.spec import program_arguments
 
-#: What counts of a definition that was written before it had this, and what must not change.
+#: The values of options that older definitions lack, and that must not change.
 _BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn", "max_lost": LOST_BUDGET}
 
 
 class DefinitionWriter:
-    """Writes an experiment's definition from its plan and what this run has found: its code, its store, its broker.
+    """Writes an experiment's definition from its settings, and from the code, store and broker of this run.
 
     Args:
-        plan: the experiment.
-        broker: the URL of its broker; empty where it runs on this machine alone, or is simulated.
+        settings: the user's settings.
+        broker: the URL of its broker. Empty if it runs on this machine alone, or is simulated.
     """
 
-    def __init__(self, plan: Plan, broker: str = "") -> None:
-        self.plan = plan
+    def __init__(self, settings: Settings, broker: str = "") -> None:
+        self.settings = settings
         self.broker = broker
         #: The URL of the checkpoint store, or empty.
         self.store = ""
@@ -61,30 +54,31 @@ class DefinitionWriter:
 
     def read_code(self) -> None:
         """Read the trainable's files, as far as they are here: the definition then says what they hold."""
-        plan = self.plan
-        if plan.project is None:
-            self.sources = read_code(plan.spec, plan.code_root)
+        settings = self.settings
+        if settings.project is None:
+            self.sources = read_code(settings.spec, settings.code_root)
         else:
-            self.sources = read_code(plan.spec, plan.code_root, plan.project.written, plan.project.script)
-            self.bundle = plan.project.pack(self.sources)
+            self.sources = read_code(
+                settings.spec, settings.code_root, settings.project.written, settings.project.script
+            )
+            self.bundle = settings.project.pack(self.sources)
 
     def definition(self, kept: bytes | None) -> Definition:
         """Return what the journal says the experiment is: *kept*, if it exists already and is this one, else a new one.
 
-        What may change is as the plan has it. A seed that was left out is drawn, or taken from what was kept.
+        Options that may change are as the settings have them. A missing seed is drawn, or taken from *kept*.
 
         Raises:
             NameTaken: an experiment with another definition has the name.
             CodeDiffers: the code has changed, and must not.
-            ConfigurationError: a new one can't learn from what it should.
+            ConfigurationError: a source of the searcher's warm start has nothing to learn.
         """
-        plan = self.plan
+        settings = self.settings
         if kept is None:
             return self._describe(self._drawn_seed) | self.learnt()
-        before = decode_definition(plan.name, kept)
+        before = decode_definition(settings.name, kept)
         before |= {key: value for key, value in _BEFORE.items() if key not in before}
-        plan.keep_default(before.get("searcher") or {})
-        now = self._describe(before["seed"])
+        now = self._describe(before["seed"], before.get("searcher"))
         fixed = [key for key in dict.fromkeys([*now, LEARN_FROM, OUTCOME_CONSTRAINTS]) if key not in MAY_CHANGE]
         if is_same_store(str(before.get("store", "")), str(now["store"])):
             before["store"] = now["store"]
@@ -92,15 +86,15 @@ class DefinitionWriter:
         if differing := {key: pair for key, pair in pairs.items() if any(differences(key, *pair))}:
             raise NameTaken(self._what_differs(differing))
         self.bundle_before = bundled = str(before.get("bundle", ""))
-        if bundled and plan.project is None and isinstance(plan.settings.trainable, KnownTrainable):
-            # What lies here has nothing to do with it.
+        if bundled and settings.project is None and isinstance(settings.trainable, KnownTrainable):
+            # The files here are not the experiment's.
             self.sources = {}
         elif bundled and self.bundle is None:
             now |= {"bundle": "", "bundle_root": ".", "bundle_is_cwd": True}
         if not self.sources:
-            # Where the code isn't, as with ``attach`` on another machine, it is what it was.
+            # Without the code, as after ``attach`` on another machine, it counts as unchanged.
             now["code_files"] = before.get("code_files", {})
-        if isinstance(plan.settings.trainable, KnownTrainable):
+        if isinstance(settings.trainable, KnownTrainable):
             # This process is not the program of its trials.
             now["arguments"] = before.get("arguments", [])
         self._check_code(now["code_files"], before)
@@ -118,30 +112,30 @@ class DefinitionWriter:
             ConfigurationError: there is nothing that it could learn.
             BrokerUnavailable: the broker doesn't answer.
         """
-        plan = self.plan
-        if plan.warm_start is not None and not self._learnt:
-            metric, mode = plan.objective.metrics[0], plan.objective.modes[0]
-            found = plan.warm_start.read(plan.space, metric, mode, broker=self.broker)
+        settings = self.settings
+        if settings.warm_start is not None and not self._learnt:
+            metric, mode = settings.objective.metrics[0], settings.objective.modes[0]
+            found = settings.warm_start.read(settings.space, metric, mode, broker=self.broker)
             self._learnt = decode_value(encode_value({LEARNT: found}))
         return self._learnt
 
     def _check_code(self, now: Mapping[str, str], before: Definition) -> None:
-        project = self.plan.project
+        project = self.settings.project
         self.changed = changed_files(now, before.get("code_files"))
         earlier = self.find_bundle(self.bundle_before) if self.bundle_before else None
         if project is not None and earlier is not None:
             self.changed = project.changed_since(earlier)
-        if self.changed and self.plan.settings.process.code == "strict":
+        if self.changed and self.settings.process.code == "strict":
             raise CodeDiffers(
-                f"experiment {self.plan.name!r} began with other code, and goes on with no other (code='strict'): "
+                f"experiment {self.settings.name!r} began with other code, and goes on with no other (code='strict'): "
                 f"{', '.join(self.changed)} changed. Put that back; or give this one another name; or start from "
                 f"scratch: "
                 "run=RunOptions(overwrite=True)"
             )
 
     def _what_differs(self, differing: Mapping[str, tuple[object, object]]) -> str:
-        """Return, line by line, in what another experiment of this name differs, and what can be done."""
-        name = self.plan.name
+        """Return the differences to another experiment of this name, line by line, and the ways out."""
+        name = self.settings.name
         lines = [line for key, (was, is_) in differing.items() for line in differences(key, was, is_)]
         # A searcher that has the space and the seed would say the same once more.
         lines = [line for line in lines if not any(line.startswith(f"searcher.{key}") for key in differing)]
@@ -157,12 +151,12 @@ class DefinitionWriter:
         return "\n  ".join([head, *lines, ways_out])
 
     def _where_it_ran(self, was: object, is_: object) -> tuple[str, str] | None:
-        """Return that the store says that the experiment ran elsewhere, and how it goes on there.
+        """Return that the experiment ran elsewhere, as its store says, and the way to continue it there.
 
-        Return None if it doesn't.
+        Return None if it didn't.
         """
-        # Without a store given, a run on this machine alone has one in its folder, and a run on a broker has none.
-        own = f"/{self.plan.name}/{CHECKPOINTS}"
+        # By default a run on this machine alone has a store in its folder, and a run on a broker has no store.
+        own = f"/{self.settings.name}/{CHECKPOINTS}"
         if self.broker and own in str(was) and not is_:
             ran = f"it ran on this machine alone, and now a broker is given: {redact(self.broker)}"
             return ran, "backend=mqtune.Local(), or without $MQTUNE_BROKER"
@@ -170,31 +164,36 @@ class DefinitionWriter:
             return "it ran on a broker, and now none is given", "with $MQTUNE_BROKER, or backend='redis://…'"
         return None
 
-    def _describe(self, known_seed: int) -> Definition:
-        """Return the definition as this run would write it, with the plan's seed or else the known one."""
-        plan = self.plan
-        kept, rule = kept_options(plan.settings), plan.limits.rule
+    def _describe(self, known_seed: int, searcher: object = None) -> Definition:
+        """Return the definition as this run would write it.
+
+        Args:
+            known_seed: the seed if the settings lack one.
+            searcher: the searcher in the definition of an experiment that exists.
+        """
+        settings = self.settings
+        kept, rule = kept_options(settings), settings.stop
         if kept["pass_checkpoint_dir"] is None:
-            kept["pass_checkpoint_dir"] = plan.settings.checkpoints.store is not None
-        seed = known_seed if plan.settings.seed is None else plan.settings.seed
+            kept["pass_checkpoint_dir"] = settings.checkpoints.store is not None
+        seed = known_seed if settings.seed is None else settings.seed
         described_now = kept | {
-            "metric": plan.objective.metric,
-            "mode": plan.objective.mode,
-            **plan.objective.kept_constraints,
-            "trainable": plan.spec.encode(),
-            "space": plan.space.describe(),
-            "searcher": described(plan.searcher(seed)),
-            "scheduler": described(plan.scheduler),
+            "metric": settings.objective.metric,
+            "mode": settings.objective.mode,
+            **settings.objective.kept_constraints,
+            "trainable": settings.spec.encode(),
+            "space": settings.space.describe(),
+            "searcher": described(settings.new_searcher(seed, searcher)),
+            "scheduler": described(settings.scheduler),
             "stop": None if rule is None else described(rule),
-            "resources": plan.expected[0].encode() if plan.asks is None else plan.asks.describe(),
-            "max_trials": plan.limits.max_trials,
+            "resources": settings.expected[0].encode() if settings.asks is None else settings.asks.describe(),
+            "max_trials": settings.max_trials,
             "seed": seed,
-            "arguments": [] if plan.spec.kind == "script" else program_arguments(),
+            "arguments": [] if settings.spec.kind == "script" else program_arguments(),
             "store": self.store,
-            "code_files": fingerprints(plan.spec, self.sources),
-            "code_root": str(plan.code_root),
+            "code_files": fingerprints(settings.spec, self.sources),
+            "code_root": str(settings.code_root),
             "version": __version__,
-            **({} if plan.warm_start is None else {LEARN_FROM: plan.warm_start.names}),
+            **({} if settings.warm_start is None else {LEARN_FROM: settings.warm_start.names}),
             **self._describe_bundle(),
         }
         # As the journal gives it back.
@@ -202,7 +201,7 @@ class DefinitionWriter:
         return found
 
     def _describe_bundle(self) -> Definition:
-        project = self.plan.project
+        project = self.settings.project
         if self.bundle is None or project is None:
             return {}
         return {"bundle": self.bundle.digest, "bundle_root": project.root, "bundle_is_cwd": project.has_all}

@@ -35,8 +35,8 @@ from mqtune.core.seats import seat_name
 from mqtune.core.text import printable
 from mqtune.core.trial import Action, AttemptEnd, CheckpointId, Trial, TrialId, TrialStatus
 from mqtune.driver.actions import Decide, DriverAction
+from mqtune.driver.options import FailFast
 from mqtune.driver.requirements import differences
-from mqtune.driver.settings import FailFast
 from mqtune.results.callbacks import CallbackDispatcher
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ _NOT_STARTED: Final[dict[str, type[MqtuneError]]] = {
 #: output.
 _UNSENDABLE: Final = re.compile(r"^mqtune\.core\.errors\.(ReportInvalid|ReportTooLarge): (.+)", re.MULTILINE)
 
-#: After this number of failed trials, and no other ended trial, the user is told how to end the run.
+#: The number of failures without another end after which a warning tells how to end the run.
 _ALL_FAILED: Final = 10
 
 
@@ -94,7 +94,7 @@ class OfferWatch:
         self._backend = backend
         self._experiment = experiment
         self._may_wait = may_wait
-        #: The resources that a warning has named as not offered.
+        #: The resources without an offer of which a warning told.
         self._told: set[Resources] = set()
 
     def hear(self, event: Event) -> Sequence[DriverAction]:
@@ -216,7 +216,7 @@ class FailureWatch:
             self.stops = f"trial {trial.id} failed: {trial.reason}"
 
     def _look_at_all_failed(self, trial: Trial) -> None:
-        """Warn, once, how to end a run of which all trials fail."""
+        """Log how to end a run whose trials all fail."""
         counts = self._experiment.counts
         ended = sum(count for status, count in counts.items() if status.is_terminal)
         if counts[TrialStatus.FAILED] == ended == _ALL_FAILED:

@@ -1,180 +1,78 @@
-"""The driver's loop: reads the journal, dispatches its events, carries out what is decided, keeps the slots busy."""
+"""The driver's loop: applies the journal's events, carries out what is decided, and keeps the slots busy."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable
 from itertools import chain
-from typing import Any, Final
+from typing import Final
 
-from mqtune.backends.base import BackendSession
-from mqtune.core.clock import Clock
-from mqtune.core.codec import decode_value, encode_value
-from mqtune.core.errors import ConfigurationError, ExperimentFinished, ImpossibleEvent, InvalidTransition, MqtuneError
-from mqtune.core.events import CheckpointsDropped, Cursor, Event, ExperimentCreated
+from mqtune.core.errors import ConfigurationError, ExperimentFinished, InvalidTransition, MqtuneError
 from mqtune.core.experiment import Experiment
-from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.timing import Timing
-from mqtune.core.trial import CheckpointId, Labels, Report, Trial, TrialStatus
-from mqtune.driver.actions import (
-    AnswerRequest,
-    Begin,
-    Decide,
-    DriverAction,
-    Drop,
-    Finish,
-    Label,
-    Orders,
-    Stage,
-    requeues,
-    stops,
-)
+from mqtune.core.trial import Report, TrialStatus
+from mqtune.driver.actions import AnswerRequest, Decide, Orders, Stage, requeues, stops
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
-from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.intake import Intake
-from mqtune.driver.interrupts import Interrupts
-from mqtune.driver.ledger import Ledger
-from mqtune.driver.listeners import BackendListener, CallbackListener, FailureWatch, OfferWatch
-from mqtune.driver.outside import waits_outside
+from mqtune.driver.listeners import FailureWatch
+from mqtune.driver.news import News
 from mqtune.driver.pace import Pace
 from mqtune.driver.path import EventPath
-from mqtune.driver.ports import Appetite, DriverHooks, DriverHost, MakeServices, no_services
 from mqtune.driver.requests import Requests
-from mqtune.driver.screening import Reading, Screening
-from mqtune.driver.settings import Limits
 from mqtune.driver.slots import SlotFiller
 from mqtune.driver.timers import DriverTimers
-from mqtune.journal.base import Entry, Journal, OnLoss
-from mqtune.journal.copy import JournalFile, JournalReader
-from mqtune.results.callbacks import CallbackDispatcher
-from mqtune.results.experiments import with_entry
-from mqtune.schedulers.base import Scheduler
-from mqtune.search.base import Searcher
-from mqtune.search.space import Space
 
 #: How often a driver that decides nothing more reads the journal.
 _LOOK_S: Final = 1.0
-_NO_CHECKPOINT: Final = CheckpointId("")
 
 
-class Driver:
-    """Drives one experiment; one thread calls it.
+class Loop:
+    """The rounds of a driver; one thread calls it.
 
     Entries that were read wait in the ``Intake``, and each event takes the ``EventPath``. All work comes as actions:
     from the listeners, the slot filler, the timers and services, and from the loop itself for a scheduler's decision.
+
+    Args:
+        on_round: called at the end of each round.
+        others: the parts of the driver.
     """
 
     def __init__(
         self,
-        *,
-        journal: Journal,
-        backend: BackendSession,
         experiment: Experiment,
-        scheduler: Scheduler,
-        searcher: Searcher,
-        space: Space,
-        limits: Limits,
+        *,
+        news: News,
+        intake: Intake,
+        path: EventPath,
+        deciders: Deciders,
+        failures: FailureWatch,
+        slots: SlotFiller,
+        requests: Requests,
         checkpoints: CheckpointGC,
-        is_lockstep: bool,
-        copy: JournalFile,
-        callbacks: CallbackDispatcher,
-        holder: str,
-        clock: Clock,
-        on_loss: OnLoss,
-        interrupts: Interrupts | None = None,
-        reading: Reading | None = None,
-        services: MakeServices = no_services,
-        timing: Timing = Timing(),
+        timers: DriverTimers,
+        orders: Orders,
+        pace: Pace,
+        on_round: Callable[[], object],
     ) -> None:
         self.experiment = experiment
-        self.backend = backend
+        self.requests = requests
+        self.carry_out = path.carry_out
         #: Why it ends although there is more to do, or empty.
         self.over = ""
-        self._journal = journal
-        self._limits = limits
+        self._news = news
+        self._intake = intake
+        self._path = path
+        self._deciders = deciders
+        self._failures = failures
+        self._slots = slots
         self._checkpoints = checkpoints
-        self._callbacks = callbacks
-        self._holder = holder
-        self._clock = clock
-        self._timing = timing
-        self._interrupts = interrupts if interrupts is not None else Interrupts()
-        #: The part of the journal that was read, to be read again.
-        self.reader = JournalReader(journal, copy)
-        self._draining = False
-        #: Whether it leaves what there is to another driver.
-        self._hands_over = False
-        #: To be journaled before this driver does anything else.
-        self._beginning: Begin | None = None
+        self._timers = timers
+        self._orders = orders
+        self._pace = pace
+        self._on_round = on_round
+        #: Whether nothing more is started, and whether another driver continues.
+        self._draining = self._hands_over = False
         #: The report that was handed out, at which the driver stands, and the verdict on it.
         self._in_hand: tuple[Report, Verdict] | None = None
-        self._failures = FailureWatch(experiment, limits.fail_fast)
-        self._offers = OfferWatch(backend, experiment, may_wait=limits.may_wait)
-        screening = Screening(experiment, scheduler, limits.rule, reading if reading is not None else Reading())
-        self._deciders = Deciders(experiment, scheduler, searcher, limits.rule, screening)
-        self._ledger = Ledger(journal, self.reader)
-        self._folder = copy.path.parent
-        self._heartbeat = Heartbeat(self._ledger, holder, on_loss, self._waits, limits.run.journal_mb, timing)
-        self._orders = Orders(self._ledger, experiment, in_lockstep=is_lockstep)
-        self._timers = DriverTimers(
-            self._ledger,
-            backend,
-            experiment,
-            heartbeat=self._heartbeat,
-            clock=clock,
-            reader=self.reader,
-            timing=timing,
-        )
-        host = DriverHost(
-            experiment=experiment,
-            backend=backend,
-            ledger=self._ledger,
-            heartbeat=self._heartbeat,
-            copy=copy.path,
-            limits=limits,
-            options=lambda: self.requests.options,
-            appetite=self._appetite,
-            is_full=lambda: self._timers.is_server_full,
-            clock=clock,
-            timing=timing,
-        )
-        self._hooks = DriverHooks(services(host), clock)
-        self._ledger.restore = self._hooks.journal_lost
-        self._timers.serve(self._hooks)
-        self._slots = SlotFiller(experiment, backend, self._deciders, limits, clock, self._heartbeat, self._hooks)
-        self._pace = Pace(
-            journal, clock, self._timers, self._deciders, self._slots, checkpoints, callbacks, is_lockstep=is_lockstep
-        )
-        self._intake = Intake(experiment, self._deciders, look=self._timers.keep_lock_if_due, act=self._act_on)
-        self._path = EventPath(
-            self._ledger,
-            experiment,
-            backend,
-            clock,
-            intake=self._intake,
-            orders=self._orders,
-            deciders=self._deciders,
-            checkpoints=checkpoints,
-            callbacks=callbacks,
-            pace=self._pace,
-            resources=limits.resources,
-            asks=limits.asks,
-        )
-        self.requests = Requests(
-            experiment,
-            self._slots,
-            space,
-            path=self._path,
-            checkpoints=checkpoints,
-            ledger=self._ledger,
-            heartbeat=self._heartbeat,
-            options=limits.run,
-            clock=clock,
-            time_attr=scheduler.time_attr,
-        )
-        # A replay brings back what scheduler, searcher and rule know; all else is told only what is new.
-        self._path.listeners = (BackendListener(backend), self._deciders, self._slots, self.requests)
 
     @property
     def is_finished(self) -> bool:
@@ -186,7 +84,7 @@ class Driver:
             return self._hands_over or not self.experiment.outside
         if self._slots.has_more:
             return False
-        if self._limits.is_open:
+        if self._slots.is_open:
             return self.experiment.outcome == "finished"
         return not (self.experiment.counts[TrialStatus.PAUSED] or self.experiment.outside)
 
@@ -195,104 +93,10 @@ class Driver:
         """The error that the experiment has failed with, or None."""
         return self._deciders.failure or self._failures.failure
 
-    @property
-    def max_trials(self) -> int | None:
-        """The number of trials that the searcher is asked for, by the script or a later request; None for no limit."""
-        return self._slots.max_trials
-
-    @property
-    def waiting_for(self) -> str:
-        """Why nothing runs, or no more than its share of a fleet; else an empty text."""
-        outside = "" if self.experiment.live or self.is_finished else waits_outside(self.experiment)
-        if self._draining:
-            return outside
-        if self.experiment.running or self.is_finished:
-            return self._timers.why_full or self._hooks.reason
-        if outside and not self._slots.has_more:
-            return outside
-        if not self.backend.slots:
-            return self.backend.why_no_slot()
-        if self.experiment.live:
-            return self._timers.held_up_by or self._hooks.reason
-        return "a request to resume what a request has paused" if self.requests.has_paused else self._slots.why_no_more
-
-    def _appetite(self) -> Appetite:
-        appetite = self._slots.appetite()
-        return appetite._replace(has_more=False) if self._draining else appetite
-
-    def _waits(self) -> str:
-        """Why nothing more starts, for people elsewhere."""
-        waiting_for = self.waiting_for
-        if self.over:
-            return f"it ends: {self.over}" + (waiting_for and f"; it waits for {waiting_for}")
-        return waiting_for or self._slots.why_no_more
-
-    def begin(
-        self,
-        name: str,
-        definition: dict[str, Any],
-        *,
-        is_new: bool,
-        driver: str,
-        owner: Owner = NOBODY,
-        code_changed: Sequence[str] = (),
-    ) -> None:
-        """Create the experiment, or bring it back to where its journal ends, and start the loop's timers."""
-        if is_new:
-            at = self._clock.time()
-            self._ledger.create(ExperimentCreated(name=name, definition=definition, at=at, **owner._asdict()))
-        past = self._ledger.catch_up()
-        kept = self._journal.definition()
-        before: dict[str, Any] = definition if kept is None else decode_value(kept)
-        changes = {key: value for key, value in definition.items() if before.get(key) != value}
-        # A rule that has changed says nothing about what was reported before.
-        self._deciders.rule_decides = "stop" not in changes
-        self._replay(past)
-        # Before an attempt begins, workers know what they are to do without a driver.
-        self._heartbeat.beat()
-        # A replay ends with the limits of the driver before.
-        self.requests.change_limits(changes)
-        self._beginning = Begin(
-            driver=driver,
-            definition=None if kept == (now := encode_value(definition)) else now,
-            changes=changes,
-            code_changed=code_changed,
-        )
-        if not self.is_finished or self.requests.open():
-            self._say_begun()
-        self._orders.take_over()
-        self._path.carry_out_all(self._checkpoints.look_through(self._journal, self._folder))
-        self.backend.refresh()
-        # An attempt that an earlier driver staged and did not live to publish need not wait until it is overdue.
-        self._timers.publish_lost(older_than_s=0)
-        self._callbacks.tell("on_start", self.experiment)
-        self.requests.carry_out()
-
-    def _replay(self, past: Mapping[Cursor, list[Event]]) -> None:
-        """Take the whole journal in, each event of an earlier driver at the place where it was written.
-
-        From then on events are new. In an open experiment, all events behind the last driver's last action are new.
-        """
-        self._intake.replay(self.reader.read(), past, keeps_new=self._limits.is_open)
-        self._take_in()
-        self._intake.go_live()
-        self._deciders.go_live()
-        backend, deciders, _, requests = self._path.listeners
-        new = self._checkpoints, self._failures, self._offers, CallbackListener(self.experiment, self._callbacks)
-        self._path.listeners = (backend, deciders, requests, *new, self._hooks)
-        if self._callbacks.hears("on_report"):
-            self.listen_to_reports(partial(self._callbacks.tell, "on_report"))
-
-    def _say_begun(self) -> None:
-        """Journal, once, that this driver drives; a look at an ended experiment writes nothing."""
-        if self._beginning is not None:
-            begin, self._beginning = self._beginning, None
-            self._path.carry_out(begin)
-
     # One round of the loop.
 
     def step(self, block_s: float) -> None:
-        """Start what there is room for, wait up to *block_s* seconds for news, and act on all of it.
+        """Start trials in free slots, wait up to *block_s* seconds for news, and act on all of it.
 
         A round that handed a report out is only brought to its end, without handing out any more.
 
@@ -327,7 +131,7 @@ class Driver:
         """Make a round of the loop, or the rest of one, and return the next report that it hands out."""
         in_hand, self._in_hand = self._in_hand, None
         if self._deciders.is_broken:
-            self._look_on(block_s)
+            self._fold_only(block_s)
             return None
         if in_hand is None:
             self._begin_round(block_s, hands_out=hands_out)
@@ -344,7 +148,7 @@ class Driver:
         """Fill the slots, and wait for news, unless the intake still has entries."""
         if self.is_finished and not self._draining and self.failure is None:
             raise ExperimentFinished(f"experiment {self.experiment.name!r} is finished; there is nothing left to step")
-        self._say_begun()
+        self._path.say_begun()
         if hands_out:
             # Later it could only be done at a report in hand, which would then count as acted on.
             self._path.carry_out_all(self._checkpoints.gathered())
@@ -354,8 +158,8 @@ class Driver:
             has_requests = bool(self.requests.open())
             block_s = 0.0 if self.is_finished or has_requests else block_s
             is_stirred = hands_out or self._draining or has_requests
-            if (entries := self._news(self._pace.begin(block_s, is_stirred=is_stirred))) is not None:
-                self._intake.put(chain(entries, self._more()))
+            if (entries := self._news.wait(self._pace.begin(block_s, is_stirred=is_stirred))) is not None:
+                self._intake.put(chain(entries, self._news.more()))
 
     def _take_in(self, *, hands_out: bool = False) -> Report | None:
         """Apply the entries of the intake, and carry out each verdict before the next report.
@@ -363,7 +167,7 @@ class Driver:
         Return the first report that is handed out.
         """
         is_plain = not (hands_out or self._orders.in_lockstep)
-        with self._naming_entry():
+        with self._news.naming_entry(self.experiment.name):
             while (found := self._intake.next(is_plain=is_plain)) is not None:
                 if not isinstance(found, Report):
                     self._path.apply(found)
@@ -376,7 +180,7 @@ class Driver:
         return None
 
     def _act_on(self, report: Report, verdict: Verdict | None, *, at_once: bool = False) -> None:
-        """Do what comes of a report, with the verdict if it counts.
+        """Act on a report, with the verdict if it counts.
 
         With *at_once*, also do the work that could wait until the end of the round.
         """
@@ -402,28 +206,24 @@ class Driver:
     def _end_round(self) -> None:
         """Carry out the work that is due, or that follows from the events of the round."""
         if not self._pace.is_steady:
-            # Not where they stand: of a driver that was away, a trial may have reported, or ended, behind a request.
+            # Requests wait until here: of a driver that was away, a trial may have reported, or ended, behind one.
             self.requests.carry_out()
             self._path.carry_out_all(self._deciders.late())
-            self._path.carry_out_all(self._checkpoints.settled(self._clock.monotonic()))
+            self._path.carry_out_all(self._checkpoints.settled(self._pace.now_s))
             self._orders.give()
             self._path.carry_out_all(self._timers.run_due())
             self._timers.look_at_fleet_if_changed()
             self._end_if_over()
             self._fill_slots()
         self._path.tell_restored()
-        if self._callbacks.hears("on_step"):
-            self._callbacks.tell("on_step", self.waiting_for)
+        self._on_round()
 
-    def _look_on(self, block_s: float) -> None:
-        """Apply new events without a decision, and without moving the cursor.
-
-        The next driver decides on all of it.
-        """
+    def _fold_only(self, block_s: float) -> None:
+        """Fold new events without making decisions. The cursor does not move, so the next driver decides."""
         self._timers.keep_lock_if_due()
         if self._intake.is_done:
-            self._intake.put(self._news(0.0 if self.is_finished else min(block_s, _LOOK_S)) or ())
-        with self._naming_entry():
+            self._intake.put(self._news.wait(0.0 if self.is_finished else min(block_s, _LOOK_S)) or ())
+        with self._news.naming_entry(self.experiment.name):
             for found in self._intake.leave():
                 if isinstance(found, Report):
                     self.experiment.apply_report(found)
@@ -431,76 +231,7 @@ class Driver:
                     self._path.apply(found)
         self._path.tell_restored()
 
-    @contextlib.contextmanager
-    def _naming_entry(self) -> Iterator[None]:
-        """Name the journal's entry in the error of an event that was read and can't follow what came before."""
-        try:
-            yield
-        except ImpossibleEvent as error:
-            raise with_entry(error, self.experiment.name, self.reader.read()) from None
-
-    # Reading.
-
-    def _news(self, block_s: float) -> list[Entry] | None:
-        """Wait for new entries, keep them in the copy, and return those that the driver has not applied.
-
-        Return None if no entries came.
-
-        After an outage, have lost entries restored, give all orders again, and check all attempts again.
-        """
-        reader = self.reader
-        entries: list[Entry] = self._interrupts.wait(
-            lambda: self._journal.read(reader.last, count=reader.count, block_s=block_s), interrupted=[]
-        )
-        if self._ledger.was_away:
-            is_lost = self._ledger.check()
-            self._orders.give_again()
-            self._timers.look_anew()
-            if is_lost:
-                # The entries that were read are no longer those that follow.
-                return None
-        if not entries:
-            return None
-        reader.keep(entries)
-        return self._ledger.new_entries(entries)
-
-    def _more(self) -> Iterator[Entry]:
-        """In virtual time, go on waiting for entries as long as the round is steady, and yield them."""
-        while self._pace.goes_on and (entries := self._ledger.more(self._pace.left_s)) is not None:
-            yield from entries
-        self.reader.write()
-
-    @property
-    def cursor(self) -> Cursor:
-        """Where it stands in the journal."""
-        return self._intake.cursor
-
     # Acting.
-
-    def carry_out(self, action: DriverAction) -> None:
-        """Check an action, journal it, and apply the events that this wrote.
-
-        Raises:
-            InvalidTransition: a trial's status doesn't allow it, or its end is decided already; nothing was done.
-            ConfigurationError: a config is too large, or can't be sent; nothing was done.
-        """
-        self._path.carry_out(action)
-
-    def steer(
-        self, action: str, trial: str, arguments: dict[str, object], brought: CheckpointId = _NO_CHECKPOINT
-    ) -> None:
-        """Carry out a request with these arguments immediately.
-
-        Actions without an event of their own (``add`` when a slot is free, ``set``, ``end``) become requests in the
-        journal, carried out in the next step. A checkpoint that was *brought* was copied into the store, to start from.
-
-        Raises:
-            InvalidTransition: a trial's status doesn't allow it; nothing was done.
-            ConfigurationError: there is no such action, trial or checkpoint, or an argument is invalid; nothing was
-                done.
-        """
-        report = None if self._in_hand is None else self._in_hand[0]
-        self.requests.steer(action, trial, arguments, brought, in_hand=report)
 
     def requeue_all(self, reason: str) -> None:
         """Start nothing more, and end all attempts so that a later driver can run their trials again."""
@@ -509,51 +240,14 @@ class Driver:
         self._path.carry_out_all(requeues(self.experiment, reason))
 
     def stop_all(self, reason: str, *, by: str, spare_running: bool = False) -> None:
-        """Start nothing more, and stop whatever waits, is paused, or runs, unless that may go on to its end."""
+        """Start nothing more, and stop each trial that waits, is paused, or runs.
+
+        With *spare_running* running trials continue to their own ends.
+        """
         self._draining, self.over = True, reason
         self.requests.over = reason
         self._pace.stir()
         self._path.carry_out_all(stops(self.experiment, by=by, reason=reason, spare_running=spare_running))
-
-    def lose_all(self, *, error_type: str = "") -> None:
-        """End all running attempts as lost, behind their reports: no worker can be left.
-
-        UNDRIVEN: it was nobody's fault.
-        """
-        self._timers.lose_all(error_type)
-        if self._intake.is_done:
-            self._path.carry_out_all(self._timers.run_due())
-
-    def end(self, outcome: str, reason: str) -> None:
-        """Journal that this driver is done, and have all of the journal on the server and in the copy."""
-        if not self._deciders.is_broken:
-            # Else the next driver does, once it has come past what they failed at.
-            self._path.carry_out_all(self._checkpoints.gathered())
-            self._path.carry_out_all(self._checkpoints.left_over(self._journal))
-        self.carry_out(Finish(outcome, reason))
-        # A server that was emptied by hand has not been away.
-        self._heartbeat.beat()
-        self._ledger.check()
-        self._ledger.finish()
-        if lost := self._ledger.lost:
-            # An entry says so where the journal was restored at the end; nobody applies that entry any more.
-            self.experiment.apply(CheckpointsDropped(checkpoints=[*lost], at=self._clock.time()))
-        self._path.tell_restored()
-
-    def label(self, trial: Trial | None, labels: Labels) -> None:
-        """Give a trial, or without one the experiment, these labels.
-
-        The copy has it immediately if the experiment has finished.
-        """
-        self.carry_out(Label(trial, labels))
-        if self.is_finished:
-            self._ledger.finish()
-
-    def delete_checkpoints(self, trial: Trial) -> list[CheckpointId]:
-        """Delete all checkpoints of a trial that nothing may still go on from, and return them."""
-        if unnamed := self._checkpoints.unnamed(trial):
-            self.carry_out(Drop(unnamed))
-        return unnamed
 
     def _fill_slots(self) -> None:
         """Stage attempts until each slot has one, and perhaps another that waits for it."""
@@ -563,7 +257,7 @@ class Driver:
                 if self._draining or (action := self._slots.next()) is None:
                     return
                 if isinstance(action, Stage) and action.key in self.experiment.keys:
-                    # Another one with this key came first while it waited.
+                    # Another trial with this key was added first.
                     self.carry_out(AnswerRequest(action.request, is_done=True, trial=self.experiment.keys[action.key]))
                     self._path.let_go(action)
                     continue
@@ -584,7 +278,7 @@ class Driver:
             return
         reason, by = self._failures.stops, "driver"
         if not reason:
-            reason, by = self._deciders.stops_experiment(self._clock.time()), "stop rule"
+            reason, by = self._deciders.stops_experiment(), "stop rule"
         if reason:
             self.stop_all(reason, by=by)
 
@@ -598,29 +292,6 @@ class Driver:
             or self.failure is not None
             or not self._slots.has_slots
         )
-        is_expected = self._limits.is_open or self._slots.is_expecting or self.requests.has_paused
+        is_expected = self._slots.is_open or self._slots.is_expecting or self.requests.has_paused
         if not (can_happen or is_expected or self.is_finished):
             raise self._slots.nothing_resumes()
-
-    # For those who drive it.
-
-    def listen_to_reports(self, listener: Callable[[Trial, Report], object]) -> None:
-        """Have *listener* called with each report from now on, after the scheduler has seen it."""
-        self._intake.listeners.append(listener)
-
-    def read_checkpoint(self, checkpoint: CheckpointId) -> bytes | None:
-        """Return the data of a checkpoint that is a dict in Redis, or None when it is gone."""
-        return self._journal.checkpoint(checkpoint)
-
-    def look_at_fleet(self) -> BackendSession:
-        """Return the backend, which has just looked at its slots, unless this driver is closed."""
-        if not self.reader.is_closed:
-            self.backend.refresh()
-        return self.backend
-
-    def close(self) -> None:
-        """Close the copy and release the lock, so that another driver may take it immediately."""
-        self.reader.close()
-        self._hooks.close()
-        self._checkpoints.close()
-        self._journal.unlock(self._holder)

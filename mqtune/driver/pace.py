@@ -20,8 +20,8 @@ _MODEL_LOOK_S: Final = 0.01
 class Pace:
     """Knows what the rounds of a driver's loop depend on besides news.
 
-    A round is *steady* as long as it has taken in nothing but reports whose trials go on. Nothing else of it has
-    anything to do then: it looks only at what events change, and at times that have come.
+    A round is *steady* while it has processed only reports whose trials continue. The rest of it then only looks at
+    times that have come.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Pace:
         looks_for_model = self._slots.is_suggestion_due or deciders.are_late
         has_room = self._slots.has_room
         is_stirred = is_stirred or self._answers_each or looks_for_model or has_room
-        # What was decided in the background may be there at any time.
+        # A decision of the background may come at any time.
         self._is_stirred = is_stirred or deciders.scheduler.background is not None
         now = self._clock.monotonic()
         until = min(now + block_s, self._timers.due, self._checkpoints.due_s)
@@ -69,9 +69,14 @@ class Pace:
         if callbacks.interval_s is not None:
             until = min(until, now + callbacks.interval_s)
         if deciders.rule is not None:
-            until = min(until, now + deciders.due_s(self._clock.time()))
+            until = min(until, now + deciders.due_s())
         self._until = until
         return max(0.0, until - now)
+
+    @property
+    def now_s(self) -> float:
+        """The monotonic time, in seconds."""
+        return self._clock.monotonic()
 
     @property
     def left_s(self) -> float:
@@ -84,7 +89,7 @@ class Pace:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the round waits again at once.
+        """Whether the round waits again immediately.
 
         It never does in real time, as the driver may have other work between two steps.
         """

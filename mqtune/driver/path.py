@@ -1,19 +1,18 @@
-"""The one path of events, whether they were read or a new action has written them."""
+"""The one path of events: folds them, notifies the listeners, and carries out the actions that these want."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.clock import Clock
 from mqtune.core.events import Event, Told
 from mqtune.core.experiment import Experiment
-from mqtune.core.resources import Resources
-from mqtune.core.trial import CheckpointId, Config, Report
+from mqtune.core.trial import CheckpointId, Report
 from mqtune.driver.actions import (
     AnswerQuestion,
     AnswerRequest,
+    Begin,
     Decide,
     DriverAction,
     Lose,
@@ -30,10 +29,8 @@ from mqtune.driver.listeners import Listener
 from mqtune.driver.outside import Tell, why_over
 from mqtune.driver.pace import Pace
 from mqtune.driver.publishing import Publisher
+from mqtune.driver.settings import Settings
 from mqtune.results.callbacks import CallbackDispatcher
-
-#: The resources of trials without special ones.
-_PLAIN: Final = Resources()
 
 
 class EventPath:
@@ -48,14 +45,13 @@ class EventPath:
         experiment: the fold.
         backend: publishes attempts, and is notified of lost ones.
         clock: for the times of events.
-        intake: knows the cursor for new events.
-        orders: remembers given orders.
-        deciders: once they have failed, only the first listener gets events.
-        checkpoints: the collector of checkpoints.
-        callbacks: are notified of checkpoints and restored entries, which are no events of theirs.
+        intake: knows the cursor of written events.
+        orders: remember those that were given.
+        deciders: once they have failed, only the first listener hears.
+        checkpoints: keeps and drops checkpoints.
+        callbacks: are notified of checkpoints and restored entries.
         pace: is stirred by each event.
-        resources: the resources of each trial, or of one of them.
-        asks: returns the resources of a trial, by its config; None if all are equal.
+        settings: say what resources trials ask for.
     """
 
     def __init__(
@@ -64,18 +60,18 @@ class EventPath:
         experiment: Experiment,
         backend: BackendSession,
         clock: Clock,
-        *,
         intake: Intake,
         orders: Orders,
         deciders: Deciders,
         checkpoints: CheckpointGC,
         callbacks: CallbackDispatcher,
         pace: Pace,
-        resources: Resources = _PLAIN,
-        asks: Callable[[Config], Resources] | None = None,
+        settings: Settings,
     ) -> None:
-        #: The listeners to each event, in this order. The first one, the backend's, gets events in any case.
+        #: The listeners, in order. The first one is the backend's, which is notified in any case.
         self.listeners: Sequence[Listener] = ()
+        #: To be journaled before this driver does anything else.
+        self.beginning: Begin | None = None
         self.publisher = Publisher(backend, clock)
         self._ledger = ledger
         self._experiment = experiment
@@ -87,8 +83,7 @@ class EventPath:
         self._checkpoints = checkpoints
         self._callbacks = callbacks
         self._pace = pace
-        self._resources = resources
-        self._asks = asks
+        self._resources, self._asks = settings.expected[0], settings.asks
 
     def apply(self, event: Event) -> None:
         """Fold an event, pass it to the listeners, and carry out their actions."""
@@ -134,6 +129,12 @@ class EventPath:
         for action in actions:
             self.carry_out(action)
 
+    def say_begun(self) -> None:
+        """Journal, once, that this driver drives. A look at an ended experiment writes nothing."""
+        if self.beginning is not None:
+            begin, self.beginning = self.beginning, None
+            self.carry_out(begin)
+
     def take_checkpoint(self, report: Report, *, at_once: bool) -> None:
         """Notify callbacks of a report's checkpoint, and drop replaced checkpoints.
 
@@ -145,12 +146,12 @@ class EventPath:
         self.carry_out_all(self._checkpoints.saved(trial, report.checkpoint, at_once=at_once))
 
     def let_go(self, stage: Stage) -> None:
-        """Release the checkpoint that was kept for this attempt."""
+        """Keep its checkpoint no longer for the trial that has waited to start from it."""
         for drop in self._checkpoints.hold(stage.holder, CheckpointId("")):
             self.carry_out(drop)
 
     def tell_restored(self) -> None:
-        """Notify callbacks of restored entries, if there are any."""
+        """Notify callbacks of lost entries of the journal that were restored."""
         for restored in self._ledger.take_restored():
             self._callbacks.tell("on_restore", restored.entries, restored.missing)
 

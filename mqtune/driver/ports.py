@@ -24,7 +24,7 @@ from mqtune.core.timing import Timing
 from mqtune.driver.actions import DriverAction
 from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.ledger import Ledger, Restored
-from mqtune.driver.settings import Limits, RunOptions
+from mqtune.driver.options import RunOptions
 from mqtune.trainable.bundle import Bundle
 from mqtune.trainable.cells import Cell
 from mqtune.trainable.spec import TrainableSpec
@@ -56,7 +56,7 @@ class DriverHost:
         ledger: has the journal, and knows the entries that the driver has read and written.
         heartbeat: exchanges states with the server.
         copy: the file with the driver's copy of the journal.
-        limits: how far the experiment goes, as its script says.
+        resources: the resources of all trials, or one of them. All have as many seats.
         options: returns the options of the run that are in force: requests change them.
         appetite: returns how many attempts the driver could have under way.
         is_full: whether the server's memory is full, as of the last heartbeat.
@@ -69,7 +69,7 @@ class DriverHost:
     ledger: Ledger
     heartbeat: Heartbeat
     copy: Path
-    limits: Limits
+    resources: Resources
     options: Callable[[], RunOptions]
     appetite: Callable[[], Appetite]
     is_full: Callable[[], bool]
@@ -245,11 +245,9 @@ class DriverHooks:
         self._paused[service, hook] = self._clock.monotonic() + PAUSE_S, text
 
 
-#: The hooks of a driver without services.
-NO_HOOKS: Final = DriverHooks(())
 #: Checks all resources that trials may ask for against the session of a backend, or against one worker on this machine
 #: (None), before anything starts. An error of mqtune's ends the start.
-CheckPlan = Callable[[Sequence[Resources], BackendSession | None], None]
+CheckDeployment = Callable[[Sequence[Resources], BackendSession | None], None]
 
 
 class Project(Protocol):
@@ -290,7 +288,7 @@ class Project(Protocol):
 
 
 class MakeProject(Protocol):
-    """Makes the project of a plan, before there is a driver."""
+    """Makes the project of an experiment, before there is a driver."""
 
     def __call__(
         self,

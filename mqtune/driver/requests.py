@@ -1,7 +1,4 @@
-"""What people ask for, by requests in the journal or in the driver's own process.
-
-It becomes an action, or a limit, or is refused.
-"""
+"""The requests of people, in the journal or in the driver's process, become actions or limits, or are refused."""
 
 from __future__ import annotations
 
@@ -54,21 +51,19 @@ from mqtune.driver.actions import (
 from mqtune.driver.checkpoints import CheckpointGC
 from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.ledger import Ledger
+from mqtune.driver.options import RunOptions
 from mqtune.driver.outside import Tell, check_told, has_told_all, is_repeated, why_over
 from mqtune.driver.path import EventPath
-from mqtune.driver.settings import RunOptions
+from mqtune.driver.settings import Settings
 from mqtune.driver.slots import Addition, SlotFiller
 from mqtune.results.checkpoints import choose_checkpoint
-from mqtune.search.space import Space
 
 T = TypeVar("T")
 
 #: How many requests one round carries out: each takes a write, and so these take less than a tenth of a second.
 AT_ONCE: Final = 100
 #: Actions that end or pause a trial.
-_DECISIONS: Final = {
-    action.value: action for action in (Action.STOP, Action.PAUSE, Action.COMPLETE, Action.ABANDON, Action.FAIL)
-}
+_DECISIONS: Final = {action.value: action for action in Action if action is not Action.CONTINUE}
 _NOTHING: Final = CheckpointId("")
 #: Options of a run that a request may change.
 _OPTIONS: Final = frozenset({"max_concurrent", "priority", "share", "preemptible", "journal_mb"})
@@ -99,49 +94,46 @@ class ExperimentEnding(NamedTuple):
 class Requests:
     """Checks what is asked for, and carries it out, or refuses it.
 
-    A request is *open* until the driver has answered it, or has queued the trial that it adds. One that asks for a
-    config waits until the searcher has one, and one that lets the journal grow until there is room. ``set`` and ``end``
-    are in force from their answer on, for later drivers too: until a script brings other limits, and until the
-    experiment has finished.
+    A request is *open* until the driver has answered it, or has queued the trial that it adds. A request for a config
+    waits until the searcher has one, and a request that needs memory until the journal has room. ``set`` is in force
+    from its answer until a script brings other limits, and ``end`` until the experiment has finished: under later
+    drivers, too.
     """
 
     def __init__(
         self,
         experiment: Experiment,
         slots: SlotFiller,
-        space: Space,
-        *,
+        settings: Settings,
         path: EventPath,
         checkpoints: CheckpointGC,
         ledger: Ledger,
         heartbeat: Heartbeat,
-        options: RunOptions,
         clock: Clock,
-        time_attr: str,
     ) -> None:
         #: The options of the run that are in force.
-        self.options = options
+        self.options: RunOptions = settings.run
         #: Why the driver starts nothing any more, or empty.
         self.over = ""
         #: How the experiment is to end, once somebody has asked for that.
         self.ending: ExperimentEnding | None = None
         self._experiment = experiment
         self._slots = slots
-        self._space = space
+        self._space = settings.space
         self._path = path
         self._checkpoints = checkpoints
         self._ledger = ledger
         self._heartbeat = heartbeat
         self._clock = clock
-        self._time_attr = time_attr
-        #: Those that change what is in force, and are not answered.
+        self._time_attr = settings.scheduler.time_attr
+        #: Unanswered requests that change options.
         self._settings: dict[str, Requested] = {}
-        #: Those whose trial waits for a slot.
+        #: Requests whose trial waits for a slot.
         self._queued: set[str] = set()
         #: Trials that were paused by a request.
         self._paused: set[TrialId] = set()
 
-    # What the driver does about them.
+    # Requests in the journal.
 
     def open(self) -> list[Requested]:
         """Return the open requests, in the order of the journal."""
@@ -202,7 +194,7 @@ class Requests:
         *,
         in_hand: Report | None = None,
     ) -> None:
-        """Do at once what a request with these arguments asks for; see ``Driver.steer``."""
+        """Carry out a request with these arguments immediately; see ``Driver.steer``."""
         request = self._request(action, trial, arguments)
         wanted = self._action_for(request, brought)
         if wanted is None or isinstance(wanted, Addition | AnswerRequest):
@@ -229,7 +221,7 @@ class Requests:
             as ``Driver.steer``.
         """
         new = next_trial_id(self._experiment)
-        # What the config leaves out is sampled, the same for the same trial.
+        # Missing values of the config are sampled, the same for the same trial.
         added = self._action_for(self._request("add", "", arguments, id_=new), brought)
         assert isinstance(added, Addition)  # noqa: S101 - that is what "add" asks for
         stage = self._slots.staging(replace(added, request=""))
@@ -242,7 +234,7 @@ class Requests:
         Raises:
             as ``Driver.steer``.
         """
-        # What a config leaves out is sampled, the same for the same trial.
+        # Missing values of a config are sampled, the same for the same trial.
         request = self._request(action, trial, arguments, id_=next_trial_id(self._experiment))
         wanted = self._action_for(request)
         if isinstance(wanted, Stage | Tell | Decide):
@@ -257,7 +249,7 @@ class Requests:
     def _request(self, action: str, trial: str, arguments: dict[str, object], *, id_: str = "") -> Requested:
         return Requested(id=id_, action=action, trial=trial, arguments=arguments, by="", at=self._clock.time())
 
-    # What is in force.
+    # The options in force.
 
     @property
     def has_paused(self) -> bool:
@@ -292,7 +284,7 @@ class Requests:
             self.change_limits(request.arguments)
 
     def change_limits(self, changes: Mapping[str, object]) -> None:
-        """Put in force what a request, or a script that goes on with the experiment, has changed."""
+        """Apply options that a request, or a script that continues the experiment, has changed."""
         if "max_trials" in changes:
             self._slots.max_trials = optional_count("max_trials", changes["max_trials"], 1)
         self.options = self._changed(changes)
@@ -300,7 +292,7 @@ class Requests:
         self._heartbeat.journal_mb = float(self.options.journal_mb)
 
     def _changed(self, changes: Mapping[str, object]) -> RunOptions:
-        """Return the options of the run with those of *changes* that may change while it goes on.
+        """Return the options of the run with those of *changes* that may change during it.
 
         Raises:
             ConfigurationError: one is invalid.
@@ -313,10 +305,10 @@ class Requests:
     def _action_for(self, request: Requested, brought: CheckpointId = _NOTHING) -> DriverAction | Addition | None:
         """Return the action that carries a request out, or the trial that it adds once a slot is free.
 
-        Return None for one that waits.
+        Return None if it has to wait.
 
         Args:
-            request: what is asked for.
+            request: the request.
             brought: a checkpoint that was copied into the store for it, to start from in place of any other.
 
         Raises:
@@ -514,7 +506,7 @@ class Requests:
         found = choose_checkpoint(self._experiment, origin, checkpoint or "newest")
         if not isinstance(found, str):
             raise ConfigurationError(f"checkpoint={checkpoint!r} is not a checkpoint of this experiment")
-        # A trial that has saved nothing yet may pass on what it began with itself, which is another one's.
+        # A trial without a checkpoint of its own may pass on the one that it began with, which is another trial's.
         origin = origin or trial_of(found)
         return (None if trial is not None and origin == trial.id else origin), found
 
@@ -529,7 +521,7 @@ class Requests:
 
 
 def _argument(request: Requested, name: str, kind: type[T]) -> T | None:
-    """Return an argument of a request, or None if it has none.
+    """Return an argument of a request, or None if it is missing.
 
     Raises:
         ConfigurationError: it is of another type.

@@ -10,22 +10,20 @@ import logging
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mqtune.core.errors import MetricMissing
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import ITERATION, Metrics, Report, Trial, TrialId, TrialStatus, is_number
+from mqtune.driver.options import Failures
 from mqtune.schedulers.base import Scheduler
 from mqtune.schedulers.stopping.rule import StopRule
 
 logger = logging.getLogger(__name__)
 
-OnOddReport = Literal["warn", "fail"]
-MetricFrom = Literal["first", "later"]
-
 _PLAIN: Final = frozenset({int, float})
-#: What a rule can read: a flag counts as 0 or 1, and None as missing.
+#: The values that a rule can read: a flag counts as 0 or 1, and None as missing.
 _READABLE: Final = frozenset({int, float, bool, type(None)})
 
 
@@ -37,16 +35,8 @@ class _Progress:
     time: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How reports are read; see ``Failures`` for each."""
-
-    metric_from: MetricFrom = "first"
-    on_odd_report: OnOddReport = "warn"
-
-
 class Screened(NamedTuple):
-    """What is left of a report that has something that can't be read.
+    """The readable part of a report with unreadable values.
 
     ``is_placed`` says whether the scheduler can tell its time, without which it isn't shown the report; ``fails`` why
     its trial fails, or is empty.
@@ -61,26 +51,25 @@ class Screening:
     """Looks at each report before scheduler, searcher and rules do.
 
     A value of the metric that is no number, and a time that is missing, no finite number, or goes down within an
-    attempt, is odd. The report then counts as one without the metric, and it is said once for each trial and key, or
-    its trial fails. NaN is a number: what a scheduler makes of it is its rule. A constrained metric that no report has
-    had when the first trial completes is taken for a mistake, too, but for a trial that was evaluated outside: who
-    tells of one may not know it.
+    attempt, is odd. The report then counts as one without the metric, with one warning for each trial and key, or its
+    trial fails. NaN is a number, which each scheduler treats by its own rule. A constrained metric that no report has
+    had when the first trial completes is a mistake, too. A trial that was evaluated outside doesn't count there.
 
     It is deterministic, so that a replay comes to the same.
     """
 
-    def __init__(self, experiment: Experiment, scheduler: Scheduler, rule: StopRule | None, reading: Reading) -> None:
-        #: Whether the replay is over: what it finds was said when it was new.
+    def __init__(self, experiment: Experiment, scheduler: Scheduler, rule: StopRule | None, failures: Failures) -> None:
+        #: Whether the replay is over. Older problems were logged when they were new.
         self.is_live = False
-        #: What the reports lack, so that the name must be a mistake.
+        #: The error of a metric that the reports lack, so that its name must be a mistake.
         self.missing: MetricMissing | None = None
         self._experiment = experiment
         self._metric, *self._others = self._metrics = experiment.objective.metrics
         self._scheduler = scheduler
         self._time = scheduler.time_attr
         self._read_by_rule = frozenset() if rule is None else rule.reads - {*self._metrics, self._time}
-        self._fails = reading.on_odd_report == "fail"
-        self._expects_metric = reading.metric_from == "first" and not experiment.accept_no_report
+        self._fails = failures.on_odd_report == "fail"
+        self._expects_metric = failures.metric_from == "first" and not experiment.accept_no_report
         #: Constrained metrics that no report has had yet.
         self._awaited = (
             set() if experiment.accept_no_report else {each.metric for each in experiment.objective.constraints}

@@ -1,371 +1,62 @@
-"""What is tuned, and how: everything that a user says about an experiment, checked when it is said.
-
-Each option is spelled once, as a field below: its default, its check, its name in the experiment's definition, and
-whether it may change when the experiment goes on. The definition and what ``Tuner.attach`` makes of it follow from
-that.
-"""
+"""The settings of an experiment: the arguments of its user, checked, and the values that follow from them."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, Field, dataclass, field, fields, replace
+import logging
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, InitVar, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, Protocol, Self, TypeVar, cast, get_args
+from typing import Any, Final, NamedTuple, Protocol, Self, cast
 
-from mqtune.core.callback import Callback
-from mqtune.core.checks import flag, one_of, optional_count, optional_seconds, positive, whole_number
-from mqtune.core.errors import ConfigurationError
-from mqtune.core.experiment import LOST_BUDGET
-from mqtune.core.names import OF_GROUPS, KnownArguments
+from mqtune.core.checks import positive
+from mqtune.core.errors import ConfigurationError, TrainableNotFound
+from mqtune.core.experiment import Experiment
+from mqtune.core.keys import is_name
 from mqtune.core.objective import Metric, Modes, Objective
-from mqtune.core.priorities import PRIORITIES, Priority
 from mqtune.core.resources import Resources
-from mqtune.core.timing import Timing
-from mqtune.core.trial import checked_notes, checked_tags
+from mqtune.core.submission import this_submission
 from mqtune.driver.by_config import AnyResources, ResourcesByConfig
-from mqtune.driver.checkpoints import Deletes
-from mqtune.driver.retention import Retention
-from mqtune.driver.screening import MetricFrom, OnOddReport
-from mqtune.journal.base import LossPolicy
+from mqtune.driver.options import (
+    NOT_KEPT,
+    Checked,
+    Checkpoints,
+    Failures,
+    Process,
+    RunOptions,
+    changeable,
+    count_from,
+    option,
+)
+from mqtune.driver.ports import CheckDeployment, MakeProject, Project
+from mqtune.journal.base import OnLoss
 from mqtune.results.warm_start import WarmStart
-from mqtune.schedulers.base import Scheduler
-from mqtune.schedulers.stopping.rule import StopRule
-from mqtune.search.base import Searcher, is_searcher_name
-from mqtune.search.points import Nobody
-from mqtune.search.space import AnySpace, Space
+from mqtune.schedulers.asha import ASHA
+from mqtune.schedulers.base import FIFO, Decider, Scheduler
+from mqtune.schedulers.moasha import MOASHA
+from mqtune.schedulers.stopping.rule import StopRule, as_rule
+from mqtune.search.base import TPE, Searcher, is_searcher_name, searcher_named
+from mqtune.search.model import MODELLED
+from mqtune.search.points import Nobody, PointsFirst
+from mqtune.search.random import RandomSearcher
+from mqtune.search.repeater import Repeater
+from mqtune.search.space import SEPARATOR, AnySpace, Space
 from mqtune.trainable.cells import Carried, Cell, cell_of
+from mqtune.trainable.class_ import check_reusable
+from mqtune.trainable.script_arguments import ArgumentTemplate
 from mqtune.trainable.spec import AnyTrainable, Function, TrainableSpec, TrainableStays
-from mqtune.trainable.variables import check_variable
 
-T = TypeVar("T")
-#: What the journal says an experiment is, by the names of its options.
-Definition = dict[str, Any]
-_Check = Callable[[str, Any], object]
-_Keep = Callable[[Any], object]
-
-FailFast = Literal[False, True, "raise"]
-StartMethod = Literal["fork", "spawn"]
-Sync = Literal["stream", "lockstep"]
-PassConfig = Literal["arguments", "json"]
-#: Where a trial's process runs: in its worker's working directory, or in a folder of its own.
-WorkingDir = Literal["code", "trial"]
-#: Of which attempts such a folder is kept.
-KeepWorkingDir = Literal["always", "failed", "never"]
-#: What happens when an experiment's code is not what it was when it began: a warning, or nothing runs.
-CodePolicy = Literal["warn", "strict"]
-
-#: For how long nobody need drive an experiment before its workers apply ``on_driver_loss``: long enough to run a script
-#: again, also on another machine.
-DRIVER_LOSS_GRACE_S: Final = 600.0
-#: How large a journal may be by default, in millions of bytes. Nearly all experiments stay below a tenth of it, and one
-#: that loops over ``report()`` without end, some 1 MB/s, leaves a team a quarter of an hour, and a Redis of 2 GB half
-#: of its memory.
-JOURNAL_MB: Final = 1_000.0
-
-
-# How an option is spelled.
-
-
-class _Option(NamedTuple):
-    """What the field of an option says beside its name, type and default.
-
-    ``key`` is its name in the definition, the field's own if empty and with a dot for a value within a value; None
-    keeps it out. ``may_change`` says that an experiment may go on with another value. ``is_later`` says that
-    definitions which were written before the option existed lack it; its default counts for them.
-    """
-
-    check: _Check | None = None
-    key: str | None = ""
-    may_change: bool = False
-    is_later: bool = False
-    keep: _Keep | None = None
-
-
-_PLAIN: Final = _Option()
-
-
-def _option(
-    default: T,
-    check: _Check | None = None,
-    *,
-    key: str | None = "",
-    may_change: bool = False,
-    is_later: bool = False,
-    keep: _Keep | None = None,
-) -> T:
-    """Return the field of an option."""
-    option = _Option(check, key, may_change, is_later, keep)
-    return field(default=default, metadata={"option": option})
-
-
-def _options(group: object) -> Iterator[tuple[Field[Any], _Option, str]]:
-    """Yield the options of a group, and of the groups in it, that a definition has, with their names there."""
-    for each in fields(cast("Any", group)):
-        option: _Option = each.metadata.get("option", _PLAIN)
-        if option.key is not None:
-            yield each, option, option.key or each.name
-
-
-class _Checked(KnownArguments):
-    """Checks each of its options when it is made."""
-
-    meant = OF_GROUPS
-
-    def __post_init__(self) -> None:
-        for each in fields(cast("Any", self)):
-            option: _Option = each.metadata.get("option", _PLAIN)
-            if option.check is not None:
-                option.check(each.name, getattr(self, each.name))
-
-
-def _flag(name: str, value: object) -> object:
-    return flag("", name, value)
-
-
-def _one_of(*known: object) -> Callable[[str, object], object]:
-    return lambda name, value: one_of("", name, value, known)
-
-
-def _from(least: int) -> Callable[[str, object], object]:
-    return lambda name, value: optional_count(name, value, least)
-
-
-def _is_retry_count(name: str, value: object) -> object:
-    return whole_number("", name, value, -1)
-
-
-def _is_place(name: str, value: object) -> None:
-    if value is not None and (not isinstance(value, str | Path) or not str(value).strip()):
-        url = " or a URL such as s3://bucket/folder," if name == "store" else ""
-        raise ConfigurationError(f"{name}={value!r}: give a folder,{url} or leave it out")
-
-
-def _is_environment(_: str, value: object) -> None:
-    if value is None:
-        return
-    if not isinstance(value, Mapping) or not all(isinstance(text, str) for pair in value.items() for text in pair):
-        raise ConfigurationError(f"env={value!r}: give a dict of names and values, both texts")
-    for name, text in value.items():
-        check_variable(name, text)
-
-
-def _is_above_zero(name: str, value: object) -> object:
-    return positive("", name, value)
-
-
-# What users give.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failures(_Checked):
-    """What happens when a trial fails, a report can't be read, or the driver is lost.
-
-    Args:
-        max_failures: how often a trial that fails is run again, from its newest checkpoint; -1: always.
-        max_lost: how often in a row a trial is run again whose attempt was lost with its worker, or requeued by it
-            before its first report, while it comes no further than before; -1: always.
-        fail_fast: what the first trial that fails for good does: False: nothing; True: all others are stopped; "raise":
-            ``run`` raises TrialFailed at once, and the others are requeued.
-        metric_from: "first": a first report without the metric, or one of several, or without the time that the
-            scheduler goes by, is a mistyped name and ends the run at once; "later": such reports may come first. Once
-            any report had it, others need not.
-        on_odd_report: what becomes of a report whose metric is no number, or whose time is missing, no number or goes
-            down: "warn": it counts as one without the metric, with one warning for each trial and key; "fail": its
-            trial fails.
-        accept_no_report: whether a trial that ends without reporting the metric is completed rather than failed.
-        on_driver_loss: what a broker's workers do when nobody drives the experiment any more, because its driver was
-            killed or closed: "continue": nothing, running trials and those in queues go on; "finish": running trials go
-            on and nothing else starts; "stop": running trials are requeued too, with a checkpoint where they can save
-            one. A driver that comes later goes on in any case.
-        driver_loss_grace_s: how long after that, in seconds; a killed driver counts as gone 20 s after its last sign.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
-    """
-
-    max_failures: int = _option(0, _is_retry_count)
-    max_lost: int = _option(LOST_BUDGET, _is_retry_count, is_later=True)
-    fail_fast: FailFast = _option(False, _one_of(False, True, "raise"), may_change=True)
-    metric_from: MetricFrom = _option("first", _one_of(*get_args(MetricFrom)), may_change=True, is_later=True)
-    on_odd_report: OnOddReport = _option("warn", _one_of(*get_args(OnOddReport)), is_later=True)
-    accept_no_report: bool = _option(False, _flag)
-    on_driver_loss: LossPolicy = _option("continue", _one_of(*get_args(LossPolicy)), may_change=True)
-    driver_loss_grace_s: float = _option(DRIVER_LOSS_GRACE_S, _is_above_zero, may_change=True, keep=float)
-
-
-@dataclass(frozen=True)
-class Checkpoints(_Checked):
-    """Where checkpoints that are folders are stored, and which are kept.
-
-    Of a trial's checkpoints the *keep_last* newest and the *keep_best* best are kept. The newest is always kept, and so
-    is one from which something may still start.
-
-    Args:
-        store: folder, or fsspec URL, of the store, which this machine and all workers must reach; by default a folder
-            of the experiment's if all runs on this machine, else none: then only dicts can be saved.
-        keep_last: how many of the newest, at least 1; None keeps all.
-        keep_best: how many of the best.
-        score: the metric that says which is best; by default the experiment's. Where that has several, none is the best
-            without it.
-        mode: "min" or "max" of *score*; by default the experiment's.
-        delete: which trials lose all their checkpoints when they end: False, none; "stopped", those that were
-            stopped early, failed or abandoned; True, those that completed too; "all", even the best one, whose
-            checkpoints stay otherwise. One that another trial may still start from stays until it has.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
-    """
-
-    store: str | Path | None = _option(None, _is_place, key=None)
-    _: KW_ONLY
-    keep_last: int | None = _option(1, key="retention.keep_last", may_change=True)
-    keep_best: int = _option(1, key="retention.keep_best", may_change=True)
-    score: str = _option("", key="retention.score", may_change=True)
-    mode: Literal["min", "max", ""] = _option("", key="retention.mode", may_change=True)
-    delete: Deletes = _option(False, _one_of(False, "stopped", True, "all"), key="delete_checkpoints", may_change=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _ = self.retention
-
-    @property
-    def retention(self) -> Retention:
-        """Which of a trial's checkpoints are kept."""
-        return Retention(self.keep_last, self.keep_best, self.score, self.mode)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Process(_Checked):
-    """How a trial's process runs.
-
-    Args:
-        sync: "stream": reports flow, and a decision reaches its trial within milliseconds; "lockstep": each ``report``
-            waits for the decision, so that no line of user code runs after a report that stops or pauses its trial.
-        start_method: "fork" starts a trial in a fork of a process that has imported the installed packages of its
-            program; "spawn" starts an interpreter for each trial, for packages that can't be forked. By default "fork",
-            on macOS "spawn".
-        reuse: whether the process of a trial runs the next trial in its slot too, with its instance, for a class whose
-            ``reset_config`` returns True (see ``mqtune.Trainable``). ``attempt.retired`` says why one did not. See
-            docs/processes.md.
-        ttl_s: for how long an attempt may run, in seconds; its worker stops it then, and its trial has failed.
-        pass_config: how a script gets its config: as "arguments", or as the path of one "json" file.
-        pass_checkpoint_dir: whether a script gets ``--st_checkpoint_dir`` too: a folder to start from, if it has
-            something in it, and to save to; by default if ``checkpoints`` names a store.
-        env: variables of the environment of trials, besides their worker's. They are there before the program is
-            imported. Variables by which other code would run, such as PYTHONPATH, are refused.
-        working_dir: where trials run. "trial": each attempt in a folder of its own, ``mqtune.get_context().folder``, in
-            which relative paths read the files of the code's folder, and new files are the attempt's own. "code": all
-            in the code's folder, so that files which they write there under one name overwrite each other. See
-            docs/processes.md.
-        keep_working_dir: of which attempts the new files stay on their worker's machine, beside the output: "always";
-            "failed", those that failed or were lost; or "never".
-        code: what happens when code is not what it was when the experiment began: a worker's copy, or the script's, run
-            again after a change. "warn": a warning, and the journal has since when; "strict": such a worker runs none
-            of its trials, and ``run`` raises CodeDiffers. While a driver runs, edits change nothing: trials run the
-            code as it was.
-        bundle: a folder with the trainable, whose files the driver brings to workers that take code
-            (``mqtune worker --accept-code``), such as "."; by default they have the code themselves. See
-            docs/workers.md.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
-    """
-
-    sync: Sync = _option("stream", _one_of(*get_args(Sync)))
-    start_method: StartMethod = _option(
-        "spawn" if sys.platform == "darwin" else "fork", _one_of(*get_args(StartMethod))
-    )
-    reuse: bool = _option(False, _flag)
-    ttl_s: float | None = _option(None, optional_seconds, may_change=True)
-    pass_config: PassConfig = _option("arguments", _one_of(*get_args(PassConfig)))
-    pass_checkpoint_dir: bool | None = _option(None, _one_of(None, False, True))
-    env: Mapping[str, str] | None = _option(None, _is_environment, may_change=True, is_later=True, keep=dict)
-    working_dir: WorkingDir = _option("trial", _one_of(*get_args(WorkingDir)), may_change=True, is_later=True)
-    keep_working_dir: KeepWorkingDir = _option(
-        "always", _one_of(*get_args(KeepWorkingDir)), may_change=True, is_later=True
-    )
-    code: CodePolicy = _option("warn", _one_of(*get_args(CodePolicy)), may_change=True, is_later=True)
-    bundle: str | Path | None = _option(None, _is_place, key=None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunOptions(_Checked):
-    """What belongs to one run of an experiment rather than to the experiment.
-
-    Args:
-        max_concurrent: the most trials at once; by default as many as there are slots.
-        priority: on a fleet that several experiments use, those of a "high" priority have the slots that they want
-            before "normal" ones, and these before "low" ones. See docs/how-to/shared-fleet.md.
-        share: how many slots it gets against others of its priority: with 2.0 twice as many as with 1.0. What one does
-            not use, the others have.
-        preemptible: whether trials that have saved a checkpoint are paused where others wait for slots and this
-            experiment has had more than its share for a minute; they go on from it by themselves.
-        journal_mb: how much of the experiment's journal may be in Redis, in millions of bytes of entries; 1,000 are
-            some 5 to 10 million reports. On a broker, with ``Checkpoints(store=…)``, its oldest entries move to the
-            store once there are 8 MB, or half of this, which is to be a few MB at least. Once it is full, no trial
-            begins, ``report()`` waits as while Redis is away, and a warning says so, until it is raised (``mqtune set
-            NAME journal_mb=…``) or the experiment ends. So one experiment can't fill the Redis of all.
-        queue_trials: whether trials wait for workers that offer what they ask for; else InsufficientResources is
-            raised, as it is in any case for what this machine can't give when there is no broker.
-        overwrite: whether an experiment that has the name is deleted first, with its results, logs and checkpoints;
-            each run of the script then starts from scratch.
-        callbacks: who is told what happens.
-        progress: whether to show the progress: a table in a terminal, else a line now and then.
-        tags: names by which the experiment is found again, with ``mqtune list --tag``; by default those it has.
-        notes: a text about it; by default the one it has.
-        timing: leases, checks and timeouts of the driver; its workers need the same leases and locks.
-
-    Raises:
-        ConfigurationError: an argument is invalid.
-    """
-
-    max_concurrent: int | None = _option(None, _from(1), may_change=True)
-    priority: Priority = _option("normal", _one_of(*PRIORITIES), may_change=True, is_later=True)
-    share: float = _option(1.0, _is_above_zero, may_change=True, is_later=True, keep=float)
-    preemptible: bool = _option(False, _flag, may_change=True, is_later=True)
-    journal_mb: float = _option(JOURNAL_MB, _is_above_zero, may_change=True, is_later=True, keep=float)
-    queue_trials: bool = _option(True, _flag, may_change=True)
-    overwrite: bool = _option(False, _flag, key=None)
-    callbacks: Sequence[Callback] = _option((), key=None)
-    progress: bool = _option(True, _flag, key=None)
-    tags: Sequence[str] | None = _option(None, lambda _, tags: tags is None or checked_tags(tags), key=None)
-    notes: str | None = _option(None, lambda _, notes: notes is None or checked_notes(notes), key=None)
-    timing: Timing = _option(Timing(), key=None)
-
-
-@dataclass(frozen=True)
-class Local(_Checked):
-    """This machine alone: a server and a worker of its own, which end with the run.
-
-    Args:
-        slots: the number of trials at once; by default as many as there is room for.
-
-    Raises:
-        ConfigurationError: *slots* is no whole number from 1.
-    """
-
-    slots: int | None = _option(None, _from(1))
-
-
-#: Where options stand that somebody may look for among the tuner's arguments.
-ELSEWHERE: Final[Mapping[str, str]] = {
-    each.name: f"{argument}=mqtune.{group.__name__}({each.name}=…)"
-    for argument, group in (
-        ("run", RunOptions),
-        ("process", Process),
-        ("checkpoints", Checkpoints),
-        ("failures", Failures),
-    )
-    for each in fields(group)
-}
+logger = logging.getLogger(__name__)
 
 
 class KnownTrainable(NamedTuple):
     """A trainable by its name in a definition, and its code root.
 
     ``cell`` is its written module, if it has no name in a file. ``carried`` is the trainable itself, if it can't
-    travel.
+    travel: only forks of this process can run it then.
     """
 
     spec: TrainableSpec
@@ -389,7 +80,7 @@ class KnownTrainable(NamedTuple):
 
 
 class HasLocalSlots(Protocol):
-    """Where an experiment runs, as far as its definition says so."""
+    """The deployment of an experiment, as far as its definition has it."""
 
     @property
     def local_slots(self) -> int | None:
@@ -401,58 +92,106 @@ class HasLocalSlots(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(_Checked):
-    """All that a user says about an experiment: the parameters of ``Tuner``, under the same names."""
+class Settings(Checked):
+    """The arguments of a user for an experiment: the parameters of ``Tuner``, under the same names.
 
-    trainable: AnyTrainable | KnownTrainable = field(metadata={"option": _Option(key=None)})
-    space: Mapping[str, object] | Space = field(metadata={"option": _Option(key=None)})
+    ``of`` makes them. An argument that was left out has its default here.
+
+    Args:
+        make_project: makes the project whose files are brought to workers; None if none can be.
+
+    Raises:
+        ConfigurationError: an argument is invalid, or some don't go together.
+        TrainableNotFound: no worker could import the trainable.
+    """
+
+    trainable: AnyTrainable | KnownTrainable = field(metadata=NOT_KEPT)
+    #: The trainable by its name, and the folder below which it was found.
+    spec: TrainableSpec = field(metadata=NOT_KEPT)
+    code_root: Path = field(metadata=NOT_KEPT)
+    cell: Cell | None = field(metadata=NOT_KEPT)
+    #: The trainable itself, if only forks of this process can run it.
+    carried: Carried | None = field(metadata=NOT_KEPT)
+    space: Space = field(metadata=NOT_KEPT)
     metric: Metric
     mode: Modes
-    max_trials: int | None = _option(None, _from(1), may_change=True)
-    searcher: Searcher | WarmStart | str | None = _option(None, key=None)
-    scheduler: Scheduler | None = _option(None, key=None)
-    max_t: float | None = _option(None, lambda name, value: value is None or positive("", name, value), key=None)
-    stop: object = _option(None, key=None)
-    resources: AnyResources | None = _option(None, key=None)
-    backend: HasLocalSlots = field(
-        metadata={"option": _Option(key="local_slots", may_change=True, keep=lambda place: place.local_slots)}
+    #: None for as many as the searcher has.
+    max_trials: int | None = option(None, count_from(1), may_change=True)
+    searcher: Searcher | WarmStart | str | None = option(None, key=None)
+    scheduler: Scheduler = field(metadata=NOT_KEPT)
+    max_t: float | None = option(None, lambda name, value: value is None or positive("", name, value), key=None)
+    stop: StopRule | None = option(None, key=None)
+    #: Or what a trial asks for by its config.
+    resources: Resources | ResourcesByConfig = field(metadata=NOT_KEPT)
+    backend: HasLocalSlots = option(
+        cast("Any", MISSING), key="local_slots", may_change=True, keep=lambda place: place.local_slots
     )
-    name: str | None = _option(None, key=None)
-    seed: int | None = _option(None, _from(0))
+    name: str = field(metadata=NOT_KEPT)
+    seed: int | None = option(None, count_from(0))
     failures: Failures = field(default_factory=Failures, metadata={"group": Failures})
     checkpoints: Checkpoints = field(default_factory=Checkpoints, metadata={"group": Checkpoints})
     process: Process = field(default_factory=Process, metadata={"group": Process})
     run: RunOptions = field(default_factory=RunOptions, metadata={"group": RunOptions})
+    #: The folder that is brought to workers.
+    project: Project | None = field(init=False, default=None, metadata=NOT_KEPT)
+    #: The services' checks of the place where trials are to run.
+    checks: Sequence[CheckDeployment] = field(default=(), metadata=NOT_KEPT)
+    make_project: InitVar[MakeProject | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, make_project: MakeProject | None) -> None:
         super().__post_init__()
         for each in fields(self):
             group, value = each.metadata.get("group"), getattr(self, each.name)
             if group is not None and not isinstance(value, group):
                 raise ConfigurationError(f"{each.name}={value!r}: give mqtune.{group.__name__}(…)")
-        for name, kind, example in _KINDS:
+        for name, kinds, example in _KINDS:
             value = getattr(self, name)
-            if (name == "searcher" and isinstance(value, WarmStart)) or (name == "resources" and callable(value)):
-                continue
-            is_named = name == "searcher" and is_searcher_name(value)
-            if value is not None and not isinstance(value, kind) and not is_named:
-                raise ConfigurationError(f"{name}={value!r} is not a {kind.__name__}; {example}")
+            is_named = name == "searcher" and (value is None or is_searcher_name(value))
+            if not isinstance(value, kinds) and not is_named:
+                raise ConfigurationError(f"{name}={value!r} is not a {kinds[0].__name__}; {example}")
+        self._check_trainable()
+        object.__setattr__(self, "project", self._made_project(make_project))
+        self._check_call()
+        if not is_name(self.name):
+            raise ConfigurationError(
+                f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and "
+                f"underscores"
+            )
+        if self.warm_start is not None:
+            self.warm_start.check_objective(self.objective)
+        self._check_searcher()
+        self.scheduler.check_space(self.space)
+        if self.metric or not self.is_open:
+            self._bind(self.scheduler)
+        if self.stop is not None:
+            self._bind(self.stop)
+        if self.max_trials is None:
+            object.__setattr__(self, "max_trials", self._default_number())
 
     @classmethod
     def of(
         cls,
+        *,
+        trainable: AnyTrainable | KnownTrainable,
         space: Mapping[str, object] | Space | None,
         metric: Metric | None,
         mode: Modes | None,
-        failures: Failures,
+        scheduler: Scheduler | None = None,
+        max_t: float | None = None,
+        stop: object = None,
+        resources: AnyResources | None = None,
+        name: str | None = None,
+        failures: Failures = Failures(),
+        make_project: MakeProject | None = None,
         **others: Any,
     ) -> Self:
-        """Return settings of which space, metric and mode may have been left out.
+        """Return the settings that a tuner's arguments mean.
 
-        Somebody else drives the experiment then.
+        Without a space, a metric or a mode somebody else drives the experiment.
 
         Raises:
-            ConfigurationError: what goes by one that was left out was given.
+            ConfigurationError: an argument is invalid, some don't go together, or one needs another that was left out.
+            TrainableNotFound: no worker could import the trainable.
         """
         if space is None:
             _refuse("a space", others, "searcher", "max_trials")
@@ -460,12 +199,253 @@ class Settings(_Checked):
         elif metric is None:
             raise ConfigurationError("metric=None: give the key, in the reports, of what is optimised over the space")
         if metric is None:
-            _refuse("a metric", {"mode": mode, **others}, "mode", "scheduler", "max_t", "stop")
+            given = {"mode": mode, "scheduler": scheduler, "max_t": max_t, "stop": stop}
+            _refuse("a metric", given, *given)
             metric, mode, failures = "", "min", replace(failures, accept_no_report=True)
         elif mode is None:
             raise ConfigurationError(f"mode=None: give 'min' or 'max', for metric={metric!r}")
-        Objective.of(metric, mode)
-        return cls(space=space, metric=metric, mode=mode, failures=failures, **others)
+        objective = Objective.of(metric, mode)
+        if isinstance(scheduler, Scheduler) and max_t is not None:
+            raise ConfigurationError(
+                f"max_t={max_t!r} is for the default scheduler; give it to yours: "
+                f"{type(scheduler).__name__}(max_t={max_t!r}, …)"
+            )
+        if scheduler is None and max_t is not None:
+            positive("", "max_t", max_t)
+            scheduler = ASHA(max_t) if objective.is_single else MOASHA(max_t)
+        known = trainable if isinstance(trainable, KnownTrainable) else KnownTrainable.of(trainable)
+        if not isinstance(space, Space):
+            given_space, space = space, Space(space)
+            _warn_of_lists(given_space)
+        if callable(resources) and not isinstance(resources, Resources):
+            resources = ResourcesByConfig(resources, space)
+        if name is None:
+            submitted = this_submission()
+            name = new_name(known.spec.name) if submitted is None else submitted.name
+        return cls(
+            trainable=trainable,
+            **known._asdict(),
+            space=space,
+            metric=metric,
+            mode=mode,
+            scheduler=FIFO() if scheduler is None else scheduler,
+            max_t=max_t,
+            stop=as_rule(stop),
+            resources=Resources() if resources is None else resources,
+            name=name,
+            failures=failures,
+            make_project=make_project,
+            **others,
+        )
+
+    # Checks.
+
+    def _check_trainable(self) -> None:
+        if self.process.reuse and not isinstance(self.trainable, KnownTrainable):
+            check_reusable(self.trainable)
+        carried, process = self.carried, self.process
+        if carried is not None and not (
+            self.backend.has_own_worker and process.start_method == "fork" and process.bundle is None
+        ):
+            raise TrainableNotFound(carried.why)
+
+    def _made_project(self, make_project: MakeProject | None) -> Project | None:
+        bundle, store = self.process.bundle, self.checkpoints.store
+        if bundle is None and self.cell is None:
+            return None
+        if make_project is None:
+            raise ConfigurationError(
+                f"trainable {self.spec.name!r} can't be brought to workers here: give one from a file of theirs"
+            )
+        return make_project(bundle, self.spec, self.code_root, [] if store is None else [store], self.cell)
+
+    def _check_call(self) -> None:
+        """Check that the space has the parameters of a script's command line."""
+        template = ArgumentTemplate(self.spec.arguments)
+        is_in_file = self.process.pass_config == "json"  # noqa: S105 - it is no password
+        if template.has_fields and is_in_file:
+            raise ConfigurationError(
+                "process=Process(pass_config='json') passes the config in a file, and the command of the script has "
+                "{…} for it; leave one of both out"
+            )
+        if not self.is_open:
+            template.check({place.partition(SEPARATOR)[0] for place in self.space.places.values()})
+
+    def _check_searcher(self) -> None:
+        searcher = self._given_or_default
+        if searcher is None:
+            return
+        searcher.check_space(self.space)
+        searcher.check_objective(self.objective)
+        if searcher.wants_whole_trials and not isinstance(self.scheduler, FIFO):
+            argument = "the scheduler" if self.max_t is None else "max_t"
+            raise ConfigurationError(
+                f"scheduler={type(self.scheduler).__name__}(…): {type(searcher).__name__} compares trials "
+                f"that have run to their own end; leave {argument} out, or end trials by rules: stop=…"
+            )
+
+    def _bind(self, decider: Decider) -> None:
+        """Give a decider the objective."""
+        decider.check_objective(self.objective)
+        decider.bind(self.objective.metrics[0], self.objective.modes[0])
+
+    # Values that follow.
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing is searched: trials may be added until somebody says that the experiment has ended."""
+        return isinstance(self.space, AnySpace)
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The metrics that are optimised, and the outcome constraints."""
+        return Objective.of(self.metric, self.mode)
+
+    @cached_property
+    def overwrites(self) -> bool:
+        """Whether an experiment of this name is deleted first. Only the first run of a submitted script deletes one."""
+        submitted = this_submission()
+        return self.run.overwrite and (submitted is None or submitted.is_first)
+
+    @property
+    def asks(self) -> ResourcesByConfig | None:
+        """The resources that a config asks for. None if all trials ask for the same."""
+        return None if isinstance(self.resources, Resources) else self.resources
+
+    @property
+    def expected(self) -> Sequence[Resources]:
+        """All different resources that trials may ask for. All have as many seats."""
+        return [self.resources] if isinstance(self.resources, Resources) else self.resources.expected
+
+    @property
+    def suits_all(self) -> Resources:
+        """Resources of equal slots, as on one machine, that fit each trial.
+
+        Raises:
+            InsufficientResources: none does, as trials ask for different numbers of GPUs.
+        """
+        return self.resources if isinstance(self.resources, Resources) else self.resources.most
+
+    @property
+    def on_loss(self) -> OnLoss:
+        """The policy of workers while no driver runs."""
+        return OnLoss(self.failures.on_driver_loss, float(self.failures.driver_loss_grace_s))
+
+    @property
+    def warm_start(self) -> WarmStart | None:
+        """The experiments that the searcher learns from."""
+        return self.searcher if isinstance(self.searcher, WarmStart) else None
+
+    def experiment(self) -> Experiment:
+        """Return the experiment before its first event."""
+        failures = self.failures
+        return Experiment(
+            self.name,
+            metric=self.metric,
+            mode=self.mode,
+            max_failures=failures.max_failures,
+            max_lost=failures.max_lost,
+            accept_no_report=failures.accept_no_report,
+        )
+
+    # The searcher.
+
+    def new_searcher(self, seed: int, described: object = None) -> Searcher:
+        """Return the searcher at its beginning.
+
+        Args:
+            seed: the experiment's.
+            described: the searcher in the definition of an experiment that exists. It is made again if the user leaves
+                the choice to the default.
+
+        Raises:
+            ConfigurationError: the library of that searcher is not installed.
+        """
+        found = self._given_or_default
+        began_as = described.get(Searcher.role) if isinstance(described, Mapping) else None
+        is_other = self._is_searched_by_default and began_as in (RandomSearcher.kind, TPE)
+        if is_other and (found is None) is (began_as == TPE):
+            found = searcher_named("tpe") if began_as == TPE else None
+            if found is not None:
+                found.check_objective(self.objective)
+        if found is None:
+            return RandomSearcher(self.space, seed)
+        found.bind(self.space, seed, metric=self.objective.metrics[0], mode=self.objective.modes[0])
+        return found
+
+    @property
+    def why_random(self) -> str:
+        """Why the default searcher is random search and not TPE, for people. Empty if the user would not ask."""
+        return self._default if isinstance(self._default, str) else ""
+
+    @property
+    def _is_searched_by_default(self) -> bool:
+        return self.searcher is None and self.scheduler.searcher is None
+
+    @cached_property
+    def _default(self) -> Searcher | str | None:
+        return self.default_searcher() if self._is_searched_by_default else None
+
+    @cached_property
+    def _given_or_default(self) -> Searcher | None:
+        """The given searcher, the scheduler's, or the default one. None for random search."""
+        given, own = self.searcher, self.scheduler.searcher
+        if own is not None and given is not None:
+            raise ConfigurationError(
+                f"searcher={given!r}: {type(self.scheduler).__name__} proposes the configs itself; leave searcher out"
+            )
+        if isinstance(given, WarmStart):
+            return given.searcher
+        if self._is_searched_by_default:
+            return self._default if isinstance(self._default, Searcher) else None
+        return searcher_named(given) if isinstance(given, str) else own or given
+
+    def default_searcher(self) -> Searcher | str | None:
+        """Return TPE, None if random search suits the space better, or the reason why TPE can't be imported."""
+        size = self.space.size
+        if self.space.has_grid or (size is not None and size <= (self.max_trials or 1)):
+            # Random search goes through all of them, and TPE repeats good ones.
+            return None
+        if not all(isinstance(each, MODELLED) for each in self.space.domains.values()):
+            return None
+        try:
+            return searcher_named("tpe")
+        except ConfigurationError as error:
+            return str(error)
+
+    def _default_number(self) -> int | None:
+        """Return how many trials there are by default. None for as many as the searcher has."""
+        searcher = self._given_or_default
+        if searcher is None or self._is_searched_by_default:
+            return max(self.space.grid_size, 1)
+        if isinstance(searcher, PointsFirst | Repeater) and searcher.count is not None:
+            return max(self.space.grid_size, searcher.count, 1)
+        return None
+
+
+_KINDS: Final[tuple[tuple[str, tuple[type, ...], str], ...]] = (
+    ("scheduler", (Scheduler,), "give one of mqtune.schedulers, such as mqtune.ASHA(…), or leave it out"),
+    (
+        "searcher",
+        (Searcher, WarmStart),
+        "give one, its name (random, tpe, auto, ax) or mqtune.integrations.optuna.OptunaSearcher(…), or leave it out",
+    ),
+    (
+        "resources",
+        (Resources, ResourcesByConfig),
+        "give mqtune.Resources(gpus=…, cpus=…), or a function of the config that returns that",
+    ),
+)
+#: The options that may change when an experiment continues.
+MAY_CHANGE: Final = frozenset(changeable(Settings)).union(
+    ["stop", "arguments", "code_files", "code_root", "version", "bundle", "bundle_root", "bundle_is_cwd"]
+)
+
+
+def new_name(begin: str) -> str:
+    """Return a new name for an experiment that begins so. No other experiment has it."""
+    stem = re.sub(r"[^A-Za-z0-9_-]", "-", begin)[:60]
+    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:
@@ -474,85 +454,19 @@ def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:
             raise ConfigurationError(f"{name}={given[name]!r} needs {lacks}; give one, or leave {name} out")
 
 
-_KINDS: Final[tuple[tuple[str, type, str], ...]] = (
-    ("scheduler", Scheduler, "give one of mqtune.schedulers, such as mqtune.ASHA(…), or leave it out"),
-    (
-        "searcher",
-        Searcher,
-        "give one, its name (random, tpe, auto, ax) or mqtune.integrations.optuna.OptunaSearcher(…), or leave it out",
-    ),
-    ("resources", Resources, "give mqtune.Resources(gpus=…, cpus=…), or a function of the config that returns that"),
-)
-
-
-# What a definition keeps of it.
-
-
-def kept_options(group: object) -> Definition:
-    """Return what a definition keeps of a group of options, and of the groups in it."""
-    found: Definition = {}
-    for each, option, key in _options(group):
-        value = getattr(group, each.name)
-        if "group" in each.metadata:
-            found |= kept_options(value)
-            continue
-        outer, _, inner = key.partition(".")
-        plain = value if option.keep is None or value is None else option.keep(value)
-        if inner:
-            found.setdefault(outer, {})[inner] = plain
-        else:
-            found[outer] = plain
-    return found
-
-
-def rebuilt(group: type[T], definition: Definition) -> T:
-    """Return a group of options as a definition has it.
-
-    Raises:
-        KeyError: the definition lacks one.
-        ConfigurationError, TypeError: what it has is invalid.
-    """
-    arguments = {}
-    for each, option, key in _options(group):
-        outer, _, inner = key.partition(".")
-        if outer in definition or not option.is_later:
-            arguments[each.name] = definition[outer][inner] if inner else definition[outer]
-    return group(**arguments)
-
-
-def _changeable(group: object) -> Iterator[str]:
-    for each, option, key in _options(group):
-        if "group" in each.metadata:
-            yield from _changeable(each.metadata["group"])
-        elif option.may_change:
-            yield key.partition(".")[0]
-
-
-#: What may differ when an experiment goes on: how far it goes, how it ends, what is kept, and which mqtune runs it,
-#: where.
-MAY_CHANGE: Final = frozenset(_changeable(Settings)).union(
-    ["stop", "arguments", "code_files", "code_root", "version", "bundle", "bundle_root", "bundle_is_cwd"]
-)
-#: The names of the sources of a ``WarmStart``, and what was learnt from them; only where there is one.
-LEARN_FROM: Final = "learn_from"
-LEARNT: Final = "learnt"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """How far an experiment goes; see ``Tuner``, ``Run``, ``Process`` and ``Failures`` for each."""
-
-    max_trials: int | None = None
-    ttl_s: float | None = None
-    fail_fast: FailFast = False
-    rule: StopRule | None = None
-    #: What the user says of this run; requests change some of it.
-    run: RunOptions = field(default_factory=RunOptions)
-    #: What each trial asks for; where they do so by their configs, one of them, and all have as many seats.
-    resources: Resources = field(default_factory=Resources)
-    #: What a trial asks for by its config; None where all ask for the same. Whether one may wait for slots that nobody
-    #: offers.
-    asks: ResourcesByConfig | None = None
-    may_wait: bool = True
-    #: Whether trials may be added until somebody says that it has ended.
-    is_open: bool = False
+def _warn_of_lists(space: Mapping[str, object]) -> None:
+    """Warn of a list of values, which is a constant here, as it is in Ray Tune, and a choice in other libraries."""
+    for name, value in space.items():
+        if (
+            isinstance(value, list)
+            and all(isinstance(each, int | float | str) for each in value)
+            and len(set(value)) > 1
+        ):
+            shown = f"{value!r:.60}"
+            logger.warning(
+                "the space has the list %s as %r in each trial; to try its values write mqtune.choice(%s), to keep it "
+                "a tuple",
+                shown,
+                name,
+                shown,
+            )

@@ -19,7 +19,6 @@ from mqtune.core.trial import (
     NO_LABELS,
     CheckpointId,
     Config,
-    Intent,
     Labels,
     Restart,
     Trial,
@@ -39,15 +38,13 @@ from mqtune.driver.actions import (
 from mqtune.driver.deciders import Deciders
 from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.ports import Appetite, DriverHooks
-from mqtune.driver.settings import Limits
+from mqtune.driver.settings import Settings
 from mqtune.journal.room import JournalRoom
 from mqtune.schedulers.base import Choice, Fork, Release, Resume, Start, Wait
 from mqtune.search.base import WAIT
 
 #: Trials that a message names; more would not be read.
 _SHOWN: Final = 5
-#: What an attempt is told that is to give its slot back, and to run again.
-_GIVING_BACK: Final = frozenset({Intent.GIVE_WAY, Intent.HAND_BACK})
 #: So little is left of a pause that it is over, in seconds: a clock of floats may never show the last microseconds.
 _OVER_S: Final = 0.001
 
@@ -74,20 +71,20 @@ class SlotFiller:
         experiment: Experiment,
         backend: BackendSession,
         deciders: Deciders,
-        limits: Limits,
+        settings: Settings,
         clock: Clock,
         heartbeat: Heartbeat,
         hooks: DriverHooks,
     ) -> None:
-        self.exhausted = limits.is_open
+        self.exhausted = settings.is_open
         #: Why the scheduler left a slot free when it was last asked.
         self.waits_for = ""
         #: Whether a slot waits for the searcher, which answers later.
         self.is_suggestion_due = False
         #: Whether the experiment is an open one, of which nobody suggests configs.
-        self.is_open = limits.is_open
-        self.max_trials = limits.max_trials
-        self.max_concurrent = limits.run.max_concurrent
+        self.is_open = settings.is_open
+        self.max_trials = settings.max_trials
+        self.max_concurrent = settings.run.max_concurrent
         self._experiment = experiment
         self._heartbeat = heartbeat
         self._hooks = hooks
@@ -95,7 +92,7 @@ class SlotFiller:
         self._backend = backend
         self._deciders = deciders
         self._scheduler = deciders.scheduler
-        self._ttl_s = limits.ttl_s
+        self._ttl_s = settings.process.ttl_s
         self._added: deque[Addition] = deque()
         self._suggested = 0
         #: Whether there was nothing to start when it was last asked.
@@ -122,8 +119,8 @@ class SlotFiller:
     def has_room(self) -> bool:
         """Whether another attempt may be staged: for a slot that is free, or to wait for one.
 
-        In an open experiment trials are staged ahead of any slot, and one that runs again would come behind all that
-        are ever added: it is staged at once.
+        In an open experiment trials are staged before there are slots, and a retried trial, which would wait behind all
+        added ones, immediately.
         """
         if self.journal_room.is_full:
             return False
@@ -139,11 +136,11 @@ class SlotFiller:
 
     def appetite(self) -> Appetite:
         """Return how many attempts could be under way if there were slots for them."""
-        # What gives its slot back is to run again, and nobody asks what to start while there is no room.
+        # An attempt that gives its slot back runs again. Without free slots the scheduler was not asked.
         has_more = (
             not self._is_sated
             or bool(self._experiment.to_retry)
-            or any(trial.attempt.intent in _GIVING_BACK for trial in self._experiment.busy.values())
+            or any(trial.attempt.intent.hands_back for trial in self._experiment.busy.values())
         )
         return Appetite(self.max_concurrent, has_more)
 
@@ -242,7 +239,7 @@ class SlotFiller:
             case Resume(trial_id, reason, config, source, _) if experiment.trials[trial_id].outside and (
                 config is not None or source is not None
             ):
-                # Who evaluates it has the config that was asked for.
+                # A person evaluates the config that the trial began with.
                 why = f"{reason}; nobody outside evaluates another config, or from another trial's checkpoint"
                 return Close(
                     trial=experiment.trials[trial_id], status=TrialStatus.EARLY_STOPPED, by="scheduler", reason=why
@@ -325,7 +322,7 @@ class SlotFiller:
     def suggestion(self) -> Stage | None:
         """Return the action that stages the searcher's next config.
 
-        Return None where it has none now, or no more, or may not be asked.
+        Return None if it has no config now, or no more, or if it may not be asked.
         """
         self.is_suggestion_due = False
         new = next_trial_id(self._experiment)

@@ -18,7 +18,7 @@ from mqtune.driver.actions import DriverAction, Lose
 from mqtune.driver.heartbeat import Heartbeat
 from mqtune.driver.ledger import Ledger
 from mqtune.driver.outside import expired
-from mqtune.driver.ports import NO_HOOKS, DriverHooks
+from mqtune.driver.ports import DriverHooks
 from mqtune.driver.publishing import publish_all
 from mqtune.driver.room import RoomWatch
 from mqtune.journal.base import Guard, Unclaimed, entry_order
@@ -58,6 +58,7 @@ class DriverTimers:
         experiment: Experiment,
         *,
         heartbeat: Heartbeat,
+        hooks: DriverHooks,
         clock: Clock,
         reader: JournalReader,
         timing: Timing = Timing(),
@@ -94,16 +95,13 @@ class DriverTimers:
         self._lost_as: str | None = None
         #: When the next timer is due.
         self._next = min(timer.due for timer in self._timers)
-        self._hooks = NO_HOOKS
+        #: The services, which are called when they are due, behind the driver's own timers.
+        self._hooks = hooks
 
     @property
     def due(self) -> float:
         """When the next timer or service is due, by the monotonic clock."""
         return min(self._next, self._hooks.due)
-
-    def serve(self, hooks: DriverHooks) -> None:
-        """Call these services when they are due, behind the driver's own timers."""
-        self._hooks = hooks
 
     @property
     def is_server_full(self) -> bool:

@@ -1,16 +1,16 @@
-"""What a user does to single trials in the driver's own process, and reads of them."""
+"""The handle on a single trial in the driver's own process: steers it, and reads its output and checkpoints."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mqtune.checkpoints import Checkpoint
 from mqtune.client import Answer, TrialHandle
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, LogUnavailable
 from mqtune.core.trial import CheckpointId, Trial, TrialId
-from mqtune.driver.runner import Runner
+from mqtune.driver.driver import Driver
 from mqtune.journal.logs import LogStream
 from mqtune.results.checkpoints import Which, checkpoint_of, choose_checkpoint, fetch_checkpoint, import_checkpoint
 from mqtune.results.logs import AttemptOutput, attempt_of
@@ -20,10 +20,14 @@ logger = logging.getLogger(__name__)
 
 
 class LocalSteering:
-    """Carries actions on an experiment out at once, in the process that drives it."""
+    """Carries out actions on an experiment immediately, in its driver's process.
 
-    def __init__(self, driven: Runner) -> None:
-        self._driven = driven
+    Args:
+        open_driver: connects, if need be, and returns the driver.
+    """
+
+    def __init__(self, open_driver: Callable[[], Driver]) -> None:
+        self._open = open_driver
 
     def steer(
         self,
@@ -41,7 +45,7 @@ class LocalSteering:
             ConfigurationError: there is no such trial or checkpoint, or an argument is invalid.
             StoreUnavailable: the store that a checkpoint of this machine is copied to can't be reached or written.
         """
-        driver = self._driven.open()
+        driver = self._open()
         brought = self.bring(action, trial, arguments)
         driver.steer(action, trial, arguments, brought=brought)
         return Answer(request_id, is_done=True, trial=trial)
@@ -49,43 +53,46 @@ class LocalSteering:
     def bring(self, action: str, trial: str, arguments: dict[str, object]) -> CheckpointId:
         """Copy the checkpoint folder that the arguments name into the store, and return its id there.
 
-        The arguments lose it.
-
-        What else they ask for is checked before. The id is empty where they name no folder.
+        The arguments lose it. All else in them is checked before. The id is empty if they name no folder.
         """
         origin = arguments.get("checkpoint")
         if origin in (None, "newest", "best", "decided"):
             return CheckpointId("")
         source = arguments.get("source")
         owner = None if source is None else TrialId(str(source))
-        found = choose_checkpoint(self._driven.experiment, owner, origin)
+        driver = self._open()
+        found = choose_checkpoint(driver.experiment, owner, origin)
         if isinstance(found, str):
             return CheckpointId("")
         del arguments["checkpoint"]
-        self._driven.open().requests.check(action, trial, arguments)
-        return import_checkpoint(TrialId(trial), found, self._driven.definition["store"])
+        driver.requests.check(action, trial, arguments)
+        return import_checkpoint(TrialId(trial), found, driver.place.definition["store"])
 
 
 class DrivenTrial(TrialHandle):
-    """Steers one trial in the driver's process, at once, and reads what only the driver's process can.
+    """Steers one trial immediately, in the driver's process, and reads its output and checkpoints.
 
-    What is asked for is checked before anything is done: a call that raises has changed nothing. What it asks of a
-    running trial is carried out by its worker, within milliseconds as a rule, and seen by later steps. No call waits.
+    Each call is checked before anything is done: a call that raises has changed nothing. The worker of a running trial
+    obeys within milliseconds as a rule, and later steps see it. No call waits.
+
+    Args:
+        id: the trial's.
+        open_driver: connects, if need be, and returns the driver.
+        look: the same, and returns the driver also after it was closed.
     """
 
-    def __init__(self, id: str, driven: Runner) -> None:  # noqa: A002 - as trials call it
-        super().__init__(id, LocalSteering(driven))
-        self._driven = driven
+    def __init__(self, id: str, open_driver: Callable[[], Driver], look: Callable[[], Driver]) -> None:  # noqa: A002 - as trials call it
+        super().__init__(id, LocalSteering(open_driver))
+        self._open, self._look = open_driver, look
 
     @property
     def record(self) -> Trial:
-        """What is known of the trial; to be read only.
+        """The trial as the journal has it; to be read only.
 
         Raises:
             ConfigurationError: there is no such trial.
         """
-        self._driven.look()
-        experiment = self._driven.experiment
+        experiment = self._look().experiment
         found = experiment.trials.get(TrialId(self.id))
         if found is None:
             raise ConfigurationError(
@@ -95,19 +102,19 @@ class DrivenTrial(TrialHandle):
         return found
 
     def annotate(self, *, tags: Sequence[str] | None = None, notes: str | None = None) -> None:
-        """Give the trial, whatever its status, these tags or notes in place of those it has; what is left out stays.
+        """Replace the tags or the notes of the trial, in any status. An argument that is left out changes nothing.
 
         Raises:
             ConfigurationError: they are no tags, or no notes.
         """
         found = self.record
-        self._driven.open().label(found, found.labels.changed(tags, notes))
+        self._open().label(found, found.labels.changed(tags, notes))
 
     def delete_checkpoints(self, *, even_best: bool = False, even_paused: bool = False) -> list[CheckpointId]:
-        """Delete the trial's checkpoints, whatever the retention says, and return their ids.
+        """Delete the trial's checkpoints in spite of the retention, and return their ids.
 
-        Those from which something may still start stay: a trial that has not ended, an attempt under way, a restart or
-        a config that waits. Dicts are gone at once, folders within moments.
+        A checkpoint stays while something may start from it: a trial that has not ended, an attempt under way, a
+        waiting restart. Dicts are gone immediately, folders shortly after.
 
         Args:
             even_best: whether it may be the best trial so far.
@@ -116,15 +123,15 @@ class DrivenTrial(TrialHandle):
         Raises:
             ConfigurationError: it is the best trial.
         """
-        driver, found = self._driven.open(), self.record
-        if found.id in self._driven.experiment.ahead and not even_best:
+        driver, found = self._open(), self.record
+        if found.id in driver.experiment.ahead and not even_best:
             raise ConfigurationError(
                 f"trial {found.id} is the best so far, and its checkpoints are what the run was for; give "
                 f"even_best=True to "
                 "delete them all the same"
             )
         if even_paused:
-            self._driven.let_go(found)
+            driver.checkpoints.let_go(found)
         return driver.delete_checkpoints(found)
 
     def stdout(self, *, attempt: int | None = None, offset: int = 0) -> list[str]:
@@ -148,7 +155,7 @@ class DrivenTrial(TrialHandle):
         return self._printed("stderr", attempt, offset)
 
     def _printed(self, stream: LogStream, number: int | None, offset: int) -> list[str]:
-        found, driver = self.record, self._driven.look()
+        found, driver = self.record, self._look()
         name, attempt = driver.experiment.name, attempt_of(found.attempts, found.id, number)
         output = AttemptOutput(name, found.id, attempt, stream, driver.backend.read_log)
         try:
@@ -162,17 +169,21 @@ class DrivenTrial(TrialHandle):
         """Return a checkpoint of the trial; a folder is copied to this machine, to *target* or below ``Tuner.folder``.
 
         Args:
-            which: "newest", or "best": of those that are kept, the one with the best value.
+            which: "newest", or "best": the kept one with the best value.
             target: the new folder to copy to.
 
         Raises:
             as ``mqtune.results.checkpoints.fetch_checkpoint``.
         """
-        driven, found = self._driven, self.record
-        name = checkpoint_of(driven.experiment, found, which)
-        read = driven.look().read_checkpoint
+        driver, found = self._look(), self.record
+        name, place = checkpoint_of(driver.experiment, found, which), driver.place
         return fetch_checkpoint(
-            found, name, store=driven.definition["store"], folder=driven.folder, target=target, read=read
+            found,
+            name,
+            store=place.definition["store"],
+            folder=place.folder,
+            target=target,
+            read=driver.read_checkpoint,
         )
 
     def export_model(self, format: str, folder: Path) -> None:  # noqa: A002 - as everybody calls it
@@ -181,11 +192,11 @@ class DrivenTrial(TrialHandle):
         Raises:
             ConfigurationError: the trainable is no class, or does not write this format.
         """
-        plan, found = self._driven.plan, self.record
-        trainable = plan.spec.load(plan.code_root)
+        settings, found = self._look().settings, self.record
+        trainable = settings.spec.load(settings.code_root)
         if not isinstance(trainable, type):
             raise ConfigurationError(
-                f"trainable {plan.spec} is not a class; only a subclass of mqtune.Trainable can export its model"
+                f"trainable {settings.spec} is not a class; only a subclass of mqtune.Trainable can export its model"
             )
         checkpoint = self.get_checkpoint() if found.checkpoint else None
         export_model(trainable, found.config, checkpoint, format, folder)

@@ -9,7 +9,7 @@ from mqtune.core.codec import REPORTS_PREFIX
 from mqtune.core.errors import DriverFenced, JournalGone, NameTaken
 from mqtune.core.events import Requested
 from mqtune.core.seats import seat_names
-from mqtune.core.trial import INTENTS, UNDRIVEN, CheckpointId, Intent, TrialId
+from mqtune.core.trial import UNDRIVEN, CheckpointId, Intent, TrialId
 from mqtune.journal.base import (
     BROKEN_S,
     FENCED,
@@ -162,7 +162,7 @@ class MemoryJournal(Journal):
             for seat in self._state.seats(trial, state.gang):
                 if seat.state == "running":
                     is_running = True
-                    if seat is state or not INTENTS[intent].keeps_state:
+                    if seat is state or not intent.effect.keeps_state:
                         seat.intent = intent.value
                 elif seat.state == "staged":
                     seat.state, seat.ended_by = "ended", ended_by

@@ -17,9 +17,10 @@ from mqtune.core.objective import metric_of
 from mqtune.core.registry import CLASS, Description, Registered, described
 from mqtune.core.trial import AttemptEnd, Config, Trial, TrialId, TrialStatus
 from mqtune.driver.connect import BackendDeployment
-from mqtune.driver.plan import Plan
-from mqtune.driver.runner import Runner
-from mqtune.driver.settings import Failures, KnownTrainable, RunOptions, Settings
+from mqtune.driver.driver import Driver
+from mqtune.driver.interrupts import Interrupts
+from mqtune.driver.options import Failures, RunOptions
+from mqtune.driver.settings import KnownTrainable, Settings
 from mqtune.results.curves import Curve, Recorded, recorded_curves, timed_reports
 from mqtune.results.experiments import duration
 from mqtune.results.results import Results
@@ -161,7 +162,7 @@ class Replay:
 
     def _settings(self, scheduler: Scheduler, searcher: Searcher, simulated: Simulated) -> Settings:
         definition = self._definition
-        return Settings(
+        return Settings.of(
             trainable=KnownTrainable.of(recorded),
             space=self._space() if isinstance(searcher, NearestRecorded) else Space({}),
             metric=metric_of(definition),
@@ -275,10 +276,16 @@ def _items(curve: Curve) -> list[Item]:
 def _run(settings: Settings, folder: Path) -> Results:
     deployment = settings.backend
     assert isinstance(deployment, BackendDeployment)  # noqa: S101 - it was made here
-    with contextlib.closing(Runner(Plan(settings), deployment, folder)) as runner:
-        while not runner.is_finished:
-            runner.step(_STEP_S)
-        return runner.results()
+    with contextlib.ExitStack() as opened:
+        driver = Driver(settings, deployment.open(settings, folder, opened, Interrupts()))
+        opened.callback(driver.close)
+        driver.begin()
+        while not driver.is_finished:
+            driver.step(_STEP_S)
+            if driver.failure is not None:
+                raise driver.failure
+        driver.end("finished", driver.over)
+        return Results(driver.experiment, folder, driver.reader)
 
 
 def _course(results: Results, ids: Mapping[TrialId, TrialId], *, scheduler: str, searcher: str, slots: int) -> Course:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Final
 
-from mqtune.driver.ports import CheckPlan, DriverHost, DriverService, MakeProject
+from mqtune.driver.ports import CheckDeployment, DriverHost, DriverService, MakeProject
 from mqtune.services.code import driver as code
 from mqtune.services.gangs import driver as gangs
 from mqtune.services.recovery import driver as recovery
@@ -19,9 +19,9 @@ SERVICES: Final[tuple[Callable[[DriverHost], Sequence[DriverService]], ...]] = (
     retention.for_driver,
 )
 #: Makes the project whose files a driver brings to workers. The first one is used.
-PROJECTS: Final[tuple[MakeProject, ...]] = (code.for_plan,)
+PROJECTS: Final[tuple[MakeProject, ...]] = (code.for_settings,)
 #: The services' checks of the place where trials are to run.
-CHECKS: Final[tuple[CheckPlan, ...]] = (gangs.check_for_plan,)
+CHECKS: Final[tuple[CheckDeployment, ...]] = (gangs.check_for_settings,)
 
 
 def driver_services(host: DriverHost) -> Sequence[DriverService]:
@@ -30,5 +30,5 @@ def driver_services(host: DriverHost) -> Sequence[DriverService]:
 
 
 def project_maker() -> MakeProject | None:
-    """Return the maker of a plan's project. Return None if there is no service for that."""
+    """Return the maker of an experiment's project. Return None if there is no service for that."""
     return next(iter(PROJECTS), None)

@@ -19,7 +19,7 @@ from mqtune.core.codec import decode_value
 from mqtune.core.errors import BrokerUnavailable, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted
 from mqtune.core.timing import Timing
-from mqtune.core.trial import INTENTS, UNDRIVEN, WORKER_ERROR, AttemptEnd, Intent, is_in_memory
+from mqtune.core.trial import UNDRIVEN, WORKER_ERROR, AttemptEnd, Intent, is_in_memory
 from mqtune.journal.base import FENCED, GAP, Assignment, Claim, EndedBy, Grant, Refusal, Seated, Unclaimed
 from mqtune.trainable.process.children import refusal_in
 from mqtune.trainable.process.protocol import StartMessage
@@ -291,9 +291,9 @@ class AttemptRun:
         self._want(Intent.STOP, kill=kill)
 
     def _want(self, intent: Intent, *, kill: bool = False, grace_s: float | None = None) -> None:
-        effect = INTENTS[intent]
+        effect = intent.effect
         with self._lock:
-            further = effect.reach > INTENTS[self._intent].reach
+            further = effect.reach > self._intent.effect.reach
             # It was told to save already, and has less time for that from now on.
             hurries = self._intent is Intent.GIVE_WAY and intent is Intent.HAND_BACK
             if further or hurries:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from mqtune.core.machine import signal_name
-from mqtune.core.trial import DEVICE_BROKEN, INTENTS, AttemptEnd, Intent
+from mqtune.core.trial import DEVICE_BROKEN, AttemptEnd, Intent
 from mqtune.trainable.process.protocol import PIPE_CLOSED, PIPE_CLOSED_CODE, STOP_SIGNAL
 
 #: How much of an attempt's output the journal keeps; the files have all of it.
@@ -125,8 +125,8 @@ class AttemptOutcome:
         if self.fault is not None:
             return Ending(AttemptEnd.FAILED, *self.fault)
         if self.dropped and intent is not Intent.RUN:
-            # Also if the trainable had completed before: its last reports are not in the journal.
-            return Ending(INTENTS[intent].end, "", _without_dropped(self.dropped))
+            # Also of a trainable that was through before it heard: its last reports are not in the journal.
+            return Ending(intent.effect.end, "", _without_dropped(self.dropped))
         # A trainable that raises StopTrial without an intent has ended by itself.
         if said is not None and said["end"] != AttemptEnd.FAILED.value and (not heard or intent is Intent.RUN):
             return Ending(AttemptEnd.COMPLETED, error=self.refusal)
@@ -134,7 +134,7 @@ class AttemptOutcome:
         if self.outlived_s is not None:
             return Ending(AttemptEnd.FAILED, "TimeToLive", _outlived(self.outlived_s, error[1]))
         if intent is not Intent.RUN and not (intent is Intent.PAUSE and self._failed_before(heard=heard)):
-            return Ending(INTENTS[intent].end, *error)
+            return Ending(intent.effect.end, *error)
         if said is None and error[0]:
             # It never ran, and another worker may be able to run it.
             return Ending(AttemptEnd.LOST if error[0] in _ZYGOTES_FAULT else AttemptEnd.HANDED_BACK, *error)

@@ -463,7 +463,7 @@ class DriverMachine(RuleBasedStateMachine):
 
     def fold(self) -> Experiment:
         """Return what a second reader makes of the journal."""
-        fold = self.bench.plan.experiment()
+        fold = self.bench.settings.experiment()
         for event in events_in_order([(entry.id, entry.data) for entry in self.bench.entries()]):
             fold.apply_report(event) if isinstance(event, Report) else fold.apply(event)
         return fold

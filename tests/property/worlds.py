@@ -26,7 +26,6 @@ from mqtune import (
 from mqtune.backends import Simulated
 from mqtune.core.objective import Metric
 from mqtune.core.trial import Config, Decision, Report, Trial
-from mqtune.driver import Limits
 from mqtune.schedulers import Scheduler
 from mqtune.testing.schedulers import Watched
 
@@ -117,7 +116,7 @@ class World:
             metric=self.metric,
             max_failures=self.max_failures,
             lockstep=self.lockstep,
-            limits=Limits(max_trials=self.trials),
+            max_trials=self.trials,
         )
 
     def _reports(self) -> Callable[[Config], Iterator[Any]]:

@@ -15,7 +15,7 @@ from losing import set_back
 from mqtune.core.errors import ConfigurationError, JournalGone
 from mqtune.core.events import Event
 from mqtune.core.timing import Timing
-from mqtune.driver import DriverAction, Plan, Restored
+from mqtune.driver import DriverAction, Restored
 from mqtune.driver.ports import PAUSE_S, DriverHooks, DriverService, Project, no_services
 
 EVENT = cast("Event", object())
@@ -136,7 +136,7 @@ def test_a_reason_that_cannot_be_told_is_one() -> None:
     assert DriverHooks([Broken()]).reason == "service Broken failed: no reason"
 
 
-def test_a_plan_asks_for_a_project_where_files_travel_and_is_refused_without_one(tmp_path: Path) -> None:
+def test_settings_ask_for_a_project_where_files_travel_and_are_refused_without_one(tmp_path: Path) -> None:
     asked: list[tuple[Any, ...]] = []
 
     def project(*given: Any) -> Project:
@@ -151,15 +151,14 @@ def test_a_plan_asks_for_a_project_where_files_travel_and_is_refused_without_one
         "mode": "min",
         "backend": backend,
     }
-    assert Plan(settings_of(**usual), project).project is None
+    assert settings_of(**usual, make_project=project).project is None
     assert asked == []
 
-    travelling = settings_of(**usual, bundle=tmp_path)
-    plan = Plan(travelling, project)
+    settings = settings_of(**usual, bundle=tmp_path, make_project=project)
 
-    assert (plan.project, asked[0][:3]) == (asked[0], (tmp_path, plan.spec, plan.code_root))
+    assert (settings.project, asked[0][:3]) == (asked[0], (tmp_path, settings.spec, settings.code_root))
     with pytest.raises(ConfigurationError, match="can't be brought to workers here"):
-        Plan(travelling)
+        settings_of(**usual, bundle=tmp_path)
 
 
 def test_a_service_whose_tick_fails_keeps_its_limit() -> None:

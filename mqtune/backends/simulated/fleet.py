@@ -17,7 +17,6 @@ from mqtune.core.codec import ReportEncoder, report_packer
 from mqtune.core.errors import CheckpointGone, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, CheckpointSaved
 from mqtune.core.trial import (
-    INTENTS,
     ITERATION,
     TIME_THIS_ITER,
     TIME_TOTAL,
@@ -596,7 +595,7 @@ class SimulatedFleet:
             self._in(self._conditions.stop_delay(), Precedence.HEARD, lambda _: self._fail(run, error, outlived=True))
 
     def _end_as_told(self, run: Run) -> None:
-        self._end(run, run.ended(INTENTS[run.told].end, self.clock.time()))
+        self._end(run, run.ended(run.told.effect.end, self.clock.time()))
 
     def _end(self, run: Run, ended: AttemptEnded) -> None:
         """Journal an attempt's end, after all of its reports."""

@@ -7,5 +7,5 @@ from typing import Final
 from mqtune.driver.ports import MakeProject
 from mqtune.services.code.project import Project
 
-#: Makes the project of a plan.
-for_plan: Final[MakeProject] = Project
+#: Makes the project of an experiment.
+for_settings: Final[MakeProject] = Project

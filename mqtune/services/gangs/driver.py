@@ -10,7 +10,7 @@ from mqtune.core.resources import Resources
 from mqtune.services.gangs.seating import Seating
 
 
-def check_for_plan(asked: Sequence[Resources], backend: BackendSession | None) -> None:
+def check_for_settings(asked: Sequence[Resources], backend: BackendSession | None) -> None:
     """Have a backend seat gangs. Refuse them on a backend without gangs, or on several machines if there is one.
 
     Args:

@@ -271,7 +271,7 @@ class Sharing(DriverService):
     def __init__(self, host: DriverHost, fleet: SharedFleet) -> None:
         self._host = host
         self._experiment = host.experiment
-        self._seats = host.limits.resources.seats
+        self._seats = host.resources.seats
         self._keeper = ShareKeeper(fleet, self._seats, host.timing)
         self._is_new = True
         self.due = host.clock.monotonic() + host.timing.look_at_shares_s

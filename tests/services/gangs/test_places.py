@@ -9,7 +9,7 @@ import pytest
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.resources import Resources
-from mqtune.services.gangs.driver import check_for_plan
+from mqtune.services.gangs.driver import check_for_settings
 
 ONE_SLOT: Any = SimpleNamespace()
 TAKES_GANGS: Any = SimpleNamespace(takes_gangs=True)
@@ -24,7 +24,7 @@ TAKES_GANGS: Any = SimpleNamespace(takes_gangs=True)
     ],
 )
 def test_a_place_takes_what_it_can_run(asked: list[Resources], backend: Any) -> None:
-    check_for_plan(asked, backend)
+    check_for_settings(asked, backend)
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ def test_a_place_takes_what_it_can_run(asked: list[Resources], backend: Any) -> 
 )
 def test_a_place_refuses_what_it_can_not_run(asked: list[Resources], backend: Any, error: str) -> None:
     with pytest.raises(ConfigurationError, match=error):
-        check_for_plan(asked, backend)
+        check_for_settings(asked, backend)

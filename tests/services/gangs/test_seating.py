@@ -14,7 +14,7 @@ from mqtune.backends import CeleryBackend, Offer
 from mqtune.core.resources import Resources
 from mqtune.core.seats import seat_names
 from mqtune.core.trial import TrialId
-from mqtune.services.gangs.driver import check_for_plan
+from mqtune.services.gangs.driver import check_for_settings
 
 ONE: Final = TrialId("0001")
 PAIR: Final = Resources(machines=2)
@@ -28,7 +28,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 def backend_of(resources: Resources) -> CeleryBackend:
     """A backend that was checked for trials that ask for this."""
     backend = plain_backend_of(resources)
-    check_for_plan([resources], backend)
+    check_for_settings([resources], backend)
     return backend
 
 

@@ -16,9 +16,10 @@ from mqtune.backends import Pool, SharedSession
 from mqtune.core.crews import Register
 from mqtune.core.events import busy_as
 from mqtune.core.priorities import Priority
+from mqtune.core.resources import Resources
 from mqtune.core.timing import Timing
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus
-from mqtune.driver import Limits, RunOptions
+from mqtune.driver import RunOptions
 from mqtune.driver.ports import Appetite, DriverHost
 from mqtune.services.shares import driver
 from mqtune.services.shares.divider import Cap, Demand, Share, Table as Shared, divide, held_to
@@ -230,7 +231,7 @@ def host_of(fleet: object, table: Table, experiment: object, **options: Any) -> 
             experiment=experiment,
             backend=fleet,
             heartbeat=heartbeat,
-            limits=Limits(),
+            resources=Resources(),
             options=lambda: RunOptions(**options),
             appetite=lambda: Appetite(None, has_more=True),
             clock=table,

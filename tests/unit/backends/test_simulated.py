@@ -12,7 +12,6 @@ from mqtune.core.errors import ConfigurationError, MqtuneError
 from mqtune.core.events import AttemptEnded, AttemptStarted, Reports
 from mqtune.core.resources import Resources
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver import Limits
 from mqtune.schedulers import Scheduler
 
 
@@ -173,7 +172,7 @@ def test_arguments_that_make_no_sense_are_refused(arguments: dict[str, Any], tex
 
 
 def test_an_attempt_that_is_published_twice_is_claimed_once() -> None:
-    simulation = Simulation(Simulated(curve(2)), limits=Limits(max_trials=1))
+    simulation = Simulation(Simulated(curve(2)), max_trials=1)
     driver = simulation.driver()
     driver.step(0.5)
     simulation.backend.publish(TrialId("0001"), 1, {})
@@ -220,7 +219,7 @@ def test_a_config_that_the_table_does_not_have_fails_its_trial(name: str, text: 
 def test_trials_wait_with_their_reports_while_the_journal_is_full_until_it_has_room_or_they_are_stopped(
     asked: tuple[str, dict[str, Any]], status: TrialStatus
 ) -> None:
-    simulation = Simulation(Simulated(curve(30)), limits=Limits(max_trials=4, run=RunOptions(journal_mb=0.001)))
+    simulation = Simulation(Simulated(curve(30)), run_options=RunOptions(journal_mb=0.001))
     driver = simulation.driver()
     while "journal is full" not in driver.waiting_for:
         driver.step(1.0)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from mqtune.core.errors import InvalidTransition
-from mqtune.core.trial import Transition, Trial, TrialId, TrialStatus
+from mqtune.core.trial import EFFECTS, Action, Intent, Transition, Trial, TrialId, TrialStatus
 
 #: Written from the drawing in TrialStatus, and not from the table in the code.
 LEGAL = {
@@ -68,7 +68,7 @@ def test_a_step_is_taken_with_its_reason_or_refused_without_a_change(before: str
     assert {name for name in NAMES if name in following} == {after for status, after in LEGAL if status == before}
 
 
-#: Of which statuses each predicate is true, of a status or of its trial.
+#: The statuses for which each predicate of a status, or of its trial, is true.
 HOLDS: dict[str, set[str]] = {
     **{f"is_{name.lower()}": {name} for name in NAMES},
     "is_terminal": {"COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"},
@@ -98,3 +98,24 @@ def test_times_are_those_of_the_first_step_to_a_status_in_utc() -> None:
     assert subject.time_staged == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     assert subject.time_run_started == datetime(2023, 11, 14, 22, 13, 21, tzinfo=UTC)
     assert subject.time_completed == datetime(2023, 11, 14, 22, 13, 24, tzinfo=UTC)
+
+
+def test_each_decision_has_one_effect_for_its_worker_and_its_trial() -> None:
+    assert {each.value for each in Action} | {each.value for each in Intent} == {*EFFECTS, "run"}
+    for intent in Intent:
+        assert intent.effect.intent is intent
+    # A worker stops a trial that is to fail; an attempt that may save can resume.
+    assert {action.value for action in Action if action.effect.intent.value != action.value} == {"continue", "fail"}
+    assert {word for word, effect in EFFECTS.items() if effect.keeps_state} == {"pause", "hand_back", "give_way"}
+    assert {word for word, effect in EFFECTS.items() if not effect.status.is_terminal} == {
+        "continue", "pause", "hand_back", "give_way",
+    }  # fmt: skip
+
+
+def test_a_decision_replaces_a_pause_and_to_abandon_replaces_any_other() -> None:
+    decisions = [each for each in Action if each is not Action.CONTINUE]
+    replaced = {(new.value, old.value) for new in decisions for old in decisions if new.effect.replaces(old.effect)}
+
+    assert replaced == {(new.value, "pause") for new in decisions if new is not Action.PAUSE} | {
+        ("abandon", old.value) for old in decisions if old is not Action.ABANDON
+    }

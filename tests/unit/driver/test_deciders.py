@@ -1,4 +1,4 @@
-"""What searchers, schedulers and rules are told, what becomes of their errors, and what a driver makes of odd reports."""
+"""Searchers, schedulers and rules: their notifications, their errors, and odd reports."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from mqtune.core.codec import pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, UserCodeFailed
 from mqtune.core.events import DecisionTaken, TrialStaged
 from mqtune.core.trial import CONTINUE, Action, Config, Decision, Report, Trial, TrialId, TrialStatus
-from mqtune.driver import Limits, Reading
+from mqtune.driver import Failures
 from mqtune.journal import Segment
-from mqtune.schedulers import BackgroundDecisions, Choice, PBTReplay, PolicyStep, Resume, Scheduler, Wait, as_rule
+from mqtune.schedulers import BackgroundDecisions, Choice, PBTReplay, PolicyStep, Resume, Scheduler, Wait
 from mqtune.schedulers.stopping import MaximumIteration, StopRule
 from mqtune.search import Searcher
 from mqtune.testing.waiting import eventually
@@ -101,7 +101,7 @@ def test_a_trial_that_a_scheduler_lets_go_on_in_the_background_gets_no_decision(
     assert bench.trial(ONE).decision is None
 
 
-#: What a scheduler, a searcher or a rule is asked without a trial.
+#: The methods of a scheduler, a searcher or a rule without a trial.
 ASKED = ("choose", "suggest", "stops_experiment")
 
 
@@ -163,12 +163,11 @@ def test_the_error_names_who_failed_on_what_and_the_corrected_code_goes_on(who: 
         Simulated(curve(12), keep_journal=True, slots=3),
         scheduler=lambda: scheduler(9),
         searcher=lambda: searcher(SPACE, 0),
+        max_trials=9,
     )
 
     def limited(rule: type[StopRule]) -> Simulation:
-        bound = rule(10)
-        bound.bind("loss", "min")
-        simulation.limits = Limits(max_trials=9, rule=bound if who == "rule" else None)
+        simulation.stop = lambda: rule(10) if who == "rule" else None
         return simulation
 
     def outcome() -> list[Any]:
@@ -340,13 +339,11 @@ def test_nan_is_a_number_whose_place_is_the_schedulers_rule(caplog: pytest.LogCa
 
 
 def test_an_odd_value_is_said_once_for_each_trial_and_key(caplog: pytest.LogCaptureFixture) -> None:
-    rule = as_rule({"accuracy": 0.9})
-    assert rule is not None
-    rule.bind("loss", "min")
     simulation = simulate(
         odd_curve({"loss": "low", "epoch": "late", "accuracy": "high"}),
         scheduler=lambda: ASHA(9, time_attr="epoch"),
-        limits=Limits(max_trials=2, rule=rule),
+        trials=2,
+        stop=lambda: {"accuracy": 0.9},
         keep_journal=True,
     )
 
@@ -390,9 +387,7 @@ def first_report(metrics: dict[str, Any], scheduler: Callable[[], Scheduler] = F
         yield 1.0, metrics
         yield 10_000.0, {**metrics, "loss": 0.5, "epoch": 2}
 
-    simulation = Simulation(
-        Simulated(reports), scheduler=scheduler, limits=Limits(max_trials=2), reading=Reading(**reading)
-    )
+    simulation = Simulation(Simulated(reports), scheduler=scheduler, max_trials=2, failures=Failures(**reading))
     return simulation.run()
 
 

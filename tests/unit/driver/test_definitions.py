@@ -1,4 +1,4 @@
-"""What definitions say is fixed, is continued without the script, and who searches and decides where nobody is named."""
+"""Definitions of experiments: fixed options, continuing without the script, and the default searcher and scheduler."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mqtune.core.errors import ConfigurationError, MessageVersionError, NameTake
 from mqtune.core.events import ExperimentCreated
 from mqtune.core.trial import TrialId
 from mqtune.core.version import install_command
-from mqtune.driver import BrokerDeployment, DefinitionWriter, Plan, attached
+from mqtune.driver import BrokerDeployment, DefinitionWriter, Settings, attached
 from mqtune.journal import JOURNAL_FILE, Entry, JournalFile, RedisJournal
 
 RECORDED: Final = Path(__file__).parents[2] / "definitions" / "definitions.v1.json"
@@ -153,7 +153,7 @@ def tuned(**options: Any) -> DefinitionWriter:
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """What the server has, by the experiments' names."""
+    """The definitions on the server, by the names of their experiments."""
     known: dict[str, bytes] = {}
 
     def definition(place: BrokerDeployment, name: str, folder: Path) -> dict[str, Any] | None:
@@ -167,12 +167,13 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 def attach(name: str = "x", **given: Any) -> tuple[DefinitionWriter, BrokerDeployment]:
     nothing = dict.fromkeys(["trainable", "space", "searcher", "scheduler", "stop", "resources", "max_trials"])
-    settings = attached(name, **{"backend": BROKER, "run": mqtune.RunOptions(), **nothing, **given})
+    arguments = attached(name, **{"backend": BROKER, "run": mqtune.RunOptions(), **nothing, **given})
+    settings = Settings.of(**arguments)
     assert isinstance(settings.backend, BrokerDeployment)
-    return DefinitionWriter(Plan(settings)), settings.backend
+    return DefinitionWriter(settings), settings.backend
 
 
-#: What can be made again of its definition alone, on a broker.
+#: Arguments that a definition has all of, on a broker.
 KEPT = {name: each for name, each in many().items() if name not in ("own searcher", "stop function", "local")}
 
 
@@ -185,10 +186,10 @@ def test_what_was_created_is_gone_on_with_unchanged(kept: dict[str, bytes], opti
 
     assert encode_value(again.definition(kept["x"])) == kept["x"]
     seed = decode_value(kept["x"])["seed"]
-    theirs, ours = script.plan.searcher(seed), again.plan.searcher(seed)
+    theirs, ours = script.settings.new_searcher(seed), again.settings.new_searcher(seed)
     assert [ours.suggest(TrialId("0001")) for _ in range(5)] == [theirs.suggest(TrialId("0001")) for _ in range(5)]
-    assert again.plan.code_root == script.plan.code_root
-    assert again.plan.on_loss == script.plan.on_loss
+    assert again.settings.code_root == script.settings.code_root
+    assert again.settings.on_loss == script.settings.on_loss
 
 
 def test_an_experiment_of_before_trials_had_arguments_and_variables_continues(kept: dict[str, bytes]) -> None:
@@ -198,7 +199,7 @@ def test_an_experiment_of_before_trials_had_arguments_and_variables_continues(ke
 
     again, _ = attach()
 
-    assert again.plan.settings.process.working_dir == "code"
+    assert again.settings.process.working_dir == "code"
     assert again.definition(kept["x"]) == {**old, "arguments": [], "env": None}
 
 
@@ -243,7 +244,7 @@ def test_who_may_write_to_a_shared_server_does_not_choose_where_code_is_taken_fr
 
     again, _ = attach()
 
-    assert again.plan.code_root == tmp_path
+    assert again.settings.code_root == tmp_path
 
 
 @pytest.mark.parametrize(
@@ -280,9 +281,21 @@ def test_what_is_given_takes_the_place_of_what_was_kept(kept: dict[str, bytes]) 
 
     again, _ = attach(scheduler=scheduler, stop=rule, max_trials=77, trainable=trainable)
 
-    assert again.plan.scheduler is scheduler
-    assert (again.plan.limits.rule, again.plan.limits.max_trials) == (rule, 77)
+    assert again.settings.scheduler is scheduler
+    assert (again.settings.stop, again.settings.max_trials) == (rule, 77)
     again.definition(kept["x"])
+
+
+def test_the_connection_of_attach_ends_if_an_argument_is_refused(
+    kept: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[BrokerDeployment] = []
+    monkeypatch.setattr(BrokerDeployment, "close", lambda place: closed.append(place))
+    kept["x"] = encode_value(tuned().definition(None))
+
+    with pytest.raises(ConfigurationError, match="max_trials=0"):
+        mqtune.Tuner.attach("x", backend=BROKER, max_trials=0)
+    assert len(closed) == 1
 
 
 def test_another_trainable_or_scheduler_is_refused(kept: dict[str, bytes]) -> None:
@@ -355,7 +368,7 @@ def test_without_a_broker_an_unknown_name_or_an_experiment_of_a_broker_is_an_err
 
 
 #: As it is before the tests have random search for the default.
-DEFAULT = Plan.default_searcher
+DEFAULT = Settings.default_searcher
 
 ONE_NUMBER = {"x": mqtune.uniform(0, 1)}
 
@@ -376,7 +389,7 @@ def described(**options: Any) -> dict[str, Any]:
 @pytest.fixture
 def the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the default searcher that users have."""
-    monkeypatch.setattr(Plan, "default_searcher", DEFAULT)
+    monkeypatch.setattr(Settings, "default_searcher", DEFAULT)
 
 
 @pytest.fixture
@@ -429,7 +442,7 @@ def test_an_experiment_that_began_by_random_search_continues_by_it() -> None:
     now = writer.definition(encode_value(began))
 
     assert now == {**began, "max_trials": 5}
-    assert isinstance(writer.plan.searcher(1), RandomSearcher)
+    assert isinstance(writer.settings.new_searcher(1, began["searcher"]), RandomSearcher)
 
 
 @pytest.mark.usefixtures("no_optuna")

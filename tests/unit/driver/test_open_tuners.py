@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ from mqtune import FIFO
 from mqtune.core.errors import ConfigurationError, ExperimentFinished, SpaceError
 from mqtune.core.events import DecisionTaken
 from mqtune.core.trial import CheckpointId, TrialStatus
-from mqtune.driver import Driver, Limits
-from mqtune.search import AnySpace
+from mqtune.driver import Driver
 
 ONE = "0001"
 
@@ -235,8 +233,7 @@ def test_without_a_checkpoint_at_that_report_it_begins_from_scratch(tmp_path: Pa
 
 def promote(driver: Driver, handed: set[tuple[str, int, int]]) -> bool:
     """A loop of somebody else's that remembers nothing: each trial pauses at epoch 2, and goes on from there to its end."""
-    plan: Any = SimpleNamespace(space=AnySpace(), settings=SimpleNamespace(seed=0))
-    hand = Hand(plan, driver, Path("nowhere"))
+    hand = Hand(driver)
     for number in range(3):
         hand.add({"lr": number / 10}, key=str(number))
     report = driver.next_report(FOR_EVER_S)
@@ -255,7 +252,7 @@ def test_every_epoch_comes_once_in_its_attempt_at_whatever_write_a_driver_is_kil
     expected = {(f"{n:04d}", 1 + (epoch > 2), epoch) for n in (1, 2, 3) for epoch in range(1, 6)}
     for kill_at in range(1, 1000, 6):
         workers = mqtune.Simulated(epochs(5), slots=2, keep_journal=True, decision_delay_s=2.5)
-        simulation = Simulation(workers, limits=Limits(is_open=True), lockstep=lockstep)
+        simulation = Simulation(workers, is_open=True, lockstep=lockstep)
         handed: set[tuple[str, int, int]] = set()
         was_killed = False
         for kill in (kill_at, 0):
