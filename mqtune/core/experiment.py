@@ -8,8 +8,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mqtune.core.codec import Body, Number, encode_value
 from mqtune.core.errors import ConfigurationError, ImpossibleEvent, InvalidTransition
@@ -34,7 +33,7 @@ from mqtune.core.events import (
 )
 from mqtune.core.objective import Metric, Modes, Objective, dominates, has_nan, pareto_front
 from mqtune.core.owner import NOBODY, Owner
-from mqtune.core.plain import from_plain, to_plain
+from mqtune.core.plain import Rows, from_plain, to_plain
 from mqtune.core.resources import Resources
 from mqtune.core.text import name_in_words, names_in_words
 from mqtune.core.trial import (
@@ -89,8 +88,11 @@ _VALUES: Final = (
 )
 _QUEUES: Final = ("to_retry", "to_restart", "_answered")
 _OF_TRIALS: Final = ("_front", "_open", "busy", "outside")
+_ATTEMPTS: Final = Rows(Attempt, resources=Resources | None)
+_TRIALS: Final = Rows(Trial, attempts=Any)
+_ATTEMPTS_AT: Final = _TRIALS.names.index("attempts")
 #: The version and the names of all values of a state. A state of another form can't be read.
-STATE_FORM: Final = (4, *_VALUES, *_QUEUES, *_OF_TRIALS, *(each.name for each in (*fields(Trial), *fields(Attempt))))
+STATE_FORM: Final = (4, *_VALUES, *_QUEUES, *_OF_TRIALS, *_TRIALS.names, *_ATTEMPTS.names)
 #: The number of remembered answered requests. A server that has lost its ids of requests may take one a second time.
 ANSWERED_COUNT: Final = 1_000
 
@@ -226,10 +228,13 @@ class Experiment:
 
     def state(self) -> Body:
         """Return the fold's state as values that msgpack can carry, for ``restore``."""
+        trials = _TRIALS.rows(self.trials.values())
+        for row in trials:
+            row[_ATTEMPTS_AT] = _ATTEMPTS.rows(row[_ATTEMPTS_AT])
         return {
             **{name: getattr(self, name) for name in _VALUES},
             **{name: [*getattr(self, name)] for name in (*_QUEUES, *_OF_TRIALS)},
-            "trials": to_plain([*self.trials.values()]),
+            "trials": to_plain(trials),
             "counts": to_plain(self.counts),
             "requests": [request.encode() for request in self.requests.values()],
             "code_changes": self.code_changes,
@@ -244,11 +249,12 @@ class Experiment:
             setattr(self, name, state[name])
         for name in _QUEUES:
             getattr(self, name).extend(state[name])
-        self.trials = {trial.id: trial for trial in from_plain(list[Trial], state["trials"])}
-        for attempt in (attempt for trial in self.trials.values() for attempt in trial.attempts):
-            if attempt.resources is not None:
-                attempt.resources = from_plain(Resources, attempt.resources)
-            attempt.environment = self._shared(attempt.environment)
+        trials = _TRIALS.objects(state["trials"])
+        self.trials = {trial.id: trial for trial in trials}
+        for trial in trials:
+            trial.attempts = _ATTEMPTS.objects(trial.attempts)
+            for attempt in trial.attempts:
+                attempt.environment = self._shared(attempt.environment)
         for name in _OF_TRIALS:
             setattr(self, name, {id_: self.trials[id_] for id_ in state[name]})
         self.counts = from_plain(dict[TrialStatus, int], state["counts"])
