@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def given_of(**arguments: object) -> dict[str, object]:
-    """Return the arguments that were given: those that are neither None nor an empty text or list."""
+    """Return the given arguments: all except None, empty texts and empty lists."""
     return {name: value for name, value in arguments.items() if value is not None and value not in ("", [])}
 
 
@@ -31,14 +31,14 @@ def number(
     """Return a finite number of at least *least*, as an int or a float.
 
     Args:
-        owner: whose argument it is, such as ``ASHA``; empty for what a user gives directly.
-        argument: its name.
-        value: what was given.
-        least: the lowest number that is accepted.
-        error: what is raised.
+        owner: the argument's owner, such as ``ASHA``; empty for a direct argument of the user.
+        argument: name of the argument.
+        value: given value.
+        least: lowest accepted number.
+        error: class of the raised error.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: *value* is invalid.
     """
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise error(f"{_given(owner, argument, value)} is not a finite number")
@@ -51,7 +51,7 @@ def positive(owner: str, argument: str, value: object) -> float:
     """Return a finite number above 0, as an int or a float.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: *value* is invalid.
     """
     plain = number(owner, argument, value)
     if plain <= 0:
@@ -67,10 +67,10 @@ def whole_number(
     *,
     error: type[ConfigurationError] = ConfigurationError,
 ) -> int:
-    """Return an integer, of at least *least* if that is given, as an int; a float is refused even if it is whole.
+    """Return an integer of at least *least*, as an int. Floats are refused, even whole ones.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: *value* is invalid.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
         bound = "" if least is None else f" of at least {least}"
@@ -79,19 +79,19 @@ def whole_number(
 
 
 def optional_count(argument: str, value: object, least: int) -> int | None:
-    """Return an integer of at least *least*, or None, which stands for no limit.
+    """Return an integer of at least *least*, or None for no limit.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: *value* is neither.
     """
     return None if value is None else whole_number("", argument, value, least)
 
 
 def optional_seconds(argument: str, value: object) -> float | None:
-    """Return a number of seconds above 0 as a float, or None, which stands for no limit.
+    """Return a number of seconds above 0 as a float, or None for no limit.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: *value* is neither.
     """
     return None if value is None else float(positive("", argument, value))
 
@@ -100,7 +100,7 @@ def flag(owner: str, argument: str, value: object) -> bool:
     """Return True or False.
 
     Raises:
-        ConfigurationError: it is neither.
+        ConfigurationError: *value* is neither.
     """
     if not isinstance(value, bool):
         raise ConfigurationError(f"{_given(owner, argument, value)} is neither True nor False")
@@ -111,13 +111,13 @@ def name(owner: str, argument: str, value: object, what: str) -> str:
     """Return a string that is not empty.
 
     Args:
-        owner: whose argument it is.
-        argument: its name.
-        value: what was given.
-        what: what to give instead, for the error.
+        owner: the argument's owner.
+        argument: name of the argument.
+        value: given value.
+        what: a proper value in words, for the error.
 
     Raises:
-        ConfigurationError: it is empty, or not a string.
+        ConfigurationError: *value* is empty or not a string.
     """
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{_given(owner, argument, value)} is not a name; give {what}")
@@ -125,10 +125,10 @@ def name(owner: str, argument: str, value: object, what: str) -> str:
 
 
 def one_of(owner: str, argument: str, value: T, known: Sequence[object]) -> T:
-    """Return a value that is among *known*.
+    """Return *value* if it is in *known*.
 
     Raises:
-        ConfigurationError: it is not.
+        ConfigurationError: *value* is not in *known*.
     """
     if value not in known:
         *others, last = map(repr, known)
