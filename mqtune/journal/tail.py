@@ -1,4 +1,4 @@
-"""The end of an experiment's journal, as it grows: for those who watch many experiments, and fold none."""
+"""Follows the end of a journal, for observers of many experiments."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ from mqtune.journal.base import Entry, entry_order
 from mqtune.journal.redis import RedisJournal, retrying
 from mqtune.journal.stream import XRANGE, XREVRANGE, read_entries
 
-#: How many of the newest entries tell whether an experiment has ended: what still comes after the end is a few events.
+#: Number of newest entries that show whether an experiment has ended. Few events follow its end.
 _LAST_COUNT: Final = 50
-#: How many tell where most of the attempts run that are under way, and how many are read at once: some hundred
-#: kilobytes.
+#: Number of entries that show the workers of most running attempts, and maximum per read: some hundred kilobytes.
 _PAGE_COUNT: Final = 1_000
 
 
 class Ended(NamedTuple):
-    """An attempt that has run and ended.
+    """An attempt that has run and ended: its worker, the devices of its slot, and its end.
 
-    It has its worker, the devices of its slot with commas between them, and its end.
+    Devices are separated by commas.
     """
 
     worker: str
@@ -43,36 +42,36 @@ class Ended(NamedTuple):
 
 
 class Tail:
-    """The end of an experiment's journal: its newest entries when this is made, and what follows, each entry once.
+    """The end of an experiment's journal: its newest entries, and each later entry once.
 
-    Reports are passed over without being decoded, and what can't be read is left out, as is what went into a chapter
-    before it was come to: no store is needed. Of an attempt that began before the newest thousand entries it is not
-    known where it runs, and its end is left out.
+    Reports are skipped without decoding. Unreadable entries are left out, and so are entries moved into a chapter
+    before they were read: no store is needed. The worker of an attempt that began before the newest thousand entries is
+    unknown, and its end is left out.
 
     Args:
         client: a checked connection.
-        experiment: the experiment's name.
-        patience_s: how long a call goes on trying while the server is away.
+        experiment: name of the experiment.
+        patience_s: how long a call retries while the server is away.
 
     Attributes:
-        owner: who has created it; None where its first event is not there, or can't be read.
-        has_ended: whether it has ended, as far as the journal was read.
-        last: the newest entry that was read; empty for none.
+        owner: owner of the experiment; None if its first event is missing or unreadable.
+        has_ended: whether it has ended, as of the entries read.
+        last: the newest entry read; empty for none.
 
     Raises:
         BrokerUnavailable: the server is away.
         AccessDenied: the account may not read it.
-        MessageVersionError: the key is no journal's.
+        MessageVersionError: the key is not a journal.
     """
 
     def __init__(self, client: redis.Redis, experiment: str, *, patience_s: float) -> None:
-        # redis-py types answers as what any setting might give; with ours they are bytes.
+        # redis-py's types include the results of any setting; with ours they are bytes.
         self._client: Any = client
         self._key = ExperimentKeys(experiment).journal
         self._patience_s = patience_s
         self.owner: Owner | None = None
         self.has_ended = False
-        #: By trial, the number of the attempt that runs, its worker and its devices.
+        #: Number of the running attempt, its worker and its devices, by trial.
         self._running: dict[TrialId, tuple[int, str, str]] = {}
         newest = self._find(XREVRANGE, "+", "-", _LAST_COUNT)
         self.last = newest[0].id if newest else ""
@@ -82,9 +81,9 @@ class Tail:
             self._begin(reversed(self._find(XREVRANGE, self.last, "-", _PAGE_COUNT)))
 
     def take_in(self, deadline: float) -> Iterator[Ended]:
-        """Take in what has come since, and yield the attempts that have ended.
+        """Read new entries and yield the attempts that have ended.
 
-        What there is no time for comes with the next call.
+        Entries left at the deadline come with the next call.
 
         Args:
             deadline: when to stop, by the monotonic clock.
@@ -101,12 +100,12 @@ class Tail:
                 return
 
     def _begin(self, entries: Iterable[Entry]) -> None:
-        """Fold what was there before: ends in it are not news."""
+        """Fold existing entries without yielding their ends."""
         for _ in self._fold(entries):
             pass
 
     def is_before(self, entry: str) -> bool:
-        """Whether the journal has come to an entry beyond those that were read."""
+        """Whether the journal has reached an entry beyond those that were read."""
         return not self.last or entry_order(entry) > entry_order(self.last)
 
     def _find(self, command: bytes, first: str, last: str, count: int) -> list[Entry]:
