@@ -1,4 +1,4 @@
-"""A worker's part in gangs: it holds a seat until the others are taken, and says where they reach it."""
+"""A worker's part in gangs: it reserves a seat until all are taken, and has its address."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from mqtune.journal.base import Claim, Grant, Journal, Refusal, Seated
 
 logger = logging.getLogger(__name__)
 
-#: For how long a seat is held for others at least, unless the worker's operator says otherwise: workers take their
+#: Least time that a seat is reserved while others are free, unless the operator sets another. Workers receive their
 #: tasks within a second, and a slot should not stay unused much longer because one of them is busy.
 SEAT_S: Final = 30.0
-#: The longest time that an operator may give.
+#: Maximum that an operator may set.
 LONGEST_SEAT_S: Final = 86_400.0
-#: By how much of that at most it is held longer. Two gangs of different experiments that each hold half of what the
-#: other needs must not both give up at one moment.
+#: Largest random addition, as a fraction of that time. Two gangs of different experiments that block each other must
+#: not give up at the same moment.
 _SPREAD: Final = 0.5
-#: How often is looked whether the others are taken. While a seat is held, this is all that its worker does for it.
+#: Interval of checks for the other seats. A reserved seat costs its worker nothing else.
 POLL_S: Final = 0.25
-#: The environment variable with the address under which other machines reach this one.
+#: Environment variable with the address of this machine for other machines.
 ADVERTISE: Final = "MQTUNE_ADVERTISE"
-#: Addresses of documentation (RFC 5737, RFC 3849). Nothing is sent there: a connected datagram socket has this
+#: Addresses for documentation (RFC 5737, RFC 3849). Nothing is sent there: a connected datagram socket shows this
 #: machine's own address.
 _ELSEWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 _DISCARD_PORT: Final = 9
-#: Its own, as trials' drivers are seeded.
+#: Separate generator, because trials' drivers seed the global one.
 _spread: Final = random.Random()
 
 
 class Address:
-    """A port of this machine, kept from others until the trial's process may have it."""
+    """A port of this machine, reserved until the trial's process takes it."""
 
     def __init__(self) -> None:
         self._socket = _reserved()
-        #: Where others reach it: "host:port".
+        #: Address for other machines: "host:port".
         self.text = f"{advertised()}:{self._socket.getsockname()[1]}"
 
     def give_up(self) -> None:
-        """Let another process have the port."""
+        """Release the port for another process."""
         self._socket.close()
 
 
 def advertised() -> str:
-    """Return the address under which other machines reach this one.
+    """Return the address of this machine for other machines.
 
-    It is the one that is set, or else that of the usual way to others.
+    It is the configured one, or else the source address of the default route.
 
     Raises:
-        ConfigurationError: the one that is set is none.
+        ConfigurationError: the configured address is invalid.
     """
     if given := os.environ.get(ADVERTISE, "").strip():
         if any(letter.isspace() or letter in "/@" for letter in given):
@@ -75,13 +75,13 @@ def advertised() -> str:
 
 
 def _bracketed(host: str) -> str:
-    """Return a host as it stands before a port: an IPv6 address in brackets."""
+    """Return a host for use before a port: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 @cache
 def _warn_unreachable() -> None:
-    """Warn, once, that gangs over several machines can't meet here."""
+    """Warn once that gangs over several machines can't connect here."""
     logger.warning(
         "this machine has no route to others, so a trial over several machines can't meet here: set %s to the address "
         "or name by which they reach it, such as 10.1.2.3",
@@ -90,7 +90,7 @@ def _warn_unreachable() -> None:
 
 
 def _reserved() -> socket.socket:
-    """Return a socket with a free port of its own, for IPv6 too where this machine has that."""
+    """Return a socket with a free port, for IPv6 too if this machine has it."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
             return _bound(socket.AF_INET6)
@@ -100,7 +100,7 @@ def _reserved() -> socket.socket:
 def _bound(family: socket.AddressFamily) -> socket.socket:
     found = socket.socket(family)
     try:
-        # Otherwise the trial's process would have to wait for the port after it was given up.
+        # Otherwise the trial's process would have to wait after the port's release.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family is socket.AF_INET6:
             found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -123,20 +123,20 @@ def claim_seat(
     gives_up: Callable[[], bool],
     look: threading.Event,
 ) -> Grant | Refusal | Seated:
-    """Claim an attempt, or a seat of a gang, which it holds until the others are taken.
+    """Claim an attempt or a gang's seat. Reserve the seat until the others are taken.
 
-    It gives that back after a while.
+    The seat is returned after a while.
 
     Args:
-        journal: the experiment's.
+        journal: the experiment's journal.
         claim: the claim.
-        worker: the worker's name.
-        event: the start.
-        lease_s: for how long each claim holds.
-        seat_s: for how long it waits for the others at least.
-        address: where these reach this seat.
-        gives_up: whether it is to wait no longer.
-        look: has it look again before its time, once set.
+        worker: name of the worker.
+        event: the start event.
+        lease_s: lifetime of each claim.
+        seat_s: least time to wait for the other seats.
+        address: address of this seat for the others.
+        gives_up: whether to stop waiting.
+        look: wakes it for an early check, once set.
     """
     until = time.monotonic() + seat_s * (1 + _spread.random() * _SPREAD)
     while (answer := journal.claim(claim, worker, lease_s, event, address)) == "seated":
