@@ -18,7 +18,7 @@ def check_for_worker(client: RedisClient, settings: WorkerSettings) -> None:
     """Check that the scripts of driver slots have a driver's account.
 
     Raises:
-        WorkerStartError: their account is no driver's.
+        WorkerStartError: the account is not a driver's.
     """
     if not settings.drivers:
         return

@@ -25,9 +25,9 @@ _CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Channel:
-    """One end of a socket pair. Messages are dicts of plain values, and arrive whole and in order.
+    """One end of a socket pair. Messages are dicts of plain values.
 
-    Any thread may send; one thread receives.
+    They arrive whole and in order. Any thread may send; one thread receives.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -46,7 +46,7 @@ class Channel:
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
-        """Return the descriptor to poll. It is readable for a message, or if the other end is closed."""
+        """Return the descriptor to poll. It is readable for a message, or at the other end's close."""
         return self._socket.fileno()
 
     def limit(self, seconds: float) -> None:

@@ -32,7 +32,7 @@ _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def why_no_fork() -> str:
-    """Return why the driver can't be forked, in words that follow "this program". Empty if it can."""
+    """Return why the driver can't be forked, in words after "this program". Empty if it can."""
     if sys.platform != "linux":
         return "does not run on Linux"
     if threading.current_thread() is not threading.main_thread():

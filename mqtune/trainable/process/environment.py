@@ -94,7 +94,7 @@ def _normal(name: str) -> str:
 
 
 def _hash(files: Collection[str]) -> str:
-    """Return a hash of the names and contents of files, whatever folder they lie in; empty without any."""
+    """Return a hash of files' names and contents, without their common folder."""
     if not files:
         return ""
     # Their common folder may differ between machines.

@@ -114,7 +114,7 @@ class Trace(NamedTuple):
 
 
 class OpenFile(NamedTuple):
-    """An open descriptor: its number, its path as Linux names it, and the file's device and inode."""
+    """An open descriptor: its number, its path in Linux, and the file's device and inode."""
 
     fd: int
     path: str

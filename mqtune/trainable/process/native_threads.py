@@ -25,7 +25,7 @@ _FUNCTIONS: Final = (
 
 
 def limit_threads() -> None:
-    """Limit the threads of loaded libraries as the environment says. Do nothing without a number."""
+    """Limit the threads of loaded libraries as the environment says, if it has a number."""
     text = os.environ.get(_VARIABLE, "")
     if not text.isdecimal() or not int(text):
         return

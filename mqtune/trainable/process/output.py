@@ -33,13 +33,13 @@ def flush() -> None:
 
 
 def flush_native() -> None:
-    """Flush output of C code, which would otherwise appear in the next trial's files (Linux only)."""
+    """Flush output of C code, which would else appear in the next trial's files (Linux only)."""
     if LIBC is not None:
         LIBC.fflush(None)
 
 
 class _Output(io.FileIO):
-    """An output file that drops unwritable data. A line reports the loss when writing works again."""
+    """An output file that drops unwritable data. A later line reports the loss."""
 
     def __init__(self, fd: int, name: str) -> None:
         super().__init__(fd, "w", closefd=False)

@@ -1,4 +1,4 @@
-"""The session of a script: it reports through the trial's process, over an inherited channel.
+"""The session of a script, which reports through the trial's process by an inherited channel.
 
 The script sends a request, a map with ``do``, and waits for the answer, a map with ``is``. The answer comes after the
 request is carried out, so a lockstep report waits for its decision:

@@ -136,7 +136,7 @@ def _show(error: BaseException, trace: TracebackType | None) -> None:
 
 
 def _own_part(trace: TracebackType | None, path: Path) -> TracebackType | None:
-    """Return a traceback from the script's first frame on. A syntax error has none."""
+    """Return a traceback from the script's first frame on. It is empty for a syntax error."""
     while trace is not None and trace.tb_frame.f_code.co_filename != str(path):
         trace = trace.tb_next
     return trace
