@@ -18,7 +18,6 @@ class Background:
     After an error no further call is made; ``check`` raises the error.
 
     Args:
-        name: name of the thread.
         then: called after each batch of calls, when the queue is empty.
         rests: whether the thread then sleeps for as long as the batch took, to use at most half a core.
     """

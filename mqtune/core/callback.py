@@ -32,7 +32,7 @@ class Callback:
     count is shown at the end. They stay in the journal. All other events are always delivered.
     """
 
-    #: Longest time until the next ``on_step``, in seconds. None means only when something happens.
+    #: Longest time until the next ``on_step``, in seconds. None means whenever something happens.
     interval_s: float | None = None
     #: Whether to call it in the driver's loop, with the live trials. It is for fast callbacks that read the whole
     #: experiment. The driver waits for each call.

@@ -144,8 +144,8 @@ QUOTAS: Final = "mqtune:quotas"
 SUBMISSIONS: Final = "mqtune:submissions"
 SHARES: Final = "mqtune:shares"
 AUDIT: Final = "mqtune:audit"
-#: Exchanges of Celery's remote commands and events for mqtune's workers. Under Celery's own names, another team's
-#: ``control shutdown`` on the same Redis would end them.
+#: Exchanges of Celery's remote commands and events. With Celery's names, another team's ``control shutdown`` on the
+#: same Redis would end mqtune's workers.
 CONTROL_EXCHANGE: Final = "mqtune"
 EVENT_EXCHANGE: Final = "mqtune-events"
 #: Celery's tables of unacknowledged messages, by kombu's names for these settings.
@@ -212,7 +212,6 @@ class ExperimentKeys:
     """The keys and the channel of one experiment.
 
     Args:
-        experiment: name of the experiment.
         db: database number. Only the channel's name depends on it.
     """
 

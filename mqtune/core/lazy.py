@@ -14,13 +14,11 @@ def found_when_used(
     """Return a package's ``__getattr__``.
 
     Args:
-        package: name of the package.
         homes: the defining module of each name. A module's own name maps to that module.
         checked_early: prefixes of modules with objects that a script makes before its Tuner. Their argument errors end
-            the
-        script with one line, too.
+            the script with one line, too.
         is_public: whether the error for an unknown name suggests the nearest known names. Internal folders must answer
-        cheaply, because `from folder import module` asks them for the module first.
+            cheaply, because `from folder import module` asks them for the module first.
     """
 
     def find(name: str) -> object:
@@ -45,12 +43,6 @@ def found_when_used(
 
 
 def facade_of(package: str, names: Mapping[str, tuple[str, ...]], *, is_public: bool = False) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a folder's facade.
-
-    Args:
-        package: name of the folder.
-        names: the facade's names, by defining module.
-        is_public: see ``found_when_used``.
-    """
+    """Return the ``__getattr__`` of a folder's facade, with *names* by defining module."""
     homes = {name: f"{package}.{module}" for module, of_module in names.items() for name in of_module}
     return found_when_used(package, homes, is_public=is_public)

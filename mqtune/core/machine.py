@@ -80,7 +80,7 @@ def _place() -> str:
     with contextlib.suppress(OSError):
         parts.append(os.readlink(_PID_NAMESPACE).encode())
     if not parts:
-        # Rarely needed, and an import costs memory in each trial's process.
+        # Rarely needed, and an import costs memory.
         import uuid  # noqa: PLC0415
 
         parts = [socket.gethostname().encode(), hex(uuid.getnode()).encode()]
@@ -209,10 +209,7 @@ def end_of_file(path: str | os.PathLike[str], size: int) -> str:
 def replace_file(path: Path, parts: Iterable[bytes], *, mode: int = 0o666) -> None:
     """Write a file atomically. Readers see the old or the new one; a failure keeps the old.
 
-    Args:
-        path: the file.
-        parts: its content.
-        mode: its permissions, before the process's umask.
+    The umask applies to *mode*.
 
     Raises:
         OSError: the folder can't be written.

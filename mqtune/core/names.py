@@ -119,13 +119,7 @@ OF_OBJECTIVE: Final = dict.fromkeys(_CONSTRAINTS, 'Tuner(metric=["loss", "latenc
 
 
 def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str]) -> None:
-    """Refuse unknown arguments.
-
-    Args:
-        owner: owner of the arguments, such as ``Tuner``.
-        given: names of the given arguments.
-        known: valid names.
-        elsewhere: hints for names of other libraries.
+    """Refuse unknown arguments of *owner*. *elsewhere* has hints for names of other libraries.
 
     Raises:
         ConfigurationError: a name is unknown. The message suggests the likely name.
@@ -133,7 +127,7 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], els
     for name in given:
         if name in known:
             continue
-        # People remember the beginning of a name; similar letters may be chance.
+        # People remember the beginning of a name.
         begin_so = [each for each in known if each.startswith(name)]
         near = [f"{each}=" for each in begin_so or difflib.get_close_matches(name, known, n=1)]
         likely = [elsewhere[name]] if name in elsewhere else near
@@ -183,13 +177,7 @@ class KnownArguments:
 
 
 def no_attribute(owner: str, name: str, meant: Mapping[str, str]) -> AttributeError:
-    """Return the error for a missing attribute.
-
-    Args:
-        owner: its owner, such as ``module 'mqtune'``.
-        name: name of the attribute.
-        meant: hints for names of other libraries.
-    """
+    """Return the error for a missing attribute. *meant* has hints for other libraries' names."""
     hint = f"; do you mean {meant[name]}?" if name in meant else ""
     return AttributeError(f"{owner} has no attribute {name!r}{hint}")
 
@@ -214,9 +202,7 @@ def with_hints(
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a function so that unknown arguments raise an error with a hint.
 
-    Args:
-        elsewhere: hints for mqtune's names.
-        others: hints for other libraries' names, by default those for ``Tuner``.
+    *elsewhere* has hints for mqtune's names, and *others* for other libraries', by default those for ``Tuner``.
     """
 
     def decorated(call: Callable[P, T]) -> Callable[P, T]:

@@ -98,8 +98,7 @@ class Objective:
 
         Raises:
             ConfigurationError: a name is missing or repeated, a mode or constraint is invalid, or the numbers of modes
-                and
-            metrics differ.
+                and metrics differ.
         """
         given = tuple(metric) if isinstance(metric, list | tuple) else (metric,)
         constraints = tuple(OutcomeConstraint.of(each) for each in given if _is_constraint(each))

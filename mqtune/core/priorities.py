@@ -11,7 +11,7 @@ Priority = Literal["high", "normal", "low"]
 #: Highest first.
 PRIORITIES: Final[tuple[Priority, ...]] = get_args(Priority)
 #: Celery message priority of each experiment priority. kombu keeps a list for each. The list of "normal" has the
-#: queue's name, and also gets the messages without a priority.
+#: queue's name, and the messages without a priority.
 MESSAGE_PRIORITIES: Final[Mapping[Priority, int]] = {"high": 3, "normal": 0, "low": 6}
 #: Order in which workers read those lists. 9 is kombu's last.
 MESSAGE_ORDER: Final = (*(MESSAGE_PRIORITIES[each] for each in PRIORITIES), 9)

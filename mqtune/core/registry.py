@@ -39,8 +39,8 @@ class Registered:
     role: ClassVar[str]
     #: Name of the class in descriptions. It never changes, because existing experiments name it.
     kind: ClassVar[str] = ""
-    #: Arguments added in later versions, with the described values that keep the old behaviour. With these values they
-    #: are left out of descriptions, so older experiments stay equal.
+    #: Arguments added in later versions, with the described values for the old behaviour. Descriptions leave these
+    #: values out, so older experiments stay equal.
     later: ClassVar[Mapping[str, object]] = {}
     #: Group of entry points that add kinds. An entry point is imported only if a description names it.
     group: ClassVar[str] = ""
@@ -115,7 +115,6 @@ def _arguments(kind: type) -> tuple[str, ...]:
 
 
 def _kinds(base: type[T]) -> dict[str, type[T]]:
-    """Return the registered subclasses of *base*, by kind."""
     package = import_module(base.__module__.rpartition(".")[0])
     for module in iter_modules(package.__path__, f"{package.__name__}."):
         import_module(module.name)

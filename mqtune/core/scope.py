@@ -18,7 +18,6 @@ def checked_scope(owner: str, scope: object) -> str:
 
     Args:
         owner: the argument's owner, such as ``ASHA``; empty for a direct argument of the user.
-        scope: given scope.
 
     Raises:
         ConfigurationError: ``ScopedValue`` has no such scope.

@@ -14,10 +14,9 @@ class Timing:
 
     # Connections to Redis.
 
-    #: Timeout of one command, after which the connection counts as dead. It covers the longest blocking read and a busy
-    #: server.
+    #: Timeout of one command, which covers the longest blocking read and a busy server.
     command_timeout_s: float = 10.0
-    #: Longest blocking read. It stays well below ``command_timeout_s``, which would end the connection.
+    #: Longest blocking read, well below ``command_timeout_s``.
     blocking_read_s: float = 4.0
     #: Timeout of a user's connection attempt.
     connect_timeout_s: float = 5.0
@@ -28,30 +27,29 @@ class Timing:
 
     # The journal and its records.
 
-    #: A driver silent for this long may be replaced. It renews its lock four times within that. Drivers' demands and
-    #: workers' submissions are valid for as long.
+    #: A driver silent for this long may be replaced; it renews its lock four times within that. Also the validity of
+    #: drivers' demands and workers' submissions.
     lock_s: float = 20.0
     #: Interval at which a driver renews its lock, and a worker its submissions.
     keep_lock_s: float = 5.0
-    #: A script run lost within this time was short. A run that fills its machine's memory is lost within minutes.
+    #: A script run lost within this time was short. A run that fills its machine's memory takes minutes.
     short_run_s: float = 600.0
-    #: After this silence of a driver its unused slots are lent. It states its demand each second.
+    #: After this silence of a driver, which states its demand each second, its unused slots are lent.
     lend_after_s: float = 3.0
-    #: Lifetime of the share table, which is published each second. Together with the drivers' interval of 1 s, another
-    #: driver divides 5 s after the dividing driver is killed, frozen or cut off.
+    #: Lifetime of the share table, which is published each second. If the dividing driver is lost, another one divides
+    #: after 5 s.
     share_table_s: float = 4.0
     #: A new dividing driver reads the register if the published one is older. Drivers refresh it at this interval.
     register_s: float = 5.0
-    #: Timeout of a store for a chapter. Some megabytes from another continent take less.
+    #: Timeout of a store for a chapter.
     chapter_answer_s: float = 20.0
     #: Timeout of a worker for a trial's output. Its disk may be on a slow network.
     log_answer_s: float = 10.0
-    #: Interval of repeated wake-ups of a worker. The first may be lost in a reconnect.
+    #: Interval of repeated wake-ups of a worker. One may be lost in a reconnect.
     wake_again_s: float = 1.0
-    #: After this silence the journal is checked for a lost message. Each message names its predecessor, but nothing
-    #: follows the last one.
+    #: After this silence the journal is checked for a lost last message.
     follow_silence_s: float = 5.0
-    #: A control channel silent for this long is broken. It covers two health checks and a frozen server.
+    #: A control channel silent for this long is broken.
     channel_silence_s: float = 75.0
 
     # The driver.
@@ -60,76 +58,71 @@ class Timing:
     patience_s: float = 300.0
     #: Interval of lease checks. A lost trial waits at most this long on top of its lease.
     look_at_leases_s: float = 0.5
-    #: No attempt is lost this soon after the driver begins, or after Redis was away or frozen or its clock jumped
-    #: forward. Leases expired meanwhile, and workers must get a chance to renew them.
+    #: No attempt is lost this soon after the driver begins, or after an outage or clock jump of Redis. Workers must
+    #: first get a chance to renew expired leases.
     lease_grace_s: float = 8.0
     #: After this long without a check, the server may have been frozen. A healthy lease has 12 s left, so no shorter
     #: stall makes it expire.
     stall_s: float = 8.0
-    #: An attempt that is in no queue and unclaimed for this long was lost on the way. It is published again.
+    #: An attempt that is unclaimed and in no queue for this long was lost. It is published again.
     unclaimed_s: float = 10.0
-    #: Interval of the check that Redis still has each running attempt, and that a queue or worker has each staged one.
+    #: Interval of the check that all running and staged attempts still exist.
     look_at_attempts_s: float = 10.0
     #: Pause before retrying a store that could not be written.
     trim_retry_s: float = 30.0
-    #: Interval at which a driver states its demand and reads its share. Other drivers notice a new experiment this
-    #: late.
+    #: Interval at which a driver states its demand and reads its share.
     look_at_shares_s: float = 1.0
-    #: How long past use of an experiment counts. An hour fits a dozen turns. With a much shorter time, two turns of one
-    #: experiment are forgotten before others have had their first.
+    #: How long past use of an experiment counts. An hour fits a dozen turns.
     share_memory_s: float = 3_600.0
-    #: How long an experiment may exceed its rounded-up share before its trials are paused. Most trials end earlier.
+    #: How long an experiment may exceed its rounded-up share before its trials are paused.
     share_grace_s: float = 60.0
-    #: The same for a slot shared in turns. A turn must be worth a trial's stop and start, and an hour must fit enough
-    #: turns.
+    #: The same for a slot shared in turns. A turn must be worth a trial's stop and start.
     share_turn_s: float = 300.0
-    #: After a suggestion slower than this, the next one is computed before a slot is free, although from fewer results.
+    #: After a slower suggestion, the next one is computed before a slot is free, from fewer results.
     prefetch_s: float = 0.1
 
     # The worker.
 
-    #: A worker silent this long loses its attempts. It is longer than a restart of Redis or a pause of the machine.
+    #: A worker silent this long loses its attempts. Longer than a restart of Redis or a pause of the machine.
     lease_s: float = 15.0
     #: Five renewals fit into a lease.
     heartbeat_s: float = 3.0
-    #: Interval at which a worker checks slow things: use of devices and machine, quarantined devices, unneeded
-    #: processes, and whether it accepts waiting trials. nvidia-smi takes up to a second.
+    #: Interval of a worker's slow checks: devices, machine, unneeded processes, waiting trials. nvidia-smi takes up to
+    #: a second.
     round_s: float = 10.0
-    #: A worker reconnects after this time, counted in rounds in which trials waited and it took none. A healthy one
-    #: takes them within milliseconds, and within half a minute after an outage of Redis.
+    #: A worker reconnects after this time in which trials waited and it took none.
     stuck_s: float = 60.0
-    #: Connections unused for this long are closed. It is longer than the pauses between heartbeats.
+    #: Connections unused for this long are closed. Longer than the pauses between heartbeats.
     unused_s: float = 10.0
-    #: How long a device may be idle before its worker warns. An evaluation or loading data takes minutes.
+    #: How long a device may be idle before its worker warns.
     idle_s: float = 600.0
     #: How long a stopped trial has for its ``finally`` blocks before its group gets SIGTERM.
     stop_grace_s: float = 10.0
-    #: The same for a pause. A class finishes its step and saves: an epoch, and gigabytes of state.
+    #: The same for a pause, in which a class finishes its step and saves.
     pause_grace_s: float = 600.0
     #: Time from SIGTERM to SIGKILL of its group.
     terminate_grace_s: float = 5.0
-    #: Longest silence of a zygote after its trial's process has ended. During cleanup it sends a message each second.
+    #: Longest silence of a zygote after its trial's process has ended. It sends a message each second.
     zygote_silence_s: float = 10.0
-    #: Timeout for a zygote to start a trial. It covers a fork of a large process on a swapping machine.
+    #: Timeout for a zygote to start a trial, on a swapping machine.
     zygote_start_s: float = 30.0
-    #: Timeout for a zygote to accept a message or send the rest of one. It takes milliseconds unless the zygote is
-    #: frozen.
+    #: Timeout for a zygote to accept a message or send the rest of one.
     zygote_exchange_s: float = 10.0
-    #: Timeout for a zygote to kill its trial and end, which takes milliseconds. Afterwards it is killed.
+    #: Timeout for a zygote to kill its trial and end. Afterwards it is killed.
     zygote_close_s: float = 5.0
-    #: Interval of checks of an importing process. It is killed if two checks in a row find it stopped.
+    #: Interval of checks of an importing process. It is killed if stopped at two in a row.
     import_look_s: float = 5.0
-    #: How long a device waits for its first probe. By then attempts elsewhere have shown their results.
+    #: How long a device waits for its first probe.
     first_probe_s: float = 15.0
-    #: Timeout for the list of GPUs. It takes about a second, and longer if their driver has to be loaded.
+    #: Timeout for the list of GPUs. Loading their driver takes longest.
     gpu_list_s: float = 30.0
-    #: Timeout for a GPU's driver. It answers within milliseconds, within seconds if it has to be loaded, or never.
+    #: Timeout for a GPU's driver, which may have to be loaded or hang.
     gpu_answer_s: float = 10.0
-    #: Pause after a missing answer of the driver, so that a broken one does not delay every trial.
+    #: Pause after a missing answer of the driver.
     gpu_pause_s: float = 60.0
-    #: How long the driver may take to free a dead process's memory: milliseconds, or many seconds on a large GPU.
+    #: How long the driver may take to free a dead process's memory.
     gpu_return_s: float = 30.0
-    #: Poll interval meanwhile. A query costs a millisecond, and GPU trials don't start every second.
+    #: Poll interval meanwhile. A query costs a millisecond.
     gpu_poll_s: float = 0.1
     #: Timeout of a health check. It delays a trial, and a hanging driver never answers.
     health_check_s: float = 30.0
@@ -139,23 +132,22 @@ class Timing:
     look_at_logs_s: float = 0.5
     #: Interval of checks that the log folder is writable.
     try_logs_s: float = 10.0
-    #: Retry interval of a write refused by a full server. Trials continue soon after it has space.
+    #: Retry interval of a write refused by a full server.
     full_retry_s: float = 1.0
-    #: Shorter waits of an attempt's data for Redis are not reported. A new connection takes milliseconds.
+    #: Shorter waits of an attempt's data for Redis are not reported.
     least_wait_s: float = 1.0
-    #: Interval of the check for ended scripts and scripts that wait for a slot. It costs a short command.
+    #: Interval of the check for ended scripts and scripts that wait for a slot.
     look_at_scripts_s: float = 0.5
-    #: How long a fully busy worker leaves a submission to others; a partly busy one waits for that part of it. Scripts
-    #: thus go to the least busy worker, and its loss ends few of them.
+    #: How long a fully busy worker leaves a submission to others; proportionally less if partly busy.
     spread_s: float = 4.0
 
     # The server of a run on one machine.
 
-    #: Timeout for the start of a server without data, a thousand times the time on an idle machine.
+    #: Timeout for the start of a server without data.
     server_start_s: float = 10.0
     #: Time for a server to flush its append-only file before it is killed.
     server_stop_s: float = 5.0
-    #: A server that still answers after this time is not stopping. A stopping one no longer answers within 0.1 s.
+    #: A server that still answers after this time is not stopping.
     handover_answering_s: float = 1.0
 
     # Screens and tools.
@@ -164,11 +156,11 @@ class Timing:
     drain_look_s: float = 0.2
     #: Time added to a worker's own: the fleet lists a dead worker until its heartbeat expires.
     drain_register_s: float = 20.0
-    #: Timeout of an answer for Prometheus, which waits 10 s. The answer must still report that Redis is away.
+    #: Timeout of an answer for Prometheus, which waits 10 s.
     figures_answer_s: float = 3.0
-    #: How long the page follows an experiment without viewers, so that a reload is fast.
+    #: How long the page follows an experiment without viewers.
     linger_s: float = 30.0
     #: How long a read of the page waits for news. A closed feed ends within that.
     feed_wait_s: float = 0.5
-    #: Interval of the page's checks for a driver, and of retries after an error.
+    #: Interval of the page's checks for a driver, and of retries.
     feed_state_s: float = 2.0
