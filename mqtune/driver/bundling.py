@@ -59,12 +59,10 @@ def bring(
     Returns a function that repeats this after the server has lost the bundle.
 
     Args:
-        definition: the experiment's definition.
         bundle: its bundle, if this machine has it. A bundle from the server is never signed.
-        exchange: the exchange to put it into.
         key: the workers' key, or empty.
         is_own: whether this driver starts the worker, with the key.
-        before: digest of the bundle that workers know so far, for attempts that they have claimed already.
+        before: digest of the workers' previous bundle, for attempts that they have claimed already.
 
     Raises:
         ConfigurationError: the bundle or the key is missing.

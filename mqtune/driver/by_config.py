@@ -16,7 +16,7 @@ from mqtune.search.values import copy_value
 #: Type of ``Tuner(resources=…)``.
 AnyResources = Resources | Callable[[Config], Resources]
 
-#: Number of sampled configs. Resources that one config in fifty needs are hardly missed; sampling takes some 10 ms.
+#: Number of sampled configs. Resources that one config in fifty needs are hardly missed.
 _SAMPLES: Final = 200
 
 
@@ -28,11 +28,10 @@ class ResourcesByConfig:
 
     Args:
         function: gets a copy of a config.
-        space: the search space.
 
     Raises:
         ConfigurationError: the function fails, returns something else or differing numbers of seats, or there is no
-        space.
+            space.
     """
 
     def __init__(self, function: Callable[[Config], Resources], space: Space) -> None:

@@ -16,11 +16,10 @@ T = TypeVar("T")
 
 _SAID: Final = "Stopping: running trials are requeued. Ctrl-C again ends at once."
 _STDERR: Final = 2
-#: Time for closing everything after the second Ctrl-C. It suffices with a living Redis and worker, and is well below
-#: the second within which the run must end.
+#: Time for closing everything after the second Ctrl-C, well below the second within which the run must end.
 AT_ONCE_S: Final = 0.5
-#: Time limit of a shutdown. Trials have 20 s, a worker and a server as long again, and results are written. Without it,
-#: waiting for an unavailable Redis would take much longer.
+#: Time limit of a shutdown. Trials have 20 s, a worker and a server as long again. Waiting for an unavailable Redis
+#: would take much longer.
 ORDERLY_S: Final = 90.0
 _TOO_LONG: Final = b"\nThe shutdown takes too long; ending at once.\n"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)

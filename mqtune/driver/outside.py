@@ -103,12 +103,7 @@ def expired(experiment: Experiment, now: float) -> Iterator[Expire]:
 def counted(metrics: Metrics, last: Metrics, took_s: float) -> Metrics:
     """Add the iteration and times to a report's metrics, as for trials on workers.
 
-    Given values take precedence.
-
-    Args:
-        metrics: the told metrics.
-        last: metrics of the previous report; empty for the first.
-        took_s: time since then.
+    Given values take precedence. *last* has the previous report's metrics, and *took_s* is the time since.
     """
     iteration, total_s = last.get(ITERATION, 0), last.get(TIME_TOTAL, 0.0)
     return {
@@ -120,17 +115,11 @@ def counted(metrics: Metrics, last: Metrics, took_s: float) -> Metrics:
 
 
 def check_told(metrics: object, experiment: Experiment, time_attr: str) -> Metrics:
-    """Return told metrics as plain values.
-
-    Args:
-        metrics: the told metrics.
-        experiment: the experiment.
-        time_attr: time metric of its scheduler; empty for none.
+    """Return told metrics as plain values. *time_attr* is the scheduler's time metric, or empty.
 
     Raises:
         ConfigurationError: they are not a dict of reportable values, are too large, or lack a number for the objective
-            or
-        the scheduler's time.
+            or the scheduler's time.
     """
     if not isinstance(metrics, dict):
         raise ConfigurationError(f"metrics={metrics!r:.80} is not a dict of metrics, such as {{'loss': 0.1}}")

@@ -14,11 +14,10 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, DriverFenced
 from mqtune.core.trial import Trial
 
-#: Longest wait of a staged attempt for later ones, in seconds. A free slot hardly notices it, and the cost of a message
-#: is spread over many attempts. The first attempt of a batch never waits.
+#: Longest wait of a staged attempt for later ones, in seconds. It spreads the cost of a message over many attempts. The
+#: first attempt of a batch never waits.
 GATHER_S: Final = 0.1
-#: Pause after sending, as a multiple of the time it took. A server busy with a hundred drivers gets fewer and larger
-#: messages.
+#: Pause after sending, as a multiple of its duration. A busy server gets fewer and larger messages.
 _PAUSE: Final = 10
 
 
