@@ -20,10 +20,6 @@ class ServerClock:
 
     The server is queried regularly. In between, this machine's monotonic clock extrapolates its answer, so a wrong or
     adjusted local clock changes nothing. While no server answers, the last answer counts. Thread-safe.
-
-    Args:
-        client: a connection.
-        own: this machine's clock.
     """
 
     def __init__(self, client: redis.Redis, own: Clock = time) -> None:

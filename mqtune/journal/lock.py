@@ -24,7 +24,6 @@ def take_lock(journal: Journal, holder: str, *, sleep: Callable[[float], None] =
     On another machine, a dead driver is replaced after its lock has expired.
 
     Args:
-        journal: the experiment's journal.
         holder: a token that no other driver has.
         sleep: waits for some seconds.
 

@@ -165,7 +165,7 @@ class MemoryServer:
     Args:
         clock: monotonic seconds for leases and locks.
         forgets: whether to delete entries after they are read, so that memory doesn't grow. For experiments with one
-        reader.
+            reader.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, forgets: bool = False) -> None:

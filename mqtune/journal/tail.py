@@ -49,8 +49,6 @@ class Tail:
     unknown, and its end is left out.
 
     Args:
-        client: a checked connection.
-        experiment: name of the experiment.
         patience_s: how long a call retries while the server is away.
 
     Attributes:

@@ -5,7 +5,7 @@
 --       8 cause: itself, failure or worker
 --
 -- Returns 'ended'; 'fenced' if the attempt does not hold the lease; or 'gap', without any change, if that report is
--- missing here. Repeating a call does no harm.
+-- missing here. Idempotent.
 --
 -- A gang's attempt ends with its last seat. The journaled end is seat 0's. An earlier end of a failed or returned seat
 -- replaces it, because the others end due to it. A seat returned by its worker precedes a failure, since training fails

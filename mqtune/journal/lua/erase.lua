@@ -3,9 +3,9 @@
 -- KEYS  1 driver  2 journal  3 meta  4 leases  5 staged  6 checkpoints  7 requests  8 code  9 chapters  10… every trial
 -- ARGV  1 epoch
 --
--- Returns 1; an error STALEDRIVER if a later driver exists. Repeating it does no harm. Running attempts are fenced, as
--- their claims are unknown from here on. Entry ids keep increasing: the stream is emptied and not deleted, because a
--- new one might repeat the ids of its first millisecond.
+-- Returns 1; an error STALEDRIVER if a later driver exists. Idempotent. Running attempts are fenced, as their claims
+-- are unknown from here on. Entry ids keep increasing: the stream is emptied and not deleted, because a new one might
+-- repeat the ids of its first millisecond.
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end

@@ -5,7 +5,7 @@
 --       importing the trainable, or '' if it is not
 --
 -- Returns the number of reserved attempts. Claimed ones and those not staged are skipped. A later call replaces an
--- earlier one; repeating it does no harm.
+-- earlier one; it is idempotent.
 
 also_when_full('ZREM', KEYS[1])
 local now, count = now_ms(), 0

@@ -5,8 +5,7 @@
 --       to keep it  4 the worker's name  5 lifetime of the description in milliseconds
 --
 -- Returns {'', 0, start of the worker that has to drain or '', 1 or without a description 0}. If another process has
--- the name, changes nothing and returns {its token, milliseconds until that expires, '', 0}. Repeating a call does no
--- harm.
+-- the name, changes nothing and returns {its token, milliseconds until that expires, '', 0}. Idempotent.
 
 local prefix = string.sub(KEYS[1], 1, -8)
 local name, description, wish = prefix .. 'name:' .. ARGV[4], prefix .. 'worker:' .. ARGV[4], prefix .. 'drain:' .. ARGV[4]

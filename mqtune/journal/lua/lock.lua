@@ -12,7 +12,7 @@
 -- it expires, milliseconds since its driver took it, 0}. A released lock counts as expired from then on.
 --
 -- A new holder gets an epoch higher than any before. The same holder keeps its epoch, also after the lock expired,
--- unless another driver has had it. Releasing a lock of another holder is a no-op. Repeating a call does no harm.
+-- unless another driver has had it. Releasing a lock of another holder is a no-op. Idempotent.
 --
 -- Returns an error STALEDRIVER if the caller's epoch is over: it must not take the lock from a later driver. Returns an
 -- error JOURNALGONE if the server has lost the caller's epoch.

@@ -5,7 +5,7 @@
 --
 -- Returns {id of the newest entry or '', then 1 for each attempt that runs or is staged, and 0 for each other}; an
 -- error STALEDRIVER if a later driver exists. A running attempt without a lease gets one, for its worker to renew. A
--- staged attempt missing in the list is listed again. Repeating a call does no harm.
+-- staged attempt missing in the list is listed again. Idempotent.
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end

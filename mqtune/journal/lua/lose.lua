@@ -17,7 +17,7 @@
 --
 -- Returns 1 if this driver has ended it, 0 if the guard or that end prevented it; an error STALEDRIVER if a later
 -- driver exists. After 1 the attempt has ended and no claim of it counts; workers of other seats are notified.
--- Repeating a call does no harm.
+-- Idempotent.
 
 -- Maximum number of checked unread entries. A driver with more reads them first.
 local LOOK = 100

@@ -5,7 +5,7 @@
 --       or ''
 --
 -- Returns {'', 0} if the worker has the name or has released it. If another process has it, changes nothing and returns
--- {its token, milliseconds until that expires}. Repeating a call does no harm.
+-- {its token, milliseconds until that expires}. Idempotent.
 
 local have = redis.call('GET', KEYS[1])
 if have and have ~= ARGV[1] and (have ~= ARGV[3] or ARGV[2] == '0') then return {have, redis.call('PTTL', KEYS[1])} end

@@ -8,7 +8,7 @@
 -- are durable, hints are not: the answers to report, saved and renew repeat the orders.
 --
 -- Returns 1 for each running attempt, and 0 for each skipped other; an error STALEDRIVER if a later driver exists.
--- Repeating a call does no harm.
+-- Idempotent.
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end

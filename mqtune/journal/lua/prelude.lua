@@ -85,8 +85,8 @@ local function standing(prefix, trial, attempt)
   return state, names
 end
 
--- Return a gang's staging time, which is later than that of any waiting attempt. Seats are taken in that order, and
--- several are staged in a millisecond.
+-- Return a gang's staging time, later than those of all attempts in the queue: several are staged in a millisecond, and
+-- seats are taken in that order.
 local function last_of(staged, now)
   local last = redis.call('ZRANGE', staged, -1, -1, 'WITHSCORES')[2]
   return last and math.max(now, tonumber(last) + 0.001) or now
@@ -111,8 +111,8 @@ local function undriven(meta)
   return now_ms() > have[3] + have[2] and have[1] or ''
 end
 
--- Whether an experiment's name matches a quota's pattern. An invalid pattern matches nothing: an error here would end
--- the claims and leases of all experiments.
+-- Whether an experiment's name matches a quota's pattern. An invalid pattern matches nothing: an error would end all
+-- experiments' claims and leases.
 local function fits(pattern, experiment)
   if not string.find(pattern, '^[%w%._%*%-]+$') then return false end
   return string.find(experiment, '^' .. string.gsub(string.gsub(pattern, '[%.%-]', '%%%0'), '%*', '.*') .. '$') ~= nil
@@ -160,8 +160,8 @@ local function lease(leases, quotas, experiment, trials, runs_out)
   end
 end
 
--- How long the hash of a trial with an ended attempt is kept, in seconds. Until then a repeated call or late message is
--- answered from it. Later the trial is unknown, and the call is refused as well.
+-- How long the hash of a trial with an ended attempt is kept, in seconds. It answers repeated calls and late messages.
+-- Later the trial is unknown, and these are refused as well.
 local KEEP_ENDED_S = 7 * 86400
 
 local function retire(trial)

@@ -4,7 +4,7 @@
 -- ARGV  1 attempt  2 token  3 checkpoint  4 data
 --
 -- Returns the attempt's orders; 'fenced' if the attempt does not hold the lease, and then stores nothing. A stored
--- checkpoint never changes. Repeating a call does no harm.
+-- checkpoint never changes. Idempotent.
 
 local have = redis.call('HMGET', KEYS[1], 'attempt', 'token', 'state', 'orders')
 if have[1] ~= ARGV[1] or have[2] ~= ARGV[2] or have[3] ~= 'running' then return 'fenced' end

@@ -6,8 +6,7 @@
 -- Returns for each experiment a list with an answer for each attempt: its orders (see order); 'undriven' instead of
 -- orders to continue, if the experiment has had no driver for too long and its attempts have to end; or 'fenced' if the
 -- attempt doesn't hold the lease. An expired lease is renewed unless its attempt was ended as lost. For an experiment
--- with broken keys the list is replaced by the error; other experiments keep their leases. Repeating a call does no
--- harm.
+-- with broken keys the list is replaced by the error; other experiments keep their leases. Idempotent.
 
 local function renewed(meta, from, to)
   local prefix, experiment = string.sub(meta, 1, -5), string.match(meta, '{(.*)}')

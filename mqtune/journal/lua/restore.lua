@@ -10,8 +10,8 @@
 --       then for each trial: the number of its last attempt, the time of its last report
 --
 -- Returns 1; 0, without any change, if those entries are missing; an error STALEDRIVER if a later driver exists. From
--- here on all attempts have ended, and further calls of their workers are refused. Existing checkpoints stay. Repeating
--- a call does no harm.
+-- here on all attempts have ended, and further calls of their workers are refused. Existing checkpoints stay.
+-- Idempotent.
 
 if tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0') > tonumber(ARGV[2]) then return redis.error_reply(STALE) end
 if redis.call('HGET', KEYS[1], 'restored') == ARGV[7] then return 1 end

@@ -9,8 +9,8 @@
 -- journal lacks the chapter's last entry, as on a server that was set back, or it is the newest one. Returns an error
 -- STALEDRIVER if a later driver exists.
 --
--- The first entry of all is kept beside the journal. Repeating a call does no harm. Readers see the new chapter and the
--- shorter journal in one step.
+-- The first entry of all is kept beside the journal. Idempotent. Readers see the new chapter and the shorter journal in
+-- one step.
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end
