@@ -31,8 +31,7 @@ _LAST_STATE: Final = {
 
 #: State of a running row.
 _STARTED: Final = "started"
-#: State of a row with a requeued task. Only this state allows a row to return to an earlier one, as it must when the
-#: task is claimed again.
+#: State of a row with a requeued task. Only from it can a row return to an earlier state.
 _GOES_BACK: Final = "retried"
 #: Fields that Flower would otherwise fill as for a message sent now.
 _NOT_SENT: Final = {"sent": None, "client": None}
@@ -109,7 +108,6 @@ class Rows:
             logger.warning("a %s event could not be sent to Flower: %s", kind, error)
 
     def _came_at(self, run: AttemptRun) -> tuple[float, float] | tuple[None, None]:
-        """Return the arrival of an attempt at this worker, by both clocks."""
         return self._since.get(run, (None, None))
 
     def _fields(self, run: AttemptRun, outcome: RunResult | None) -> dict[str, Any]:
@@ -137,7 +135,6 @@ class Rows:
 
 
 def _as_it_stands(run: AttemptRun) -> str:
-    """Return the status of a running attempt in words: its last report, if there is one."""
     if not run.is_running:
         return "imports its code" if run.is_importing else "waits for its slot"
     return latest_report(run) or "no report yet"

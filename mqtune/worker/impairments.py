@@ -59,7 +59,6 @@ class Impairments:
     Args:
         on_change: called in the noticing thread when a cause begins or ends, or a probe may start.
         worker: name of the worker, for the command that enables a device.
-        clock: the server's time.
     """
 
     def __init__(
@@ -119,11 +118,8 @@ class Impairments:
     def put(self, devices: Sequence[str], kind: Kind, cause: Cause, *, says: str = "") -> None:
         """Add a cause to devices, in place of an earlier one of its kind there.
 
-        Args:
-            devices: the devices; only ``WHOLE_WORKER`` for the worker.
-            kind: kind of the cause.
-            cause: a new cause. Its beginning and retry time are set here.
-            says: text for the log, if it differs.
+        The cause must be new: its beginning and retry time are set here. ``WHOLE_WORKER`` alone stands for the worker.
+        *says* replaces its text in the log.
         """
         if self._is_closed:
             return

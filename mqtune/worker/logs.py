@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 _TRIED_BYTES: Final = 4_096
 #: Longest wait for a running check at shutdown: a network file system may hang.
 _CLOSE_S: Final = 5.0
-#: Number of times that moving the last part starts again, because more was written meanwhile than may be kept. A writer
-#: faster than the disk cache for half a gigabyte loses lines.
+#: Number of restarts of moving the last part after too much was written. A writer faster than the disk cache for half a
+#: gigabyte loses lines.
 _MOVES: Final = 10
 _KIND: Final = "logs"
 
@@ -42,14 +42,14 @@ _KIND: Final = "logs"
 class LogLimits:
     """Size limits of an output file, and the number of remembered files."""
 
-    #: Longer files are shortened. This is some million lines, and thousands of trials fit on a disk.
+    #: Longer files are shortened. This is some million lines.
     max_bytes: int = 64 * 2**20
-    #: Kept parts. The last part may double while it is moved, and the file must still be shorter than the maximum then.
+    #: Kept parts. The last part may double while it is moved, still within the maximum.
     first_bytes: int = 8 * 2**20
     last_bytes: int = 24 * 2**20
     #: Bytes moved in one step.
     moved_bytes: int = 2**20
-    #: Number of remembered files of attempts: some megabytes of names, and days of trials.
+    #: Number of remembered files of attempts: days of trials.
     remembered: int = 20_000
 
 
@@ -64,7 +64,6 @@ class Logs:
         root: the worker's log folder.
         zygotes: files of its zygotes, which may write at any time.
         impairments: gets notified if the folder is not writable.
-        limits: size limits.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Logs:
     def make(self, *paths: Path) -> list[Path]:
         """Create these files and their folder. Return the new files.
 
-        On a slow disk, this is most of an attempt's waiting time. Errors are ignored: ``begin`` retries.
+        Errors are ignored: ``begin`` retries.
         """
         made = []
         for path in paths:
@@ -220,7 +219,6 @@ class Logs:
                 self._look(path)
 
     def _look(self, path: Path) -> int | None:
-        """Shorten a long file. Return its previous size, or None if it can't be read."""
         try:
             status = os.lstat(path)
             size = status.st_size
@@ -236,12 +234,6 @@ class Logs:
 
 
 def _make(path: Path) -> None:
-    """Create an empty file.
-
-    Raises:
-        FileExistsError: the file exists.
-        FileNotFoundError: its folder does not exist.
-    """
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
 
 
@@ -274,7 +266,6 @@ def _shorten(path: Path, before: int, limits: LogLimits) -> int:
 
 
 def _mark(cut: int) -> bytes:
-    """Return the line that replaces the cut part."""
     return (
         f"\n… mqtune: {cut // 2**20:,} MiB of output were here; a file keeps its first and its last part …\n".encode()
     )

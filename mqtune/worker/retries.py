@@ -14,13 +14,12 @@ from mqtune.core.events import AttemptEnded
 from mqtune.core.trial import UNDRIVEN, AttemptEnd
 from mqtune.journal.base import Claim
 
-#: How long after a failure a trial is left to other workers, in seconds. If trials are short, another worker has a free
-#: slot by then. If they are long, the delay is small.
+#: How long after a failure a trial is left to other workers, in seconds. With short trials, another worker has a free
+#: slot by then.
 ANOTHER_WORKER_S: Final = 10.0
 #: How long it is kept off the devices on which it has failed, if there are others.
 ANOTHER_DEVICE_S: Final = 30.0
-#: How long the task of such a trial stays away from its queue. Otherwise this worker would receive it again
-#: immediately.
+#: How long the task of such a trial stays away from its queue, so that this worker does not receive it immediately.
 PUT_BACK_S: Final = 0.5
 
 

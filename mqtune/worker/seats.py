@@ -18,13 +18,11 @@ from mqtune.journal.base import Claim, Grant, Journal, Refusal, Seated
 
 logger = logging.getLogger(__name__)
 
-#: Least time that a seat is reserved while others are free, unless the operator sets another. Workers receive their
-#: tasks within a second, and a slot should not stay unused much longer because one of them is busy.
+#: Least time that a seat is reserved while others are free, unless the operator sets another.
 SEAT_S: Final = 30.0
 #: Maximum that an operator may set.
 LONGEST_SEAT_S: Final = 86_400.0
-#: Largest random addition, as a fraction of that time. Two gangs of different experiments that block each other must
-#: not give up at the same moment.
+#: Largest random addition, as a fraction of that time, so that two gangs that block each other don't give up together.
 _SPREAD: Final = 0.5
 #: Interval of checks for the other seats. A reserved seat costs its worker nothing else.
 POLL_S: Final = 0.25
@@ -75,13 +73,11 @@ def advertised() -> str:
 
 
 def _bracketed(host: str) -> str:
-    """Return a host for use before a port: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 @cache
 def _warn_unreachable() -> None:
-    """Warn once that gangs over several machines can't connect here."""
     logger.warning(
         "this machine has no route to others, so a trial over several machines can't meet here: set %s to the address "
         "or name by which they reach it, such as 10.1.2.3",
@@ -90,7 +86,6 @@ def _warn_unreachable() -> None:
 
 
 def _reserved() -> socket.socket:
-    """Return a socket with a free port, for IPv6 too if this machine has it."""
     if socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):
             return _bound(socket.AF_INET6)
@@ -125,18 +120,7 @@ def claim_seat(
 ) -> Grant | Refusal | Seated:
     """Claim an attempt or a gang's seat. Reserve the seat until the others are taken.
 
-    The seat is returned after a while.
-
-    Args:
-        journal: the experiment's journal.
-        claim: the claim.
-        worker: name of the worker.
-        event: the start event.
-        lease_s: lifetime of each claim.
-        seat_s: least time to wait for the other seats.
-        address: address of this seat for the others.
-        gives_up: whether to stop waiting.
-        look: wakes it for an early check, once set.
+    The seat is returned after *seat_s* seconds or more, or if *gives_up* says so. Setting *look* causes an early check.
     """
     until = time.monotonic() + seat_s * (1 + _spread.random() * _SPREAD)
     while (answer := journal.claim(claim, worker, lease_s, event, address)) == "seated":

@@ -60,7 +60,6 @@ class Shutdown:
             guarded("mqtune-leaving", lambda: [self._requeue, self._end_in_time]).start()
 
     def _end_in_time(self) -> None:
-        """End the process in time even if the main thread waits for an unreachable broker."""
         time.sleep(self._within_s)
         logger.error("the shutdown takes longer than %.0f s; ending at once", self._within_s)
         self.end_at_once()

@@ -22,7 +22,6 @@ def guarded(name: str, steps: Callable[[], Iterable[Step]], *, vital: bool = Fal
     zygotes then kill their trials, which run again after their leases have expired.
 
     Args:
-        name: name of the thread.
         steps: yields the steps and waits between them. The thread ends with them.
         vital: whether a failed step leaves data of trials half read.
     """
