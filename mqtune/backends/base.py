@@ -27,7 +27,6 @@ class Backend(Protocol):
         session, so the next driver can continue the experiment.
 
         Args:
-            experiment: name of the experiment.
             resources: resources of each trial. If they depend on the config, those of one trial: see
                 ``TakesResources``.
 

@@ -31,7 +31,7 @@ from mqtune.core.timing import Timing
 from mqtune.core.version import install_command
 from mqtune.journal.connection import OLDEST_VERSION, RedisClient, open_client
 
-#: Timeout of ``--version``, which takes some 5 ms.
+#: Timeout of ``--version``.
 VERSION_TIMEOUT_S: Final = 5.0
 #: File beside a server's data with the path of its program.
 _PROGRAM: Final = "program"
@@ -134,16 +134,14 @@ def _program_before(folder: Path) -> str:
         return ""
 
 
-#: Time limit for loading an append-only file: some 100 GB at the usual 200 MB/s.
+#: Time limit for loading an append-only file: some 100 GB at 200 MB/s.
 LOADING_DEADLINE_S: Final = 600.0
-#: How long a server waits at its end for followers to receive published messages. Messages not received by then are
-#: lost.
+#: How long a server waits at its end for followers to receive published messages. Later the rest is lost.
 _FOLLOWERS_S: Final = 2.0
-#: A ping may take a second. A server may take half of one to accept a shutdown before it gets a signal; a frozen one
-#: accepts none.
+#: A ping may take a second. A server may take half of one to accept a shutdown before it gets a signal.
 _PING: Final = Timing(connect_timeout_s=1.0, command_timeout_s=1.0)
 _SHUTDOWN: Final = Timing(connect_timeout_s=0.5, command_timeout_s=0.5)
-#: Pause between checks that a server has started or released its folder. A start takes 10 to 40 ms.
+#: Pause between checks of a server. A start takes 10 to 40 ms.
 POLL_S: Final = 0.01
 #: First version with an append-only folder. Older ones ignore that folder and start empty.
 MULTIPART_AOF_VERSION: Final = (7, 0)
@@ -193,7 +191,6 @@ class EmbeddedServer:
 
     Args:
         home: the server's own folder.
-        binary: the program.
         lock: file descriptor of the folder's lock, which the server inherits.
     """
 
@@ -433,7 +430,6 @@ def _check_data(home: Path, binary: ServerBinary) -> None:
 
 
 def _socket_path(home: Path) -> tuple[Path, Path | None]:
-    """Return the path of the server's socket, and its private folder if *home* can't hold one."""
     path = home / "server.sock"
     if _can_bind(path):
         return path, None

@@ -25,7 +25,7 @@ from mqtune.trainable.process.driver_fork import fork_importer, own_files, why_n
 from mqtune.trainable.process.exits import flush_all
 from mqtune.trainable.spec import Function
 
-#: A worker that shuts down requeues its trials; stopping them takes at most 15 s.
+#: Timeout of a worker's shutdown. Stopping its trials takes at most 15 s.
 _STOP_TIMEOUT_S: Final = 20.0
 #: Environment variables of ``mqtune worker`` that operators set for their own workers.
 _OF_OPERATORS: Final = frozenset(
@@ -60,9 +60,7 @@ class WorkerProcess:
     """A worker process on this machine. It ends when the process that started it is gone.
 
     Args:
-        log: the file for its output.
         arguments: arguments of Python. The watched pipe's number is in the environment.
-        environment: additional environment variables.
         has_importer: whether its first importer is a fork of this process.
         carried: the trainable, if that importer should have it from this process's memory.
     """
