@@ -19,12 +19,11 @@ from typing import Final, NamedTuple
 from mqtune.core.codec import decode_value, encode_value, is_version
 from mqtune.core.errors import CodeRefused, ConfigurationError
 
-#: Maximum bytes of a bundle's files. Redis keeps it in memory during the experiment and sends it to each worker. A
-#: large project's code has a tenth of it.
+#: Maximum bytes of a bundle's files. Redis keeps it in memory and sends it to each worker.
 MOST_BYTES: Final = 32 << 20
-#: Maximum number of files: a worker unpacks them within seconds, also on a network disk.
+#: Maximum number of files: a worker unpacks them within seconds.
 MOST_FILES: Final = 10_000
-#: Minimum length of a key. A short one could be guessed from one signature.
+#: Minimum length of a key.
 FEWEST_KEY_CHARS: Final = 16
 #: Environment variable with the key, on the driver's machine and on workers.
 KEY_VARIABLE: Final = "MQTUNE_CODE_KEY"

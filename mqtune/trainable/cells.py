@@ -47,7 +47,7 @@ from mqtune.trainable.spec import (
 )
 from mqtune.trainable.values import MOST_VALUE_BYTES, CannotTravel, UserObject, a, stored
 
-#: Maximum length of a value's text in the module. A longer text is data, which no person has written.
+#: Maximum length of a value's text in the module. A longer text is data.
 _LONGEST_VALUE: Final = 20_000
 _PLAIN: Final = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range)
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
@@ -140,7 +140,6 @@ def cell_of(trainable: object) -> Cell | None:
 
 
 def _name_of(trainable: UserObject) -> str:
-    """Return a trainable's name in its written module."""
     while isinstance(trainable, functools.partial):
         trainable = trainable.func
     name: str = getattr(trainable, "__name__", type(trainable).__name__)
@@ -148,7 +147,6 @@ def _name_of(trainable: UserObject) -> str:
 
 
 def _check_call(trainable: Callable[..., object], module: str, name: str) -> None:
-    """Raise TrainableNotFound if a trainable can't be called with a config."""
     is_function = inspect.isroutine(trainable) or isinstance(trainable, functools.partial)
     check_synchronous(trainable if is_function else type(trainable).__call__, name)
     # Bypass the cache, which would keep the trainable's values.
@@ -159,7 +157,6 @@ def _check_call(trainable: Callable[..., object], module: str, name: str) -> Non
 
 
 def _root(trainable: object, writer: _Writer) -> Path:
-    """Return the folder from which a trainable's modules are imported."""
     if writer.script:
         return writer.script_root
     home = sys.modules.get(home_of(trainable))
@@ -379,7 +376,6 @@ class _Writer:
         self._imports[f"import {module} as {alias}"] = None
 
     def _variable(self, value: object, text: str) -> str:
-        """Give a value its own variable, so that it is written once."""
         self._count += 1
         name = f"_{self._count}_"
         self._parts.append(f"{name} = {text}")
@@ -471,13 +467,11 @@ class _Writer:
 
 
 def _found_in(names: Mapping[str, object], path: str) -> object:
-    """Return the object at a path of names, or None if it is missing."""
     first, *others = path.split(".")
     return functools.reduce(lambda found, name: getattr(found, name, None), others, names.get(first))
 
 
 def _import_of(name: str, value: object) -> str | None:
-    """Return the import that gives a name its value, or None if no import does."""
     if isinstance(value, ModuleType):
         return f"import {name}" if value.__name__ == name else f"import {value.__name__} as {name}"
     # NumPy's functions, for example, state their home under a different name.
@@ -498,7 +492,6 @@ def _is_builtin(name: str, value: object) -> bool:
 
 
 def _plain_text(value: UserObject) -> str | None:
-    """Return the text of a plain value, or None for any other."""
     kind = type(value)
     if isinstance(value, PurePath):
         return f"__import__('pathlib').{kind.__name__.removeprefix('Posix')}({str(value)!r})"

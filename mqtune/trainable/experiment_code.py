@@ -110,7 +110,6 @@ def _own_path(code_root: Path) -> list[Path]:
 
 
 def _imported(path: Path, source: bytes, folders: list[Path]) -> Iterator[Path]:
-    """Yield the files that a file's import statements may name, in order."""
     for node in ast.walk(ast.Module(body_of(without_main(source)), [])):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -126,7 +125,6 @@ def _imported(path: Path, source: bytes, folders: list[Path]) -> Iterator[Path]:
 
 
 def _files_of(names: list[str], folders: list[Path]) -> Iterator[Path]:
-    """Yield the files of a module and of its packages."""
     if names[:1] == ["mqtune"]:
         return
     places: Iterable[str] | None = map(str, folders)

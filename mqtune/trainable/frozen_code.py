@@ -30,7 +30,7 @@ _MQTUNE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 def fingerprint(source: bytes, *, is_run: bool = False) -> str:
     """Return the fingerprint of a file's content, without its main block unless it *is_run*."""
-    # Python's own hash for versions of a source. A better one would add megabytes to each trial.
+    # Python's own hash for sources. A better one would add megabytes to each trial.
     return source_hash(source if is_run else without_main(source)).hex()
 
 
@@ -42,7 +42,6 @@ class FrozenCode:
     ``differing``.
 
     Args:
-        folder: the experiment's code folder.
         files: the fingerprint of each file, by its path here.
         is_run: whether they are a script that is run and not imported.
     """
@@ -234,8 +233,7 @@ def _main_blocks(source: bytes) -> list[ast.If]:
     return [node for node in body_of(source) if isinstance(node, ast.If) and ast.unparse(node.test) in _IS_MAIN]
 
 
-#: CPython 3.11 counts the parsing depth of all threads together, and raises a SystemError if two threads parse at the
-#: same time.
+#: CPython 3.11 counts the parsing depth of all threads together: it raises a SystemError if two parse at the same time.
 PARSING: Final = threading.Lock()
 
 

@@ -157,7 +157,6 @@ def _as_metrics(value: object, what: str, current: Session) -> Metrics:
 
 
 def _has_all(reported: Metrics, metrics: Metrics) -> bool:
-    """Whether a report has all of the metrics already."""
     return all(name in reported and _same(reported[name], value) for name, value in metrics.items())
 
 

@@ -65,14 +65,12 @@ def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
     Args:
         metrics: names and values, including the metric that the experiment optimises.
         checkpoint: the trial's state: a dict of at most 1 MB, kept in Redis; the path of a folder, which is copied to
-            the
-        experiment's store; or a ``Checkpoint``.
+            the experiment's store; or a ``Checkpoint``.
 
     Raises:
         RuntimeError: this is a child process of the trial.
         ReportInvalid: a value can't be sent, or a name is not a string. Nothing was sent, and the message names it. It
-            is a
-        TypeError.
+            is a TypeError.
         ReportTooLarge: it has more than 1 MiB, packed. Nothing was sent, and the message names the largest value.
         ConfigurationError: the checkpoint can't be saved as it is, or the experiment has no store for it.
         StoreUnavailable: the store can't be reached or written.

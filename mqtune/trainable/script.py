@@ -51,8 +51,7 @@ _LOOK_MS: Final = 20
 _KILLED: Final = 128
 _TAG: Final = b"[tune-metric]: "
 _LINE: Final = re.compile(re.escape(_TAG) + rb"(\{.*\})")
-#: Longer unfinished lines are dropped, so that endless output fills no memory. Reports of Syne Tune's reporter have at
-#: most 50 kB.
+#: Longer unfinished lines are dropped, so that endless output fills no memory.
 _MAX_LINE_BYTES: Final = 2**20
 #: Descriptors of this process's output: the trial's own files.
 _STDOUT: Final = 1
@@ -272,7 +271,6 @@ class ScriptRun:
                 self._session.save(rest)
 
     def _answer(self) -> bool:
-        """Answer one request. Return False if the channel is closed."""
         received = self._channel.receive()
         if received is None:
             return False
@@ -350,7 +348,6 @@ class ScriptRun:
 
 
 def _content(checkpoint: Message) -> State | Path:
-    """Return the content of a request's checkpoint: a dict, or the path of a folder."""
     data: State | None = checkpoint["data"]
     return Path(checkpoint["path"]) if data is None else data
 
@@ -464,7 +461,6 @@ class WatchedFolder:
         return copy
 
     def _look(self) -> dict[str, tuple[int, int]]:
-        """Return the size and modification time in nanoseconds of each file."""
         found = {}
         for folder, _, names in os.walk(self.path):
             for name in names:

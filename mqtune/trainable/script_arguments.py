@@ -50,10 +50,10 @@ class Script:
 
     Args:
         command: the program and its arguments. The program is a path, such as ``./train`` or ``train.py``, or ``-m``
-            and the
-        name of a module below the current folder. Without any ``{…}`` the config follows as ``--name value``.
+            and the name of a module below the current folder. Without any ``{…}`` the config follows as ``--name
+            value``.
         metrics: a regular expression, or several, with a named group for each metric: ``(?P<val_loss>\S+)``. They are
-        searched in each line of the program's output and errors. See docs/how-to/scripts.md for several patterns.
+            searched in each line of the program's output and errors. See docs/how-to/scripts.md for several patterns.
 
     Raises:
         ConfigurationError: an argument is an invalid template, or a pattern does not compile or has no named group.

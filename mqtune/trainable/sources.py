@@ -144,7 +144,6 @@ def _innermost(lambdas: list[ast.Lambda], code: CodeType) -> ast.Lambda | None:
 
 
 def _own_names(value: FunctionType) -> list[str]:
-    """Return the captured variables that are the function itself."""
     return [name for name, cell in _cells(value) if _content(name, cell) is value]
 
 
@@ -166,7 +165,6 @@ def _content(name: str, cell: UserObject) -> object:
 
 
 def _symbols(source: str) -> Iterator[tuple[bool, symtable.Symbol]]:
-    """Yield the symbols of a source, each with whether it is a module symbol."""
     tables = [symtable.symtable(source, "a source", "exec")]
     for table in tables:
         tables += table.get_children()
@@ -192,7 +190,6 @@ def submodules_in(source: str, name: str, module: str) -> Iterator[str]:
 
 
 def _codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code and the codes of its inner functions."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, CodeType):

@@ -27,7 +27,6 @@ Function = Callable[..., Any]
 AnyTrainable = Function | str | os.PathLike[str] | Script
 #: A loaded trainable: a function, a class, or a script's path.
 Loaded = Function | Path
-#: Kinds of trainables.
 Kind = Literal["function", "class", "script"]
 _KINDS: Final = get_args(Kind)
 
@@ -35,7 +34,7 @@ _KINDS: Final = get_args(Kind)
 _LONGEST_NAME: Final = 4_096
 #: Parameters that a function may have beside the config.
 _EXTRAS: Final = ("reporter", "checkpoint_dir")
-#: Path of an adapter: a module below mqtune, and a name in it. A foreign message must not import anything else.
+#: Path of an adapter: a module below mqtune, and a name in it. Messages can't import anything else.
 _ADAPTER: Final = re.compile(r"mqtune(?:\.[a-z][a-z0-9_]*)+:[a-z][a-z0-9_]*")
 _WAY_OUT: Final = 'workers import it to find the trainable: put that below `if __name__ == "__main__":`'
 
@@ -158,7 +157,6 @@ class TrainableSpec:
 
         Args:
             trainable: a class, or another object that takes a config.
-            name: its name.
             home: name of its original module, which need not exist.
         """
         spec = cls(name, kind="class" if isinstance(trainable, type) else "function", is_carried=True)
@@ -278,7 +276,6 @@ def _is_path(adapter: object) -> bool:
 
 
 def _adapted(function: Function, path: str) -> Function:
-    """Apply an adapter to a function."""
     module, _, name = path.partition(":")
     try:
         found: object = getattr(importlib.import_module(module), name, None)
@@ -295,7 +292,7 @@ def _check_inside(path: Path, code_root: Path, what: str) -> None:
     real = path.resolve()
     if code_root.resolve() not in real.parents:
         raise TrainableNotFound(f"{what} is a link to {real}, which is not below the code root {code_root}")
-    # A project's folder often has a virtual environment, whose programs could run anything.
+    # A project's folder often has a virtual environment, with programs for anything.
     for folder in path.relative_to(code_root).parents:
         if folder.parts and (folder.name == "site-packages" or (code_root / folder / "pyvenv.cfg").exists()):
             raise TrainableNotFound(
@@ -362,7 +359,6 @@ def _name_script(path: Path) -> tuple[TrainableSpec, Path]:
 
 
 def _name_module(module: str) -> tuple[TrainableSpec, Path]:
-    """Return the spec of a module that runs as a script, from the current folder."""
     spec, root = TrainableSpec(module.rpartition(".")[2], module=module, kind="script"), Path.cwd()
     spec.locate(root)
     return spec, root

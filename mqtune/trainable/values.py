@@ -141,7 +141,6 @@ def _store_series(value: UserObject) -> StoredValue:
 
 
 def _arrow(value: UserObject) -> bytes:
-    """Return a pandas frame as Arrow."""
     try:
         import pyarrow as pa  # noqa: PLC0415
     except ImportError:

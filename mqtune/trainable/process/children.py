@@ -28,7 +28,6 @@ def refuse(call: str, whose: str = "trial") -> NoReturn:
     """Raise the error of a child process that reports or saves, and note it for the worker.
 
     Args:
-        call: the called function.
         whose: owner of the permitted process: the trial, or its script.
     """
     why = (

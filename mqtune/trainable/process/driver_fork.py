@@ -121,7 +121,6 @@ def _become_importer(channel: Channel, files: Collection[int], carried: Function
 
 
 def _forget_program() -> None:
-    """Unload the program's own modules. Each trial executes them again."""
     for name in [name for name in sys.modules if name.partition(".")[0] != "mqtune" and not is_library(name)]:
         if name not in ("__main__", "builtins") and hasattr(sys.modules[name], "__file__"):
             del sys.modules[name]

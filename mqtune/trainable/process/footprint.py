@@ -44,11 +44,10 @@ _FORK_SAFE_LIBRARY: Final = re.compile(
 )
 #: Housekeeping threads. A forked child never waits for them.
 _FORK_SAFE_THREADS: Final = frozenset({"jemalloc_bg_thd", "polars-ooc-clea"})
-#: GNU's OpenMP, of which PyTorch, scikit-learn and XGBoost each have a copy, and its call that ends threads
-#: (omp_pause_hard).
+#: GNU's OpenMP, which PyTorch, scikit-learn and XGBoost each copy, and its call that ends threads (omp_pause_hard).
 _GNU_OPENMP: Final = "libgomp"
 _PAUSE_HARD: Final = 2
-#: Numba refuses to work in a child of a process that has used this pool, even if its threads have ended.
+#: Numba refuses to work in a child of a process that has used this pool.
 _NUMBA_POOL: Final = "numba.np.ufunc.omppool"
 #: Libraries in which threads wait without being their owner.
 _COMMON_LIBRARY: Final = re.compile(
@@ -56,18 +55,16 @@ _COMMON_LIBRARY: Final = re.compile(
 )
 #: An installed package, in a path.
 _PACKAGE: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+?)(?:\.libs)?[/\\]")
-#: Bytes of a waiting thread's stack that are searched for its owner, from the innermost call on.
+#: Bytes of a waiting thread's stack that are searched for its owner.
 _STACK_BYTES: Final = 65_536
 _WORD: Final = struct.Struct("<Q" if sys.byteorder == "little" else ">Q")
-#: Longest wait for ending threads, in seconds: those of an executor that was shut down, or of OpenMP.
+#: Longest wait for ending threads, in seconds.
 _ENDING_S: Final = 0.1
-#: Seconds until a busy thread counts as ownerless. Linear algebra threads stay busy for some 30 ms after their work.
+#: Seconds until a busy thread counts as ownerless. Linear algebra threads stay busy for some 30 ms.
 _BUSY_S: Final = 2.0
 _POLL_S: Final = 0.002
-#: Maximum number of traces in one line.
 _MAX_NAMED: Final = 3
 
-#: Kinds of traces.
 TraceKind = Literal[
     "thread",
     "native thread",
@@ -81,7 +78,7 @@ TraceKind = Literal[
     "folder",
     "library",
 ]
-#: First words for each kind in a line for users, and the remedy.
+#: First words for each kind, and the remedy.
 _WORDS: Final[Mapping[TraceKind, tuple[str, str]]] = {
     "thread": ("started the thread", "start it inside the trainable"),
     "native thread": ("started threads of", "call it inside the trainable"),
@@ -103,7 +100,6 @@ class Trace(NamedTuple):
     """A resource that an import has left in its process and that a fork can't share.
 
     Attributes:
-        kind: its kind.
         what: its name in words: a path, an address, or the name of a thread, process, library or signal.
         way_out: the remedy, as a short clause.
     """
@@ -129,7 +125,6 @@ class Footprint(NamedTuple):
         threads: Python's threads except the main one, by native id and name.
         native_threads: ids of the other threads.
         children: process ids.
-        files: open descriptors.
         devices: open or mapped GPU files.
         handlers: Python's handler of each signal.
         folder: working directory; empty if it was deleted.
@@ -292,7 +287,6 @@ def _end_openmp(mapped: str) -> None:
 
 
 def _end_monitors() -> None:
-    """End the thread in which tqdm watches its bars. The next bar starts it again."""
     for thread in threading.enumerate():
         if type(thread).__module__ == "tqdm._monitor":
             with contextlib.suppress(Exception):
@@ -300,7 +294,6 @@ def _end_monitors() -> None:
 
 
 def _wait_for_end(native_ids: Collection[int]) -> None:
-    """Wait briefly until threads have ended."""
     deadline = time.monotonic() + _ENDING_S
     while time.monotonic() < deadline:
         alive = _native_ids() | {native_id for native_id, _ in _python_threads()}
@@ -422,7 +415,6 @@ def _path_of_mapping(line: str) -> str:
 
 
 def _mapped_paths(mapped: str, *parts: str) -> set[str]:
-    """Return the paths in a memory map that contain one of some texts."""
     wanted = [part for part in parts if part in mapped]
     return {_path_of_mapping(line) for part in wanted for line in _lines_of(mapped) if part in line}
 
@@ -445,7 +437,6 @@ def _open_files() -> list[OpenFile]:
 
 
 def _unsafe_files(new: Collection[OpenFile]) -> Iterator[Trace]:
-    """Yield the descriptors that processes can't share."""
     if not new:
         return
     # By path and by visibility of writes to other processes.

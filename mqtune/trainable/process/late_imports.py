@@ -20,14 +20,14 @@ from mqtune.trainable.process import footprint
 
 #: Stands for all packages in a list of packages that an importer must not import.
 EVERY_PACKAGE: Final = "*"
-#: Modules that nearly every trial of a package imports late. They are imported early before the first trial's record.
+#: Modules that nearly every trial of a package imports late.
 USUAL: Final = ("torch._dynamo",)
 #: Variables that mqtune sets for each attempt.
 _OF_ATTEMPTS: Final = ("MQTUNE_", "PWD")
 #: Folders of installed packages, in a path.
 _INSTALLED: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
-#: Modules in import order, and the environment changes that the trial had made before: a hash of each variable's value,
-#: empty for a removed one.
+#: Modules in import order, and the trial's environment changes before them: a hash of each variable's value, empty for
+#: a removed one.
 Batch = tuple[Mapping[str, str], Sequence[str]]
 
 
@@ -132,7 +132,7 @@ def _surroundings() -> dict[str, str]:
     environ: Any = os.environ
     # Bypass ``Looks``, which records the variables that the program reads.
     variables = {environ.decodekey(name): environ.decodevalue(value) for name, value in environ._data.items()}
-    # Their values differ in each attempt, and no import depends on them.
+    # Their values differ in each attempt.
     variables = {name: value for name, value in variables.items() if not name.startswith(_OF_ATTEMPTS)}
     # No variable has an empty name.
     return {**variables, "": os.pathsep.join(map(str, sys.path))}
@@ -149,7 +149,6 @@ def _hashed(name: str, value: str | None) -> str:
 
 
 def _has(changes: Mapping[str, str]) -> bool:
-    """Return whether a trial's environment changes are in force here."""
     if not changes:
         return True
     here = _surroundings()

@@ -1,4 +1,4 @@
-"""The session of a script, which reports through the trial's process by an inherited channel.
+"""The session of a script, which reports through the trial's process over a channel.
 
 The script sends a request, a map with ``do``, and waits for the answer, a map with ``is``. The answer comes after the
 request is carried out, so a lockstep report waits for its decision:
@@ -169,7 +169,6 @@ class RelayedSession:
             raise self._stop(self._ask({"do": "action"})["action"])
 
     def _stop(self, told: Told) -> StopTrial:
-        """Return the StopTrial to raise, and count it."""
         self._told = told
         self._raised += threading.get_ident() == self._main
         return StopTrial(told)
@@ -210,6 +209,5 @@ def _error_of(kind: str, text: str) -> Exception:
 
 
 def _quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an uncaught error, unless it is StopTrial."""
     if not issubclass(kind, StopTrial):
         sys.__excepthook__(kind, error, trace)

@@ -17,13 +17,7 @@ from mqtune.trainable.process.session import Session, StopTrial
 
 
 def run_attempt(current: Session, watch: ImportWatch, run: Callable[[], Ending]) -> int:
-    """Run an attempt, report its end to the worker, and return the exit code.
-
-    Args:
-        current: the attempt's session.
-        watch: records the attempt's imports.
-        run: runs the trainable.
-    """
+    """Run an attempt, report its end to the worker, and return the exit code."""
     ending = call(run)
     flush()
     said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error, "heard": current.heard}

@@ -23,12 +23,11 @@ from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import describe_error
 from mqtune.trainable.spec import extras_of
 
-#: Processor time and time from which a program is slow. A slow program without traces is executed once for all trials.
-#: A quicker one is executed by each trial's process, which is ready before the previous trial in its slot has ended.
+#: Times from which a program is slow. A slow program without traces is executed once for all trials. A quicker one is
+#: executed by each trial's process, before the slot's previous trial has ended.
 _SLOW_CPU_S: Final = 0.25
 _SLOW_S: Final = 2.0
-#: Traces that the previous trial may still need, such as a port or a device. Each trial executes the program at its own
-#: start.
+#: Traces that the previous trial may still need. Each trial executes the program at its own start.
 _EXCLUSIVE: Final = frozenset({"device", "listener", "child"})
 #: Maximum number of changed files in an error.
 _MAX_DIFFERING: Final = 5
@@ -49,7 +48,6 @@ class Verdict(TypedDict):
         is_clean: whether a fork after it is safe.
         is_exclusive: whether it must not be executed while the previous trial runs.
         why: its traces in words; empty without one.
-        seconds: its duration.
     """
 
     error: tuple[str, str] | None
@@ -67,11 +65,7 @@ class Verdict(TypedDict):
 def scout(channel: Channel, program: Program, looks: Looks, modules: Collection[str]) -> Executed | None:
     """Execute a program, send the verdict, and end this process or become the importer.
 
-    Args:
-        channel: to the importer.
-        program: the program.
-        looks: records the variables that the program reads.
-        modules: names of the modules that are not part of it.
+    *modules* are the names of modules that are not part of the program.
     """
     # Orphans of the program end with this process.
     become_subreaper()
@@ -88,13 +82,6 @@ def scout(channel: Channel, program: Program, looks: Looks, modules: Collection[
 
 
 def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[Verdict, Executed | None]:
-    """Execute a program here. Return a verdict, and the trainable or None after an error.
-
-    Args:
-        program: the program.
-        looks: records the variables that it reads.
-        modules: names of the modules that are not part of it.
-    """
     watch, opened = ImportWatch(), OpenedFiles()
     before, handlers = footprint.take(), footprint.exit_handlers()
     captured = CapturedOutput()
@@ -145,7 +132,6 @@ def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[
 
 
 def _explained(error: tuple[str, str], printed: Sequence[bytes], program: Program) -> tuple[str, str]:
-    """Return an error with its reason: the program's last stderr lines, and differing files."""
     kind, text = error
     if kind == "SystemExit":
         said = printed[1].decode(errors="replace").strip()[-_MAX_TAIL_CHARS:]
@@ -159,7 +145,6 @@ def _explained(error: tuple[str, str], printed: Sequence[bytes], program: Progra
 
 
 def _differing(program: Program) -> list[str]:
-    """Return some files that differ from the experiment's, for an error."""
     return [os.path.relpath(path, program.code_root) for path in frozen().differing[:_MAX_DIFFERING]]
 
 

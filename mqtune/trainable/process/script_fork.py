@@ -55,10 +55,7 @@ def fork_script(
     """Start a script in a fork of this process.
 
     Args:
-        path: the script, absolute.
-        arguments: the script's arguments.
         environment: additional environment variables.
-        output: descriptor of its standard output.
         channel: to this process.
         module: its name, if it runs by ``python -m``; empty for a file.
         root: folder from which Python finds the module.
@@ -116,7 +113,6 @@ def _become_script(path: Path, module: str, mask: set[int]) -> NoReturn:
 
 
 def _run(path: Path, module: str = "") -> int:
-    """Run the script, and return its exit code. Errors are shown as by Python."""
     try:
         main_module.execute_file(path, as_program=True, module=module)
     except SystemExit as ending:

@@ -22,17 +22,15 @@ from typing import Final, NamedTuple
 
 logger = logging.getLogger(__name__)
 
-#: Maximum number of mirrored entries below the top level of the program's folder. Making and removing a link takes
-#: about 10 µs each, and several times as much on a busy disk. The top level is always mirrored in full: a missing file
-#: would be an error.
+#: Maximum number of mirrored entries below the top level, which is always mirrored in full. Making and removing a link
+#: takes about 10 µs each, and several times as much on a busy disk.
 MOST_LINKS: Final = 2_000
-#: Maximum number of linked neighbours. A project's parent has some dozens. With more, it is a folder such as /tmp or
-#: /home, and no neighbour is linked: a part of them would make the result of ``../x`` random.
+#: Maximum number of linked neighbours. With more, the parent is a folder such as /tmp or /home, and none is linked: a
+#: part of them would make the result of ``../x`` random.
 MOST_NEIGHBOURS: Final = 500
-#: Maximum number of entries read to find suitable folders, per link: 20,000 take about 10 ms. Unread folders are linked
-#: whole.
+#: Maximum number of entries read to find suitable folders, per link: 20,000 take about 10 ms.
 READ_FOR_LINK: Final = 10
-#: Maximum depth of mirrored folders, to limit recursion and open files. No known project has more than 15.
+#: Maximum depth of mirrored folders, to limit recursion and open files.
 DEEPEST: Final = 32
 #: Folder for files that an attempt has written to ``..``, among the kept files.
 PARENT_FOLDER: Final = "parent-folder"
@@ -43,11 +41,11 @@ KEPT_LINKS: Final = ".links"
 RECORD: Final = ".mqtune-source"
 #: The working folder's name if the program's folder is "/".
 _ROOT_NAME: Final = "root"
-#: Folders linked whole, beside hidden ones: programs read them and hardly ever write results there.
+#: Folders linked whole, beside hidden ones: programs hardly ever write results there.
 _WHOLE: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
 #: Entries that mark further such folders: virtual and conda environments, and Python packages.
 _WHOLE_MARKS: Final = frozenset({"pyvenv.cfg", "conda-meta", "__init__.py"})
-#: Errors for a name that the attempt's file system rejects, or for a path that became too long. The entry is left out.
+#: Errors for a rejected name or a path that became too long. The entry is left out.
 _NAME_ERRORS: Final = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EEXIST})
 
 _Entries = list[os.DirEntry[str]]
@@ -75,8 +73,8 @@ def make(
         source: the folder in which the program would run without mqtune.
         place: the attempt's place. It is created if it does not exist. Its parent folder counts as skipped.
         skip: folders that are empty in the attempt: folders with working folders or links to them. Otherwise a program
-            that
-        follows links, such as ``glob.glob("**", recursive=True)``, would find its own folder in itself, without end.
+            that follows links, such as ``glob.glob("**", recursive=True)``, would find its own folder in itself,
+            without end.
         most_links: maximum number of mirrored entries below the top level.
         most_neighbours: maximum number of linked neighbours.
 
@@ -141,7 +139,7 @@ class _Mirror:
         self._links = os.path.join(os.path.dirname(own), KEPT_LINKS)
         with contextlib.suppress(OSError):
             os.mkdir(self._links)
-        #: Folders around the attempt's place: a link to one of them would lead a program into its own folder.
+        #: Folders around the attempt's place: a link to one would lead a program into its own folder.
         self._around = {own, *map(str, Path(own).parents)}
 
     def link_all(self, path: str, mirror: str, entries: _Entries) -> None:
@@ -257,7 +255,6 @@ def _clean(folder: int, original: str | None, depth: int, others: Collection[str
 
 
 def _clean_below(folder: int, name: str, original: str | None, depth: int) -> list[str] | None:
-    """Clean a folder in an open folder. Return None if it is not a readable folder."""
     try:
         with _opened(name, folder) as below:
             return _clean(below, original, depth)
@@ -266,7 +263,6 @@ def _clean_below(folder: int, name: str, original: str | None, depth: int) -> li
 
 
 def _remove(entry: os.DirEntry[str], folder: int, original: str | None, depth: int) -> bool:
-    """Remove one of make's links or an empty folder. Return False for any other entry."""
     try:
         if entry.is_symlink():
             if os.readlink(entry.name, dir_fd=folder) != original:
@@ -289,7 +285,7 @@ def _opened(path: str, folder: int | None = None) -> Iterator[int]:
     try:
         mode = stat.S_IMODE(os.fstat(opened).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
-            # Entries of a folder that the program has made read-only can't be removed, and it can't be moved.
+            # Entries of a folder that the program has made read-only can't be removed.
             with contextlib.suppress(OSError):
                 os.fchmod(opened, mode | stat.S_IRWXU)
         yield opened
@@ -302,7 +298,6 @@ def _read_record(place: Path) -> str:
 
 
 def _entries(path: str, most: int | None) -> _Entries | None:
-    """Return the first entries of a folder, or None if it can't be read."""
     try:
         with os.scandir(path) as listing:
             return list(islice(listing, most))
@@ -318,12 +313,10 @@ def _device(path: str) -> int:
 
 
 def _is_whole(name: str) -> bool:
-    """Whether folders of this name are linked whole."""
     return name.startswith(".") or name in _WHOLE
 
 
 def _new_folder(parent: Path, name: str) -> Path:
-    """Make a folder, with a number after its name if the name is taken."""
     path, number = parent / name, 1
     while True:
         try:
