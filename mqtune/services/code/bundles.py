@@ -16,7 +16,7 @@ from mqtune.trainable import KEY_VARIABLE, Bundle, CodeKeys, is_digest, is_path,
 from mqtune.worker import ExperimentHere
 from mqtune.worker.ports import ProgramPlace, WorkerService
 
-#: Minimum number of unpacked bundles that stay. More experiments rarely share a worker at the same time.
+#: Minimum number of unpacked bundles that stay.
 KEPT: Final = 8
 
 
@@ -124,7 +124,6 @@ class Bundles(WorkerService):
             raise
 
     def _trim(self) -> None:
-        """Delete the least recently used bundles that are not in use."""
         used = self._in_use()
         for digest in list(self._there)[: -self._kept or None]:
             top = self._folder / digest

@@ -22,11 +22,11 @@ logger = logging.getLogger(__name__)
 
 #: File with the patterns of ignored files, one a line.
 IGNORE_FILE: Final = ".mqtuneignore"
-#: A file of this size is hardly code, and each worker fetches it.
+#: A file of this size is hardly code.
 BIG_BYTES: Final = 4 << 20
 #: Git's mark of an untracked file.
 _UNTRACKED: Final = "?"
-#: Timeout of git's listing: some seconds for a very large project on a network disk.
+#: Timeout of git's listing.
 _GIT_S: Final = 60.0
 #: Names of files that contain only a key or password, and their endings.
 _KEYS: Final = (
@@ -75,7 +75,7 @@ _SAMPLES: Final = ("*.example", "*.sample", "*.template", "*.pub")
 _NO_CODE: Final = ("*.ipynb", "*.pyc")
 #: Folders that are skipped without git, beside hidden ones.
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
-#: A folder with this many files is probably a home folder, and listing it would take minutes.
+#: A folder with this many files is probably a home folder.
 MOST_LISTED: Final = 20 * MOST_FILES
 #: Maximum number of names in a line.
 _SHOWN: Final = 5
@@ -87,7 +87,6 @@ def packed(
     """Return the files of a folder, by path below a given folder. Log left-out and big ones.
 
     Args:
-        folder: the folder.
         below: base of the paths: the folder, or one above it.
         outside: excluded subfolders, such as those of experiments.
         most_listed: number of files at which a folder is refused.
@@ -144,9 +143,6 @@ class Project:
     """The folder whose files a driver brings to its workers.
 
     Args:
-        folder: as the user gave it.
-        spec: the trainable.
-        code_root: its code root.
         outside: folders without code, such as a checkpoint store; ``mqtune_home`` is always one.
         cell: the trainable's written module, if there is one. Without a *folder* its imported modules are included.
 
@@ -316,7 +312,6 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _patterns(path: Path) -> list[str]:
-    """Return the patterns of an ignore file. Empty without a file."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

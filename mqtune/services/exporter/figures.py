@@ -31,11 +31,9 @@ class WorkerFigures:
         usable: number of slots that accept trials or run one; 0 at shutdown.
         busy: number of slots with a trial.
         ended: number of attempts ended here since its start, by the devices of their slot, with commas between them,
-            and by
-        their end.
+            and by their end.
         heartbeat_at: time of its last acknowledged heartbeat, in seconds since the epoch by this machine's clock; 0
-            before
-        the first.
+            before the first.
         gpu_memory: bytes in use on each of its devices, by any process. Devices without such a number are left out.
         gpu_load: percentage of recent time in which each device computed. Parts of GPUs (MIG) are left out.
         gpu_power: power of each device in watts. Parts of GPUs are left out.

@@ -35,7 +35,6 @@ class HealthCheck(WorkerService):
     Thread-safe.
 
     Args:
-        command: for the shell.
         impairments: gets the devices of failing slots.
     """
 

@@ -1,4 +1,4 @@
-"""The worker's part of late imports."""
+"""The worker's part of the service ``late_imports``."""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ class LogServer(WorkerService):
     according to Redis. Requests never contain paths.
 
     Args:
-        worker: name of the worker.
         logs: returns its output files.
         exchange: returns the channel for an experiment's questions and answers.
     """

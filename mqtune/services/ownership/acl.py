@@ -95,7 +95,6 @@ _AUDITED: Final = Rule("xadd", (f"%W~{AUDIT}",))
 
 
 def _drains(db: int) -> list[Rule]:
-    """Return the rules for draining a worker, or disabling one of its devices."""
     return [Rule("get set", (drain_key("*"),)), Rule("publish", channels=(control_channel("*", db),))]
 
 
@@ -105,14 +104,12 @@ def rules_of(
     """Return the rules of an account of a role. Beside these, it may only connect.
 
     Args:
-        role: the account's role.
         experiments: names of its experiments, with ``*`` for any characters.
         db: database number, a part of Celery's channel names.
         remote_control: whether a monitor may send Celery's remote commands, as Flower does. They can end trials and
             workers.
         all_keys: whether a driver may see the names of all keys, including other programs'. ``mqtune delete --unused``
-            needs
-        it.
+            needs it.
 
     Raises:
         ConfigurationError: *experiments* is not a pattern of names, or the role can't have remote commands or key
@@ -299,7 +296,6 @@ def _quotas(experiments: str) -> tuple[str, ...]:
 
 
 def _requests(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for requests to the driver. A worker needs them for revoked tasks."""
     return [
         Rule("evalsha eval", (kept.meta, kept.journal, kept.requests)),
         Rule("hget hset hdel hexists", (kept.meta, kept.requests)),
@@ -309,7 +305,6 @@ def _requests(kept: ExperimentKeys) -> list[Rule]:
 
 
 def _output(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for requesting output from workers, and receiving the answers."""
     return [
         Rule("rpush pexpire", (kept.asked("*"),)),
         Rule("lpop", (kept.log("*"),)),
@@ -318,7 +313,6 @@ def _output(kept: ExperimentKeys) -> list[Rule]:
 
 
 def _halts(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for ending a submission."""
     return [
         Rule("evalsha eval", (kept.submission, SUBMISSIONS)),
         Rule("hget hset", (kept.submission,)),
@@ -327,7 +321,6 @@ def _halts(kept: ExperimentKeys) -> list[Rule]:
 
 
 def _looks(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for following an experiment."""
     return [
         Rule("xrange xrevrange xlen", (f"%R~{kept.journal}",)),
         Rule("memory|usage", (f"%R~{kept.journal}", f"%R~{kept.checkpoints}")),
@@ -347,13 +340,7 @@ def account(user: str, hashed: str, rules: list[Rule], *, aclfile: bool = False)
     """Return the line that creates an account or changes its rules.
 
     The line is a command for redis-cli, or a line of an ACL file. The command adds a password and keeps earlier ones,
-    so programs can change from one to the next.
-
-    Args:
-        user: name of the account.
-        hashed: the password's SHA-256 in hex.
-        rules: its rules.
-        aclfile: whether the line is for an ACL file.
+    so programs can change from one to the next. *hashed* is the password's SHA-256 in hex.
 
     Raises:
         ConfigurationError: the name or the hash is malformed.

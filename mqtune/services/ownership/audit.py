@@ -93,13 +93,6 @@ def check_owner(client: redis.Redis, what: str, owner: Owner, *, doing: str, for
     Force is recorded in the audit stream. This prevents accidents only: a process states its own owner. Permissions are
     the accounts' matter.
 
-    Args:
-        client: a checked connection.
-        what: the property, in words.
-        owner: its owner.
-        doing: the action, in words.
-        force: whether to act on another's property.
-
     Raises:
         ConfigurationError: it is another's property.
         AccessDenied: force is used, and the account may not write to the audit stream.

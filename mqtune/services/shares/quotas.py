@@ -23,8 +23,7 @@ from mqtune.core.trial import is_number
 from mqtune.journal import retrying
 from mqtune.services.shares.divider import AGING_S, Cap
 
-#: Field of the aging time among the quotas: seconds without a slot after which an experiment gets one. It is no valid
-#: pattern.
+#: Field of the aging time among the quotas. It is no valid pattern.
 _AGING: Final = b":aging_s"
 #: Prefix of a cap's pattern.
 _CAP: Final = b":cap "

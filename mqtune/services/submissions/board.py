@@ -28,9 +28,9 @@ _PACKAGE: Final = "mqtune.services.submissions"
 
 #: Number of newest experiments that are checked for submissions without a place.
 _NEWEST: Final = 1_000
-#: Tolerated future time of a submission's place: the server's clock advances during a read.
+#: Tolerated future time of a submission's place: the clock advances during a read.
 _SKEW_S: Final = 1.0
-#: Number of short runs in a row that end a submission. Its script may be the reason why its workers end.
+#: Number of short runs in a row that end a submission, which may be ending its workers.
 MOST_SHORT: Final = 3
 #: Maximum number of named workers that may not run a submission.
 MOST_REFUSED: Final = 20
@@ -322,8 +322,6 @@ class Submissions:
         Return None if another worker has claimed it, it has ended, or its experiment has a driver.
 
         Args:
-            name: its name.
-            worker: the claiming worker.
             token: unique to this call.
         """
         keys = ExperimentKeys(name)

@@ -42,7 +42,7 @@ from mqtune.worker.ports import WorkerService
 
 logger = logging.getLogger(__name__)
 
-#: Time for a script to end after a user's stop. Its driver requeues its trials meanwhile.
+#: Time for a script to end after a user's stop.
 STOP_S: Final = 30.0
 #: Time for returning all scripts at shutdown.
 _CLOSE_S: Final = 5.0
@@ -50,7 +50,7 @@ _CLOSE_S: Final = 5.0
 _END_S: Final = 1.0
 #: Exit codes of a driver ended properly by SIGINT or SIGTERM, as at the shutdown of a machine.
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
-#: Number of experiments checked every ``lock_s`` for a submission without a place. It costs the server a millisecond.
+#: Number of experiments checked every ``lock_s`` for a submission without a place.
 _HEALED: Final = 100
 
 
@@ -80,15 +80,9 @@ class DriverSlots(WorkerService):
 
     Args:
         submissions: the broker's submissions, with a driver's account.
-        slots: maximum number of running scripts.
-        worker: name of this worker.
         experiments: patterns of the served names.
-        broker: the broker's URL for the scripts.
         key: the key of signed submissions, as ``CodeKeys`` reads it.
-        logs: returns the files of the output.
-        scratch: the temporary folders.
         impairments: gets notified if the broker refuses the driver account's login.
-        timing: its intervals and timeouts.
     """
 
     def __init__(
@@ -107,8 +101,7 @@ class DriverSlots(WorkerService):
     ) -> None:
         self.slots = slots
         self._timing = timing
-        #: How long a submission is skipped if this worker may not run it, or lacks free memory for it. Its sender waits
-        #: no longer than for a lost worker.
+        #: How long a submission is skipped if this worker may not run it, or lacks free memory for it.
         self._pass_over_s = timing.lock_s
         self._submissions = submissions
         self._worker = worker
@@ -230,7 +223,6 @@ class DriverSlots(WorkerService):
             signal_group(run.process.pid, signal.SIGTERM)
 
     def _ending(self, run: _Run, code: int) -> tuple[RunEnd, str]:
-        """Return how and why a run ended by itself."""
         if run.told_at is not None:
             return "stopped", ""
         if code == 0:
@@ -343,7 +335,6 @@ class DriverSlots(WorkerService):
         )
 
     def _end(self, run: _Run, how: RunEnd, reason: str, *, code: int | None = None) -> None:
-        """End all processes of a run, and record its end."""
         output = self._clear(run)
         logger.info("submission %s: run %d has ended: %s %s", run.taken.name, run.taken.run, how, reason)
         self._submissions.leave(
@@ -351,7 +342,6 @@ class DriverSlots(WorkerService):
         )
 
     def _clear(self, run: _Run) -> str:
-        """End all processes of a run, delete its folder, and return the end of its output."""
         signal_group(run.process.pid, signal.SIGKILL)
         # Including processes that have left its group.
         reaper.kill(run.process, 0)

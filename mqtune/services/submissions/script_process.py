@@ -20,8 +20,8 @@ from mqtune.trainable import die_with_parent
 
 #: Command of such a process. Modules are not imported from the current folder, as in the worker.
 COMMAND: Final = (sys.executable, "-P", "-m", "mqtune.services.submissions.script_process")
-#: Exit code of a script that found no server, or another living driver, such as its last run on a worker that was cut
-#: off. A later run may succeed. sysexits.h calls it a temporary failure.
+#: Exit code of a script that found no server, or another living driver. A later run may succeed. sysexits.h calls it a
+#: temporary failure.
 AGAIN_CODE: Final = os.EX_TEMPFAIL
 
 

@@ -96,7 +96,6 @@ def _write_dicts(journal: RedisJournal, folder: Path) -> None:
 
 
 def _write_code(results: Results, url: str) -> None:
-    """Write the code bundles that a driver on another machine has uploaded."""
     attempts = [attempt for each in results for attempt in each.attempts]
     digests = {results.definition.get("bundle"), *(attempt.environment.get("bundle") for attempt in attempts)}
     kept = BundleFolder(results.folder)

@@ -53,7 +53,6 @@ def garbage_on(url: str, places: Sequence[str] = (), *, unused_s: float = 0.0) -
     """Yield the garbage on a server and in checkpoint stores. It can be deleted inside.
 
     Args:
-        url: the server's URL.
         places: parents of the experiments' stores, as in ``Checkpoints(store=…)``.
         unused_s: minimum time since the last addition to a store, in seconds.
 

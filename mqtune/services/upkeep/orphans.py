@@ -23,7 +23,6 @@ class Orphans:
     An unlisted experiment with one of these is kept: a server that evicts keys may have lost only its list entry.
 
     Args:
-        client: a checked connection.
         patience_s: how long a call retries while the server is away.
     """
 

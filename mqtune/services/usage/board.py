@@ -25,9 +25,6 @@ class UsageBoard:
     """The stored samples: an expiring key for each of an experiment's workers.
 
     No call waits for an unavailable server: that sample is lost, and the next one replaces it.
-
-    Args:
-        client: a checked connection.
     """
 
     def __init__(self, client: redis.Redis) -> None:

@@ -142,7 +142,6 @@ class JournalUse:
                 found.end, found.figures = event.at, sound_usage(event.usage)
 
     def _start(self, event: AttemptStarted, gpus: float) -> None:
-        """Add an attempt, or a further seat of one."""
         key = event.trial, event.attempt
         if not event.seat:
             self._attempts[key] = _Attempt(event.trial, gpus, event.at)
@@ -151,7 +150,6 @@ class JournalUse:
             known.gpus_beside += gpus
 
     def _offer(self, given: dict[str, Any]) -> None:
-        """Record the resources of each attempt from here on."""
         if _RESOURCES in given:
             with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
                 self._asks = Resources.decode(given[_RESOURCES])

@@ -12,7 +12,7 @@
 -- Otherwise the caller divides from now on, under a number that no other driver ever has. This applies to a new
 -- experiment, to the first caller after the table has expired, and to the dividing driver itself. Returns {number, a
 -- list of each token and its valid demand with expiry and patterns, each quota and its value, crews, busy, age of these
--- in milliseconds}. When the dividing driver withdraws, its table expires immediately. Repeating a call does no harm.
+-- in milliseconds}. When the dividing driver withdraws, its table expires immediately. Idempotent.
 
 also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[3], 'number', 'of:' .. ARGV[1], 'version')

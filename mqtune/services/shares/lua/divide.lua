@@ -5,7 +5,7 @@
 --       3 version of the crews  4 crews of the register  5 busy: used slots of each experiment
 --       6 age of these in milliseconds, then for each experiment: token, share
 --
--- Returns 1; 0, without any change, if another driver divides by now. Repeating a call does no harm.
+-- Returns 1; 0, without any change, if another driver divides by now. Idempotent.
 
 if redis.call('HGET', KEYS[1], 'number') ~= ARGV[1] then return 0 end
 if ARGV[3] then

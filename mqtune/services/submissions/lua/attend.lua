@@ -4,7 +4,7 @@
 -- ARGV  1 name  2 token  3 milliseconds until the claim expires
 --
 -- Returns ''; 'stop' after a user's stop; 'over' if it has ended, or another worker has claimed it; 'unknown' if the
--- server lacks it. Repeating a call does no harm.
+-- server lacks it. Idempotent.
 
 also_when_full('ZREM', KEYS[2])
 local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'stop')

@@ -3,7 +3,7 @@
 -- KEYS  1 submission  2 submissions
 -- ARGV  1 name  2 milliseconds of a worker's claim
 --
--- Returns 1 if the place was restored, else 0. Repeating a call does no harm.
+-- Returns 1 if the place was restored, else 0. Idempotent.
 
 also_when_full('ZREM', KEYS[2])
 local state = redis.call('HGET', KEYS[1], 'state')

@@ -1,10 +1,11 @@
 -- Record the end of a worker's run of a submission.
 --
 -- KEYS  1 submission  2 submissions  3 driver and 4 meta of the experiment of its name
--- ARGV  1 name  2 token  3 how: done, failed or stopped; again, for another worker to run it; lost, the same, but counted
---       as the loss of a worker  4 exit code  5 reason  6 the end of its output  7 description of its dead process
+-- ARGV  1 name  2 token  3 how: done, failed or stopped; again, for another worker to run it; lost, the same, but
+--       counted as the loss of a worker  4 exit code  5 reason  6 the end of its output
+--       7 description of its dead process
 --
--- Returns 1; or 0, without any change, if it is not this worker's. Repeating a call does no harm.
+-- Returns 1; or 0, without any change, if it is not this worker's. Idempotent.
 
 also_when_full('ZREM', KEYS[2])
 local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'stop')

@@ -6,7 +6,7 @@
 --
 -- Returns {'', ''}. Changes nothing and returns {'waits', ''} or {'runs', worker} if a submission of this name has not
 -- ended, and {'driven', ''} if the experiment of this name has a driver. An ended submission is replaced, and the
--- numbers of runs continue. Repeating a call does no harm.
+-- numbers of runs continue. Idempotent.
 
 local have = redis.call('HMGET', KEYS[1], 'mark', 'state', 'worker', 'run')
 if have[1] == ARGV[2] then return {'', ''} end

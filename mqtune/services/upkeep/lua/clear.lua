@@ -4,7 +4,7 @@
 -- ARGV  1 name of the experiment
 --
 -- Returns the number of deleted keys: 0 if the experiment exists by now. A driver that begins takes its lock first,
--- which lists the experiment. Repeating it does no harm.
+-- which lists the experiment. Idempotent.
 
 if redis.call('ZSCORE', KEYS[4], ARGV[1]) or redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3]) > 0 then return 0 end
 local deleted = 0
