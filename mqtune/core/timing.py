@@ -114,9 +114,9 @@ class Timing:
     import_look_s: float = 5.0
     #: How long a device waits for its first probe.
     first_probe_s: float = 15.0
-    #: Timeout for the list of GPUs. Loading their driver takes longest.
+    #: Timeout for the list of GPUs. Their driver may have to be loaded first.
     gpu_list_s: float = 30.0
-    #: Timeout for a GPU's driver, which may have to be loaded or hang.
+    #: Timeout for a GPU's driver. It may have to be loaded first, or may hang.
     gpu_answer_s: float = 10.0
     #: Pause after a missing answer of the driver.
     gpu_pause_s: float = 60.0

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from mqtune.core.codec import VERSION, decode_value, encode_value, is_version
 from mqtune.core.trial import is_number
 
-#: Figures of an attempt. Unknown ones, such as the load of a GPU part (MIG), are left out. GPU figures are the
-#: devices', including other processes there.
+#: Figures of an attempt. Unknown ones, such as the load of a GPU part (MIG), are left out. An attempt that ended before
+#: its first sample has no figures. GPU figures are the devices', including other processes there.
 FIGURES: Final = {
     "sampled_s": "for how many seconds it was sampled",
     "gpu_percent": "the share of the time in which its devices computed, on average",

@@ -161,7 +161,10 @@ class Text:
 
 
 def failure(outcome: RunResult) -> TrialFailed:
-    """Return a failed attempt's error for Celery: the last line as message, the rest as note."""
+    """Return a failed attempt's error for Celery. The message is its last line.
+
+    A note has all of it, for the traceback.
+    """
     lines = [line for line in outcome.note.splitlines() if line and not line.startswith((" ", "("))]
     error = TrialFailed(lines[-1] if lines else outcome.note)
     error.add_note(outcome.note)

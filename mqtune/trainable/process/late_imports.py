@@ -54,7 +54,7 @@ def check_batches(said: Iterable[tuple[object, object]]) -> None:
 class Looks:
     """Records which environment variables the code in its ``with`` block reads.
 
-    It is reentrant. Reads by C code are not seen, except that it opens a device. ``os.environ`` stays the same object.
+    It can be used again. Reads by C code that opens no device are not seen. ``os.environ`` stays the same object.
 
     Attributes:
         names: the variables.
