@@ -86,7 +86,7 @@ local function standing(prefix, trial, attempt)
 end
 
 -- Return a gang's staging time, later than those of all attempts in the queue: several are staged in a millisecond, and
--- seats are taken in that order.
+-- claims follow that order.
 local function last_of(staged, now)
   local last = redis.call('ZRANGE', staged, -1, -1, 'WITHSCORES')[2]
   return last and math.max(now, tonumber(last) + 0.001) or now
