@@ -1,7 +1,6 @@
-"""Names of mqtune's inside that integrations import, beside ``mqtune`` and its public packages.
+"""Internal names for integrations, beside ``mqtune`` and its public packages.
 
-A package of your own that adds a searcher, scheduler, exporter, importer or logger may import them too. They may
-change with each minor version.
+Your own searcher, scheduler, exporter, importer or logger may import them too. They may change with each minor version.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ if TYPE_CHECKING:
     from mqtune.trainable.rebuild import home_of as home_of
     from mqtune.trainable.spec import AnyTrainable as AnyTrainable, TrainableSpec as TrainableSpec, adapter as adapter
 
-#: The names by the module that defines them, or that they are.
+#: Names by module: defined there, or the module itself.
 _NAMES: Final = {
     "backends.base": ("Backend",),
     "core.checks": ("checks",),

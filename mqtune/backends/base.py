@@ -1,6 +1,6 @@
-"""Backends: where an experiment's attempts run.
+"""Backends: the places where an experiment's attempts run.
 
-To bring one, implement both protocols of this module, pass the first as ``Tuner(backend=…)``, and run the contract suite
+To add one, implement both protocols of this module, pass the first as ``Tuner(backend=…)``, and run the contract suite
 ``mqtune.testing.backends`` on it.
 """
 
@@ -18,17 +18,17 @@ from mqtune.journal.logs import LogChunk, LogStream
 
 @runtime_checkable
 class Backend(Protocol):
-    """A place where attempts run, as users configure it; ``Tuner(backend=…)`` takes any object with this method."""
+    """A place for attempts, as users configure it. ``Tuner(backend=…)`` takes any such object."""
 
     def open(self, experiment: str, resources: Resources) -> BackendSession:
         """Return a session for one driver of an experiment.
 
-        Each driver opens its own, after the session of the driver before it was closed, or after that driver has died. What
-        the journal holds outlives a session, so that the next driver can go on with the experiment.
+        Each driver opens its own session, after the previous one was closed or its driver died. The journal outlives a
+        session, so the next driver can continue the experiment.
 
         Args:
-            experiment: the experiment's name.
-            resources: the resources that each trial asks for; where they do so by their configs, those of one: see ``TakesResources``.
+            resources: resources of each trial. If they depend on the config, those of one trial: see
+                ``TakesResources``.
 
         Raises:
             ConfigurationError: this backend can't run the experiment.
@@ -40,51 +40,53 @@ class BackendSession(Protocol):
     """A driver's connection to the place where its attempts run.
 
     **An attempt's life.** The driver stages an attempt in the journal, which makes it claimable, and then publishes it
-    here. The backend runs it in a slot and writes what happens to the journal, as a worker does: ``Journal.claim`` with an
+    here. The backend runs it in a slot and writes to the journal, as a worker does: ``Journal.claim`` with an
     ``AttemptStarted``, ``Journal.report`` for each batch of reports, ``Journal.renew`` before the lease expires, and
-    ``Journal.end`` with an ``AttemptEnded`` once nothing of it runs any more. A refused claim is not run. The answers to
-    ``report`` and ``renew`` carry the driver's intents, such as "stop" or "pause"; "fenced" means that the attempt no
-    longer counts and must be killed. An attempt that runs longer than its ``ttl_s`` ends as FAILED, with the error type
-    "TimeToLive" and ``outlived``. ``mqtune.journal.base`` has the details, and ``examples/extensions`` a backend of threads.
+    ``Journal.end`` with an ``AttemptEnded`` after all its processes have exited. A refused claim is not run. The
+    answers to ``report`` and ``renew`` have the driver's intents, such as "stop" or "pause". "fenced" means that the
+    attempt no longer counts and must be killed. An attempt that exceeds its ``ttl_s`` ends as FAILED, with the error
+    type "TimeToLive" and ``outlived``. ``mqtune.journal.base`` has the details, and ``examples/extensions`` a backend
+    of threads.
 
-    **Threads.** The driver calls all methods from one thread, which waits for them: none may block for long.
+    **Threads.** The driver calls all methods from one thread and waits for them, so none may block for long.
 
-    **Errors.** An outage is retried in the method. What it raises after that, a BrokerUnavailable as a rule, ends the run;
-    the attempts stay as they are, and a later driver goes on with them.
+    **Errors.** A method retries during an outage. If it then raises, usually BrokerUnavailable, the run ends. The
+    attempts stay as they are, and a later driver continues with them.
     """
 
     @property
     def journal(self) -> Journal:
-        """The experiment's journal, with the driver's methods; a ``MemoryJournal`` or a ``RedisJournal``."""
+        """The journal with the driver's methods: a ``MemoryJournal`` or a ``RedisJournal``."""
 
     @property
     def clock(self) -> Clock:
-        """The clock that timestamps in the journal are taken from."""
+        """The clock for timestamps in the journal."""
 
     @property
     def slots(self) -> int:
-        """The number of slots, free or not, that offer what a trial asks for, as of the last refresh.
+        """Number of suitable slots, free or not, as of the last refresh.
 
-        Of trials with several seats it is how many can have all of their seats at once, here and below.
+        For trials with several seats, slots are counted here and below as the trials that can have all seats at the
+        same time.
         """
 
     def refresh(self) -> None:
-        """Look up which slots there are now; called every few seconds, and when ``Journal.fleet_changed`` is set."""
+        """Update the slots. Called every few seconds, and when ``Journal.fleet_changed`` is set."""
 
     def why_no_slot(self) -> str:
-        """Return, for people, what is missing when ``slots`` is 0."""
+        """Return the missing resource, in words, if ``slots`` is 0."""
 
     def publish(self, trial: TrialId, attempt: int, config: Config) -> None:
         """Offer a staged attempt to the slots.
 
-        It may be published again, by this driver or a later one, also while it runs: an attempt is claimed once.
+        It may be published again, by this driver or a later one, even while it runs: an attempt is claimed once.
         """
 
     def started(self, trial: TrialId, attempt: int, queue: str) -> None:
-        """Note that an attempt has started, or a further seat of it, of this name; *queue* is that of its ``AttemptStarted``."""
+        """Note that an attempt, or a further seat of this name, has started in this queue."""
 
     def ended(self, trial: TrialId, attempt: int) -> None:
-        """Note that an attempt has ended, or was withdrawn before it started: its slot is free."""
+        """Note that an attempt has ended, or was withdrawn before its start. Its slot is free."""
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
         """Note that the driver has ended an attempt as LOST, because its lease expired."""
@@ -93,33 +95,33 @@ class BackendSession(Protocol):
         """Return the number of slots, free or not, that offer *resources*, as of the last refresh."""
 
     def free(self, resources: Resources) -> int:
-        """Return the number of those slots that no attempt runs in or waits for."""
+        """Return the number of those slots without a running or waiting attempt."""
 
     def resource_string(self) -> str:
-        """Return what all slots offer, for people."""
+        """Return the resources of all slots in words."""
 
     def has_gpus(self) -> bool | None:
-        """Return whether any slot has a GPU; None when there is no slot."""
+        """Return whether any slot has a GPU, or None without slots."""
 
     def queued(self) -> set[tuple[TrialId, int]] | None:
-        """Return the published attempts that wait for a slot, or their seats, by name; None when that is unknown.
+        """Return the published attempts or seats that wait for a slot. None if unknown.
 
-        The driver publishes again what was staged more than 10 s ago, has not started and is not among them.
+        The driver publishes an attempt again if it was staged more than 10 s ago, has not started and is not included.
         """
 
     def read_log(self, worker: str, trial: TrialId, attempt: int, stream: LogStream, offset: int) -> LogChunk:
-        """Return a part of an attempt's output, from the worker that has it; an empty one where nothing is recorded.
+        """Return a part of an attempt's output from its worker. Empty if nothing is recorded.
 
         Raises:
-            LogUnavailable: it can't be read.
+            LogUnavailable: the output can't be read.
         """
 
     def close(self) -> None:
-        """Close all connections; attempts that run are left alone, for the next driver."""
+        """Close all connections. Running attempts continue, for the next driver."""
 
 
 class Offer(NamedTuple):
-    """A staged attempt that is published, as ``BackendSession.publish`` takes it."""
+    """A staged attempt to publish, with the arguments of ``BackendSession.publish``."""
 
     trial: TrialId
     attempt: int
@@ -128,39 +130,40 @@ class Offer(NamedTuple):
 
 @runtime_checkable
 class TakesResources(Protocol):
-    """What a backend's session may have too: attempts may ask for different resources.
+    """Optional methods of a session whose attempts may need different resources.
 
-    Without it, an experiment in which they do is refused.
+    Without them, an experiment with resources by config is refused.
     """
 
     def expect(self, resources: Resources) -> None:
-        """Count slots that offer these among ``slots`` too, from now on: attempts may ask for them."""
+        """Count slots with these resources among ``slots`` from now on."""
 
     def asks(self, trial: TrialId, attempt: int, resources: Resources) -> None:
-        """Note what a staged attempt asks for, before it is published: from now on slots that offer that count too.
+        """Note the resources of a staged attempt, before it is published.
 
-        A session hears so of each attempt that an earlier driver has staged.
+        Slots with these resources count from now on. Called for each attempt that an earlier driver has staged, too.
         """
 
 
 @runtime_checkable
 class TakesGangs(Protocol):
-    """What a backend's session may have too: attempts may have several seats. Without it, an experiment in which they do is refused.
+    """Optional attribute of a session whose attempts may have several seats.
 
-    Such an attempt is published once. Each of its seats is claimed, by its name (``mqtune.core.seats``); all begin once the
-    last claim is granted, and each ends by ``Journal.end``. ``slots``, ``offered`` and ``free`` count such attempts.
+    Without it, an experiment with gangs is refused. Such an attempt is published once. Each of its seats is claimed by
+    its name (``mqtune.core.seats``). All begin when the last claim is granted, and each ends by ``Journal.end``.
+    ``slots``, ``offered`` and ``free`` count such attempts.
     """
 
-    #: True, always.
+    #: Always True.
     takes_gangs: bool
 
 
 @runtime_checkable
 class PublishesMany(Protocol):
-    """What a backend's session may have too: a method for many attempts, where they cost less together than one by one."""
+    """Optional method of a session: publish many attempts more cheaply than one by one."""
 
     def publish_all(self, offers: Sequence[Offer]) -> None:
-        """Offer staged attempts to the slots in this order, to the same effect as ``publish`` for each.
+        """Offer staged attempts to the slots in this order, with the effect of ``publish`` for each.
 
-        What it raises leaves open which of them are offered; each may be published again.
+        After an error, some may be offered; each may be published again.
         """

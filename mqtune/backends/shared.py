@@ -11,10 +11,10 @@ from mqtune.journal.connection import RedisClient
 
 
 class Pool(NamedTuple):
-    """The slots of a fleet.
+    """The slots of a fleet: their number by queue, and the queues that suit an experiment.
 
-    It has their number by queue, of all queues, and the queues that suit an experiment, the smallest slots first.
-    ``most`` is the number of them that the experiment can use at the same time; None for all.
+    Suitable queues are sorted by slot size, smallest first. ``most`` is the number of slots that the experiment can use
+    at the same time; None for all.
     """
 
     slots: Mapping[str, int]
@@ -23,30 +23,30 @@ class Pool(NamedTuple):
 
 
 class RegisterSource(Protocol):
-    """Knows which workers there are."""
+    """Provides the register of workers."""
 
     def refresh(self) -> Register:
-        """Return the register of the workers as it is now."""
+        """Return the current register of the workers."""
 
     def busy(self) -> Mapping[str, Mapping[str, int]]:
-        """Return by the token of each experiment in how many slots of each queue it runs."""
+        """Return each experiment's number of used slots in each queue, by its token."""
 
 
 @runtime_checkable
 class SharedSession(Protocol):
-    """Further methods of a backend's session whose slots several experiments may use."""
+    """Further methods of a session whose slots several experiments may use."""
 
-    #: The priority of the experiment's messages among those that wait in a queue.
+    #: Priority of the experiment's messages in a queue.
     priority: Priority
     #: The register as of the last refresh.
     register: Register
 
     @property
     def client(self) -> RedisClient:
-        """The connection to the server that the experiments share."""
+        """The connection to the experiments' shared server."""
 
     def pool(self) -> Pool:
         """Return the slots of all workers, as of the last refresh."""
 
     def read_from(self, source: RegisterSource) -> None:
-        """Take the register from *source* from now on, and not from the server."""
+        """Read the register from *source* from now on, instead of from the server."""

@@ -1,1 +1,1 @@
-"""The vocabulary that every part shares: trials, events and their encoding, errors, keys."""
+"""Vocabulary shared by all parts: trials, events and their encoding, errors, keys."""

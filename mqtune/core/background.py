@@ -1,4 +1,4 @@
-"""Calls of slow code in a thread of their own."""
+"""Runs slow calls in a thread of their own."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: How long ``close`` waits for the call that the thread is in; it is a daemon, and ends with the process at the latest.
+#: How long ``close`` waits for the call in progress. The thread is a daemon, so it ends with the process at the latest.
 CLOSE_S: Final = 0.5
 
 
 class Background:
-    """Makes calls in a thread, in their order, so that nobody waits for them.
+    """Makes calls in a thread, in order, so that the caller does not wait.
 
-    After an error, which comes out of ``check``, nothing is called any more.
+    After an error no further call is made; ``check`` raises the error.
 
     Args:
-        name: the thread's.
-        then: called when no more calls wait, after those that were made.
-        rests: whether it rests after that for as long as all of it took: it keeps a core busy for half of the time at
-            most.
+        then: called after each batch of calls, when the queue is empty.
+        rests: whether the thread then sleeps for as long as the batch took, to use at most half a core.
     """
 
     def __init__(self, name: str, *, then: Callable[[], object] = lambda: None, rests: bool = False) -> None:
@@ -41,27 +39,27 @@ class Background:
 
     @property
     def is_behind(self) -> bool:
-        """Whether calls, or what follows them, have not been made yet."""
+        """Whether some calls, or the ``then`` call after them, are still to be made."""
         return self._heard < self._told
 
     def start(self) -> None:
-        """Start the thread, unless it was."""
+        """Start the thread. Do nothing if it was started."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
     def tell(self, call: Callable[[], object]) -> None:
-        """Have the thread call this; before ``start`` it is only kept."""
+        """Queue a call for the thread. It waits until ``start``."""
         self._told += 1
         self._calls.put(call)
 
     def check(self) -> None:
-        """Raise the error that has ended the thread, if one has."""
+        """Raise the error that ended the thread, if there is one."""
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
-        """End the thread after the call that it is in; what waits behind that is not done any more."""
+        """End the thread after the current call. Waiting calls are discarded."""
         self._is_closing.set()
         self._calls.put(None)
         if self._thread is not None:
@@ -80,7 +78,7 @@ class Background:
             self._error = error
 
     def _hear(self, call: Callable[[], object]) -> int:
-        """Make a call, and all that wait behind it; return how many."""
+        """Make a call and all calls queued behind it. Return the number of calls."""
         call()
         heard = 1
         while not self._is_closing.is_set() and not self._calls.empty():

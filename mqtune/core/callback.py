@@ -12,51 +12,49 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Hears what happens to an experiment, off the decision path; override what you need.
+    """Observes an experiment, off the decision path. Override the methods that you need.
 
-    **Order.** Each event is told once, in the journal's order, and after the experiment has taken it in. Events
-    from before the driver resumed, or from while there was none, are not told; ``on_start`` shows their outcome.
+    **Order.** Each event is delivered once, in the journal's order, after the experiment has applied it. Events from
+    before the driver resumed are not delivered; ``on_start`` shows their outcome.
 
-    **Thread.** All methods are called in one thread that all callbacks share, not the driver's: a slow callback holds
-    up the others, never the driver or a trial. One that computes, instead of waiting for a disk or a network, does
-    share the driver's interpreter, which hands over every 5 ms at the latest.
+    **Thread.** All callbacks share one thread, which is not the driver's. A slow callback delays the others, but never
+    the driver or a trial. A callback that computes shares the driver's interpreter, which switches threads every 5 ms.
+    A callback must not call the tuner, which belongs to the driver's thread.
 
-    It does not call the tuner, which belongs to the driver's thread.
+    **Copies.** A trial is a copy, as of the event. Its config and metrics are shared, so only read them. The experiment
+    is live and changes during a callback. Copy a collection, as in ``list(experiment.trials.values())``, before
+    iterating.
 
-    **Copies.** A trial is a copy, as it was at the event; its config and metrics are not, and may be read only. The
-    experiment is the live one: it moves on while it is looked at, so copy a collection
-    (``list(experiment.trials.values())``) before going through it.
+    **Errors.** An error in a callback is logged, the first time with its traceback, and counted. The run continues, and
+    the callback receives further events. The count is shown at the end.
 
-    **Errors.** What a callback raises is logged, the first time with its traceback, and counted; it goes on being told,
-    and the run goes on. The sum is shown at the end.
-
-    **When it can't keep up.** Reports and checkpoints that find too many events waiting are not told it; they are
-    counted and the number is shown at the end. They are in the journal all the same. Everything else is always told.
+    **Overload.** If too many events wait, new reports and checkpoints are not delivered. They are counted, and the
+    count is shown at the end. They stay in the journal. All other events are always delivered.
     """
 
-    #: How long, at most, until the next ``on_step``, in seconds; None for whenever something happens.
+    #: Longest time until the next ``on_step``, in seconds. None means whenever something happens.
     interval_s: float | None = None
-    #: Called in the driver's loop instead, with the live trials: for what reads the experiment as a whole, and is fast.
-    #: It holds the driver up for as long as it takes.
+    #: Whether to call it in the driver's loop, with the live trials. It is for fast callbacks that read the whole
+    #: experiment. The driver waits for each call.
     in_loop: bool = False
 
     def setup(self, folder: Path) -> None:
-        """Called before all else, with the experiment's folder, in the driver's thread.
+        """Prepare the callback. Called first, in the driver's thread, with the experiment's folder.
 
         An error ends the run before it begins.
         """
 
     def on_start(self, experiment: Experiment) -> None:
-        """The driver begins, or goes on; *experiment* may be read from now on."""
+        """The driver begins or resumes. *experiment* may be read from now on."""
 
     def on_step(self, waiting_for: str) -> None:
-        """Something may have changed; *waiting_for* says why nothing runs, or no more than its share, or is empty.
+        """Something may have changed. Calls may be skipped while one is waiting.
 
-        Not told for each step of the driver: while one waits to be told, the latest is enough.
+        *waiting_for* says why nothing runs, or why no more than the share runs. It is empty otherwise.
         """
 
     def on_stage(self, trial: Trial) -> None:
-        """An attempt of a trial was put into a queue: ``trial.attempt``. Number 1 is a new trial."""
+        """An attempt, ``trial.attempt``, was put into a queue. Number 1 is a new trial."""
 
     def on_trial_start(self, trial: Trial) -> None:
         """A worker has claimed ``trial.attempt`` and starts it."""
@@ -65,28 +63,28 @@ class Callback:
         """A trial has reported, and the scheduler has seen it."""
 
     def on_decision(self, trial: Trial, decision: Decision) -> None:
-        """It was decided to end ``trial.attempt``; the worker has not done so yet."""
+        """The driver decided to end ``trial.attempt``. The worker has not done so yet."""
 
     def on_checkpoint(self, trial: Trial, checkpoint: CheckpointId) -> None:
         """A trial has saved a complete checkpoint."""
 
     def on_attempt_end(self, trial: Trial, attempt: Attempt) -> None:
-        """An attempt has ended, ``attempt.end`` says how and ``attempt.error`` why; *trial* may be staged again."""
+        """An attempt has ended: see ``attempt.end`` and ``attempt.error``. *trial* may be requeued."""
 
     def on_trial_pause(self, trial: Trial) -> None:
-        """A trial is paused: its process is gone."""
+        """A trial is paused. Its process has ended."""
 
     def on_trial_resume(self, trial: Trial) -> None:
-        """A paused trial goes on: its next attempt was put into a queue, which ``on_stage`` was told as well."""
+        """A paused trial resumes. Its next attempt is in a queue; ``on_stage`` was called as well."""
 
     def on_trial_end(self, trial: Trial) -> None:
-        """A trial has reached a status that nothing follows."""
+        """A trial has reached a final status."""
 
     def on_restore(self, entries: int, missing: int) -> None:
-        """Redis came back without *missing* of the journal's *entries*.
+        """Redis returned without *missing* of the journal's *entries*.
 
-        They were put back, and attempts under way are lost.
+        They were restored. Running attempts are lost.
         """
 
     def on_end(self) -> None:
-        """The driver ends; nothing is told after it."""
+        """The driver ends. No call follows."""

@@ -1,4 +1,4 @@
-"""How users' functions are called."""
+"""Signatures of user functions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 def signature_of(function: Callable[..., object]) -> inspect.Signature:
     """Return the signature of a function or class.
 
-    From Python 3.14 on (PEP 649) an annotation may name what is imported for type checkers alone: it isn't evaluated.
+    Annotations are not evaluated from Python 3.14 on (PEP 649): they may name imports for type checkers only.
 
     Raises:
-        TypeError: it can't be called.
-        ValueError: it has no signature, as some builtins.
+        TypeError: *function* is not callable.
+        ValueError: *function* has no signature, as some builtins.
     """
     if sys.version_info >= (3, 14):
         from annotationlib import Format  # noqa: PLC0415 - earlier ones have no such module

@@ -1,6 +1,7 @@
 """Argument checks.
 
-Each returns the argument as a plain Python value, or raises an error that names the argument and its value.
+Each returns the argument as a plain Python value, or raises a ConfigurationError with the argument's name and value. An
+*owner*, such as ``ASHA``, precedes the name in the error; it is empty for a direct argument of the user.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 def given_of(**arguments: object) -> dict[str, object]:
-    """Return the arguments that were given: those that are neither None nor an empty text or list."""
+    """Return the given arguments: all except None, empty texts and empty lists."""
     return {name: value for name, value in arguments.items() if value is not None and value not in ("", [])}
 
 
@@ -28,18 +29,7 @@ def number(
     least: float = -math.inf,
     error: type[ConfigurationError] = ConfigurationError,
 ) -> float:
-    """Return a finite number of at least *least*, as an int or a float.
-
-    Args:
-        owner: whose argument it is, such as ``ASHA``; empty for what a user gives directly.
-        argument: its name.
-        value: what was given.
-        least: the lowest number that is accepted.
-        error: what is raised.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
+    """Return a finite number of at least *least*, as an int or a float."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise error(f"{_given(owner, argument, value)} is not a finite number")
     if value < least:
@@ -48,11 +38,7 @@ def number(
 
 
 def positive(owner: str, argument: str, value: object) -> float:
-    """Return a finite number above 0, as an int or a float.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
+    """Return a finite number above 0, as an int or a float."""
     plain = number(owner, argument, value)
     if plain <= 0:
         raise ConfigurationError(f"{_given(owner, argument, value)} must be above 0")
@@ -67,11 +53,7 @@ def whole_number(
     *,
     error: type[ConfigurationError] = ConfigurationError,
 ) -> int:
-    """Return an integer, of at least *least* if that is given, as an int; a float is refused even if it is whole.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
+    """Return an integer of at least *least*, as an int. Floats are refused, even whole ones."""
     if isinstance(value, bool) or not isinstance(value, Integral) or (least is not None and value < least):
         bound = "" if least is None else f" of at least {least}"
         raise error(f"{_given(owner, argument, value)} is not a whole number{bound}")
@@ -79,57 +61,31 @@ def whole_number(
 
 
 def optional_count(argument: str, value: object, least: int) -> int | None:
-    """Return an integer of at least *least*, or None, which stands for no limit.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
+    """Return an integer of at least *least*, or None for no limit."""
     return None if value is None else whole_number("", argument, value, least)
 
 
 def optional_seconds(argument: str, value: object) -> float | None:
-    """Return a number of seconds above 0 as a float, or None, which stands for no limit.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
+    """Return a number of seconds above 0 as a float, or None for no limit."""
     return None if value is None else float(positive("", argument, value))
 
 
 def flag(owner: str, argument: str, value: object) -> bool:
-    """Return True or False.
-
-    Raises:
-        ConfigurationError: it is neither.
-    """
+    """Return True or False."""
     if not isinstance(value, bool):
         raise ConfigurationError(f"{_given(owner, argument, value)} is neither True nor False")
     return value
 
 
 def name(owner: str, argument: str, value: object, what: str) -> str:
-    """Return a string that is not empty.
-
-    Args:
-        owner: whose argument it is.
-        argument: its name.
-        value: what was given.
-        what: what to give instead, for the error.
-
-    Raises:
-        ConfigurationError: it is empty, or not a string.
-    """
+    """Return a string that is not empty. *what* is the hint of the error."""
     if not isinstance(value, str) or not value:
         raise ConfigurationError(f"{_given(owner, argument, value)} is not a name; give {what}")
     return value
 
 
 def one_of(owner: str, argument: str, value: T, known: Sequence[object]) -> T:
-    """Return a value that is among *known*.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
+    """Return *value* if it is in *known*."""
     if value not in known:
         *others, last = map(repr, known)
         choices = f"neither {others[0]} nor {last}" if len(others) == 1 else f"none of {', '.join(map(repr, known))}"

@@ -1,4 +1,4 @@
-"""The clock that the driver uses: the server's, or a simulated one."""
+"""Interface of the driver's clock: the server's, or a simulated one."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time; everything in the driver that waits uses a clock."""
+    """A clock. Everything in the driver that waits uses one."""
 
     def time(self) -> float:
-        """Return the time in seconds since the epoch (UTC); it may step."""
+        """Return the time in seconds since the epoch (UTC). It may step."""
 
     def monotonic(self) -> float:
-        """Return seconds since some moment; it never goes back."""
+        """Return seconds since a fixed moment. It never decreases."""

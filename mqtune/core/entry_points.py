@@ -1,4 +1,4 @@
-"""Entry points by which installed packages, mqtune's own integrations included, add to mqtune."""
+"""Entry points by which packages, mqtune's integrations included, extend mqtune."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from mqtune.core.version import install_command
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-#: Classes of searchers and of schedulers, by their kinds.
+#: Classes of searchers and schedulers, by kind.
 SEARCHERS: Final = "mqtune.searchers"
 SCHEDULERS: Final = "mqtune.schedulers"
-#: Objects with ``export(results, path)``, by the format's name.
+#: Objects with ``export(results, path)``, by format.
 EXPORTERS: Final = "mqtune.exporters"
-#: Objects with ``recognizes(source)`` and ``read(source, metric, mode, study)``, by the tool's name.
+#: Objects with ``recognizes(source)`` and ``read(source, metric, mode, study)``, by tool.
 IMPORTERS: Final = "mqtune.importers"
-#: Classes with ``write(results)``, made with the place, by the tool's name.
+#: Classes with ``write(results)``, by tool. The constructor gets the place.
 LOGGERS: Final = "mqtune.loggers"
 
 
 @cache
 def _points(group: str) -> dict[str, EntryPoint]:
-    """Return a group's entry points by name. The first call reads a file of each installed package."""
-    # Most commands need none.
+    """Return a group's entry points by name. The first call reads a file of each package."""
+    # Imported here, as most commands need no entry point.
     from importlib.metadata import entry_points  # noqa: PLC0415
 
     return {point.name: point for point in sorted(entry_points(group=group), key=lambda point: point.name)}
 
 
 def names_in(group: str) -> list[str]:
-    """Return the names of a group's entry points, in order."""
+    """Return the sorted names of a group's entry points."""
     return [*_points(group)]
 
 
@@ -40,7 +40,7 @@ def load_point(group: str, name: str) -> Any:
     """Return the object of an entry point.
 
     Raises:
-        ConfigurationError: there is no such entry point, or it can't be imported. The text says what to install.
+        ConfigurationError: the entry point does not exist or can't be imported. The text says what to install.
     """
     point = _points(group).get(name)
     if point is None:
@@ -56,6 +56,6 @@ def load_point(group: str, name: str) -> Any:
 
 
 def is_added(group: str, kind: type) -> bool:
-    """Whether an entry point of a group names this class. Nothing is imported."""
+    """Whether an entry point of a group names this class. Imports nothing."""
     path = f"{kind.__module__}:{kind.__qualname__}"
     return any(point.value == path for point in _points(group).values())

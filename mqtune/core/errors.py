@@ -1,4 +1,4 @@
-"""The errors that mqtune raises; each message names the thing, its value and what to do."""
+"""The errors of mqtune. Each message names the thing, its value and the next step."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CodeDiffers(ConfigurationError):
 class BrokerUnavailable(MqtuneError, ConnectionError):
     """No Redis server answers at the broker's address."""
 
-    #: Whether it may be there again in a moment: it is down, starts, or fails over.
+    #: Whether the fault may be temporary: the server is down, starting, or failing over.
     may_pass = False
 
 
@@ -104,7 +104,7 @@ class NoServer(MqtuneError):
 class NameTaken(MqtuneError):
     """Another experiment, or a living driver, already has this name.
 
-    ``holder`` describes the driver, if it is one, and ``left_s`` says when its lock runs out unless it keeps it.
+    ``holder`` describes the driver, if it is one. ``left_s`` is the time until its lock expires without a renewal.
     """
 
     def __init__(self, message: str | None = None, *, holder: str = "", left_s: float = 0.0) -> None:
@@ -134,7 +134,7 @@ class ChapterUnavailable(MqtuneError):
 
 
 class InsufficientResources(MqtuneError):
-    """No worker that is connected has a slot with what a trial asks for."""
+    """No connected worker has a slot with the resources that a trial asks for."""
 
 
 class ExperimentFinished(MqtuneError):
@@ -142,7 +142,7 @@ class ExperimentFinished(MqtuneError):
 
 
 class NothingResumes(MqtuneError):
-    """All that is left of an experiment are paused trials, and nothing will resume them."""
+    """Only paused trials are left of an experiment, and nothing will resume them."""
 
 
 class RequestRefused(MqtuneError):
@@ -186,7 +186,7 @@ class UserCodeFailed(MqtuneError):
 
     @classmethod
     def by(cls, who: object, method: str, place: str, error: Exception) -> UserCodeFailed:
-        """Return the error that says who has failed where, and what to do."""
+        """Return an error that names the failed method, its place, and the next step."""
         return cls(
             f"{type(who).__name__}.{method} raised {type(error).__name__}: {error} ({place}). All that came before is "
             f"kept: "

@@ -1,4 +1,4 @@
-"""Logs as JSON lines: one object per record, with the experiment, trial, attempt and worker that it is about."""
+"""Logs as JSON lines, with the experiment, trial, attempt and worker of each record."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 LogFormat = Literal["text", "json"]
-#: The fields that a record may have by its ``extra``, or by the code around the call.
+#: Fields of a record, set by its ``extra`` or by ``logged_as``.
 FIELDS: Final = ("experiment", "trial", "attempt", "worker", "action")
 _about: ContextVar[Mapping[str, object]] = ContextVar("mqtune_log_fields", default={})  # noqa: B039 - nobody changes it
 
 
 @contextlib.contextmanager
 def logged_as(**fields: object) -> Iterator[None]:
-    """Give the records of this thread these fields, until the block ends."""
+    """Give all records of this thread these fields until the block ends."""
     token = _about.set({**_about.get(), **fields})
     try:
         yield
@@ -27,7 +27,9 @@ def logged_as(**fields: object) -> Iterator[None]:
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as one line of JSON: ``time``, ``level``, ``logger``, ``message``, ``FIELDS`` and ``traceback``.
+    """Formats a record as one line of JSON.
+
+    The fields are ``time``, ``level``, ``logger``, ``message``, ``FIELDS`` and ``traceback``.
 
     Args:
         always: fields of every record.
@@ -38,7 +40,7 @@ class JsonLines(logging.Formatter):
         self._always = always
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; a field that a record has not is left out."""
+        """Return the line. Missing fields are left out."""
         own = {name: getattr(record, name) for name in FIELDS if hasattr(record, name)}
         line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

@@ -1,4 +1,4 @@
-"""Names of a package that are found when they are used: who needs one of them does not wait for the imports of all."""
+"""Lazy package attributes: a name's module is imported on first use."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ def found_when_used(
     """Return a package's ``__getattr__``.
 
     Args:
-        package: its name.
-        homes: the module in which each of its names is defined; a name that is a module's own has that module.
-        checked_early: beginnings of those modules whose objects a script makes before its Tuner. Their wrong arguments
-            end the script with one line, too.
-        is_public: whether an unknown name is answered with the nearest known ones. A folder of the inside is asked for
-            the names of its modules first, by `from folder import module`, so its answer has to be cheap.
+        homes: the defining module of each name. A module's own name maps to that module.
+        checked_early: prefixes of modules with objects that a script makes before its Tuner. Their argument errors end
+            the script with one line, too.
+        is_public: whether the error for an unknown name suggests the nearest known names. Internal folders must answer
+            cheaply, because `from folder import module` asks them for the module first.
     """
 
     def find(name: str) -> object:
         if name not in homes:
             if name.startswith("__") or not is_public:
-                # Python itself looks for many of these, also in a trial's process.
+                # Python itself looks up many of these, also in a trial's process.
                 raise AttributeError(f"module {package!r} has no attribute {name!r}")
             from mqtune.core.names import OF_MODULES, no_attribute  # noqa: PLC0415 - no name of a sound script needs it
 
@@ -44,12 +43,6 @@ def found_when_used(
 
 
 def facade_of(package: str, names: Mapping[str, tuple[str, ...]], *, is_public: bool = False) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a folder's facade.
-
-    Args:
-        package: the folder's name.
-        names: the facade's names, by the module that defines them.
-        is_public: see ``found_when_used``.
-    """
+    """Return the ``__getattr__`` of a folder's facade, with *names* by defining module."""
     homes = {name: f"{package}.{module}" for module, of_module in names.items() for name in of_module}
     return found_when_used(package, homes, is_public=is_public)

@@ -1,7 +1,6 @@
-"""This machine: which it is, whether a process that somebody names still lives, and where experiments are kept.
+"""Identity of this machine and its processes, and the folders of experiments.
 
-A host's name says neither: machines made from one image, and containers with their host's network, may all have the
-same.
+A host name does not identify a machine: images and containers with the host's network may share one.
 """
 
 from __future__ import annotations
@@ -22,38 +21,38 @@ from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 
-#: The exit code after Ctrl-C, as shells have it.
+#: Exit code after Ctrl-C, as in shells.
 INTERRUPTED_CODE: Final = 130
 #: Files that identify a machine and its boot (Linux). Machines made from one image may share the second.
 _IDS: Final = ("/proc/sys/kernel/random/boot_id", "/etc/machine-id")
-#: Identifies the container whose process numbers are meant.
+#: Identifies the container of a process number.
 _PID_NAMESPACE: Final = "/proc/self/ns/pid"
-#: How a process describes itself: its number, its host, the place where that number is its, and when it began there.
+#: Description of a process: its number, host, place (see ``_place``) and start.
 _DESCRIPTION: Final = re.compile(r"process (?P<pid>\d{1,9}) on .* \((?P<place>[0-9a-f]+)\.(?P<began>\d+)\)")
 
 
 def describe_process(pid: int | None = None) -> str:
-    """Describe this process, or another one of this machine, so that others can find out whether it still lives."""
+    """Describe a process of this machine so that other processes can check whether it lives."""
     pid = os.getpid() if pid is None else pid
     return f"process {pid} on {socket.gethostname()} ({process_mark(pid)})"
 
 
 def process_mark(pid: int | None = None) -> str:
-    """Return where a process is, by default this one, and when it began.
+    """Return a process's place and start, by default this one's.
 
-    No other process of any machine has the same place, time and number.
+    Place, start and number together are unique among the processes of all machines.
     """
     return f"{_place()}.{started_at(os.getpid() if pid is None else pid)}"
 
 
 def is_here(description: str) -> bool:
-    """Whether a process that described itself so is, or was, of this boot of this machine, and of this container."""
+    """Whether a described process belongs to this boot of this machine and this container."""
     found = _DESCRIPTION.fullmatch(description)
     return found is not None and found["place"] == _place()
 
 
 def is_gone(description: str) -> bool:
-    """Whether a process that described itself so has ended; False where that can't be seen from here."""
+    """Whether a described process has ended. False if that can't be seen from here."""
     found = _DESCRIPTION.fullmatch(description)
     if found is None or found["place"] != _place():
         return False
@@ -64,15 +63,15 @@ def is_gone(description: str) -> bool:
         return True
     except PermissionError:
         pass
-    # Its number may have become another's.
+    # Its number may have been reused.
     return started_at(pid) != int(found["began"])
 
 
 @cache
 def _place() -> str:
-    """Return what stands for this boot of this machine and, on Linux, this container.
+    """Return a hash of this boot of this machine and, on Linux, this container.
 
-    Process numbers mean the same there.
+    Process numbers are comparable within it.
     """
     parts = []
     for path in _IDS:
@@ -81,7 +80,7 @@ def _place() -> str:
     with contextlib.suppress(OSError):
         parts.append(os.readlink(_PID_NAMESPACE).encode())
     if not parts:
-        # Another import costs each trial's process memory, and most never ask.
+        # Rarely needed, and an import costs memory.
         import uuid  # noqa: PLC0415
 
         parts = [socket.gethostname().encode(), hex(uuid.getnode()).encode()]
@@ -89,16 +88,16 @@ def _place() -> str:
 
 
 def started_at(pid: int) -> int:
-    """Return when a process was started, in the kernel's ticks since the boot; 0 when there is none, or it is dead."""
+    """Return a process's start, in kernel ticks since boot. Return 0 if it is gone or dead."""
     state, _, began = process_stat(pid)
     return 0 if state in ("Z", "X") else began
 
 
 def process_stat(pid: int) -> tuple[str, int, int]:
-    """Return a process's state, its parent and its start; the same numbers mean the same process."""
+    """Return a process's state, parent and start. Equal numbers mean the same process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # After the name, which may contain anything.
+            # The name comes before, and may contain anything.
             fields = file.read().rpartition(b")")[2].split()
         return fields[0].decode(), int(fields[1]), int(fields[19])
     except (OSError, IndexError, ValueError):
@@ -106,25 +105,27 @@ def process_stat(pid: int) -> tuple[str, int, int]:
 
 
 def signal_name(number: int) -> str:
-    """Return a signal's name, such as SIGKILL, or its number: Python has no names for most real-time signals."""
+    """Return a signal's name, such as SIGKILL, or its number.
+
+    Python has no names for most real-time signals.
+    """
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-#: The folder, below an experiment's, of the server that it has of its own.
+#: Subfolder of an experiment for its own server.
 SERVER_FOLDER: Final = "redis"
-#: The file, in an experiment's folder, that says that no server has it: it was archived, and has not gone on since.
+#: File in an experiment's folder that marks it as archived. No server has the experiment until it resumes.
 ARCHIVED: Final = "archived"
 
-#: The folder, below an experiment's, of checkpoints that are folders, where no store is given and it runs on this
-#: machine alone.
+#: Subfolder of an experiment for folder checkpoints, if it has no store and runs on this machine only.
 CHECKPOINTS: Final = "checkpoints"
-#: The folder, below an experiment's, of checkpoints that are dicts, as Redis may be gone when they are read.
+#: Subfolder of an experiment for dict checkpoints, which may be read after Redis is gone.
 DICTS: Final = "dict-checkpoints"
 
-#: What an experiment in virtual time says that its driver is.
+#: Driver description of an experiment in virtual time.
 SIMULATION: Final = "a simulation"
 
 
@@ -132,19 +133,19 @@ def mqtune_home() -> Path:
     """Return ``$MQTUNE_HOME``, or ``~/mqtune``.
 
     Raises:
-        ConfigurationError: neither is known.
+        ConfigurationError: both are unknown.
     """
     try:
         return Path(os.environ.get("MQTUNE_HOME") or Path.home() / "mqtune").expanduser().absolute()
     except RuntimeError as error:
-        # As in a container that runs as a user without a name.
+        # For example in a container whose user has no name.
         raise ConfigurationError(
             f"there is no home folder for experiments ({error}); set MQTUNE_HOME to a folder that you may write to"
         ) from None
 
 
 def open_standard_streams() -> None:
-    """Open each closed one of the descriptors 0, 1 and 2 on the null device.
+    """Open each closed standard descriptor (0, 1, 2) on the null device.
 
     Otherwise the next file or connection gets its number, and receives the printed text.
     """
@@ -159,10 +160,10 @@ def open_standard_streams() -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make an experiment's folder, unless it is there.
+    """Make an experiment's folder if it is missing.
 
     Raises:
-        ConfigurationError: it can't be made, or nothing can be written in it.
+        ConfigurationError: the folder can't be made, or is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -179,10 +180,10 @@ def make_folder(folder: Path) -> None:
 def open_regular(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> int:
     """Open a regular file and return its descriptor.
 
-    Whoever may write next to a file could put a link to another file in its place, or a pipe, which is never ready.
+    Links and pipes are refused: another user of the folder could put one in the file's place.
 
     Raises:
-        OSError: it can't be opened, or is a link, a pipe or a device.
+        OSError: the file can't be opened, or is a link, a pipe or a device.
     """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -198,7 +199,7 @@ def end_of_file(path: str | os.PathLike[str], size: int) -> str:
     """Return the last *size* bytes of a regular file as text.
 
     Raises:
-        OSError: it can't be read.
+        OSError: the file can't be read.
     """
     with open(open_regular(path), "rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - size))
@@ -206,18 +207,15 @@ def end_of_file(path: str | os.PathLike[str], size: int) -> str:
 
 
 def replace_file(path: Path, parts: Iterable[bytes], *, mode: int = 0o666) -> None:
-    """Write a file in one step: who reads it sees the old one or the new one, and a failure leaves the old one.
+    """Write a file atomically. Readers see the old or the new one; a failure keeps the old.
 
-    Args:
-        path: the file.
-        parts: its content.
-        mode: its permissions; those that the process masks are left out.
+    The umask applies to *mode*.
 
     Raises:
         OSError: the folder can't be written.
     """
     aside = path.with_name(f"{path.name}.new")
-    # One that a crash has left may have other permissions.
+    # An earlier crash may have left one with other permissions.
     aside.unlink(missing_ok=True)
     try:
         with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:

@@ -1,4 +1,4 @@
-"""What to say of an argument that there isn't: how it is called here, where another library has one of its name."""
+"""Hints for unknown arguments and attributes, including names from other libraries."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mqtune.core.text import names_in_words, say_in_one_line
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: What Optuna, Ax and others call bounds on what trials report.
+#: Names for outcome constraints in Optuna, Ax and others.
 _CONSTRAINTS: Final = ("outcome_constraints", "constraints", "constraints_func", "metric_constraints")
-#: What Ray Tune, Optuna, Syne Tune and Ax call arguments of ``Tuner``.
+#: Arguments of ``Tuner`` in Ray Tune, Optuna, Syne Tune and Ax.
 _OF_OTHERS: Final[Mapping[str, Iterable[str]]] = {
     "max_trials=": ("num_samples", "n_trials", "num_trials", "total_trials", "max_num_trials_started", "n_iter"),
     "space, the second argument": ("param_space", "search_space", "config", "config_space", "params", "parameters"),
@@ -44,7 +44,7 @@ _OF_OTHERS: Final[Mapping[str, Iterable[str]]] = {
     "metric=, mode=, max_trials=, searcher= and scheduler=": ("tune_config",),
     "name=, stop=, checkpoints=, failures= and run=": ("run_config",),
 }
-#: What Ray Tune and Optuna call attributes of their modules.
+#: Attributes of the modules of Ray Tune and Optuna.
 OF_MODULES: Final[Mapping[str, str]] = {
     "TuneConfig": "the arguments metric=, mode=, max_trials=, searcher= and scheduler= of mqtune.Tuner",
     "RunConfig": "the arguments name=, stop=, checkpoints=, failures= and run= of mqtune.Tuner",
@@ -61,14 +61,14 @@ OF_MODULES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("MedianStoppingRule", "MedianPruner", "PercentilePruner"), "mqtune.MedianStopping(…)"),
     "PopulationBasedTraining": "mqtune.PBT(…)",
 }
-#: What they call methods and attributes of the tuner.
+#: Methods and attributes of their tuners.
 OF_TUNERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("fit", "optimize", "tune"), "tuner.run()"),
     "enqueue_trial": "tuner.add(config)",
     "get_results": "tuner.results()",
     **dict.fromkeys(("best_trial", "best_params", "best_value"), "tuner.run().best"),
 }
-#: What they call attributes of results.
+#: Attributes of their results.
 OF_RESULTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("get_best_result", "get_best_trial", "best_trial"), "results.best"),
     **dict.fromkeys(("get_dataframe", "trials_dataframe"), "results.dataframe()"),
@@ -77,7 +77,7 @@ OF_RESULTS: Final[Mapping[str, str]] = {
     "get_best_checkpoint": 'results.get_checkpoint(which="best")',
     "num_errors": "len(results.errors)",
 }
-#: What Ray Tune calls options, and options of one group of settings that are looked for in another.
+#: Ray Tune's names of options, and options that belong to another group of settings.
 OF_GROUPS: Final[Mapping[str, str]] = {
     "num_to_keep": "keep_last=",
     "checkpoint_score_attribute": "score=",
@@ -86,7 +86,7 @@ OF_GROUPS: Final[Mapping[str, str]] = {
     "name": "Tuner(name=…)",
     "stop": "Tuner(stop=…)",
 }
-#: What is the experiment's, or what other libraries call arguments of schedulers and stop rules.
+#: The experiment's arguments, and other libraries' arguments of schedulers and stop rules.
 OF_DECIDERS: Final[Mapping[str, str]] = {
     "metric": "Tuner(metric=…)",
     "mode": "Tuner(mode=…)",
@@ -102,38 +102,32 @@ OF_DECIDERS: Final[Mapping[str, str]] = {
     "resource_attr": "time_attr=",
     "random_seed": "seed=",
 }
-#: What Optuna and Ray Tune call arguments of domains that are domains of their own here.
+#: Arguments of domains in Optuna and Ray Tune that are separate domains here.
 OF_DOMAINS: Final = {
     "log": "mqtune.loguniform(low, high) or mqtune.lograndint(low, high)",
     **dict.fromkeys(("step", "q"), "mqtune.quniform(low, high, q) or mqtune.qrandint(low, high, q)"),
 }
-#: What Ray Tune calls resources.
+#: Ray Tune's names of resources.
 OF_RESOURCES: Final = {
     **dict.fromkeys(("gpu", "GPU", "num_gpus"), "gpus="),
     **dict.fromkeys(("cpu", "CPU", "num_cpus"), "cpus="),
     **dict.fromkeys(("memory", "gpu_memory"), "gpu_memory_gb="),
 }
 _MEANT: Final = {name: meant for meant, names in _OF_OTHERS.items() for name in names}
-#: What somebody may give a searcher, and is the experiment's.
+#: Arguments that belong to the experiment, not to a searcher.
 OF_OBJECTIVE: Final = dict.fromkeys(_CONSTRAINTS, 'Tuner(metric=["loss", "latency <= 10"])')
 
 
 def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, str]) -> None:
-    """Refuse arguments that there aren't.
-
-    Args:
-        owner: whose arguments they are, such as ``Tuner``.
-        given: the names of those that were given.
-        known: the names that there are.
-        elsewhere: what is meant by other names.
+    """Refuse unknown arguments of *owner*. *elsewhere* has hints for names of other libraries.
 
     Raises:
-        ConfigurationError: one is not known; the message has the name that is likely meant.
+        ConfigurationError: a name is unknown. The message suggests the likely name.
     """
     for name in given:
         if name in known:
             continue
-        # People remember the beginning of a name; similar letters may be chance.
+        # People remember the beginning of a name.
         begin_so = [each for each in known if each.startswith(name)]
         near = [f"{each}=" for each in begin_so or difflib.get_close_matches(name, known, n=1)]
         likely = [elsewhere[name]] if name in elsewhere else near
@@ -142,9 +136,9 @@ def refuse_unknown(owner: str, given: Iterable[str], known: Collection[str], els
 
 
 class _OfConstructor:
-    """The signature of a class is its constructor's.
+    """A class's signature, taken from its constructor.
 
-    Python before 3.11.4 takes an inherited ``__new__`` for it (its issue 105080).
+    Python before 3.11.4 takes it from an inherited ``__new__`` (its issue 105080).
     """
 
     def __get__(self, instance: object, owner: type) -> inspect.Signature | None:
@@ -156,21 +150,21 @@ class _OfConstructor:
 
 
 class KnownArguments:
-    """Base of classes that refuse an argument by a name that they don't have, and say which one is likely meant."""
+    """Base of classes that refuse unknown arguments and suggest the likely name."""
 
     __slots__ = ()
     __signature__ = _OfConstructor()
-    #: What is meant by other names: an argument of the class, such as ``keep_last=``, or something elsewhere.
+    #: Hints for other names: an argument of the class, such as ``keep_last=``, or a place elsewhere.
     meant: ClassVar[Mapping[str, str]] = {}
 
     def __new__(cls, *args: object, **options: object) -> Self:
-        """Refuse the argument; all others are the constructor's.
+        """Refuse unknown arguments. The constructor handles all others.
 
         Raises:
             ConfigurationError: as ``refuse_unknown``.
             TypeError: the class takes no arguments.
         """
-        # Where only __new__ is defined Python takes any arguments.
+        # Without __init__, Python lets __new__ accept any arguments.
         if cls.__init__ is object.__init__ and (args or options):
             raise TypeError(f"{cls.__name__}() takes no arguments")
         if options:
@@ -183,27 +177,21 @@ class KnownArguments:
 
 
 def no_attribute(owner: str, name: str, meant: Mapping[str, str]) -> AttributeError:
-    """Return the error for an attribute that there isn't.
-
-    Args:
-        owner: whose it would be, such as ``module 'mqtune'``.
-        name: its name.
-        meant: how things are called here that have other names in other libraries.
-    """
+    """Return the error for a missing attribute. *meant* has hints for other libraries' names."""
     hint = f"; do you mean {meant[name]}?" if name in meant else ""
     return AttributeError(f"{owner} has no attribute {name!r}{hint}")
 
 
 def naming(meant: Mapping[str, str]) -> Callable[[object, str], object]:
-    """Return a class's ``__getattr__``, whose errors have the names that attributes of other libraries have here.
+    """Return a class's ``__getattr__``, with hints for other libraries' attribute names.
 
-    A type checker must not see it: it would take every attribute for one that there is.
+    Hide it from type checkers: they would accept every attribute.
     """
 
     def find(self: object, name: str) -> object:
         if name in meant:
             raise no_attribute(type(self).__name__, name, meant)
-        # What a property itself has raised.
+        # A property itself raised an AttributeError.
         return object.__getattribute__(self, name)
 
     return find
@@ -212,13 +200,9 @@ def naming(meant: Mapping[str, str]) -> Callable[[object, str], object]:
 def with_hints(
     elsewhere: Mapping[str, str], others: Mapping[str, str] = _MEANT
 ) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function.
+    """Decorate a function so that unknown arguments raise an error with a hint.
 
-    An argument that it hasn't is an error that says which one is meant, *elsewhere* or by another name.
-
-    Args:
-        elsewhere: what is meant by names of mqtune's.
-        others: what is meant by those of other libraries; by default as for ``Tuner``.
+    *elsewhere* has hints for mqtune's names, and *others* for other libraries', by default those for ``Tuner``.
     """
 
     def decorated(call: Callable[P, T]) -> Callable[P, T]:

@@ -1,6 +1,6 @@
-"""What an experiment optimises: one metric or several, within bounds.
+"""The objective of an experiment: one or several metrics, with outcome constraints.
 
-It also finds the points that no other point dominates.
+It also computes the Pareto front.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Metrics, Point, is_number
 
 Mode = Literal["min", "max"]
-#: As users spell them: outcome constraints stand among the metrics.
+#: The user's spelling. Outcome constraints are elements of the list.
 Metric = str | Sequence[str]
 Modes = Mode | Sequence[Mode]
 
-#: Where a definition has the outcome constraints, if there are any.
+#: Key of the outcome constraints in a definition. It may be missing.
 OUTCOME_CONSTRAINTS: Final = "outcome_constraints"
-#: What no name of a metric has, so that a text with it is meant as a constraint.
+#: Texts that mark a constraint. Metric names contain none of them.
 _RELATIONS: Final = ("<=", ">=", "==", " < ", " > ")
 _BOUND: Final = re.compile(r"\s*(?P<metric>[^*<>=]*[^*<>=\s])\s*(?P<relation>[<>]=)\s*(?P<bound>[-+.\deE]+)\s*")
 
-#: What to give where a metric is not a name.
+#: Hint for an invalid metric.
 METRIC_KEY: Final = "the key of the metric in the reports"
 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeConstraint:
-    """A bound on a metric that trials report."""
+    """A bound on a metric of the reports."""
 
     metric: str
     relation: Literal["<=", ">="]
@@ -40,10 +40,10 @@ class OutcomeConstraint:
 
     @classmethod
     def of(cls, text: str) -> OutcomeConstraint:
-        """Return the constraint that users spell as "latency <= 10".
+        """Parse a constraint such as "latency <= 10".
 
         Raises:
-            ConfigurationError: it is not one metric, "<=" or ">=", and a number.
+            ConfigurationError: the text is not a metric, "<=" or ">=", and a number.
         """
         found = _BOUND.fullmatch(text)
         if found is not None:
@@ -62,9 +62,9 @@ class OutcomeConstraint:
         return f"{self.metric} {self.relation} {repr(self.bound).removesuffix('.0')}"
 
     def excess(self, metrics: Metrics) -> float:
-        """Return by how much a report violates it, 0 or less where it does not.
+        """Return by how much a report exceeds the bound. 0 or less means no violation.
 
-        It is NaN where the report has no number for the metric.
+        It is NaN if the report has no number for the metric.
         """
         value = metrics.get(self.metric)
         if not is_number(value):
@@ -72,18 +72,18 @@ class OutcomeConstraint:
         return value - self.bound if self.relation == "<=" else self.bound - value
 
     def relative_excess(self, metrics: Metrics) -> float:
-        """Return the excess divided by the bound, so that units don't matter.
+        """Return the excess divided by the absolute bound, so that units don't matter.
 
-        The excess over a bound of 0 is divided by 1.
+        The excess over a bound of 0 is not divided.
         """
         return self.excess(metrics) / (abs(self.bound) or 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The metrics that an experiment optimises, each with its mode, and outcome constraints.
+    """The optimised metrics with their modes, and the outcome constraints.
 
-    Bounds on what trials report. The one metric is empty where there is none.
+    A single metric may be the empty text.
     """
 
     metrics: tuple[str, ...]
@@ -92,13 +92,13 @@ class Objective:
 
     @classmethod
     def of(cls, metric: Metric, mode: Modes) -> Objective:
-        """Return what users spell as a metric and its mode, or as a list of each; one mode may stand for all metrics.
+        """Make an objective from the user's arguments. One mode may stand for all metrics.
 
-        Outcome constraints stand in the list of metrics: ``["loss", "latency <= 10"]``.
+        Outcome constraints are elements of the list of metrics: ``["loss", "latency <= 10"]``.
 
         Raises:
-            ConfigurationError: names are missing, or there twice, a mode is none, or there is not one for each metric,
-                or a constraint is none.
+            ConfigurationError: a name is missing or repeated, a mode or constraint is invalid, or the numbers of modes
+                and metrics differ.
         """
         given = tuple(metric) if isinstance(metric, list | tuple) else (metric,)
         constraints = tuple(OutcomeConstraint.of(each) for each in given if _is_constraint(each))
@@ -121,58 +121,57 @@ class Objective:
 
     @property
     def is_single(self) -> bool:
-        """Whether there is at most one metric."""
+        """Whether there is exactly one metric."""
         return len(self.metrics) == 1
 
     @property
     def metric(self) -> str | list[str]:
-        """The metric, or the list of them, as a definition has it."""
+        """The metric, or the list of metrics, in a definition's form."""
         return self.metrics[0] if self.is_single else list(self.metrics)
 
     @property
     def kept_constraints(self) -> dict[str, list[str]]:
-        """The outcome constraints as a definition has them, which is not at all where there are none."""
+        """The outcome constraints in a definition's form. Without constraints the key is left out."""
         return {OUTCOME_CONSTRAINTS: list(map(str, self.constraints))} if self.constraints else {}
 
     @property
     def mode(self) -> Mode | list[Mode]:
-        """The mode, or the list of them, as a definition has it."""
+        """The mode, or the list of modes, in a definition's form."""
         return self.modes[0] if self.is_single else list(self.modes)
 
     def __str__(self) -> str:
         return " and ".join(map(repr, self.metrics))
 
     def mode_of(self, metric: str) -> Mode | None:
-        """Return the mode of a metric; None for one that isn't optimised."""
+        """Return the mode of a metric, or None if it isn't optimised."""
         return dict(zip(self.metrics, self.modes, strict=True)).get(metric)
 
     def is_feasible(self, metrics: Metrics) -> bool:
-        """Whether a report has all metrics that are constrained, and keeps to the constraints."""
+        """Whether a report has all constrained metrics and violates no constraint."""
         return all(each.excess(metrics) <= 0 for each in self.constraints)
 
     def violated(self, metrics: Metrics) -> list[OutcomeConstraint]:
         """Return the constraints that a report violates.
 
-        Constraints on metrics without a number are left out, as these may yet come.
+        Constraints on metrics without a number are left out: a later report may have one.
         """
         return [each for each in self.constraints if each.excess(metrics) > 0]
 
     def violation(self, metrics: Metrics) -> float:
-        """Return by how much a report violates constraints: the sum of the excesses, each by its bound.
+        """Return the sum of a report's violations, each divided by its bound. 0 if feasible.
 
-        It is 0 for one that violates none. After Deb, "An efficient constraint handling method for genetic algorithms",
-        2000, section 3, with constraints that are normalised by their bounds, so that their units don't matter. A bound
-        of 0 has no size to go by: its excess counts as it is.
+        After Deb, "An efficient constraint handling method for genetic algorithms", 2000, section 3, with constraints
+        normalised by their bounds. The excess over a bound of 0 is not divided.
         """
         return sum(each.relative_excess(metrics) for each in self.violated(metrics))
 
     def values(self, metrics: Metrics) -> tuple[float, ...] | None:
-        """Return the values of the metrics in a report; None where one of them is missing, or no number."""
+        """Return the values of the metrics in a report. None if one is missing or not a number."""
         found = [value for name in self.metrics if is_number(value := metrics.get(name))]
         return tuple(found) if len(found) == len(self.metrics) else None
 
     def point(self, metrics: Metrics) -> Point | None:
-        """Return the values in a report such that lower is better; None where one of them is missing, or no number."""
+        """Return the values in a report with lower as better. None if one is not a number."""
         values = self.values(metrics)
         if values is None:
             return None
@@ -180,10 +179,10 @@ class Objective:
 
 
 def metric_of(definition: Mapping[str, Any]) -> Metric:
-    """Return the metric of a definition, or the list of metrics and outcome constraints, as users spell it.
+    """Return a definition's metrics and outcome constraints in the user's spelling.
 
     Raises:
-        KeyError: it has none.
+        KeyError: it has no metric.
     """
     metric, constraints = definition["metric"], definition.get(OUTCOME_CONSTRAINTS, ())
     return [*([metric] if isinstance(metric, str) else metric), *constraints] if constraints else metric
@@ -194,22 +193,22 @@ def _is_constraint(given: object) -> bool:
 
 
 class GoesByObjective:
-    """Something that goes by what an experiment optimises: a scheduler, a searcher or a stop rule."""
+    """Base of schedulers, searchers and stop rules, which depend on the objective."""
 
-    #: Whether it can go by several metrics.
+    #: Whether it supports several metrics.
     takes_several: bool = False
-    #: What to do where it can't.
+    #: Hint for users if it supports one metric only.
     instead_of_several: ClassVar[str] = ""
-    #: What the experiment optimises; None before that is known.
+    #: The experiment's objective. None until ``check_objective``.
     objective: Objective | None = None
 
     def check_objective(self, objective: Objective) -> None:
-        """Learn what the experiment optimises; called when a tuner is made, before ``bind``.
+        """Set the objective. Called when a tuner is made, before ``bind``.
 
-        ``bind`` is told of the first metric alone.
+        ``bind`` gets the first metric only.
 
         Raises:
-            ConfigurationError: that is several metrics, and ``takes_several`` is not set.
+            ConfigurationError: there are several metrics, and ``takes_several`` is not set.
         """
         if not objective.is_single and not self.takes_several:
             raise ConfigurationError(
@@ -230,21 +229,21 @@ _PLANE: Final = 2
 class _HasPoint(Protocol):
     @property
     def point(self) -> Point:
-        """Where it is; lower is better."""
+        """Its values; lower is better."""
 
 
 T = TypeVar("T", bound=_HasPoint)
 
 
 def pareto_front(things: Iterable[T]) -> list[T]:
-    """Return the things whose points no other's point dominates, of equal points all.
+    """Return the things whose points are not dominated. Equal points are all kept.
 
     They are sorted by the first metric, the best first.
     """
     found: list[T] = []
-    # What dominates a point comes before it in this order.
+    # A dominating point comes first in this order.
     for each in sorted(things, key=lambda thing: thing.point):
-        # Of two metrics, the last one found has the best second value.
+        # With two metrics, the last point of the front has the best second value.
         rivals = found[-1:] if len(each.point) == _PLANE else found
         if not any(dominates(other.point, each.point) for other in rivals):
             found.append(each)
@@ -252,5 +251,5 @@ def pareto_front(things: Iterable[T]) -> list[T]:
 
 
 def has_nan(point: Point) -> bool:
-    """Whether a point has a value that is not a number, and so is nowhere."""
+    """Whether a point has a NaN, and so can't be compared."""
     return any(map(math.isnan, point))

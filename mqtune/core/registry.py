@@ -1,6 +1,6 @@
-"""How a definition describes schedulers, searchers and stop rules.
+"""Descriptions of schedulers, searchers and stop rules in a definition.
 
-So an experiment can continue without its script.
+With them an experiment can continue without its script.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from mqtune.core.entry_points import is_added, load_point, names_in
 from mqtune.core.errors import ConfigurationError
 
-#: The key of a class that isn't mqtune's own; what is described with it can't be made again from its description.
+#: Key of a user's class. It can't be rebuilt from its description.
 CLASS: Final = "class"
-#: A kind, and the arguments of its constructor, in values that a message can carry.
+#: A kind and the arguments of its constructor, as values for a message.
 Description = dict[str, Any]
-#: The package whose classes are registered. Of other packages only entry points can be imported because a definition
-#: says so.
+#: The package with the registered classes. A definition may import other packages through entry points only.
 _OWN: Final = __name__.partition(".")[0]
 
 
@@ -29,32 +28,32 @@ T = TypeVar("T", bound="Registered")
 
 
 class Registered:
-    """Something that a definition describes by its kind and its constructor's arguments.
+    """Base of things that a definition describes by kind and constructor arguments.
 
-    A scheduler, searcher or stop rule. A class is registered by having a ``kind``: one of mqtune's own in any module of
-    the package that its base class is in, another one by an entry point of that name. It keeps each argument of its
-    constructor in the attribute of the same name with an underscore before it, from which ``describe`` takes it.
+    These are schedulers, searchers and stop rules. A class with a ``kind`` is registered: mqtune's own classes by being
+    in their base class's package, others by an entry point of that name. The class keeps each constructor argument in
+    an attribute of the same name with a leading underscore; ``describe`` reads it.
     """
 
-    #: What it is, which is also the key of its kind in a description: "scheduler", "searcher" or "rule".
+    #: Its role, and the key of its kind in a description: "scheduler", "searcher" or "rule".
     role: ClassVar[str]
-    #: What descriptions call this class; it never changes, as experiments that were begun before name it.
+    #: Name of the class in descriptions. It never changes, because existing experiments name it.
     kind: ClassVar[str] = ""
-    #: Arguments that earlier versions did not have, and the values, as described, under which all is as it was with
-    #: those: they are left out then, so that an experiment that was begun before is the same.
+    #: Arguments added in later versions, with the described values for the old behaviour. Descriptions leave these
+    #: values out, so older experiments stay equal.
     later: ClassVar[Mapping[str, object]] = {}
-    #: The group of entry points by which packages add kinds. One is imported only where a description names it.
+    #: Group of entry points that add kinds. An entry point is imported only if a description names it.
     group: ClassVar[str] = ""
 
     def describe(self) -> Description:
-        """Return its kind and its constructor's arguments, in values that a message can carry.
+        """Return its kind and constructor arguments, as values for a message.
 
-        A class of your own that keeps its arguments elsewhere overrides this.
+        Override it in a class that keeps its arguments elsewhere.
 
         Raises:
             ConfigurationError: an argument is in no attribute.
         """
-        # A class derived from one of mqtune's may have a constructor of its own.
+        # A class derived from one of mqtune's may have its own constructor.
         owner = next((each for each in type(self).__mro__ if vars(each).get("kind")), type(self))
         arguments = {name: self._argument(name) for name in _arguments(owner)}
         return {
@@ -76,14 +75,13 @@ class Registered:
 
     @classmethod
     def rebuild(cls, description: Mapping[str, object]) -> Self:
-        """Return what *description* describes, at its beginning; called on the base class of its role.
+        """Make the described object, in its initial state. Call it on the role's base class.
 
         Args:
-            description: as ``described`` returned it.
+            description: a result of ``described``.
 
         Raises:
-            ConfigurationError: it is of a user's own class, holds a user's function, or is of a kind that this version
-                doesn't know.
+            ConfigurationError: it needs the user's class or function, or this version doesn't know its kind.
         """
         arguments = dict(description)
         kind = arguments.pop(cls.role, None)
@@ -106,7 +104,7 @@ class Registered:
 
     @classmethod
     def from_arguments(cls, arguments: Description) -> Self:
-        """Return one that is described by these arguments; an empty text stands for None."""
+        """Make an object from described arguments. An empty text stands for None."""
         return cls(**{name: None if value == "" else value for name, value in arguments.items()})
 
 
@@ -117,7 +115,6 @@ def _arguments(kind: type) -> tuple[str, ...]:
 
 
 def _kinds(base: type[T]) -> dict[str, type[T]]:
-    """Return the registered classes that derive from *base*, by their kinds."""
     package = import_module(base.__module__.rpartition(".")[0])
     for module in iter_modules(package.__path__, f"{package.__name__}."):
         import_module(module.name)
@@ -139,17 +136,17 @@ def _is_registered(kind: type[Registered]) -> bool:
 
 
 def described(thing: Registered) -> Description:
-    """Return a thing's description.
+    """Return the description of *thing*.
 
-    One of a user's own class, which may inherit it from one of mqtune's, has that class's name.
+    A user's class adds its own name, even if it inherits a kind of mqtune's.
     """
     kind, description = type(thing), thing.describe()
     return description if _is_registered(kind) else {**description, CLASS: f"{kind.__module__}:{kind.__qualname__}"}
 
 
 def differences(name: str, was: object, is_: object) -> Iterator[str]:
-    """Yield a line for each value in which two descriptions differ, under names such as ``scheduler.max_t``."""
-    # NaN is not equal to itself, and is the same value here.
+    """Yield a line for each difference of two descriptions, such as of ``scheduler.max_t``."""
+    # NaN is not equal to itself, but counts as the same value here.
     if was == is_ or repr(was) == repr(is_):
         return
     if isinstance(was, Mapping) and isinstance(is_, Mapping) and was.keys() & is_.keys():
@@ -160,7 +157,7 @@ def differences(name: str, was: object, is_: object) -> Iterator[str]:
 
 
 _MISSING: Final = object()
-#: The maximum length of a value in an error.
+#: Maximum length of a value in an error.
 _SHOWN_CHARS: Final = 200
 
 

@@ -1,4 +1,4 @@
-"""Scopes: which of its values a trial is ranked by."""
+"""Scopes: the value by which a trial is ranked."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 
-#: A window of more reports than a million is a mistake.
+#: At most six digits: a window of a million reports or more is a mistake.
 _LAST_ONES: Final = re.compile(r"last-([1-9][0-9]{0,5})-avg")
 
 
 def checked_scope(owner: str, scope: object) -> str:
-    """Return a scope.
+    """Return a valid scope.
 
     Args:
-        owner: whose argument it is, such as ``ASHA``; empty for what a user gives directly.
-        scope: what was given.
+        owner: the argument's owner, such as ``ASHA``; empty for a direct argument of the user.
 
     Raises:
-        ConfigurationError: it is none that ``ScopedValue`` has.
+        ConfigurationError: ``ScopedValue`` has no such scope.
     """
     if isinstance(scope, str) and (scope in ("all", "last", "avg") or _LAST_ONES.fullmatch(scope)):
         return scope
@@ -32,13 +31,13 @@ def checked_scope(owner: str, scope: object) -> str:
 class ScopedValue:
     """The value that a trial is ranked by after each of its reports.
 
-    - "all": its best value so far; NaN is left out.
+    - "all": its best value so far, without NaN.
     - "last": its last value.
-    - "avg": the mean of its values so far; NaN is left out.
-    - "last-n-avg", such as "last-5-avg": the mean of its last n values, of fewer as long as it has no more, and NaN if
-      one of them is. So Ray Tune has it, for 5 and 10.
+    - "avg": the mean of its values so far, without NaN.
+    - "last-n-avg", such as "last-5-avg": the mean of its last n values, or of all while there are fewer. It is NaN if
+      one of them is. Ray Tune has it for n = 5 and 10.
 
-    Memory is constant, but for the n values of the last, which each report is summed with.
+    Memory is constant, except for the last n values, which each report sums up.
 
     Args:
         scope: one of these.
@@ -49,15 +48,15 @@ class ScopedValue:
 
     def __init__(self, scope: str, mode: str) -> None:
         last_ones = _LAST_ONES.fullmatch(scope)
-        #: Of "last" and "last-n-avg", the values that count; else empty.
+        #: For "last" and "last-n-avg", the values that count; else empty.
         self._last: deque[float] = deque(maxlen=int(last_ones[1]) if last_ones else int(scope == "last"))
         self._best = (min if mode == "min" else max) if scope == "all" else None
-        #: Of "all" the best value, of "avg" the sum of all, and how many there are.
+        #: For "all" the best value; for "avg" the sum of the counted values.
         self._total = math.nan
         self._count = 0
 
     def add(self, value: float) -> float:
-        """Take the next value in, and return what the trial is ranked by: NaN if there is nothing."""
+        """Add the next value. Return the trial's ranking value, or NaN."""
         if self._last.maxlen:
             self._last.append(value)
             return sum(self._last) / len(self._last)

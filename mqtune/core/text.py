@@ -1,4 +1,4 @@
-"""Text for people: values in a few words, streams that can show any text, and errors on one line."""
+"""Text for people: short forms of values, safe streams, and errors on one line."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from typing import Any, Final
 
 from mqtune.core.errors import ConfigurationError, MqtuneError, UserCodeFailed
 
-#: The maximum length of such a text: it is sent with each task and each heartbeat.
+#: Maximum length of values in words, which are sent with each task and each heartbeat.
 _MOST_CHARS: Final = 1_000
-#: Names that a message names, and how much of each.
+#: Limits of names in a message: their number, and the length of each.
 _MOST_NAMES: Final = 20
 _NAME_CHARS: Final = 100
 
 
 def printable(text: str) -> str:
-    """Return *text* with what would steer a terminal made visible; lines and tabs stay."""
+    """Make characters that would control a terminal visible. Lines and tabs stay."""
     return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
-#: What a text begins with that a spreadsheet takes for a formula, and the mark before it that says that it is none.
+#: First characters of a spreadsheet formula, and the mark that prevents its evaluation.
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _NO_FORMULA: Final = "'"
 
 
 def cell_text(text: str) -> str:
-    """Return *text* for a cell of a CSV file, marked where a spreadsheet would run it.
+    """Return *text* for a CSV cell, marked if a spreadsheet would evaluate it.
 
-    An error of a trial may be a formula.
+    A trial's error may be a formula.
     """
     is_formula = text.lstrip(_NO_FORMULA).startswith(_FORMULA) and not _is_numeral(text)
     return f"{_NO_FORMULA}{text}" if is_formula else text
 
 
 def text_of_cell(cell: str) -> str:
-    """Return the text that ``cell_text`` has made a cell of."""
+    """Return the original text of a cell from ``cell_text``."""
     text = cell.removeprefix(_NO_FORMULA)
     return text if cell_text(text) == cell else cell
 
@@ -58,7 +58,10 @@ def _is_numeral(text: str) -> bool:
 
 
 def flatten(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the values of a nested dict under names such as ``layers.width``; an empty dict is a value."""
+    """Yield the values of a nested dict under names such as ``layers.width``.
+
+    An empty dict is a value.
+    """
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{key}.")
@@ -70,7 +73,7 @@ def put(tree: dict[str, Any], name: str, value: object, separator: str = ".") ->
     """Put a value under a name such as ``layers.width`` into a nested dict.
 
     Raises:
-        ConfigurationError: a part of the name has a value that is no dict.
+        ConfigurationError: a part of the name has a value that is not a dict.
     """
     *outer, last = name.split(separator)
     for key in outer:
@@ -81,7 +84,7 @@ def put(tree: dict[str, Any], name: str, value: object, separator: str = ".") ->
 
 
 def nested(values: Mapping[str, object], separator: str = ".") -> dict[str, Any]:
-    """Return values under names such as ``layers.width`` as the nested dict that they stand for.
+    """Return values under names such as ``layers.width`` as a nested dict.
 
     Raises:
         ConfigurationError: a part of a name has a value of its own.
@@ -93,7 +96,7 @@ def nested(values: Mapping[str, object], separator: str = ".") -> dict[str, Any]
 
 
 def cell_value(text: str) -> object:
-    """Return what a cell of a table holds: JSON, a value as Python writes it, or the text itself."""
+    """Return the value of a table cell: JSON, a known word, or the text itself."""
     if text in _WORDS:
         return _WORDS[text]
     with contextlib.suppress(ValueError, RecursionError):
@@ -101,7 +104,7 @@ def cell_value(text: str) -> object:
     return text
 
 
-#: Values as Python, pandas and R write them.
+#: Spellings of Python, pandas and R.
 _WORDS: Final = {
     "True": True,
     "False": False,
@@ -115,40 +118,40 @@ _WORDS: Final = {
 
 
 def in_words(values: Mapping[str, object]) -> str:
-    """Return values on one line, such as ``lr=0.01 width=64``; of many, or of long ones, the beginning."""
+    """Return values on one line, such as ``lr=0.01 width=64``, shortened if long."""
     text = " ".join(_parts(values))
     return text if len(text) <= _MOST_CHARS else f"{text[: _MOST_CHARS - 1]}…"
 
 
 def name_in_words(name: object) -> str:
-    """Return a name as ``'a'``; of a long one, the beginning."""
+    """Return a name as ``'a'``, shortened if long."""
     text = repr(name)
     return text if len(text) <= _NAME_CHARS else f"{text[: _NAME_CHARS - 1]}…"
 
 
 def counted(number: int, name: str) -> str:
-    """Return a number of things, such as ``1 report`` or ``1,200 reports``."""
+    """Return a count with its noun, such as ``1 report`` or ``1,200 reports``."""
     return f"{number:,} {name if number == 1 else name + 's'}"
 
 
 def names_in_words(names: Collection[str]) -> str:
-    """Return names as ``'a', 'b'``; of many, or of long ones, the beginning."""
+    """Return names as ``'a', 'b'``, shortened if many or long."""
     shown = ", ".join(map(name_in_words, islice(names, _MOST_NAMES)))
     more = len(names) - _MOST_NAMES
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def there_are(names: Collection[str]) -> str:
-    """Return which there are, for an error about a name that is none of them."""
+    """Return the existing names in words, for an error about an unknown one."""
     if not names:
         return "there are none"
     return f"there {'is' if len(names) == 1 else 'are'} {names_in_words(names)}"
 
 
 def replace_unencodable(stream: object) -> None:
-    """Have a text stream show a character that its encoding lacks, as ASCII lacks "·", as a question mark.
+    """Make a text stream print "?" for characters that its encoding lacks.
 
-    No error is raised then.
+    By default, printing "·" to an ASCII stream is an error.
     """
     if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
         stream.reconfigure(errors="replace")
@@ -167,7 +170,7 @@ def _parts(values: Mapping[str, object]) -> list[str]:
 def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.5g}"
-    # A list of a million numbers must not be written out only to be cut.
+    # Don't write out a list of a million numbers before cutting it.
     return str(value[:_MOST_CHARS] if isinstance(value, list | str | bytes) else value)
 
 
@@ -176,12 +179,11 @@ _LIBRARY: Final = str(Path(os.__file__).parent)
 
 
 def say_in_one_line() -> None:
-    """Have errors that mqtune raises on purpose end a script with one line, which names where in the script it was.
+    """Make mqtune's deliberate errors end a script with one line that names the script's line.
 
-    Before it stands the traceback of what a scheduler, searcher or rule of the user's raised, if that is the cause.
-
-    Other errors, and those that user code raised, keep their traceback. Nothing changes in Python's development mode
-    (``python -X dev``), nor where somebody has another hook.
+    If a user's scheduler, searcher or rule caused it, its traceback is printed first. Other errors, and errors raised
+    by user code, keep their traceback. Nothing changes in Python's development mode (``python -X dev``), or if another
+    hook is set.
     """
     if sys.excepthook is sys.__excepthook__ and not sys.flags.dev_mode:
         sys.excepthook = _show
@@ -190,7 +192,7 @@ def say_in_one_line() -> None:
 def _own(frames: Iterable[traceback.FrameSummary]) -> Iterator[traceback.FrameSummary]:
     """Yield the frames of a script.
 
-    The standard library's are nobody's, nor are those of code without a file that mqtune has called.
+    Frames of the standard library are left out, and so is fileless code called by mqtune.
     """
     is_mqtune = False
     for frame in frames:
@@ -211,7 +213,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
         sys.__excepthook__(kind, error, trace)
         return
     if isinstance(error, UserCodeFailed) and error.__cause__ is not None:
-        # Where in the user's scheduler, searcher or rule it was.
+        # The place in the user's scheduler, searcher or rule.
         cause = traceback.TracebackException.from_exception(error.__cause__)
         theirs = [frame for frame in cause.stack if not frame.filename.startswith(_PACKAGE)]
         cause.stack = traceback.StackSummary.from_list(theirs)

@@ -1,4 +1,4 @@
-"""The times by which drivers, workers, servers and screens go, as one value."""
+"""All leases, intervals and timeouts of drivers, workers, servers and screens."""
 
 from __future__ import annotations
 
@@ -7,165 +7,160 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Leases, polls, graces and timeouts, in seconds. Objects get it when they are made, and hand it on.
+    """Leases, polls, graces and timeouts, in seconds. Objects get it when they are made.
 
-    The defaults are the product's own. All processes of an experiment need the same leases and locks.
+    The defaults are the product's. All processes of an experiment need the same leases and locks.
     """
 
     # Connections to Redis.
 
-    #: How long one command may take before the connection counts as dead: a longest blocking read and a busy server.
+    #: Timeout of one command, which covers the longest blocking read and a busy server.
     command_timeout_s: float = 10.0
-    #: The longest blocking read. It stays well below ``command_timeout_s``, which would end the connection.
+    #: Longest blocking read, well below ``command_timeout_s``.
     blocking_read_s: float = 4.0
-    #: How long a person waits before the answer is that nothing answers.
+    #: Timeout of a user's connection attempt.
     connect_timeout_s: float = 5.0
-    #: A connection that was used this recently is not checked; the pool checks older ones.
+    #: Connections used this recently skip the pool's check.
     fresh_s: float = 1.0
-    #: The first pause before a call to a missing server is repeated; each further pause is twice as long.
+    #: First pause before a call to a missing server is retried. Each further pause is twice as long.
     first_retry_s: float = 0.05
 
-    # The journal, and the records beside it.
+    # The journal and its records.
 
-    #: A driver that is silent for this long may be replaced; it renews its lock four times within that. Demands of
-    #: drivers and submissions of workers hold for as long.
+    #: A driver silent for this long may be replaced; it renews its lock four times within that. Also the validity of
+    #: drivers' demands and workers' submissions.
     lock_s: float = 20.0
-    #: How often a driver renews its lock, and a worker its submissions.
+    #: Interval at which a driver renews its lock, and a worker its submissions.
     keep_lock_s: float = 5.0
-    #: A script run that is lost this soon was short: one that takes its machine's memory does that within minutes.
+    #: A script run lost within this time was short. A run that fills its machine's memory takes minutes.
     short_run_s: float = 600.0
-    #: After this silence of a driver the unused slots of its share are lent: it states its demand each second.
+    #: After this silence of a driver, which states its demand each second, its unused slots are lent.
     lend_after_s: float = 3.0
-    #: How long the table of shares holds unless it is published again, as it is each second: with the second until the
-    #: next driver asks, another one divides 5 s after the dividing driver was killed, frozen or cut off.
+    #: Lifetime of the share table, which is published each second. If the dividing driver is lost, another one divides
+    #: after 5 s.
     share_table_s: float = 4.0
-    #: A new dividing driver reads the register if the published one is older. Drivers refresh it this often.
+    #: A new dividing driver reads the register if the published one is older. Drivers refresh it at this interval.
     register_s: float = 5.0
-    #: How long a store may take to answer with a chapter: some megabytes from another continent take less.
+    #: Timeout of a store for a chapter.
     chapter_answer_s: float = 20.0
-    #: How long a worker may take to answer with a trial's output: its disk may be a slow network's.
+    #: Timeout of a worker for a trial's output. Its disk may be on a slow network.
     log_answer_s: float = 10.0
-    #: How often the worker is woken again: the first time may have been lost in a reconnect.
+    #: Interval of repeated wake-ups of a worker. One may be lost in a reconnect.
     wake_again_s: float = 1.0
-    #: After this long without a message the journal is asked whether one was lost: a message names the one before it,
-    #: but the last one has nothing after it that would tell.
+    #: After this silence the journal is checked for a lost last message.
     follow_silence_s: float = 5.0
-    #: A control channel without any message for this long is broken: time for two health checks and a frozen server.
+    #: A control channel silent for this long is broken.
     channel_silence_s: float = 75.0
 
     # The driver.
 
-    #: How long the driver waits for a Redis that is away; its trials run on meanwhile, and after.
+    #: How long the driver waits for an unavailable Redis. Its trials run meanwhile, and after.
     patience_s: float = 300.0
-    #: How often attempts are checked; a lost trial waits at most this long on top of its lease.
+    #: Interval of lease checks. A lost trial waits at most this long on top of its lease.
     look_at_leases_s: float = 0.5
-    #: For how long no attempt is lost after the driver begins, or after Redis was away, frozen, or its clock was set
-    #: forward: leases expired meanwhile, and workers must have a chance to renew them.
+    #: No attempt is lost this soon after the driver begins, or after an outage or clock jump of Redis. Workers must
+    #: first get a chance to renew expired leases.
     lease_grace_s: float = 8.0
-    #: After this long without a check, the server may have been frozen unnoticed. A healthy lease has 12 s left, so
-    #: that no shorter stall makes it expire.
+    #: After this long without a check, the server may have been frozen. A healthy lease has 12 s left, so no shorter
+    #: stall makes it expire.
     stall_s: float = 8.0
-    #: An attempt that no queue holds and nobody claimed for this long was lost on the way, and is published again.
+    #: An attempt that is unclaimed and in no queue for this long was lost. It is published again.
     unclaimed_s: float = 10.0
-    #: How often it is checked whether Redis still has each attempt that is under way, and somebody each that is staged.
+    #: Interval of the check that all running and staged attempts still exist.
     look_at_attempts_s: float = 10.0
-    #: How long to wait before a store that could not be written is tried again.
+    #: Pause before retrying a store that could not be written.
     trim_retry_s: float = 30.0
-    #: How often a driver states what it wants and learns its share: others learn of a new experiment that much later.
+    #: Interval at which a driver states its demand and reads its share.
     look_at_shares_s: float = 1.0
-    #: For how long the past use of an experiment counts: an hour has space for a dozen turns. With a much shorter time
-    #: an experiment that has had two turns is forgiven before others have had their first.
+    #: How long past use of an experiment counts. An hour fits a dozen turns.
     share_memory_s: float = 3_600.0
-    #: For how long an experiment may exceed its share, rounded up, before trials of it are paused: most end before.
+    #: How long an experiment may exceed its rounded-up share before its trials are paused.
     share_grace_s: float = 60.0
-    #: The same for a slot that it has in turn with others: a turn must be worth a trial's stop and start, and an hour
-    #: must have space for turns enough.
+    #: The same for a slot shared in turns. A turn must be worth a trial's stop and start.
     share_turn_s: float = 300.0
-    #: After a suggestion that took longer, the next is worked out before a slot is free, although it then knows less.
+    #: After a slower suggestion, the next one is computed before a slot is free, from fewer results.
     prefetch_s: float = 0.1
 
     # The worker.
 
-    #: A worker that is silent this long loses its attempts: longer than a restart of Redis or a pause of the machine.
+    #: A worker silent this long loses its attempts. Longer than a restart of Redis or a pause of the machine.
     lease_s: float = 15.0
     #: Five renewals fit into a lease.
     heartbeat_s: float = 3.0
-    #: How often a worker checks slow things that change in minutes: the use of devices and machine, devices in
-    #: quarantine, unneeded processes, and whether it takes waiting trials. nvidia-smi takes up to a second.
+    #: Interval of a worker's slow checks: devices, machine, unneeded processes, waiting trials. nvidia-smi takes up to
+    #: a second.
     round_s: float = 10.0
-    #: A worker reconnects after this time, counted in rounds, in which trials waited and it took none. A healthy one
-    #: takes them within milliseconds, and after an outage of Redis within half a minute.
+    #: A worker reconnects after this time in which trials waited and it took none.
     stuck_s: float = 60.0
-    #: A connection that no command has used for so long is closed: longer than the pauses between heartbeats.
+    #: Connections unused for this long are closed. Longer than the pauses between heartbeats.
     unused_s: float = 10.0
-    #: How long a device may stand idle before its worker warns: an evaluation or a data set takes minutes.
+    #: How long a device may be idle before its worker warns.
     idle_s: float = 600.0
-    #: How long a trial that was told to stop has to finish its ``finally`` blocks, before its group gets SIGTERM.
+    #: How long a stopped trial has for its ``finally`` blocks before its group gets SIGTERM.
     stop_grace_s: float = 10.0
-    #: The same for a pause, for which a class finishes its step and saves: an epoch, and gigabytes of state.
+    #: The same for a pause, in which a class finishes its step and saves.
     pause_grace_s: float = 600.0
-    #: How long its group has after SIGTERM before it gets SIGKILL.
+    #: Time from SIGTERM to SIGKILL of its group.
     terminate_grace_s: float = 5.0
-    #: How long a zygote may be silent after its trial's process has ended. While it cleans up it tells each second.
+    #: Longest silence of a zygote after its trial's process has ended. It sends a message each second.
     zygote_silence_s: float = 10.0
-    #: How long a zygote may take to start a trial: a fork of a process with much memory, on a machine that swaps.
+    #: Timeout for a zygote to start a trial, on a swapping machine.
     zygote_start_s: float = 30.0
-    #: How long a zygote may take to accept a message, or to send the rest of one: milliseconds, unless it is frozen.
+    #: Timeout for a zygote to accept a message or send the rest of one.
     zygote_exchange_s: float = 10.0
-    #: A zygote that is asked to end kills its trial and ends within milliseconds; after this time it is killed.
+    #: Timeout for a zygote to kill its trial and end. Afterwards it is killed.
     zygote_close_s: float = 5.0
-    #: How often a process that imports is checked. One that is stopped at two checks in a row is killed.
+    #: Interval of checks of an importing process. It is killed if stopped at two in a row.
     import_look_s: float = 5.0
-    #: How long a device waits for its first probe: by then attempts elsewhere have shown how they do.
+    #: How long a device waits for its first probe.
     first_probe_s: float = 15.0
-    #: How long the list of GPUs may take: a second as a rule, and many where their driver has to be loaded first.
+    #: Timeout for the list of GPUs. Their driver may have to be loaded first.
     gpu_list_s: float = 30.0
-    #: The driver of a GPU answers within milliseconds, or within seconds if it has to be loaded first, or never.
+    #: Timeout for a GPU's driver. It may have to be loaded first, or may hang.
     gpu_answer_s: float = 10.0
-    #: How long a driver that did not answer is not asked again, so that a broken one does not delay every trial.
+    #: Pause after a missing answer of the driver.
     gpu_pause_s: float = 60.0
-    #: How long the driver may take to free a dead process's memory: milliseconds, or many seconds on a large GPU.
+    #: How long the driver may take to free a dead process's memory.
     gpu_return_s: float = 30.0
-    #: How often the driver is asked meanwhile: a question costs a millisecond, and GPU trials don't start every second.
+    #: Poll interval meanwhile. A query costs a millisecond.
     gpu_poll_s: float = 0.1
-    #: How long a health check may take: it delays a trial, and a driver that hangs never answers.
+    #: Timeout of a health check. It delays a trial, and a hanging driver never answers.
     health_check_s: float = 30.0
-    #: How long a slot counts as sound after a check, unless an attempt fails there.
+    #: How long a slot counts as healthy after a check, unless an attempt fails there.
     sound_s: float = 300.0
-    #: How often all files of output are checked. In between a trial may write what the disk takes, about a gigabyte.
+    #: Interval of checks of all output files. In between, a trial may write about a gigabyte.
     look_at_logs_s: float = 0.5
-    #: How often it is tried whether the log folder can be written.
+    #: Interval of checks that the log folder is writable.
     try_logs_s: float = 10.0
-    #: How often a part that a full server has refused is written again, so that trials continue soon after it is not.
+    #: Retry interval of a write refused by a full server.
     full_retry_s: float = 1.0
-    #: A shorter time for which an attempt's data waited for Redis is no figure: a new connection takes milliseconds.
+    #: Shorter waits of an attempt's data for Redis are not reported.
     least_wait_s: float = 1.0
-    #: How often it is checked whether a script has ended, or one waits for a free slot: a short command each time.
+    #: Interval of the check for ended scripts and scripts that wait for a slot.
     look_at_scripts_s: float = 0.5
-    #: For how long a worker whose slots are all busy would leave a submission to others, and one of which a part is
-    #: busy for that part of it: so scripts go to the least busy worker, and the death of one ends few of them.
+    #: How long a fully busy worker leaves a submission to others; proportionally less if partly busy.
     spread_s: float = 4.0
 
     # The server of a run on one machine.
 
-    #: The time in which a server without data must answer: a thousand times what it takes on an idle machine.
+    #: Timeout for the start of a server without data.
     server_start_s: float = 10.0
-    #: The time that a server has to flush its append-only file before it is killed.
+    #: Time for a server to flush its append-only file before it is killed.
     server_stop_s: float = 5.0
-    #: A server that still answers after this time is not being stopped: a stopping one no longer answers within 0.1 s.
+    #: A server that still answers after this time is not stopping.
     handover_answering_s: float = 1.0
 
     # Screens and tools.
 
-    #: The pause between two checks of the fleet while workers drain.
+    #: Pause between checks of the fleet while workers drain.
     drain_look_s: float = 0.2
-    #: The time on top of a worker's own: the fleet lists a dead worker until its heartbeat expires.
+    #: Time added to a worker's own: the fleet lists a dead worker until its heartbeat expires.
     drain_register_s: float = 20.0
-    #: How long an answer for Prometheus may take: it waits for 10 s, and is to hear that Redis is away.
+    #: Timeout of an answer for Prometheus, which waits 10 s.
     figures_answer_s: float = 3.0
-    #: How long the page follows an experiment that nobody looks at: a page that is loaded again finds it there.
+    #: How long the page follows an experiment without viewers.
     linger_s: float = 30.0
-    #: How long a read of the page waits for news; a feed that is closed ends within that.
+    #: How long a read of the page waits for news. A closed feed ends within that.
     feed_wait_s: float = 0.5
-    #: How often the page asks whether there is a driver, and tries again after an error.
+    #: Interval of the page's checks for a driver, and of retries.
     feed_state_s: float = 2.0

@@ -1,6 +1,6 @@
-"""What an attempt uses of its machine, sampled at a low rate by its worker.
+"""Resource use of an attempt, sampled at a low rate by its worker.
 
-It stands beside the metrics, and never among them.
+It is stored beside the metrics, never among them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 from mqtune.core.codec import VERSION, decode_value, encode_value, is_version
 from mqtune.core.trial import is_number
 
-#: What is known of an attempt, by these names; what is not known, such as how busy a part of a GPU (MIG) is, is left
-#: out, and so all of an attempt that ended before the first sample. Figures of GPUs are the devices', with all else
-#: that runs there.
+#: Figures of an attempt. Unknown ones, such as the load of a GPU part (MIG), are left out. An attempt that ended before
+#: its first sample has no figures. GPU figures are the devices', including other processes there.
 FIGURES: Final = {
     "sampled_s": "for how many seconds it was sampled",
     "gpu_percent": "the share of the time in which its devices computed, on average",
@@ -31,14 +30,14 @@ FIGURES: Final = {
     "redis_wait_s": "for how many seconds its data waited for a Redis that was full, away or refused the login",
     "memory_bytes_peak": "the most resident memory of its processes; what several share counts for each",
 }
-#: Some of these figures, or all, by their names.
+#: Figures by name. Some may be missing.
 Usage = dict[str, float]
 
 
 class DeviceUse(NamedTuple):
-    """How a device is used at one moment, by any process.
+    """Current use of a device by all processes.
 
-    It has the percent of the last moment in which it computed, bytes and watts. What the device doesn't say is None.
+    It has the percentage of time with computation, bytes and watts. Values that the device doesn't report are None.
     """
 
     percent: float | None = None
@@ -47,14 +46,14 @@ class DeviceUse(NamedTuple):
 
 
 class LiveUse(NamedTuple):
-    """What an attempt uses at one moment, and its figures up to then.
+    """Current use of an attempt, and its figures so far.
 
     Attributes:
-        attempt: its number.
-        devices: how each of its devices is used.
-        cpus: how many processors its processes have kept busy since the sample before; None where that is not known.
-        memory_bytes: their resident memory; None where that is not known.
-        idle: for how many seconds each device has stood idle of which its worker has warned.
+        attempt: number of the attempt.
+        devices: current use of each device.
+        cpus: number of processors kept busy since the last sample; None if unknown.
+        memory_bytes: resident memory of its processes; None if unknown.
+        idle: idle seconds of each device with an idle warning.
         usage: its figures.
     """
 
@@ -67,21 +66,21 @@ class LiveUse(NamedTuple):
 
 
 def sound_usage(found: object) -> Usage:
-    """Return the figures in what somebody else has written; all else is left out."""
+    """Return the valid figures of untrusted data."""
     values = found if isinstance(found, dict) else {}
     figures = ((name, _number(values.get(name))) for name in FIGURES)
     return {name: value for name, value in figures if value is not None}
 
 
 def encode_uses(uses: Mapping[str, LiveUse]) -> bytes:
-    """Encode what trials use, by their ids, as Redis keeps it."""
+    """Encode the use of trials, by trial id, for Redis."""
     return encode_value([VERSION, {trial: use._asdict() for trial, use in uses.items()}])
 
 
 def decode_uses(data: bytes) -> dict[str, LiveUse]:
-    """Return what trials use, by their ids.
+    """Decode the use of trials, by trial id.
 
-    Unreadable uses are left out, as any worker of an experiment may have written them.
+    Invalid entries are left out, because any worker of an experiment may have written them.
     """
     try:
         version, found = decode_value(data)
@@ -105,7 +104,7 @@ def _use_of(body: object) -> LiveUse | None:
 
 
 def _named(found: object) -> list[tuple[str, object]]:
-    """Return what devices have, by their names."""
+    """Return the items with a printable name, or an empty list if it is not a dict."""
     values = found.items() if isinstance(found, dict) else ()
     return [(name, value) for name, value in values if isinstance(name, str) and name.isprintable()]
 
@@ -116,5 +115,5 @@ def _device_of(values: object) -> DeviceUse:
 
 
 def _number(value: object) -> float | None:
-    """Return a number that a figure may be; None for all else."""
+    """Return a finite number of at least 0, or None."""
     return value if is_number(value) and math.isfinite(value) and value >= 0 else None

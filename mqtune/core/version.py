@@ -1,4 +1,4 @@
-"""The version of mqtune, and where it was installed from; drivers and workers meet only within one minor version."""
+"""mqtune's version and origin. Drivers and workers need the same minor version."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Final, NamedTuple
 
 __version__: Final = "0.2.0"
 
-#: The way out where two versions don't meet.
+#: Hint for versions that don't work together.
 UPGRADE: Final = "upgrade the older one: docs/how-to/upgrade.md"
 
 
 def minor(version: str) -> str:
-    """Return the minor version of a version, such as 0.2 of 0.2.1."""
+    """Return the minor version, such as 0.2 of 0.2.1."""
     return ".".join(version.split(".")[:2])
 
 
 def meets(version: str) -> bool:
-    """Whether a program of this version works together with this one: both are of one minor version."""
+    """Whether a program of this version works with this one: the minor versions are equal."""
     return minor(version) == minor(__version__)
 
 
 class Source(NamedTuple):
-    """Where mqtune was installed from: a URL, empty for an index, and its path if that is on this machine."""
+    """Origin of the installation: a URL, empty for an index, and its local path."""
 
     url: str = ""
     path: str = ""
@@ -30,9 +30,9 @@ class Source(NamedTuple):
 
 
 def requirement(extra: str = "") -> str:
-    """Return the requirement of this mqtune: by its path or URL if it was installed from one, else by its version.
+    """Return this mqtune's requirement: its path or URL, or else its version.
 
-    A name alone would have pip run the code of any project of this name on an index.
+    A name alone could make pip run any index project of this name.
     """
     name, url = f"mqtune[{extra}]" if extra else "mqtune", source().url
     return f"{name} @ {url}" if url else f"{name}=={__version__}"
@@ -45,8 +45,8 @@ def install_command(extra: str) -> str:
 
 
 def source() -> Source:
-    """Return the place that mqtune was installed from."""
-    # Few processes need these.
+    """Return the origin of the installed mqtune."""
+    # Imported here, as few processes need them.
     from importlib.metadata import PackageNotFoundError, distribution  # noqa: PLC0415
     from urllib.parse import unquote  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Keeps the bundles of an experiment, and leaves the current one where workers fetch it."""
+"""Keeps an experiment's code bundles, and puts the current one where workers fetch it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from mqtune.trainable.frozen_code import CODE_FOLDER
 
 
 class BundleFolder:
-    """The bundles that an experiment has had, in its folder on this machine."""
+    """Past and current bundles of an experiment, in its folder on this machine."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / CODE_FOLDER
 
     def find(self, digest: str) -> Bundle | None:
-        """Return the bundle of a digest; None if it is not there."""
+        """Return the bundle with a digest, or None if it is missing."""
         try:
             return Bundle(digest, self._path(digest).read_bytes()) if is_digest(digest) else None
         except OSError:
             return None
 
     def keep(self, bundle: Bundle) -> None:
-        """Keep a bundle, unless that can't be written."""
+        """Store a bundle. Write errors are ignored."""
         if not self._path(bundle.digest).exists():
             with contextlib.suppress(OSError):
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ class BundleFolder:
 
 
 def needed(resources: Resources, definition: Mapping[str, object]) -> Resources:
-    """Return what a slot must offer that runs an experiment's trials."""
+    """Return the requirements of an experiment's slots: *resources*, and accepting bundles."""
     return replace(resources, tags={*resources.tags, ACCEPTS_TAG}) if definition.get("bundle") else resources
 
 
@@ -54,20 +54,18 @@ def bring(
     is_own: bool,
     before: str = "",
 ) -> Callable[[], None]:
-    """Leave an experiment's bundle where its workers fetch it.
+    """Put an experiment's bundle where its workers fetch it.
 
-    Returns what does so again, after the server has lost it.
+    Returns a function that repeats this after the server has lost the bundle.
 
     Args:
-        definition: the experiment's.
-        bundle: its bundle, where this machine has it: what somebody else has left on a server is never signed.
-        exchange: takes it.
-        key: the key that the workers have, or empty.
-        is_own: whether its worker is started by this driver, with the key.
-        before: the digest of the bundle that workers know of so far, for attempts that they have taken already.
+        bundle: its bundle, if this machine has it. A bundle from the server is never signed.
+        key: the workers' key, or empty.
+        is_own: whether this driver starts the worker, with the key.
+        before: digest of the workers' previous bundle, for attempts that they have claimed already.
 
     Raises:
-        ConfigurationError: the bundle, or the key, is missing.
+        ConfigurationError: the bundle or the key is missing.
     """
     digest = str(definition.get("bundle", ""))
     if not digest or (not is_own and not (bundle and key) and exchange.signature(digest) is not None):

@@ -1,4 +1,4 @@
-"""Resources by config: a user's function says what each trial asks for."""
+"""Resources by config: a user's function returns the resources of each trial."""
 
 from __future__ import annotations
 
@@ -13,26 +13,24 @@ from mqtune.core.trial import Config
 from mqtune.search.space import AnySpace, Space
 from mqtune.search.values import copy_value
 
-#: What ``Tuner(resources=…)`` takes.
+#: Type of ``Tuner(resources=…)``.
 AnyResources = Resources | Callable[[Config], Resources]
 
-#: So many configs are sampled to learn what trials may ask for: what one in fifty asks for is hardly missed, and they
-#: take some hundredths of a second.
+#: Number of sampled configs. Resources that one config in fifty needs are hardly missed.
 _SAMPLES: Final = 200
 
 
 class ResourcesByConfig:
-    """A user's function by which trials ask for resources, tried on samples of the space.
+    """A user's function from config to resources, tried on samples of the space.
 
-    The function is called with samples of the space here, so that a mistake shows before the first trial, and then once
-    for each config that is staged: what it came to is journaled.
+    The samples show mistakes before the first trial. Later the function is called once for each staged config, and its
+    result is journaled.
 
     Args:
-        function: takes a copy of a config.
-        space: the space.
+        function: gets a copy of a config.
 
     Raises:
-        ConfigurationError: the function fails, or returns something else, or other numbers of seats; or there is no
+        ConfigurationError: the function fails, returns something else or differing numbers of seats, or there is no
             space.
     """
 
@@ -44,17 +42,17 @@ class ResourcesByConfig:
                 f"resources={self.name}: without a space nothing is known of the configs; give "
                 f"mqtune.Resources(gpus=…, cpus=…)"
             )
-        #: How many seats all trials have: shares of a fleet are reckoned in multiples of that.
+        #: Number of seats of each trial. A fleet is shared in multiples of it.
         self._seats = 0
         rng = random.Random(0)
-        #: What samples of the space ask for, each once, the least first.
+        #: Distinct resources of the samples, smallest first.
         self.expected: Sequence[Resources] = sorted({self(space.sample(rng)) for _ in range(_SAMPLES)}, key=_size)
 
     def __call__(self, config: Config) -> Resources:
-        """Return what a trial with a config asks for.
+        """Return the resources of a trial with this config.
 
         Raises:
-            ConfigurationError: the function fails, or returns something else, or another number of seats than before.
+            ConfigurationError: the function fails, or returns something else or another number of seats than before.
         """
         try:
             found: object = self._function(copy_value(config))
@@ -76,15 +74,15 @@ class ResourcesByConfig:
         return found
 
     def describe(self) -> dict[str, str]:
-        """Return its name, which a definition has in place of resources."""
+        """Return the function's name, which a definition has in place of resources."""
         return {BY_CONFIG: self.name}
 
     @property
     def most(self) -> Resources:
-        """Resources that suit all samples: slots of one kind, as one machine has them.
+        """Resources that suit all samples, for a machine whose slots are all of one kind.
 
         Raises:
-            InsufficientResources: they ask for different numbers of GPUs.
+            InsufficientResources: the samples need different numbers of GPUs.
         """
         first, *others = self.expected
         if different := [each for each in others if (each.gpus, each.has_gpu) != (first.gpus, first.has_gpu)]:

@@ -12,21 +12,21 @@ from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.driver.plain import PlainReports
 from mqtune.journal.base import Entry
 
-#: A place in the journal, as cursors have it.
+#: A place in the journal, as in a cursor.
 _Place = tuple[str, int]
 
 
 class Intake:
-    """Gives its driver one event, or report, after the other, and knows where that stands.
+    """Delivers one event or report at a time to its driver, and tracks the cursor.
 
-    The driver's own events are left out: it has applied them. In a replay each event of an earlier driver comes right
-    behind the place at which that wrote it.
+    The driver's own events are left out, because it has applied them. In a replay, each event of an earlier driver
+    comes directly after the place at which it was written.
 
     Args:
         experiment: folds each report.
-        deciders: are asked about each that counts.
-        look: called now and then, see ``PlainReports``.
-        act: called for what plain reports bring, see there, and for verdicts on reports that were told.
+        deciders: decide on each report that counts.
+        look: called regularly, see ``PlainReports``.
+        act: called for consequences of plain reports, see there, and for verdicts on told reports.
     """
 
     def __init__(
@@ -37,49 +37,49 @@ class Intake:
         look: Callable[[], object],
         act: Callable[[Report, Verdict | None], object],
     ) -> None:
-        #: Those who hear of each report that counts, after the deciders.
+        #: Called with each report that counts, after the deciders.
         self.listeners: list[Callable[[Trial, Report], object]] = []
-        #: Whether all that was put in is taken in.
+        #: Whether all given entries are processed.
         self.is_done = True
-        #: Whether it gives what an earlier driver may have seen.
+        #: Whether it replays entries that an earlier driver may have seen.
         self.is_replaying = False
         self._experiment = experiment
         self._deciders = deciders
         self._act = act
         self._plain = PlainReports(experiment, deciders, self.listeners, look=look, act=act)
         self._entries: Iterator[tuple[int, Entry]] = iter(())
-        #: What was decoded and comes next, each with its place; without one it leaves the driver where it stands.
+        #: Decoded events and reports, each with its place. Without a place, the cursor does not move.
         self._queue: deque[tuple[_Place | None, Event | Report]] = deque()
-        #: Where the driver stood before.
+        #: The place before the last event, for errors.
         self._before = self._plain.place
-        #: What earlier drivers wrote at this place, as far as it is to come, and behind it.
+        #: Remaining events of earlier drivers: those written at this place, and those at later places.
         self._here: deque[Event] = deque()
         self._past: dict[_Place, list[Event]] = {}
-        #: The entries in which earlier drivers stood.
+        #: Ids of entries that earlier drivers' cursors point at.
         self._awaited: set[str] = set()
         self._keeps_new = False
 
     @property
     def cursor(self) -> Cursor:
-        """Where the driver stands in the journal."""
+        """The driver's place in the journal."""
         return Cursor(*self._plain.place)
 
     @property
     def has_past(self) -> bool:
-        """Whether an earlier driver has written anything here, or behind this place."""
+        """Whether events of an earlier driver remain, at this place or later."""
         return bool(self._here or self._past)
 
     def put(self, entries: Iterable[Entry]) -> None:
-        """Have these entries come next; all that was put in before is taken in."""
+        """Set the next entries. All earlier entries must be processed."""
         self._entries, self.is_done = enumerate(entries), False
 
     def replay(self, entries: Iterable[Entry], past: Mapping[Cursor, list[Event]], *, keeps_new: bool) -> None:
-        """Have the whole journal come again, until ``go_live``.
+        """Replay the whole journal until ``go_live``.
 
         Args:
-            entries: the journal's.
-            past: what earlier drivers wrote, by their cursors.
-            keeps_new: whether the first report behind all of that waits, and all behind it, until then.
+            entries: the journal's entries.
+            past: events of earlier drivers, by their cursors.
+            keeps_new: whether to stop before the first report after all of these events, until ``go_live``.
         """
         self.put(entries)
         self._past = {(entry, count): events for (entry, count), events in past.items()}
@@ -87,14 +87,14 @@ class Intake:
         self.is_replaying, self._keeps_new = True, keeps_new
 
     def go_live(self) -> None:
-        """Have what comes from here on count as new."""
+        """Treat all further entries as new."""
         self.is_replaying = self._keeps_new = False
 
     def next(self, *, is_plain: bool) -> Event | Report | None:
-        """Come to the next event, or single report, and return it; None where there is no other.
+        """Advance to the next event or single report and return it. Return None at the end.
 
-        Where that *is_plain*, reports that only go on are taken in on the way. Of a batch in which some can't be read,
-        a batch without reports comes first, and says how many they are.
+        If *is_plain*, reports without consequences are folded on the way. If some reports of a batch are unreadable, a
+        batch without reports comes first, with their number.
         """
         if self._here:
             return self._here.popleft()
@@ -112,10 +112,9 @@ class Intake:
         return found
 
     def judge(self, report: Report) -> Verdict | None:
-        """Fold the report that the driver has come to, and return the verdict on it.
+        """Fold the current report and return its verdict. None if it came after a decision.
 
-        It is None for one that came after a decision. An error leaves the driver before that report: the next one
-        begins with it, as if it had not come so far.
+        After an error the cursor is before that report, so the next driver begins with it.
         """
         try:
             return self._judged(report)
@@ -132,7 +131,7 @@ class Intake:
         return verdict
 
     def take_told(self, told: Told) -> None:
-        """Fold a report that was told, and act on the verdict, unless its attempt ends with it."""
+        """Fold a told report and act on its verdict, unless it ends its attempt."""
         if self._deciders.is_broken:
             self._experiment.apply_report(told.report)
             return
@@ -141,7 +140,7 @@ class Intake:
             self._act(told.report, verdict)
 
     def ahead(self, count: int) -> list[Report]:
-        """Return up to *count* reports that come next, before any other event, without those that would be late now."""
+        """Return up to *count* next reports before any other event, without late ones."""
         found: list[Report] = []
         place = 0
         while len(found) < count and (place < len(self._queue) or self._decode()):
@@ -155,18 +154,18 @@ class Intake:
         return found
 
     def leave(self) -> Iterator[Event | Report]:
-        """Yield all that comes, without coming to it: the next driver does."""
+        """Yield all remaining events without moving the cursor. The next driver processes them."""
         while self._queue or self._decode():
             yield self._queue.popleft()[1]
         self.is_done = True
 
     @property
     def _leaves_reports(self) -> bool:
-        """Whether the replay has passed the last event of an earlier driver, so that the next report is new."""
+        """Whether the replay has passed an earlier driver's last event. The next report is new then."""
         return self._keeps_new and not self._past
 
     def _decode(self, *, is_plain: bool = False) -> bool:
-        """Decode another entry; return whether there is one that the driver is to come to."""
+        """Decode further entries until one is queued. Return whether there is one."""
         queue, known = self._queue, len(self._queue)
         is_plain = is_plain and not self._leaves_reports
         while len(queue) == known and (entry := self._plain.take(self._entries, self._awaited, is_plain=is_plain)):
@@ -181,7 +180,7 @@ class Intake:
 
     def _end(self) -> Event | None:
         self._entries, self.is_done = iter(()), True
-        # What was written behind entries that are not there, as in a journal that was cut.
+        # Events written at missing entries, as in a truncated journal.
         for events in self._past.values():
             self._here.extend(events)
         self._past = {}

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first shuts a run down, the second ends it at once."""
+"""Ctrl-C handling: the first shuts a run down, the second ends it immediately."""
 
 from __future__ import annotations
 
@@ -16,35 +16,33 @@ T = TypeVar("T")
 
 _SAID: Final = "Stopping: running trials are requeued. Ctrl-C again ends at once."
 _STDERR: Final = 2
-#: How long closing everything may take after the second Ctrl-C: what a living Redis and a worker need, and well below
-#: the second within which a run has ended then.
+#: Time for closing everything after the second Ctrl-C, well below the second within which the run must end.
 AT_ONCE_S: Final = 0.5
-#: How long a shutdown may take: trials have 20 s, a worker and a server as long again, and results are written.
-#: A Redis that is away is waited for much longer otherwise.
+#: Time limit of a shutdown. Trials have 20 s, a worker and a server as long again. Waiting for an unavailable Redis
+#: would take much longer.
 ORDERLY_S: Final = 90.0
 _TOO_LONG: Final = b"\nThe shutdown takes too long; ending at once.\n"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
-#: What a shell adds to a signal's number for the exit code of a process that ended by it.
+#: Added to a signal's number for the exit code of a process ended by it, as in shells.
 _EXIT_CODE_OF_SIGNAL: Final = 128
 _SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 class _Interrupted(BaseException):
-    """Ends a wait, and only a wait; nothing was read."""
+    """Ends a wait, and nothing else. Nothing was read."""
 
 
 class Interrupts:
-    """Counts SIGINT and SIGTERM; the first only ends a wait, a later one raises KeyboardInterrupt wherever it comes.
+    """Counts SIGINT and SIGTERM. The first ends a wait, a later one raises KeyboardInterrupt.
 
-    A shutdown that takes longer than ``ORDERLY_S`` is cut short as by a second signal. A main thread that is in
-    the middle of a long call of C code takes no signal. A thread therefore watches too, and ends the process when a
-    second signal has not ended the run within ``AT_ONCE_S``; only C code that lets no other thread run can hold that
-    up.
+    A shutdown longer than ``ORDERLY_S`` is cut short as by a second signal. A main thread in a long call of C code
+    handles no signal. Therefore a thread watches too, and ends the process if the run goes beyond ``AT_ONCE_S`` after a
+    second signal. Only C code that holds the interpreter lock can delay that.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        #: The line that was written to the terminal, past whatever draws there.
+        #: The line that was written to the terminal, outside the progress display.
         self.said = ""
         self._waiting = False
         self._raised = False
@@ -52,20 +50,20 @@ class Interrupts:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether the end must come at once: nothing may wait for anybody any more."""
+        """Whether to end immediately, without waiting for anything."""
         return self.count > 1
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a process that ends by the first signal that came: 130 for SIGINT, 143 for SIGTERM."""
+        """Exit code for the first signal: 130 for SIGINT, 143 for SIGTERM."""
         return _EXIT_CODE_OF_SIGNAL + self._number
 
     @contextmanager
     def handled(self, end_at_once: Callable[[], str] = str) -> Iterator[None]:
-        """Handle the signals; only the main thread can, elsewhere nothing changes.
+        """Handle the signals. Outside the main thread nothing changes.
 
         Args:
-            end_at_once: called by the thread that watches, just before it ends the process; returns what to say.
+            end_at_once: called by the watching thread just before it ends the process. Returns the message to print.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -80,9 +78,9 @@ class Interrupts:
             watch.stop()
 
     def wait(self, call: Callable[[], T], *, interrupted: T) -> T:
-        """Return what *call* returns, which does nothing but wait.
+        """Return the result of *call*, which only waits.
 
-        The first signal, also one that has just come, ends it, once. Returns *interrupted* then.
+        The first signal, even an earlier one, ends the wait once. *interrupted* is returned then.
         """
         try:
             self._waiting = True
@@ -96,7 +94,7 @@ class Interrupts:
             return interrupted
 
     def sleep(self, seconds: float) -> None:
-        """Wait so long; a signal, also one that has come before, ends the wait as KeyboardInterrupt."""
+        """Sleep. A signal, even an earlier one, raises KeyboardInterrupt."""
         self.wait(lambda: time.sleep(seconds), interrupted=None)
         if self.count:
             raise KeyboardInterrupt
@@ -111,7 +109,7 @@ class Interrupts:
         if self.count > 1:
             raise KeyboardInterrupt
         self._number = signal.Signals(number)
-        # Not print: the signal may have come in the middle of one.
+        # Not print(): the signal may have interrupted one.
         _say(f"\n{_SAID}\n".encode())
         self.said = _SAID if os.isatty(_STDERR) else ""
         if self._waiting:
@@ -119,7 +117,7 @@ class Interrupts:
 
 
 def _say(message: bytes) -> None:
-    """Write to standard error, unless it is closed or its reader is stuck: a signal must not wait for it."""
+    """Write to standard error without blocking. Skip it if it is closed or its reader is stuck."""
     ready = select.poll()
     ready.register(_STDERR, select.POLLOUT)
     with suppress(OSError):
@@ -128,9 +126,9 @@ def _say(message: bytes) -> None:
 
 
 class _Watch:
-    """Ends the process when a second signal has not ended the run in time, whatever the main thread does.
+    """Ends the process if the run does not end in time after a second signal.
 
-    Python writes the number of each signal to a pipe at once, also while the main thread can't run its handler.
+    Python writes each signal's number to a pipe immediately, even while the main thread can't run its handler.
     """
 
     def __init__(self, end_at_once: Callable[[], str]) -> None:
@@ -149,7 +147,7 @@ class _Watch:
 
     def _run(self) -> None:
         numbers: list[int] = []
-        # Not select(), which takes no descriptor above 1,023.
+        # Not select(), which rejects descriptors above 1,023.
         signals = select.poll()
         signals.register(self._read, select.POLLIN)
         while len(numbers) < 2:  # noqa: PLR2004 - the second signal
@@ -163,7 +161,7 @@ class _Watch:
                 return
             numbers += [number for number in found if number in _SIGNALS]
             if self._before != -1:
-                # Whoever listened before is told too.
+                # Notify the previous wakeup descriptor as well.
                 with suppress(OSError):
                     os.write(self._before, found)
         if self._over.wait(AT_ONCE_S):

@@ -1,4 +1,4 @@
-"""Trials that people evaluate outside, without a worker: what the driver takes in of them, and how long it waits."""
+"""Trials that are evaluated outside, without a worker: told reports, and time limits."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from mqtune.core.trial import (
 )
 from mqtune.driver.actions import Stage, Writing, Written, record
 
-#: Trials that a message names; more would not be read.
+#: Maximum number of trials named in a message.
 _SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Take in a report of a trial that is evaluated outside, and end the trial with it.
+    """Record a report of a trial that is evaluated outside. *ends* completes the trial.
 
     A new trial is staged in the same step.
     """
@@ -39,7 +39,7 @@ class Tell:
     trial: TrialId
     metrics: Metrics
     ends: bool
-    #: What stages a new trial.
+    #: Stages the trial if it is new.
     stage: Stage | None = None
     request: str = ""
 
@@ -74,7 +74,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """End, as FAILED, a trial that was not told to its end within its ``ttl_s``."""
+    """End a trial as FAILED because its result was not told within its ``ttl_s``."""
 
     trial: Trial
 
@@ -94,21 +94,16 @@ class Expire:
 
 
 def expired(experiment: Experiment, now: float) -> Iterator[Expire]:
-    """Yield what ends the trials whose time is over; *now* is in seconds since the epoch."""
+    """Yield an action for each trial past its ``ttl_s``. *now* is in seconds since the epoch."""
     for trial in list(experiment.outside.values()):
         if trial.ttl_s is not None and now > trial.attempt.staged_at + trial.ttl_s:
             yield Expire(trial)
 
 
 def counted(metrics: Metrics, last: Metrics, took_s: float) -> Metrics:
-    """Return the metrics of a report with its iteration and times, as those of trials on workers have them.
+    """Add the iteration and times to a report's metrics, as for trials on workers.
 
-    Own values win.
-
-    Args:
-        metrics: as they were told.
-        last: those of the report before; empty for the first.
-        took_s: the time since then.
+    Given values take precedence. *last* has the previous report's metrics, and *took_s* is the time since.
     """
     iteration, total_s = last.get(ITERATION, 0), last.get(TIME_TOTAL, 0.0)
     return {
@@ -120,16 +115,11 @@ def counted(metrics: Metrics, last: Metrics, took_s: float) -> Metrics:
 
 
 def check_told(metrics: object, experiment: Experiment, time_attr: str) -> Metrics:
-    """Return metrics that may be told, as plain values.
-
-    Args:
-        metrics: what was told.
-        experiment: the experiment.
-        time_attr: the metric that its scheduler goes by; empty for none.
+    """Return told metrics as plain values. *time_attr* is the scheduler's time metric, or empty.
 
     Raises:
-        ConfigurationError: they are no dict of values that a report can have, are too large, or lack a number for what
-            the experiment, or its scheduler, goes by.
+        ConfigurationError: they are not a dict of reportable values, are too large, or lack a number for the objective
+            or the scheduler's time.
     """
     if not isinstance(metrics, dict):
         raise ConfigurationError(f"metrics={metrics!r:.80} is not a dict of metrics, such as {{'loss': 0.1}}")
@@ -158,7 +148,7 @@ def is_repeated(trial: Trial, metrics: Metrics, time_attr: str) -> bool:
     """Whether the step of a report was told already.
 
     Raises:
-        ConfigurationError: a later step was.
+        ConfigurationError: a later step was told.
     """
     name = time_attr or ITERATION
     last, time = trial.last_metrics.get(name), metrics.get(name)
@@ -180,9 +170,9 @@ def has_told_all(trial: Trial, metrics: Metrics) -> bool:
 
 
 def why_over(trial: Trial) -> str:
-    """Return why a trial that is evaluated outside goes on no more, for who evaluates it.
+    """Return why an outside trial has ended, for its evaluator.
 
-    It is empty while it goes on, or has completed.
+    It is empty if the trial runs or has completed.
     """
     if trial.status in (TrialStatus.RUNNING, TrialStatus.COMPLETED):
         return ""
@@ -190,7 +180,7 @@ def why_over(trial: Trial) -> str:
 
 
 def waits_outside(experiment: Experiment) -> str:
-    """Return which results an experiment waits for that come from outside, for people; empty for none."""
+    """Return the outside results that an experiment waits for, in words. Empty for none."""
     ids = list(experiment.outside)
     if not ids:
         return ""

@@ -1,4 +1,4 @@
-"""Reports with which nobody but the deciders is concerned: nearly all of a long journal, and of a flood."""
+"""Fast path for reports without consequences: nearly all of a long journal."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ from mqtune.core.trial import REPORT_DEFAULTS, Report
 from mqtune.driver.deciders import GO_ON, Deciders, Verdict
 from mqtune.journal.base import Entry
 
-#: Entries between two looks at the lock: a second's work when each is as large as a worker makes them.
+#: Entries between two lock checks: a second's work at a worker's maximum entry size.
 _LOOK_EVERY: Final = 64
 
 
 class PlainReports:
-    """Takes in whole entries of reports, many in one call, and holds where its driver stands.
+    """Folds whole entries of reports, many in one call, and holds the driver's place.
 
-    What the loop does for each entry takes longer than a report does. Here an entry costs little more than its
-    decoding.
+    The driver's loop costs more for an entry than the report itself. Here an entry costs little more than its decoding.
 
     Args:
         experiment: folds each report.
-        deciders: are asked about each that counts.
-        listeners: those who want to hear of each report; while there are any, no report is plain.
-        look: called now and then, as a journal may be long, and what else there is to do in it slow.
-        act: called where a report brings more than that its trial goes on, with the verdict if it counts, before the
-            next one.
+        deciders: decide on each report that counts.
+        listeners: observers of each report. While there are any, no report is plain.
+        look: called regularly, because a journal may be long.
+        act: called before the next report if a report has a consequence, with its verdict if it counts.
     """
 
     def __init__(
@@ -39,7 +37,7 @@ class PlainReports:
         look: Callable[[], object],
         act: Callable[[Report, Verdict | None], object],
     ) -> None:
-        #: The entry to which the driver has come, and how many of its reports it has taken in.
+        #: Current entry, and the number of its reports that are folded.
         self.place: tuple[str, int] = START
         self._experiment = experiment
         self._deciders = deciders
@@ -50,11 +48,10 @@ class PlainReports:
     def take(
         self, entries: Iterator[tuple[int, Entry]], awaited: Collection[str], *, is_plain: bool = True
     ) -> Entry | None:
-        """Take in numbered entries, up to the first that is to be taken in otherwise.
+        """Fold numbered entries of plain reports. Return the first other entry, or None at the end.
 
-        Return that, or None at their end. Those are entries of another kind, of damaged reports, and *awaited* ones, in
-        which there is more to do; all, unless this *is_plain*. An error leaves the driver before the report that it
-        came of: the next one begins with that.
+        Other entries are events, batches with damaged reports, and *awaited* entries; every entry if *is_plain* is
+        false. After an error the place is before the failed report, so the next driver begins with it.
         """
         fold, decide, listeners = self._experiment.apply_report, self._deciders.on_report, self._listeners
         new, kind, (no_checkpoint,) = tuple.__new__, Report, REPORT_DEFAULTS
@@ -75,7 +72,7 @@ class PlainReports:
                     return entry
                 for trial_id, attempt, first, reports in segments:
                     for sequence, values in enumerate(reports, first):
-                        # What Report(…) does, in half its time.
+                        # Same as Report(…), in half the time.
                         if len(values) == 2:  # noqa: PLR2004 - all but the checkpoint
                             report = new(kind, (trial_id, attempt, sequence, values[0], values[1], no_checkpoint))
                         else:

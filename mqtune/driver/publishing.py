@@ -1,6 +1,6 @@
-"""What offers staged attempts to the slots.
+"""Publishes staged attempts to the slots' queues.
 
-Attempts that one filling of slots stages go out together, where that is cheaper.
+Attempts that are staged together are published together if that is cheaper.
 """
 
 from __future__ import annotations
@@ -14,31 +14,28 @@ from mqtune.core.clock import Clock
 from mqtune.core.errors import BrokerUnavailable, DriverFenced
 from mqtune.core.trial import Trial
 
-#: For how long a staged attempt may wait for those that are staged behind it, in seconds: a free slot hardly notices
-#: it, and so many are staged meanwhile that what a message costs by itself no longer counts. The first of a filling
-#: never waits.
+#: Longest wait of a staged attempt for later ones, in seconds. It spreads the cost of a message over many attempts. The
+#: first attempt of a batch never waits.
 GATHER_S: Final = 0.1
-#: How many times as long as it took to send some they wait at least: a server that is busy with the messages of a
-#: hundred drivers gets fewer of them, for more attempts each, rather than one for each attempt.
+#: Pause after sending, as a multiple of its duration. A busy server gets fewer and larger messages.
 _PAUSE: Final = 10
 
 
 class Publisher:
-    """Publishes attempts, each as soon as it is staged or, while it is entered as a context, some together.
+    """Publishes each attempt when it is staged or, within its context, in batches.
 
-    What is journaled and not published yet when the driver dies is published by the next one, as it begins. One thread
-    uses it.
+    If the driver dies, the next one publishes journaled attempts that are not published yet. For use in one thread.
     """
 
     def __init__(self, backend: BackendSession, clock: Clock) -> None:
         self._backend = backend
-        # Asked once: to look for a protocol's methods takes longer than to call one.
+        # Checked once: checking a protocol takes longer than a call.
         self._many = backend if isinstance(backend, PublishesMany) else None
         self._clock = clock
         self._gathers = False
-        #: Trials with the numbers of the attempts that wait to be published.
+        #: Trials and attempt numbers that wait to be published.
         self._waiting: list[tuple[Trial, int]] = []
-        #: Before then those that are staged are gathered.
+        #: Time until which staged attempts are collected.
         self._send_from = -math.inf
 
     def __enter__(self) -> Self:
@@ -47,16 +44,16 @@ class Publisher:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self._gathers = False
-        # A server that is away was waited for already, and another driver publishes what its predecessor has staged.
+        # An unavailable server was waited for already, and a new driver publishes its predecessor's staged attempts.
         if self._many is not None and self._waiting and not isinstance(error, BrokerUnavailable | DriverFenced):
             self._send(self._many)
         self._waiting.clear()
 
     def publish(self, trial: Trial) -> None:
-        """Publish the attempt of a trial that was just staged, now or soon.
+        """Publish a trial's staged attempt, now or soon.
 
         Raises:
-            BrokerUnavailable: no server answers; some that were staged before it may not be published either.
+            BrokerUnavailable: no server answers. Attempts staged earlier may be unpublished too.
         """
         if self._many is None:
             self._backend.publish(trial.id, trial.attempt.number, trial.config)
@@ -68,7 +65,7 @@ class Publisher:
     def _send(self, many: PublishesMany) -> None:
         begin = self._clock.monotonic()
         waiting, self._waiting = self._waiting, []
-        # What was stopped meanwhile needs no slot.
+        # Attempts stopped meanwhile need no slot.
         many.publish_all([_offer(trial) for trial, number in waiting if _is_wanted(trial, number)])
         now = self._clock.monotonic()
         self._send_from = now + max(GATHER_S, _PAUSE * (now - begin))
@@ -78,7 +75,7 @@ def publish_all(backend: BackendSession, trials: Iterable[Trial]) -> None:
     """Publish the newest attempts of trials.
 
     Raises:
-        BrokerUnavailable: no server answers; some may be published.
+        BrokerUnavailable: no server answers. Some attempts may be published.
     """
     offers = [_offer(trial) for trial in trials]
     if isinstance(backend, PublishesMany):

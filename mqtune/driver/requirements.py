@@ -1,4 +1,4 @@
-"""Says how the Python and the packages of a worker differ from the driver's, whose code runs there."""
+"""Compares the Python and packages of a worker with the driver's."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
-#: How many differences are said; the first are those of what the trainable imports itself.
+#: Maximum number of listed differences. The trainable's own imports come first.
 _SHOWN: Final = 5
 
 
 def differences(environment: Mapping[str, object]) -> str:
-    """Return in words in what an attempt's environment differs from this process's; empty if in nothing.
+    """Return the differences of an attempt's environment from this process, in words.
 
-    Of Python the minor version counts. Packages that are not installed here, or that the trainable doesn't import, are
-    left out.
+    It is empty without differences. For Python the minor version counts. Packages that are not installed here, or that
+    the trainable doesn't import, are left out.
     """
     found = list(_differing(environment))
     more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""

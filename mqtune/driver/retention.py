@@ -1,4 +1,4 @@
-"""Which checkpoints are kept: the rule of retention, and the references that protect a checkpoint from it."""
+"""Retention of checkpoints: the rule, and references that protect checkpoints from it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from mqtune.core.trial import CheckpointId, SavedCheckpoint, is_in_memory
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Which of a trial's checkpoints are kept: the newest ones, and the best ones by a score.
+    """Rule for a trial's checkpoints: the newest ones and the best ones are kept.
 
-    Of the checkpoints that are folders, the *keep_last* newest and the *keep_best* best are kept; one may be both. Of
-    equal scores the first is better, as of reports; a missing score, one that is not a number, and NaN are never best.
-    By the experiment's metric, one whose report keeps to the outcome constraints is better than one whose report
-    doesn't. Dicts take memory in Redis: one is kept only while it is the trial's newest checkpoint of all. The newest
-    is always kept, and so is one that is still referenced, for example by a fork that has not begun; it is deleted when
-    the rule is applied next. While reports come with checkpoints, the rule is applied at least every 10 s and after
-    each 32nd of an experiment's.
+    Of folder checkpoints, the *keep_last* newest and the *keep_best* best are kept; one may be both. Of equal scores
+    the first is better. Missing scores, NaN and non-numbers are never best. With the experiment's metric, a checkpoint
+    whose report satisfies the outcome constraints is better than one whose report doesn't.
 
-    The rule depends on nothing else, and its result is the same whether it is applied after each checkpoint or now and
-    then: a checkpoint that was deleted would not be kept later.
+    A dict checkpoint takes memory in Redis, so it is kept only while it is the trial's newest checkpoint of all.
+
+    The newest checkpoint is always kept. A referenced one, for example by a fork that has not begun, is also kept, and
+    is deleted when the rule is next applied without the reference. While reports come with checkpoints, the rule is
+    applied at least every 10 s and after each 32nd of an experiment's.
+
+    The result does not depend on how often the rule is applied: a deleted checkpoint would not be kept later.
 
     Args:
-        keep_last: how many of the newest are kept, at least 1; None keeps all.
-        keep_best: how many of the best are kept.
-        score: the metric in the report of a checkpoint; empty means the experiment's.
-        mode: "min" or "max"; empty means the experiment's, with the experiment's metric alone.
-        constraints: the outcome constraints that the score goes with; those of the experiment for its metric.
+        keep_last: number of newest checkpoints to keep, at least 1; None keeps all.
+        keep_best: number of best checkpoints to keep.
+        score: metric in the checkpoint's report; empty means the experiment's.
+        mode: "min" or "max"; empty means the experiment's, and is required with the experiment's metric.
+        constraints: outcome constraints for the score: the experiment's, if it is the experiment's metric.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -61,7 +62,7 @@ class Retention:
     def of(
         self, metric: str, mode: Literal["min", "max"], constraints: tuple[OutcomeConstraint, ...] = ()
     ) -> Retention:
-        """Return this rule for an experiment that optimises *metric*; where that is empty, none is the best."""
+        """Return this rule for an experiment's metric. An empty metric means no best ones."""
         if self.score:
             return self
         if not metric:
@@ -71,14 +72,14 @@ class Retention:
     def to_delete(
         self, checkpoints: Mapping[CheckpointId, SavedCheckpoint], pinned: Container[CheckpointId] = ()
     ) -> list[CheckpointId]:
-        """Return which of a trial's checkpoints should be deleted, oldest first.
+        """Return the checkpoints of a trial that should be deleted, oldest first.
 
         Args:
-            checkpoints: the existing ones of one trial, oldest first.
-            pinned: checkpoints that are kept whatever the rule says, such as ``References``.
+            checkpoints: existing checkpoints of one trial, oldest first.
+            pinned: checkpoints to keep in any case, such as ``References``.
 
         Raises:
-            ConfigurationError: the rule keeps the best and has no metric: ``of`` was not called.
+            ConfigurationError: the rule keeps the best without a metric: ``of`` was not called.
         """
         ids = list(checkpoints)
         if len(ids) == 1:
@@ -117,23 +118,23 @@ def _number(value: object) -> float:
 
 
 class References:
-    """Which checkpoints are still needed; each operation takes constant time.
+    """The checkpoints that are still needed. Each operation takes constant time.
 
-    A holder is anything that may need a checkpoint: a paused trial its newest one, an attempt that has not ended the
-    one that it started from, a fork or a decision that is not carried out yet the one that it names. A holder holds at
-    most one, so repeating a call, as a replay may, changes nothing. ``Retention`` tests ``checkpoint in references``.
+    A holder references at most one checkpoint, so repeated calls, as in a replay, change nothing. A paused trial
+    references its newest checkpoint, a running attempt its starting point, and a pending fork or decision the named
+    checkpoint. ``Retention`` tests ``checkpoint in references``.
     """
 
     def __init__(self) -> None:
         self._held: dict[Hashable, CheckpointId] = {}
-        #: The number of holders of each checkpoint.
+        #: Number of holders of each checkpoint.
         self._holders: dict[CheckpointId, int] = {}
 
     def hold(self, holder: Hashable, checkpoint: CheckpointId) -> CheckpointId:
-        """Let *holder* hold *checkpoint* instead of what it held before; an empty id releases that.
+        """Replace the checkpoint of *holder*. An empty id releases it.
 
         Returns:
-            the checkpoint that nothing holds any more because of that, or empty.
+            the checkpoint that lost its last holder, or empty.
         """
         held, holders = self._held, self._holders
         before = held.get(holder, CheckpointId(""))
@@ -151,7 +152,7 @@ class References:
         return before
 
     def __bool__(self) -> bool:
-        """Whether anybody holds any."""
+        """Whether there are any references."""
         return bool(self._held)
 
     def __contains__(self, checkpoint: object) -> bool:

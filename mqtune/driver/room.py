@@ -1,4 +1,4 @@
-"""Warns of a server whose memory runs out, and of a journal that has nearly all bytes that it may have."""
+"""Warns if a server's memory, or a journal's limit of bytes, is nearly used up."""
 
 from __future__ import annotations
 
@@ -9,32 +9,30 @@ from mqtune.journal.room import MAKE_ROOM, NEARLY_FULL, JournalRoom, Room
 
 logger = logging.getLogger(__name__)
 
-#: The slack of a server: clients that come and go make for less.
+#: Hysteresis of a server. Clients that connect and disconnect change less.
 SLACK: Final = 0.05
 
 
 class RoomWatch:
-    """Warns once when a server's memory is nearly full, once when it is full, and says when there is room again.
-
-    It does the same for a journal.
+    """Warns once if a server or journal is nearly full, once if it is full, and once after.
 
     Args:
-        what: whose room it is.
-        way_out: what can be done.
-        slack: by how much the part in use must fall below that at which a warning came, until the warning is over.
+        what: name of the server or journal.
+        way_out: hint for the user.
+        slack: how far the used part must fall below the part at the warning until the warning is over.
     """
 
     def __init__(self, what: str = "Redis", way_out: str = MAKE_ROOM, *, slack: float = SLACK) -> None:
         self._what = what
         self._way_out = way_out
         self._slack = slack
-        #: Why nothing begins, for people; empty unless the server is full.
+        #: Why no trial starts, for users. Empty unless the server is full.
         self.why = ""
-        #: From which part in use on it has warned; 0 while it has not.
+        #: Used part at the last warning; 0 without a warning.
         self._warned_at = 0.0
 
     def look(self, room: Room | JournalRoom | None) -> None:
-        """Warn if it is time; with None nothing is known."""
+        """Warn if necessary. None means that the use is unknown."""
         if room is None:
             return
         reached = 1.0 if room.is_full else NEARLY_FULL if room.shortage else 0.0

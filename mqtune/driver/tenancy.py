@@ -1,7 +1,7 @@
 """Marks in a store that name the experiments with checkpoints there.
 
-A driver writes a mark when it begins, and a deletion reads all marks. A copy of a server has the id and the experiments
-of the server. So a mark also has the server's process and address. A deletion keeps the checkpoints where neither is
+A driver writes a mark when it begins, and a deletion reads all marks. A copied server has the original's id and
+experiments. Therefore a mark also has the server's process and address. A deletion keeps the checkpoints if neither is
 the server's own.
 """
 
@@ -26,12 +26,12 @@ def _tenant(client: RedisClient, identity: str, experiment: str, patience_s: flo
 
 
 def claim(store: CheckpointStore, client: RedisClient, experiment: str, *, patience_s: float) -> None:
-    """Note that an experiment on this server has its checkpoints in a store.
+    """Mark a store as used by an experiment on this server.
 
-    A store with checkpoints and without any mark is left as it is: nothing in it is ever collected.
+    A store with checkpoints but without marks is left alone: nothing in it is ever collected.
 
     Raises:
-        BrokerUnavailable: the server has not answered for *patience_s* seconds.
+        BrokerUnavailable: the server did not answer for *patience_s* seconds.
     """
     mine = _tenant(client, identify(client, patience_s=patience_s), experiment, patience_s)
     tenants = store.tenants()
@@ -43,13 +43,13 @@ def claim(store: CheckpointStore, client: RedisClient, experiment: str, *, patie
 
 
 def _is_earlier(tenant: Tenant, mine: Tenant) -> bool:
-    """Whether a mark is *mine*, from before the server's address or its id was known."""
+    """Whether a mark is *mine*, from before the server's address or id was known."""
     if tenant.broker == UNKNOWN != mine.broker:
         return tenant._replace(broker=mine.broker).is_same(mine)
     return tenant[:2] == mine[:2] and not tenant.place
 
 
 def is_shared(store: CheckpointStore, mine: Tenant) -> bool:
-    """Whether a store may have checkpoints of an experiment on another server, too."""
+    """Whether a store may also have checkpoints of an experiment on another server."""
     archived = Tenant(ARCHIVE, mine.experiment)
     return not all(tenant == archived or mine.is_same(tenant) for tenant in store.tenants())

@@ -1,4 +1,4 @@
-"""The server's clock: the one time that all machines share."""
+"""The Redis server's clock, which all machines share."""
 
 from __future__ import annotations
 
@@ -11,32 +11,27 @@ import redis
 
 from mqtune.core.clock import Clock
 
-#: How often the server is asked: a machine that slept, or a server that moved, is noticed this soon, for next to
-#: nothing.
+#: Interval of queries to the server. A slept machine or a moved server is noticed this soon, at little cost.
 ASK_AGAIN_S: Final = 10.0
 
 
 class ServerClock:
-    """The time of the Redis server, whatever this machine's own clock says.
+    """The Redis server's time, independent of this machine's clock.
 
-    The server is asked now and then; between, this machine's monotonic clock goes on from its answer, so that a clock
-    that is set, or hours off, changes nothing. While no server answers, its last answer counts. Any thread may use it.
-
-    Args:
-        client: a connection.
-        own: this machine's clock.
+    The server is queried regularly. In between, this machine's monotonic clock extrapolates its answer, so a wrong or
+    adjusted local clock changes nothing. While no server answers, the last answer counts. Thread-safe.
     """
 
     def __init__(self, client: redis.Redis, own: Clock = time) -> None:
         self._own = own
-        # redis-py's types allow for what other settings would return.
+        # redis-py's types include the results of other settings.
         self._client: Any = client
-        #: The time when the monotonic clock was 0: this machine's, until the server has answered.
+        #: The time at 0 of the monotonic clock: this machine's until the server has answered.
         self._epoch_s = self._own.time() - self._own.monotonic()
         self._ask_at = -math.inf
 
     def time(self) -> float:
-        """Return the server's time in seconds since the epoch (UTC); it may step, as the server's may."""
+        """Return the server's time in seconds since the epoch (UTC). It may step."""
         asked_at = self._own.monotonic()
         if asked_at >= self._ask_at:
             self._ask_at = asked_at + ASK_AGAIN_S
@@ -44,12 +39,12 @@ class ServerClock:
                 seconds, microseconds = self._client.time()
                 told = seconds + microseconds / 1e6
                 earliest, latest = told - self._own.monotonic(), told - asked_at
-                # The answer was given at some moment of the call. What may be right stays: times must not jump by as
-                # much as a slow answer leaves open.
+                # The answer was given at some moment of the call. A possible epoch is kept, so that times don't jump by
+                # the uncertainty of a slow answer.
                 if not earliest <= self._epoch_s <= latest:
                     self._epoch_s = (earliest + latest) / 2
         return self._epoch_s + self._own.monotonic()
 
     def monotonic(self) -> float:
-        """Return seconds since some moment, the same for all processes of this machine; it never goes back."""
+        """Return seconds since a moment shared by this machine's processes. It never decreases."""
         return self._own.monotonic()

@@ -1,4 +1,4 @@
-"""Taking the driver's lock of an experiment whose last driver may be dead."""
+"""Takes the driver's lock of an experiment whose last driver may be dead."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from mqtune.journal.base import Journal
 
 logger = logging.getLogger(__name__)
 
-#: By how much a look at another driver's lock comes after the time at which that should have been renewed.
+#: Time after the expected renewal of another driver's lock at which it is checked.
 _LOCK_MARGIN_S: Final = 0.5
 
 
 def take_lock(journal: Journal, holder: str, *, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Take the driver's lock; one that died on this machine is replaced at once, on another after its lock has expired.
+    """Take the driver's lock. A dead driver on this machine is replaced immediately.
+
+    On another machine, a dead driver is replaced after its lock has expired.
 
     Args:
-        journal: the experiment's.
         holder: a token that no other driver has.
         sleep: waits for some seconds.
 
     Raises:
-        NameTaken: a living driver has it.
+        NameTaken: a living driver has the lock.
     """
-    # In how many seconds the lock should run out at the next look, if nobody keeps it.
+    # Remaining lifetime of the lock expected at the next check, without a renewal, in seconds.
     dead, due_s = "", math.inf
     while True:
         try:
@@ -41,7 +42,7 @@ def take_lock(journal: Journal, holder: str, *, sleep: Callable[[float], None] =
                 dead = taken.holder
                 continue
             if taken.left_s > due_s:
-                # It was kept in between, so its driver lives.
+                # It was renewed in between, so its driver lives.
                 raise
             logger.warning("%s; if it is dead, its lock runs out in %.0f s", taken, taken.left_s)
             wait_s = min(taken.left_s, journal.timing.keep_lock_s) + _LOCK_MARGIN_S

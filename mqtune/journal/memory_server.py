@@ -1,4 +1,4 @@
-"""The state that the in-memory journals of one process share, in place of a Redis server."""
+"""Shared state of the in-memory journals of a process, in place of a Redis server."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from mqtune.core.seats import seat_in, seat_name, seat_names
 from mqtune.core.trial import CheckpointId, TrialId
 from mqtune.journal.base import Answer, Chapter, Entry, OnLoss, entry_order, revocation, seats_in
 
-#: How many entries are looked at that a driver has not read, as in lose.lua.
+#: Maximum number of checked unread entries, as in lose.lua.
 _LOOK: Final = 100
 
 
 @dataclass(slots=True)
 class TrialState:
-    """The state of a trial's last attempt."""
+    """State of a trial's last attempt."""
 
     attempt: int
     assignment: bytes
     state: str = "staged"
-    #: Infinite for one that has lost its place among those that nobody has claimed.
+    #: Infinite if its entry in the list of staged attempts was lost.
     staged_at: float = 0.0
     token: str = ""
     sequence: int = 0
     timestamp: float = 0.0
-    #: What the driver wants: an intent, or words by their kind.
+    #: Pending orders: an intent, or words by kind.
     intent: str = ""
     orders: dict[str, str] = field(default_factory=dict)
     decided: str = ""
     ended_by: str = ""
-    #: Infinite for one that has lost its place among the leases.
+    #: Infinite if its lease entry was lost.
     lease_until: float = 0.0
     closed: bytes = b""
     saved: str = ""
     held_until: float = 0.0
     held_by: str = ""
-    #: Since when its worker has been importing the trainable for it.
+    #: Start of its worker's import of the trainable.
     imports_at: float | None = None
-    #: Of a seat of a gang: its worker, until when its claim holds it, its start until all are taken, and where the
-    #: others reach it.
+    #: For a seat of a gang: its worker, the end of its reservation, its start event until all are taken, and its
+    #: address.
     gang: str = ""
     worker: str = ""
     seated_until: float = -math.inf
     start: bytes = b""
     address: str = ""
-    #: By what the seat has ended whose end counts, and that end.
+    #: Cause and event of the seat's end that counts.
     ended_as: str = ""
     end: bytes = b""
 
     def is_taken(self, now: float) -> bool:
-        """Whether a claim holds it, while it is a seat of a gang that waits for others."""
+        """Whether a claim reserves it while its gang waits for other seats."""
         return self.state == "staged" and bool(self.token) and self.seated_until > now
 
     @property
     def answer(self) -> Answer:
-        """The answer to the attempt's worker."""
+        """The orders in the answer to its worker."""
         return self.intent or " ".join(self.orders.values())
 
 
@@ -69,17 +69,17 @@ class ExperimentState:
     """The state of an experiment."""
 
     entries: list[Entry] = field(default_factory=list)
-    #: How many entries before these are forgotten, or in chapters.
+    #: Number of earlier entries that are deleted or in chapters.
     forgotten: int = 0
     chapters: list[Chapter] = field(default_factory=list)
-    #: The first entry of all, once it is in a chapter.
+    #: The first entry of all, after it is in a chapter.
     first: Entry | None = None
-    #: The bytes of all entries, and how many there may be before trials are told to wait; 0 for any number.
+    #: Bytes of all entries, and their limit, above which trials have to wait; 0 for no limit.
     size: int = 0
     most_bytes: int = 0
     trials: dict[TrialId, TrialState] = field(default_factory=dict)
     checkpoints: dict[CheckpointId, bytes] = field(default_factory=dict)
-    #: The ids of requests, each with that of its entry.
+    #: Ids of requests, with the ids of their entries.
     requests: dict[str, str] = field(default_factory=dict)
     dropped: tuple[CheckpointId, ...] = ()
     definition: bytes | None = None
@@ -89,11 +89,11 @@ class ExperimentState:
     driver_until: float | None = None
     on_loss: OnLoss = field(default_factory=OnLoss)
     epoch: int = 0
-    #: How attempts fare: when that was last noted, and the worker, or the worker and its device, that it was noted of.
+    #: Last note of each kind on how attempts fare: its time, and the worker, or the worker and device.
     fared: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def index_after(self, entry: str) -> int:
-        """Return the index of the first entry after this one, near which the number in its id points."""
+        """Return the index of the first entry after this one. Its id gives a close lower bound."""
         entries = self.entries
         if not self.forgotten and entries and entries[-1].id == entry:
             return len(entries)
@@ -104,19 +104,19 @@ class ExperimentState:
         return at
 
     def has_reports(self, trial: TrialId, after: str) -> bool:
-        """Whether reports of a trial are behind an entry, or more entries than are looked at."""
+        """Whether a trial has reports after an entry, or there are too many entries to check."""
         entries = self.entries[self.index_after(after) if after else 0 :][:_LOOK]
         reports = (each.data for each in entries if each.data.startswith(REPORTS_PREFIX))
         return any(trial.encode() in data for data in reports) or len(entries) == _LOOK
 
     def seats(self, trial: TrialId, gang: str) -> list[TrialState]:
-        """Return the seats that there are of the attempt of a gang, or the one of any other attempt."""
+        """Return the existing seats of a gang's attempt, or the single seat of another attempt."""
         return [self.trials[name] for name in seat_names(trial, seats_in(gang)) if name in self.trials]
 
     def standing(self, trial: TrialId, attempt: int) -> tuple[str, list[TrialState]]:
-        """Return how an attempt stands, and its seats.
+        """Return the state and seats of an attempt.
 
-        It is "running" if one runs, "staged", "ended" if all have, or "" where one is missing.
+        The state is "running" if a seat runs, "staged", "ended" if all have ended, or "" if one is missing.
         """
         first = self.trials.get(trial)
         if first is None:
@@ -127,7 +127,7 @@ class ExperimentState:
         return next(each for each in ("running", "staged", "ended") if each in states) if is_whole else "", seats
 
     def forget_seats(self, trial: TrialId, gang: str = "") -> None:
-        """Forget the further seats of a trial, as many as there are, and those of this gang."""
+        """Delete the further seats of a trial, including those of this gang."""
         for name in seat_names(trial, seats_in(gang))[1:]:
             self.trials.pop(name, None)
         seat = 1
@@ -139,7 +139,7 @@ class ExperimentState:
         return revocation(trial, attempt) in self.requests
 
     def comes_after(self, trial: TrialId, gang: str, worker: str, now: float) -> bool:
-        """Whether another such gang was staged before this trial's, and lacks a seat that this worker could take."""
+        """Whether an equal gang was staged earlier and lacks a seat that this worker could take."""
         listed = (name for name, each in self.trials.items() if each.state == "staged" and each.staged_at < math.inf)
         for other in dict.fromkeys(seat_in(name)[0] for name in listed):
             if other == trial:
@@ -155,17 +155,17 @@ class ExperimentState:
 
 
 def is_apart(gang: str) -> bool:
-    """Whether each seat of a gang is to be on another worker."""
+    """Whether each seat of a gang needs its own worker."""
     return ":apart:" in gang
 
 
 class MemoryServer:
-    """The state that the journals of one process share, in place of a Redis server.
+    """Shared state of a process's journals, in place of a Redis server.
 
     Args:
-        clock: seconds, never going backwards; leases and locks run out by it.
-        forgets: whether entries are deleted once a journal has been read past them, so that memory doesn't grow; for
-            experiments with one reader.
+        clock: monotonic seconds for leases and locks.
+        forgets: whether to delete entries after they are read, so that memory doesn't grow. For experiments with one
+            reader.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, forgets: bool = False) -> None:
@@ -173,7 +173,7 @@ class MemoryServer:
         self.forgets = forgets
         self.changed = threading.Condition(threading.RLock())
         self.experiments: dict[str, ExperimentState] = {}
-        #: The epochs of all drivers so far, which outlive what this server forgets.
+        #: Number of driver epochs so far. It survives losses of this server.
         self.epochs = 0
-        #: How often it has lost something; no entry gets the id of one that it has lost.
+        #: Number of losses. Lost entry ids are never reused.
         self.losses = 0

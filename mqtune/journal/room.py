@@ -1,4 +1,4 @@
-"""The room in a server's memory (``maxmemory``), and in an experiment's journal (``journal_mb``)."""
+"""Memory limit of a server (``maxmemory``) and size limit of a journal (``journal_mb``)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple, Self
 
 from mqtune.core.keys import ExperimentKeys
 
-#: From this part of its memory on, a server is said to be nearly full: room for hours, and time to do something.
+#: Used part of the memory from which a server is nearly full. Hours are left to act.
 NEARLY_FULL: Final = 0.8
-#: What the reason of a driver that waits because its journal is full begins with.
+#: First words of a driver's reason to wait while its journal is full.
 JOURNAL_FULL: Final = "its journal is full (journal_mb)"
 _MB: Final = 10**6
-#: What is said of a full server, and what can be done about it.
+#: Description of a full server, and the hint for it.
 FULL: Final = "Redis is full (maxmemory)"
 MAKE_ROOM: Final = (
     "raise its maxmemory, or make room: mqtune delete an experiment that has ended, with --archive if it is to be "
@@ -22,31 +22,31 @@ MAKE_ROOM: Final = (
 
 
 class Room(NamedTuple):
-    """The bytes of memory that a server uses, and the most that it may use; 0 for no limit."""
+    """A server's used memory and its limit in bytes; 0 for no limit."""
 
     used: int
     most: int
 
     @classmethod
     def of(cls, info: Mapping[str, object]) -> Self:
-        """Return it from what a server says of itself."""
+        """Return the memory use from the server's INFO."""
         used, most, besides = (info.get(name) for name in ("used_memory", "maxmemory", "mem_not_counted_for_evict"))
         counted = (used if isinstance(used, int) else 0) - (besides if isinstance(besides, int) else 0)
         return cls(max(0, counted), most if isinstance(most, int) else 0)
 
     @property
     def part(self) -> float:
-        """The part of its memory that it uses; 0 without a limit."""
+        """Used part of the memory; 0 without a limit."""
         return self.used / self.most if self.most else 0.0
 
     @property
     def is_full(self) -> bool:
-        """Whether it refuses what takes memory."""
+        """Whether it refuses commands that take memory."""
         return self.part > 1
 
     @property
     def shortage(self) -> str:
-        """What is short, in words, when it is time to make room; else an empty text."""
+        """The shortage in words, if there is one; else an empty text."""
         if self.is_full:
             return f"{FULL}, {self}: no trial begins, and report() waits"
         return f"Redis is nearly full, {self}" if self.part >= NEARLY_FULL else ""
@@ -59,7 +59,7 @@ class Room(NamedTuple):
 class JournalRoom(NamedTuple):
     """The bytes of an experiment's journal, and their limit.
 
-    The limit is 0 for any number, and the caps behind it are given in words.
+    The limit is 0 for no limit. *capped* has the caps behind it, in words.
     """
 
     used: int
@@ -68,7 +68,7 @@ class JournalRoom(NamedTuple):
 
     @property
     def part(self) -> float:
-        """The part that is used of what it may have; 0 without a limit."""
+        """Used part of the limit; 0 without a limit."""
         return self.used / self.most if self.most else 0.0
 
     @property
@@ -78,7 +78,7 @@ class JournalRoom(NamedTuple):
 
     @property
     def shortage(self) -> str:
-        """What is short, in words, when it is time to do something; else an empty text."""
+        """The shortage in words, if there is one; else an empty text."""
         if self.is_full:
             return f"{JOURNAL_FULL}, {self}: no trial begins, and report() waits{self.capped}"
         return f"its journal is nearly full (journal_mb), {self}{self.capped}" if self.part >= NEARLY_FULL else ""
@@ -88,7 +88,7 @@ class JournalRoom(NamedTuple):
 
 
 def way_to_grow(experiment: str) -> str:
-    """Return what can be done about an experiment's full journal."""
+    """Return the hint for an experiment's full journal."""
     return (
         f"raise it: mqtune set {experiment} journal_mb=N (mqtune doctor says how much room its Redis has), "
         f"or end the experiment: mqtune stop {experiment} --experiment"
@@ -96,15 +96,14 @@ def way_to_grow(experiment: str) -> str:
 
 
 def sizes_on(client: Any, experiments: Iterable[str]) -> dict[str, int]:
-    """Return how many bytes of the server's memory each of these experiments takes, largest first.
+    """Return the bytes of server memory of each experiment, largest first.
 
     Its journal and its checkpoints count.
     """
     names = list(experiments)
     with client.pipeline(transaction=False) as pipe:
         for name in names:
-            # All parts of a key are counted (0): a journal's first entries are small, and its others can't be told from
-            # them.
+            # Count all elements of a key (0): a journal's first entries are small, and no sample of the others.
             pipe.memory_usage(ExperimentKeys(name).journal, samples=0)
             pipe.memory_usage(ExperimentKeys(name).checkpoints, samples=0)
         found = [size or 0 for size in pipe.execute()]

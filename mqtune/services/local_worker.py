@@ -1,4 +1,4 @@
-"""The program of the worker of a run on one machine: its driver starts it."""
+"""The worker program of a run on one machine. Its driver starts it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A bundle: the files of a project on their way to workers, named by the hash of their names and contents.
+"""Bundles: a project's files for workers, identified by a hash of names and contents.
 
-Neither the machine nor the time of packing changes the hash. Who unpacks a bundle trusts nothing in it: it must have the hash
-that was asked for, names lead nowhere else, and nothing but plain files comes out.
+The hash does not depend on the machine or the time. Unpacking trusts nothing: a bundle must have the requested hash,
+its paths stay below the folder, and it has plain files only.
 """
 
 from __future__ import annotations
@@ -19,24 +19,23 @@ from typing import Final, NamedTuple
 from mqtune.core.codec import decode_value, encode_value, is_version
 from mqtune.core.errors import CodeRefused, ConfigurationError
 
-#: The most bytes that the files of a bundle have together. Redis holds it in memory as long as the experiment and sends it to each
-#: worker; a large project's code has a tenth of it, and data belongs where workers can read it.
+#: Maximum bytes of a bundle's files. Redis keeps it in memory and sends it to each worker.
 MOST_BYTES: Final = 32 << 20
-#: The most files: what a worker unpacks within a second or two, also on a network disk.
+#: Maximum number of files: a worker unpacks them within seconds.
 MOST_FILES: Final = 10_000
-#: The fewest letters of a key: a short one could be guessed from one signature.
+#: Minimum length of a key.
 FEWEST_KEY_CHARS: Final = 16
-#: The environment variable with the key, on the driver's machine and on workers.
+#: Environment variable with the key, on the driver's machine and on workers.
 KEY_VARIABLE: Final = "MQTUNE_CODE_KEY"
-#: The tag of slots whose worker takes code; a trial with a bundle asks for it.
+#: Tag of slots whose worker accepts code. A trial with a bundle requires it.
 ACCEPTS_TAG: Final = "accepts-code"
 _VERSION: Final = 1
-#: Longer than any path that a system accepts.
+#: Longer than any valid path.
 _LONGEST_NAME: Final = 4_096
-#: A pattern of experiments' names, and the key for them. What follows the sign in a key by base64 is empty.
+#: A pattern of experiment names, and its key. In a base64 key nothing follows the sign.
 _OF_PATTERN: Final = re.compile(r"([A-Za-z0-9._*-]{1,100})=([^=].*)")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-#: Room for the names, beside the contents.
+#: Includes space for the names.
 _MOST_PACKED: Final = MOST_BYTES + (MOST_FILES << 10)
 
 
@@ -48,22 +47,22 @@ class File(NamedTuple):
 
 
 class Bundle(NamedTuple):
-    """Files as they travel: ``digest`` is the SHA-256, in hex, of what ``data`` has compressed."""
+    """A packed bundle: ``digest`` is the SHA-256, in hex, of the uncompressed ``data``."""
 
     digest: str
     data: bytes
 
     @classmethod
     def of(cls, files: Mapping[str, File]) -> Bundle:
-        """Return the bundle of files by their paths, whose parts are separated by slashes."""
+        """Return the bundle of files, given by slash-separated paths."""
         plain = encode_value([_VERSION, [[name, *files[name]] for name in sorted(files)]])
         return cls(hashlib.sha256(plain).hexdigest(), zlib.compress(plain))
 
     def files(self) -> dict[str, File]:
-        """Return the files by their paths.
+        """Return the files by path.
 
         Raises:
-            CodeRefused: they are not those that the digest names, or something is wrong with them.
+            CodeRefused: the digest does not match, or the content is invalid.
         """
         unpacker = zlib.decompressobj()
         try:
@@ -93,12 +92,12 @@ def _check(digest: str, version: object, files: Mapping[str, File]) -> None:
 
 
 def is_digest(name: object) -> bool:
-    """Whether a name can be that of a bundle."""
+    """Whether a name is a valid digest."""
     return isinstance(name, str) and _DIGEST.fullmatch(name) is not None
 
 
 def is_path(name: object) -> bool:
-    """Whether a name is a path that stays below its folder, in the one way in which that can be written."""
+    """Whether a name is a normalized path below its folder."""
     if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or "\0" in name or "\\" in name:
         return False
     path = PurePosixPath(name)
@@ -106,10 +105,10 @@ def is_path(name: object) -> bool:
 
 
 def unpack(files: Mapping[str, File], folder: Path) -> None:
-    """Write files into a folder that is made for them.
+    """Write files into a new folder.
 
     Raises:
-        OSError: the folder exists, two of them can't both be there, or there is no room.
+        OSError: the folder exists, two files conflict, or the disk is full.
     """
     folder.mkdir(parents=True)
     for name, (content, is_executable) in files.items():
@@ -122,10 +121,10 @@ def unpack(files: Mapping[str, File], folder: Path) -> None:
 
 
 def check_key(key: str, wanted_by: str) -> None:
-    """Check that there is a key for code.
+    """Check that a key for code is set.
 
     Raises:
-        ConfigurationError: there is none, or it is too short.
+        ConfigurationError: the key is missing or too short.
     """
     if len(key) < FEWEST_KEY_CHARS:
         has = f"has {len(key)} letters, and needs {FEWEST_KEY_CHARS}" if key else "is not set"
@@ -136,13 +135,13 @@ def check_key(key: str, wanted_by: str) -> None:
 
 
 class CodeKeys:
-    """The keys by which a worker knows brought code: one for all experiments, or one for each pattern of their names.
+    """A worker's keys for code: one for all experiments, or one for each name pattern.
 
-    ``team-a-*=KEY,team-b-*=KEY`` has a key for each pattern, of which the first that fits an experiment's name counts. Any other text is
-    one key for all.
+    ``team-a-*=KEY,team-b-*=KEY`` has a key for each pattern. The first pattern that matches an experiment's name
+    counts. Any other text is one key for all.
 
     Args:
-        text: as ``KEY_VARIABLE`` has it; empty for no key.
+        text: value of ``KEY_VARIABLE``; empty for no key.
     """
 
     def __init__(self, text: str) -> None:
@@ -152,10 +151,10 @@ class CodeKeys:
         self._keys = found if len(found) == len(parts) else {"*": text}
 
     def check(self, wanted_by: str) -> None:
-        """Check that there is a key for code.
+        """Check that keys for code are set.
 
         Raises:
-            ConfigurationError: no key is set, a key is too short, or some of several lack a pattern, or share one.
+            ConfigurationError: no key is set, a key is too short, or only some have a pattern.
         """
         if self._is_mixed:
             raise ConfigurationError(
@@ -165,10 +164,10 @@ class CodeKeys:
             check_key(key, wanted_by)
 
     def of(self, name: str) -> str:
-        """Return the key for the experiment, or the submission, of this name.
+        """Return the key for the experiment or submission of this name.
 
         Raises:
-            CodeRefused: no key is for this name.
+            CodeRefused: there is no key for this name.
         """
         for pattern, key in self._keys.items():
             if key and fnmatchcase(name, pattern):
@@ -179,16 +178,16 @@ class CodeKeys:
 
 
 def signature(key: str, digest: str, what: str = "bundle") -> str:
-    """Return what proves that somebody who has the key brings the bundle, or the submission, of this digest."""
+    """Return the proof that the sender of this bundle or submission has the key."""
     return hmac.new(key.encode(), f"mqtune {what} {digest}".encode(), hashlib.sha256).hexdigest()
 
 
 def is_signed(key: str, digest: str, found: str, what: str = "bundle") -> bool:
-    """Whether a signature is that of this key."""
+    """Whether a signature was made with this key."""
     return hmac.compare_digest(signature(key, digest, what).encode(), found.encode())
 
 
 def changed_in(before: Mapping[str, File], now: Mapping[str, File], same: Iterable[str] = ()) -> list[str]:
-    """Return the names of files that only one of two bundles has, or that differ, except for *same*."""
+    """Return the names of files that two bundles don't share or that differ, except *same*."""
     differing = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
     return sorted(differing - set(same))

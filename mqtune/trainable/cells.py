@@ -1,7 +1,7 @@
-"""Writes a module for a trainable that workers can't import by name: its source, and the values that it uses.
+"""Writes a module for a trainable that workers can't import by name, with its values.
 
-Such a trainable comes from a notebook's cell, or is a lambda, a closure, a partial, a bound method or a callable instance. What
-has a name in a file is imported by that name.
+It is for notebook cells, lambdas, closures, partials, bound methods and callable instances. Objects with a name in a
+file are imported by that name.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from mqtune.trainable.spec import (
 )
 from mqtune.trainable.values import MOST_VALUE_BYTES, CannotTravel, UserObject, a, stored
 
-#: The most characters of a value's text in the module. A longer text is data, which no person has written.
+#: Maximum length of a value's text in the module. A longer text is data.
 _LONGEST_VALUE: Final = 20_000
 _PLAIN: Final = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range)
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset)
-#: The methods by which a class says that its instances are more than their attributes.
+#: Methods by which a class defines state beyond attributes.
 _STATE: Final = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__")
-#: The variables of a written module: the script, and the modules of mqtune that it calls.
+#: Variables of a written module: the script, and the called modules of mqtune.
 _MAIN: Final = "_main"
 _REBUILD: Final = "_rebuild"
 _VALUES: Final = "_values"
@@ -62,8 +62,8 @@ _VALUES: Final = "_values"
 class Cell(NamedTuple):
     """A trainable in a written module: its name there, and the module's file and source.
 
-    ``script`` is the path of the script whose names the module uses, or empty. ``values`` has files by their paths. All paths begin
-    at ``code_root``.
+    ``script`` is the path of the script whose names the module uses, or empty. ``values`` has files by path. All paths
+    are relative to ``code_root``.
     """
 
     spec: TrainableSpec
@@ -75,9 +75,9 @@ class Cell(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """A trainable that can't travel, and that forks of this process have in their memory.
+    """A trainable that can't travel. Only forks of this process have it, in their memory.
 
-    ``call`` is the class or function to run there. ``why`` is the reason, with a way out.
+    ``call`` is the class or function to run there. ``why`` is the reason, with a remedy.
     """
 
     spec: TrainableSpec
@@ -87,21 +87,21 @@ class Carried(NamedTuple):
 
     @classmethod
     def of(cls, trainable: Callable[..., object], why: str) -> Self:
-        """Return a trainable that was found not to travel, for a reason."""
+        """Return a trainable that can't travel, with the reason."""
         name, home = _name_of(trainable), home_of(trainable)
         call = trainable if isinstance(trainable, FunctionType | type) else as_function(trainable, home, name)
         return cls(*TrainableSpec.in_memory(trainable, name, home), call, why)
 
 
 def cell_of(trainable: object) -> Cell | None:
-    """Return the written module of a trainable. Return None for a trainable with a name in a file.
+    """Return the written module of a trainable, or None if it has a name in a file.
 
-    Functions, classes and values that it uses are written as they are now. The same trainable with the same values gives the same
-    module.
+    Its functions, classes and values are written in their current state. The same trainable with the same values gives
+    the same module.
 
     Raises:
         TrainableNotFound: it can't be a trainable.
-        TrainableStays: it uses a value that can't travel, or is in no file and its source is unknown.
+        TrainableStays: it uses a value that can't travel, or it is in no file and its source is unknown.
     """
     if not callable(trainable) or isinstance(trainable, BuiltinFunctionType):
         return None
@@ -120,7 +120,7 @@ def cell_of(trainable: object) -> Cell | None:
         try:
             writer.define(name, trainable)
         except NoSource:
-            # TrainableSpec.of has an error with a way out.
+            # TrainableSpec.of raises an error with a remedy.
             return None
     else:
         _check_call(trainable, module, name)
@@ -140,7 +140,6 @@ def cell_of(trainable: object) -> Cell | None:
 
 
 def _name_of(trainable: UserObject) -> str:
-    """Return the name, in its written module, of a trainable."""
     while isinstance(trainable, functools.partial):
         trainable = trainable.func
     name: str = getattr(trainable, "__name__", type(trainable).__name__)
@@ -148,10 +147,9 @@ def _name_of(trainable: UserObject) -> str:
 
 
 def _check_call(trainable: Callable[..., object], module: str, name: str) -> None:
-    """Raise TrainableNotFound if a trainable can't be called with a config."""
     is_function = inspect.isroutine(trainable) or isinstance(trainable, functools.partial)
     check_synchronous(trainable if is_function else type(trainable).__call__, name)
-    # Not by the cache, which would keep the trainable's values.
+    # Bypass the cache, which would keep the trainable's values.
     try:
         extras_of.__wrapped__(as_function(trainable, module, name))
     except ValueError as error:
@@ -159,7 +157,6 @@ def _check_call(trainable: Callable[..., object], module: str, name: str) -> Non
 
 
 def _root(trainable: object, writer: _Writer) -> Path:
-    """Return the code root: the folder from which the modules of a trainable are imported."""
     if writer.script:
         return writer.script_root
     home = sys.modules.get(home_of(trainable))
@@ -170,24 +167,24 @@ def _root(trainable: object, writer: _Writer) -> Path:
 
 
 class _Writer:
-    """Writes a module, each name behind those that it needs when it is defined."""
+    """Writes a module. Each name comes after the names that its definition needs."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
-        #: Files with values, by their paths from the module's folder.
+        #: Files with values, by path from the module's folder.
         self.values: dict[str, bytes] = {}
-        #: The script's path below its root, once the module uses it.
+        #: The script's path below its root, if the module uses it.
         self.script = ""
         self.script_root = Path()
         self._main = sys.modules["__main__"]
-        #: The names of a session without a file.
+        #: Names of a session without a file.
         self._session = vars(self._main) if is_in_session(self._main) else {}
         self._seen: set[str] = set()
         self._imports: dict[str, None] = {}
         self._parts: list[str] = []
-        #: The variables of objects that are written, by the objects' ids. The objects are kept, and so are their ids.
+        #: Variables of written objects, by object id. Keeping the objects keeps their ids valid.
         self._variables: dict[int, tuple[str, object]] = {}
-        #: The objects that are being written.
+        #: Objects that are being written.
         self._open: set[int] = set()
         self._count = 0
         if self._session.get("annotations") is __future__.annotations:
@@ -196,21 +193,21 @@ class _Writer:
     @property
     def text(self) -> str:
         """The module's source."""
-        # An import from the future comes first.
+        # Imports from the future come first.
         imports = sorted(self._imports, key=lambda line: not line.startswith("from __future__"))
         return "\n".join(imports) + "\n\n\n" + "\n\n\n".join(self._parts) + "\n"
 
     def write_function(self, name: str, target: Callable[..., object]) -> None:
-        """Write an object that can be called as a function of this name."""
+        """Write a callable as a function of this name."""
         path = name if isinstance(target, FunctionType | functools.partial | MethodType) else "self"
         written = self._text(target, path)
         self._import("mqtune.trainable.rebuild", _REBUILD)
         self._parts.append(f"{name} = {_REBUILD}.as_function({written}, __name__, {name!r})")
 
-    # The names of a session.
+    # Names of a session.
 
     def define(self, name: str, value: object) -> None:
-        """Write the value of a session's name, unless it is written already."""
+        """Write the value of a session's name, once."""
         if name in self._seen:
             return
         self._seen.add(name)
@@ -244,7 +241,7 @@ class _Writer:
     # Values.
 
     def _text(self, value: object, path: str) -> str:
-        """Return an expression for a value. A value that can't travel is a problem, which is named by its *path*."""
+        """Return an expression for a value. If it can't travel, *path* names it in the problems."""
         if id(value) in self._variables:
             return self._variables[id(value)][0]
         try:
@@ -296,7 +293,7 @@ class _Writer:
             return f"{{{', '.join(f'{key}: {inner}' for key, inner in pairs)}}}"
         found = [self._text(inner, f"{path}[{number}]") for number, inner in enumerate(value)]
         if isinstance(value, set | frozenset):
-            # Their order is another in each process.
+            # Their order differs between processes.
             inner = ", ".join(sorted(found))
             return f"frozenset([{inner}])" if isinstance(value, frozenset) else f"{{{inner}}}" if found else "set()"
         inner = ", ".join(found)
@@ -379,7 +376,6 @@ class _Writer:
         self._imports[f"import {module} as {alias}"] = None
 
     def _variable(self, value: object, text: str) -> str:
-        """Give a value a variable of its own, so that it is written once."""
         self._count += 1
         name = f"_{self._count}_"
         self._parts.append(f"{name} = {text}")
@@ -418,10 +414,13 @@ class _Writer:
         self._bring_globals(value)
         return name
 
-    # Names of a script that have their values from its main block.
+    # Names of a script with values from its main block.
 
     def is_made_late(self, value: UserObject) -> bool:
-        """Whether a function or class of the script is made in its main block, or by an ``exec`` there, which no worker runs."""
+        """Whether a script's function or class is made in its main block, or by ``exec`` there.
+
+        No worker runs that block.
+        """
         if value.__module__ != "__main__" or self._source is None:
             return False
         if value.__qualname__.partition(".")[0] in self._guarded[0]:
@@ -441,12 +440,12 @@ class _Writer:
 
     @functools.cached_property
     def _guarded(self) -> tuple[set[str], set[str]]:
-        """The names that the script's main block sets, and the names that its functions set by a global statement."""
+        """Names set by the script's main block, and names set by its functions' global statements."""
         source = self._source
         return (set(), set()) if source is None else (set_names(guarded(source)), set_globals(source))
 
     def _bring_globals(self, value: object) -> None:
-        """Write the names that code of the script uses and whose values are not those of its import on a worker."""
+        """Write the used names of the script whose values differ from those after its import."""
         by_block, by_functions = self._guarded
         names = vars(self._main)
         if not (by_block or by_functions) or getattr(value, "__module__", None) != "__main__":
@@ -458,7 +457,7 @@ class _Writer:
             before = len(self.problems)
             text = self._text(names[used], used)
             if used not in by_block and len(self.problems) > before:
-                # Such as a cache, which the trial fills for itself.
+                # For example a cache, which the trial fills itself.
                 del self.problems[before:]
                 continue
             self._parts.append(f"{self._module(self._main)}.{used} = {text}")
@@ -468,16 +467,14 @@ class _Writer:
 
 
 def _found_in(names: Mapping[str, object], path: str) -> object:
-    """Return the object at a path of names, or None if it is missing."""
     first, *others = path.split(".")
     return functools.reduce(lambda found, name: getattr(found, name, None), others, names.get(first))
 
 
 def _import_of(name: str, value: object) -> str | None:
-    """Return the import that gives a name its value, or None if no import does."""
     if isinstance(value, ModuleType):
         return f"import {name}" if value.__name__ == name else f"import {value.__name__} as {name}"
-    # NumPy's functions, and the like, say where they are under another name than theirs.
+    # NumPy's functions, for example, state their home under a different name.
     module, there = getattr(value, "__module__", None), getattr(value, "__name__", None) or name
     if not isinstance(module, str) or module == "__main__":
         return None
@@ -487,7 +484,7 @@ def _import_of(name: str, value: object) -> str | None:
 
 
 def _is_builtin(name: str, value: object) -> bool:
-    """Whether a name is Python's own, or stands for that in a notebook, which has functions of its own for ``open`` and others."""
+    """Whether a name is Python's own, or a notebook's replacement of it, such as ``open``."""
     if name not in vars(builtins):
         return False
     stands_for = inspect.unwrap(value) if callable(value) else value
@@ -495,7 +492,6 @@ def _is_builtin(name: str, value: object) -> bool:
 
 
 def _plain_text(value: UserObject) -> str | None:
-    """Return the text of a plain value; None for any other."""
     kind = type(value)
     if isinstance(value, PurePath):
         return f"__import__('pathlib').{kind.__name__.removeprefix('Posix')}({str(value)!r})"
@@ -521,7 +517,7 @@ def _of_some_length(text: str, kind: type) -> str:
 
 
 def _why_no_instance(kind: type) -> str:
-    """Return why an instance is more than a class and attributes; empty if it is not."""
+    """Return why an instance is more than a class and attributes. Empty if it is not."""
     made = [each for each in kind.__mro__ if each is not object]
     maker: object = kind.__new__
     slots = {name for each in made for name in _slots_of(each)} - {"__dict__", "__weakref__"}

@@ -1,7 +1,7 @@
-"""Finds an experiment's code: the trainable's file and those that it imports, below the code root.
+"""Finds an experiment's code: the trainable's file and its imports below the code root.
 
-The experiment's definition has a fingerprint of each file, from when it began. A fingerprint leaves out the block below
-``if __name__ == "__main__":``, which no trial runs, so that a script can go on with more trials and the same code.
+The definition has a fingerprint of each file, from the experiment's start. It leaves out the block below ``if __name__
+== "__main__":``, which no trial runs, so a script can continue with more trials and the same code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mqtune.trainable.frozen_code import body_of, fingerprint, read_source, with
 if TYPE_CHECKING:
     from mqtune.trainable.spec import TrainableSpec
 
-#: The most files that an experiment's code has; the first are those that the trainable imports itself.
+#: Maximum number of files. The trainable's own imports come first.
 MOST_FILES: Final = 200
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}")
 _LONGEST_NAME: Final = 4_096
@@ -36,7 +36,7 @@ def fingerprints(spec: TrainableSpec, sources: Mapping[str, bytes]) -> dict[str,
 
 
 def changed_files(now: Mapping[str, str], before: object) -> list[str]:
-    """Return the files whose fingerprints differ; one that only one side has is imported by another that differs."""
+    """Return the files whose fingerprints differ. Files on one side only don't count."""
     kept = before if isinstance(before, dict) else {}
     return sorted(name for name, found in now.items() if kept.get(name, found) != found)
 
@@ -47,10 +47,11 @@ def read_code(
     written: Mapping[Path, bytes] = MappingProxyType({}),
     script: Path | None = None,
 ) -> dict[str, bytes]:
-    """Return the files of a trainable's code, by their paths from the folder of its own file, which is the first.
+    """Return the files of a trainable's code, by path from the folder of its own file.
 
-    They are found by their import statements; nothing is run. Of a script it is that file alone. It is empty if the trainable's
-    file is not below the code root. *written* has that file where it is not on the disk, and *script* is a script that it executes.
+    Its own file comes first. Files are found by import statements; nothing is run. A script is that file alone. The
+    result is empty if the trainable's file is not below the code root. *written* has that file if it is not on the
+    disk, and *script* is a script that it executes.
     """
     found: dict[str, bytes] = {}
     try:
@@ -79,9 +80,9 @@ def read_code(
 
 
 def resolve(spec: TrainableSpec, code_root: Path, files: object) -> dict[str, str]:
-    """Return the fingerprints in an experiment's definition by the paths of the files on this machine.
+    """Return the fingerprints in an experiment's definition by file path on this machine.
 
-    They come over the wire: paths that are not below the code root, and malformed fingerprints, are left out.
+    They come over the wire: paths outside the code root and malformed fingerprints are left out.
     """
     try:
         folder = spec.locate(code_root).parent
@@ -104,12 +105,11 @@ def _is_own(path: Path, code_root: Path) -> bool:
 
 
 def _own_path(code_root: Path) -> list[Path]:
-    """Return the folders of ``sys.path`` below the code root, such as that of an editable install."""
+    """Return the folders of ``sys.path`` below the code root, such as of an editable install."""
     return [path for path in map(Path, sys.path) if _is_own(path, code_root)]
 
 
 def _imported(path: Path, source: bytes, folders: list[Path]) -> Iterator[Path]:
-    """Yield the files that a file's import statements may name, in order."""
     for node in ast.walk(ast.Module(body_of(without_main(source)), [])):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -120,12 +120,11 @@ def _imported(path: Path, source: bytes, folders: list[Path]) -> Iterator[Path]:
             if node.level and not module and (package := within[0] / "__init__.py").is_file():
                 yield package
             for alias in node.names:
-                # A name that is imported from a package may be a module of it.
+                # A name imported from a package may be a module of it.
                 yield from _files_of([*module, alias.name], within)
 
 
 def _files_of(names: list[str], folders: list[Path]) -> Iterator[Path]:
-    """Yield the files of a module, and of the packages that it is in."""
     if names[:1] == ["mqtune"]:
         return
     places: Iterable[str] | None = map(str, folders)

@@ -1,4 +1,4 @@
-"""The code of an experiment as it was when it began: fingerprints, kept copies, and imports that take these instead of the disk."""
+"""An experiment's code as of its start: fingerprints, stored copies, and imports of these."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from typing import Final
 
 from mqtune.core.codec import decode_value
 
-#: The folder, below an experiment's, with each file of its code under its fingerprint. No trial can have this name.
+#: Subfolder of an experiment with each code file under its fingerprint. No trial can have this name.
 CODE_FOLDER: Final = ".code"
-#: The largest file that counts as code: a person writes no larger one.
+#: Maximum size of a code file: a person writes no larger one.
 MOST_BYTES: Final = 1 << 20
-#: The condition of a block that is not run on import, however it is written.
+#: Conditions of blocks that are not run on import.
 _IS_MAIN: Final = ("__name__ == '__main__'", "'__main__' == __name__")
-#: mqtune itself, which is nobody's code, also where it lies below a code root.
+#: mqtune itself is never user code, even below a code root.
 _MQTUNE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def fingerprint(source: bytes, *, is_run: bool = False) -> str:
-    """Return the fingerprint of a file's content, without its main block unless the file *is_run* and not imported."""
-    # The hash by which Python tells versions of a source apart; a better one would add megabytes to each trial.
+    """Return the fingerprint of a file's content, without its main block unless it *is_run*."""
+    # Python's own hash for sources. A better one would add megabytes to each trial.
     return source_hash(source if is_run else without_main(source)).hex()
 
 
 class FrozenCode:
-    """The files of an experiment with the content that they had when it began.
+    """The files of an experiment with their content at its start.
 
-    An unchanged file is read from the disk and kept in the code folder; for one that has changed the kept content is taken. If
-    nothing was kept, as on a machine that never had the file, the content on the disk is used, and the file is in ``differing``.
+    An unchanged file is read from the disk and copied into the code folder. For a changed file the copy is used.
+    Without a copy, as on a machine that never had the file, the content on the disk is used, and the file is in
+    ``differing``.
 
     Args:
-        folder: the experiment's code folder.
         files: the fingerprint of each file, by its path here.
         is_run: whether they are a script that is run and not imported.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, str], *, is_run: bool = False) -> None:
-        #: The files whose content is not the experiment's.
+        #: Files whose content is not the experiment's.
         self.differing: list[str] = []
         self._sources: dict[str, bytes] = {}
         for name, wanted in files.items():
@@ -64,31 +64,31 @@ class FrozenCode:
             elif path.suffix == ".py" and (kept := kept_source(folder, wanted, is_run=is_run)) is not None:
                 self._sources[name] = kept
             elif here is not None:
-                # A file that does not exist does not differ; if it is needed, its import fails.
+                # A missing file does not differ. If it is needed, its import fails.
                 self.differing.append(name)
-        #: The last parts of the names of its modules.
+        #: Last parts of the names of its modules.
         self._names = {
             path.parent.name if path.name == "__init__.py" else path.stem for path in map(Path, self._sources)
         }
 
     def source(self, path: str) -> bytes | None:
-        """Return the content of a file; None if it is not one of these, or differs."""
+        """Return the content of a file, or None if it is not included or differs."""
         return self._sources.get(path)
 
     def loader(self, name: str, path: str) -> SourceFileLoader | None:
-        """Return a loader of a module with a file's content; None if the module is not one of these."""
+        """Return a loader of a module with a file's content, or None if it is not included."""
         return _Loader(name, path, self._sources[path]) if path in self._sources else None
 
     def compile(self, paths: Iterable[str]) -> None:
-        """Compile some of the files, so that forks of this process import them without that."""
+        """Compile some of the files, so that forks of this process needn't."""
         for path in paths:
             if path in self._sources:
-                # An invalid file fails where the program imports it.
+                # An invalid file fails at its import.
                 with contextlib.suppress(SyntaxError, ValueError):
                     _compiled(self._sources[path], path)
 
     def install(self) -> None:
-        """Make all imports in this process, and those forked from it, use these files."""
+        """Make all imports in this process and its forks use these files."""
         if self._sources:
             sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
 
@@ -106,14 +106,14 @@ class FrozenCode:
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module from content in memory; its ``__file__`` is the one on the disk."""
+    """Loads a module from content in memory. Its ``__file__`` is the one on the disk."""
 
     def __init__(self, fullname: str, path: str, source: bytes) -> None:
         super().__init__(fullname, path)
         self._source = source
 
     def get_code(self, fullname: str) -> CodeType:
-        # Python's compiled file is that of the content on the disk.
+        # Python's compiled file belongs to the content on the disk.
         return _compiled(self._source, self.path)
 
     def get_data(self, path: str) -> bytes:
@@ -130,7 +130,7 @@ _installed = FrozenCode(Path(), {})
 
 
 def freeze(manifest: Path, *, is_run: bool) -> None:
-    """Make this process, and those forked from it, import the files that a manifest names; a missing manifest names none.
+    """Make this process and its forks import the files of a manifest. It may be missing.
 
     Args:
         manifest: a file in an experiment's code folder, with the fingerprint of each file by its path here.
@@ -146,12 +146,15 @@ def freeze(manifest: Path, *, is_run: bool) -> None:
 
 
 def frozen() -> FrozenCode:
-    """Return the frozen code of this process; it has no files unless ``freeze`` was called."""
+    """Return the frozen code of this process. It is empty before ``freeze``."""
     return _installed
 
 
 def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str, int]]:
-    """Return the user's files below the code root that were imported, and the script, with their modification times in nanoseconds."""
+    """Return the imported user files below the code root, and the script.
+
+    Each comes with its modification time in nanoseconds.
+    """
     root = str(code_root) + os.sep
     paths = {str(getattr(module, "__file__", None)) for module in list(sys.modules.values())}
     if script is not None:
@@ -161,7 +164,7 @@ def loaded_files(code_root: Path, script: Path | None = None) -> list[tuple[str,
 
 
 def times_of(paths: Iterable[str]) -> list[tuple[str, int]]:
-    """Return those of the files that exist, with their modification times in nanoseconds."""
+    """Return the existing files with their modification times in nanoseconds."""
     found = []
     for path in paths:
         with contextlib.suppress(OSError):
@@ -170,7 +173,7 @@ def times_of(paths: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def unfrozen(files: Iterable[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return those of the files that are used as they are on the disk."""
+    """Return the files that are used from the disk."""
     return [(path, mtime) for path, mtime in files if frozen().source(path) is None]
 
 
@@ -183,7 +186,7 @@ def are_current(files: Iterable[tuple[str, int]]) -> bool:
 
 
 def keep_source(folder: Path, wanted: str, source: bytes) -> None:
-    """Keep a file's content in an experiment's code folder, unless that can't be written."""
+    """Store a file's content in an experiment's code folder. Write errors are ignored."""
     kept = folder / wanted
     with contextlib.suppress(OSError):
         if not kept.exists():
@@ -194,13 +197,13 @@ def keep_source(folder: Path, wanted: str, source: bytes) -> None:
 
 
 def kept_source(folder: Path, wanted: str, *, is_run: bool = False) -> bytes | None:
-    """Return the content that is kept in a code folder under a fingerprint; None if there is none, or it was changed."""
+    """Return the stored content for a fingerprint, or None if it is missing or was changed."""
     source = read_source(folder / wanted)
     return source if source is not None and fingerprint(source, is_run=is_run) == wanted else None
 
 
 def read_source(path: Path) -> bytes | None:
-    """Return a file's content; None if it can't be read, or is too large to be code."""
+    """Return a file's content, or None if it can't be read or is too large to be code."""
     try:
         with path.open("rb") as file:
             source = file.read(MOST_BYTES + 1)
@@ -230,12 +233,12 @@ def _main_blocks(source: bytes) -> list[ast.If]:
     return [node for node in body_of(source) if isinstance(node, ast.If) and ast.unparse(node.test) in _IS_MAIN]
 
 
-#: CPython 3.11 counts how deep it is in a tree for all threads together, and raises a SystemError where two of them parse at once.
+#: CPython 3.11 counts the parsing depth of all threads together: it raises a SystemError if two parse at the same time.
 PARSING: Final = threading.Lock()
 
 
 def body_of(source: bytes | str) -> list[ast.stmt]:
-    """Return the statements of a source; none if it can't be parsed. Several threads may ask at once."""
+    """Return the statements of a source, or an empty list if it can't be parsed. Thread-safe."""
     try:
         with PARSING:
             return ast.parse(source).body

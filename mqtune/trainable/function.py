@@ -1,4 +1,4 @@
-"""Runs a trainable that is a function: calls it as its signature asks, and reports what it returns or yields."""
+"""Runs a function as a trainable: calls it by its signature, and reports its results."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from mqtune.trainable.reporting import here
 from mqtune.trainable.spec import Function, extras_of
 
 _DONE: Final = "done"
-#: The file with a checkpoint that is a dict, for a function that takes a folder.
+#: File of a dict checkpoint, for a function with a checkpoint folder.
 _DICT_FILE: Final = "checkpoint.msgpack"
 
 
-#: The generator that a function with ``yield`` returns.
+#: Result of a function with ``yield``.
 _Reports = Generator[object, None, object]
 
 
 class _Done(BaseException):
-    """The function has reported ``done``; a BaseException, so that ``except Exception`` doesn't swallow it."""
+    """The function reported ``done``. ``except Exception`` doesn't catch a BaseException."""
 
 
 class Reporter:
-    """Reports metrics for a function ``f(config, reporter)``; ``mqtune.report`` does so for any function.
+    """Reports metrics for a function ``f(config, reporter)``, as ``mqtune.report`` does.
 
     Attributes:
         trial_id: the trial's id.
@@ -48,7 +48,7 @@ class Reporter:
         return str(self._session.folder)
 
     def __call__(self, **metrics: object) -> None:
-        """Report metrics, as ``mqtune.report`` does; ``done=True`` is not reported and ends the trial here, as COMPLETED."""
+        """Report metrics. ``done=True`` is not reported and ends the trial here, as COMPLETED."""
         done = metrics.pop(_DONE, False)
         if metrics:
             self._session.report(metrics)
@@ -58,7 +58,7 @@ class Reporter:
 
 @contextlib.contextmanager
 def checkpoint_dir(step: int | None = None) -> Iterator[Path]:  # noqa: ARG001 - in older code it names the folder
-    """Yield a new empty folder; its content at the end of the ``with`` block is the checkpoint of the next report.
+    """Yield a new empty folder. After the ``with`` block it is the next report's checkpoint.
 
     If no report follows and the function returns, it is saved without one. If the block raises, or another checkpoint
     is made before the next report, it is discarded. Outside a trial the folder is deleted after the block.
@@ -68,7 +68,7 @@ def checkpoint_dir(step: int | None = None) -> Iterator[Path]:  # noqa: ARG001 -
     """
     current = here()
     if current is None:
-        # It imports much that no trial needs.
+        # Imported here: it loads much that no trial needs.
         import tempfile  # noqa: PLC0415
 
         with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
@@ -86,10 +86,10 @@ def checkpoint_dir(step: int | None = None) -> Iterator[Path]:  # noqa: ARG001 -
 
 
 def run_function(function: Function, current: Session) -> None:
-    """Call a function with the config, and a reporter or the folder of a checkpoint if it takes them.
+    """Call a function with the config, and a reporter or checkpoint folder if it accepts them.
 
-    The values that it yields are reported, and the one that it returns unless the last report has it already. StopIteration
-    ends the trial as completed.
+    Yielded values are reported. The returned value is reported unless the last report has it already. StopIteration
+    completes the trial.
     """
     extras: dict[str, object] = {}
     for name in extras_of(function):
@@ -109,7 +109,7 @@ def run_function(function: Function, current: Session) -> None:
 
 
 def _start_folder(current: Session) -> str | None:
-    """Return the local folder of the checkpoint that the trial starts from, or None; a dict is written into a file."""
+    """Return the local folder of the trial's initial checkpoint, or None. A dict becomes a file."""
     checkpoint = current.get_checkpoint()
     if checkpoint is None:
         return None
@@ -121,9 +121,10 @@ def _start_folder(current: Session) -> str | None:
 
 
 def _report_yielded(generator: _Reports, name: str, current: Session) -> object:
-    """Report each value that a generator yields, and return the one that it returns.
+    """Report each value of a generator, and return its result.
 
-    An error of a report is raised at the yield, so that the function's ``finally`` blocks run and the traceback has its line.
+    An error of a report is raised at the yield, so the function's ``finally`` blocks run and the traceback has its
+    line.
     """
     try:
         value = next(generator)
@@ -141,7 +142,7 @@ def _report_yielded(generator: _Reports, name: str, current: Session) -> object:
 
 
 def _as_metrics(value: object, what: str, current: Session) -> Metrics:
-    """Return a value that a function returned or yielded as metrics; None is empty."""
+    """Return a returned or yielded value as metrics. None is empty."""
     if value is None:
         return {}
     if isinstance(value, dict):
@@ -156,12 +157,11 @@ def _as_metrics(value: object, what: str, current: Session) -> Metrics:
 
 
 def _has_all(reported: Metrics, metrics: Metrics) -> bool:
-    """Whether a report has all of the metrics already."""
     return all(name in reported and _same(reported[name], value) for name, value in metrics.items())
 
 
 def _same(reported: object, value: object) -> bool:
-    # NaN is not equal to itself, but is the same value; comparing arrays gives an array.
+    # NaN is not equal to itself, but is the same value. Comparing arrays gives an array.
     try:
         return encode_value(reported) == encode_metric(value) or bool(reported == value)
     except (TypeError, ValueError):

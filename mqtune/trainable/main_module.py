@@ -1,4 +1,4 @@
-"""Executes a user's file as the main module of a trial's process, as ``python program.py`` would."""
+"""Executes a user's file as a trial's main module, as ``python program.py`` would."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from typing import Final
 from mqtune.trainable.frozen_code import PARSING, frozen
 
 _NAME: Final = "__main__"
-#: The name by which multiprocessing's spawned children know the main module.
+#: Name of the main module in multiprocessing's spawned children.
 _NAME_IN_CHILDREN: Final = "__mp_main__"
-#: Where modules come from that are in no file.
+#: Origins of modules without a file.
 _IN_PYTHON: Final = ("built-in", "frozen")
 
 
 def execute_file(path: Path, *, as_program: bool = False, module: str = "") -> ModuleType:
     """Execute a file as ``__main__``, and leave it there.
 
-    It is ``__mp_main__`` too, so that pools of every kind and pickles find its classes and functions. The folder of the file comes
-    first on ``sys.path``, unless it runs as a module.
+    It is also ``__mp_main__``, so that pools of every kind and pickles find its classes and functions. The file's
+    folder comes first on ``sys.path``, unless it runs as a module.
 
     Args:
         path: the file, absolute.
-        as_program: whether the block below ``if __name__ == "__main__":`` runs too.
+        as_program: whether to run the block below ``if __name__ == "__main__":``.
         module: its name, if it runs by ``python -m``; empty for a file.
     """
     main = ModuleType(_NAME)
@@ -54,8 +54,8 @@ def execute_file(path: Path, *, as_program: bool = False, module: str = "") -> M
 
 
 def compile_file(path: Path) -> None:
-    """Compile the file of a main module, so that forks of this process execute it without that."""
-    # An error is raised where the file is executed.
+    """Compile the file of a main module, so that forks of this process needn't."""
+    # An error is raised when the file is executed.
     with contextlib.suppress(OSError, SyntaxError, ValueError):
         _compiled(path, _source_of(path), as_program=False)
 
@@ -67,13 +67,13 @@ def put_first(*folders: str) -> None:
 
 
 def _source_of(path: Path) -> bytes:
-    """Return the file's content when the experiment began, or now."""
+    """Return the file's content as of the experiment's start, or else now."""
     kept = frozen().source(str(path))
     now = path.read_bytes() if path.is_file() else None
     if kept is None:
         return path.read_bytes() if now is None else now
     if kept != now:
-        # Tracebacks and inspect read the disk otherwise.
+        # Otherwise tracebacks and inspect read the disk.
         lines = kept.decode(errors="replace").splitlines(keepends=True)
         linecache.cache[str(path)] = (len(kept), None, lines, str(path))
     return kept
@@ -89,10 +89,10 @@ def _compiled(path: Path, source: bytes, *, as_program: bool) -> CodeType:
 
 
 class _WithoutGuard(ast.NodeTransformer):
-    """Makes each comparison of ``__name__`` with "__main__" at the top level false; line numbers stay."""
+    """Makes top-level comparisons of ``__name__`` with "__main__" false. Line numbers stay."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.FunctionDef:
-        # What runs later sees the name that a program has.
+        # Code in functions runs later, and sees a program's name.
         return node
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> ast.AsyncFunctionDef:
@@ -118,7 +118,7 @@ class _WithoutGuard(ast.NodeTransformer):
 
 
 def _forget_hidden(folder: Path) -> None:
-    """Forget modules of this process that a file in the program's folder would take the place of."""
+    """Unload modules of this process that a file in the program's folder would replace."""
     beside = {entry.name.partition(".")[0] for entry in folder.iterdir()} if folder.is_dir() else set()
     for name in beside & sys.modules.keys():
         origin = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None)

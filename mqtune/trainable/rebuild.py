@@ -1,4 +1,4 @@
-"""Functions that a written module calls on a worker, to rebuild the trainable that a driver was given."""
+"""Functions of written modules that rebuild a driver's trainable on a worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def script(written: str, name: str) -> ModuleType:
 
 
 def within(module: ModuleType) -> Callable[[Function], Function]:
-    """Return a decorator by which a function uses the names of another module in place of its own."""
+    """Return a decorator that makes a function use another module's globals."""
 
     def place(maker: UserObject) -> Function:
         return FunctionType(maker.__code__, vars(module), maker.__name__)
@@ -52,7 +52,7 @@ def as_function(target: Callable[..., object], module: str, name: str) -> Functi
 
 
 def home_of(trainable: object) -> str:
-    """Return the name of the module that a trainable comes from: the same before it travels and after."""
+    """Return the name of a trainable's original module, the same before and after travelling."""
     found: UserObject = trainable
     while hasattr(found, "__wrapped__") or isinstance(found, functools.partial):
         found = found.func if isinstance(found, functools.partial) else found.__wrapped__

@@ -1,4 +1,4 @@
-"""The functions that a trainable calls while it runs, such as ``report``; outside a trial they do no harm."""
+"""Functions for running trainables, such as ``report``. Outside a trial they are harmless."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from mqtune.trainable.process.relay import RelayedSession
     from mqtune.trainable.process.saver import Savable
 
-#: The session of this process, if a trial or its script runs here.
+#: Session of this process, if a trial or its script runs here.
 current: Session | RelayedSession | None = None
 
 
 def here() -> Session | RelayedSession | None:
-    """Return the session of this process; a script joins its trial at the first call. None outside a trial."""
+    """Return the session of this process, or None outside a trial.
+
+    A script joins its trial at the first call.
+    """
     global current  # noqa: PLW0603 - a process is one trial or none
     if current is None and RELAY in os.environ:
         from mqtune.trainable.process.relay import join  # noqa: PLC0415
@@ -34,38 +37,41 @@ def here() -> Session | RelayedSession | None:
 
 
 def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
-    """Report metrics from a trainable, and with them perhaps a checkpoint.
+    """Report metrics from a trainable, and optionally a checkpoint.
 
-    In a trial the report gets the next sequence number and a time, and reaches the driver in order and exactly once. The call
-    returns when the report is in the pipe to the worker, and waits while that is full. With ``sync="lockstep"`` it returns
-    when the scheduler has decided on the report, or raises StopTrial if that ends the trial. Of arrays, tensors
-    and series, those without a dimension become numbers, and those with one become lists; masked values become NaN. NaN and
-    infinity are allowed. Any thread of the trial's own process may call it, and no child process of it.
+    In a trial the report gets the next sequence number and a time, and reaches the driver in order and exactly once.
+    The call returns when the report is in the pipe to the worker, and waits while that is full. With
+    ``sync="lockstep"`` it returns when the scheduler has decided on the report, or raises StopTrial if that ends the
+    trial. Arrays, tensors and series without a dimension become numbers, and one-dimensional ones become lists. Masked
+    values become NaN. NaN and infinity are allowed. Any thread of the trial's own process may call it, but no child
+    process of it.
+
     Outside a trial it logs the metrics, and saves nothing.
 
     A checkpoint is complete before the report that names it is sent.
 
-    Of a trial with several seats only seat 0 reports and saves. In another seat the arguments are checked, the metrics below are
-    counted, StopTrial is raised, and nothing is sent or saved or waited for; its errors say so once.
+    In a trial with several seats only seat 0 reports and saves. In another seat the arguments are checked, the metrics
+    below are counted, and StopTrial is raised. Nothing is sent, saved or waited for; the seat's stderr notes this once.
 
-    Each report of a trial has these metrics too, unless the caller reports them itself:
+    Each report of a trial has these metrics too, unless the caller reports them:
 
-    - ``training_iteration``: how many reports the trial has made.
+    - ``training_iteration``: number of the trial's reports.
     - ``time_this_iter_s``: seconds since the last call of ``report`` returned, or since the attempt began.
     - ``time_total_s``: the sum of these.
 
-    The first and the last continue from the checkpoint that the trial starts from once it has fetched that
-    (``get_checkpoint``); otherwise they begin at 0.
+    The first and the last continue from the trial's initial checkpoint after ``get_checkpoint`` has fetched it.
+    Otherwise they begin at 0.
 
     Args:
-        metrics: names and values, among them the metric that the experiment optimises.
-        checkpoint: the trial's state: a dict of at most 1 MB, kept in Redis; the path of a folder, which is copied to the
-            experiment's store; or a ``Checkpoint``.
+        metrics: names and values, including the metric that the experiment optimises.
+        checkpoint: the trial's state: a dict of at most 1 MB, kept in Redis; the path of a folder, which is copied to
+            the experiment's store; or a ``Checkpoint``.
 
     Raises:
         RuntimeError: this is a child process of the trial.
-        ReportInvalid: a value can't be sent, or a name is not a string; nothing was sent, and the message names it. It is a TypeError.
-        ReportTooLarge: it has more than 1 MiB, packed; nothing was sent, and the message names the largest value.
+        ReportInvalid: a value can't be sent, or a name is not a string. Nothing was sent, and the message names it. It
+            is a TypeError.
+        ReportTooLarge: it has more than 1 MiB, packed. Nothing was sent, and the message names the largest value.
         ConfigurationError: the checkpoint can't be saved as it is, or the experiment has no store for it.
         StoreUnavailable: the store can't be reached or written.
         StopTrial: the trial should end.
@@ -81,23 +87,23 @@ def report(metrics: Metrics, checkpoint: Savable | None = None) -> None:
         _check(checkpoint)
     logger = logging.getLogger("mqtune.report")
     if not logger.hasHandlers():
-        # In a plain script without logging set up the metrics should be seen.
+        # Show the metrics in a plain script without logging.
         logger.addHandler(logging.StreamHandler(sys.stderr))
         logger.setLevel(logging.INFO)
     logger.info("%s", "  ".join(f"{name}={_short(value)}" for name, value in metrics.items()))
 
 
 def ask(question: Metrics) -> object:
-    """Report a question to the driver, and return the value that ``Tuner.answer`` got.
+    """Report a question to the driver, and return the answer given to ``Tuner.answer``.
 
-    It waits for that, also over a driver's end: the next one is handed the question again. It may come to the driver twice.
-    Of a trial with several seats only seat 0 may ask.
+    It waits for the answer, also over a driver's end: the next driver gets the question again. The driver may get it
+    twice. In a trial with several seats only seat 0 may ask.
 
     Args:
         question: metrics, as of any report.
 
     Raises:
-        RuntimeError: outside a trial, or in a script, there is nobody to ask; or this is not the trial's seat 0.
+        RuntimeError: this is outside a trial, in a script, or not the trial's seat 0.
         ReportInvalid, ReportTooLarge, StopTrial: as ``report``.
     """
     current = here()
@@ -109,14 +115,14 @@ def ask(question: Metrics) -> object:
 
 
 def get_checkpoint() -> Checkpoint | None:
-    """Return the checkpoint that this trial starts from; None if it starts from scratch, or outside a trial.
+    """Return the trial's initial checkpoint. None without one, or outside a trial.
 
-    A folder is fetched and verified at the first call. The copy belongs to the trial and is deleted when the attempt has
-    ended.
+    A folder is fetched and verified at the first call. The copy belongs to the trial and is deleted after the attempt's
+    end.
 
     Raises:
         CheckpointGone: it no longer exists.
-        CheckpointBroken: it is not what was saved.
+        CheckpointBroken: its content differs from the saved one.
         StoreUnavailable: the store can't be reached.
     """
     current = here()
@@ -124,10 +130,11 @@ def get_checkpoint() -> Checkpoint | None:
 
 
 def save_checkpoint(checkpoint: Savable) -> None:
-    """Save a checkpoint without a report, also after StopTrial was raised; outside a trial it is only checked.
+    """Save a checkpoint without a report, even after StopTrial. Outside a trial, only check it.
 
-    It counts as the trial's state after its last report. After StopTrial it must be saved within the grace period: 10 seconds
-    if the trial's worker shuts down or the trial is to stop, 10 minutes if it is to pause. In a seat other than 0 it is only checked.
+    It counts as the trial's state after its last report. After StopTrial it must be saved within the grace period: 10
+    seconds if the trial's worker shuts down or the trial is to stop, 10 minutes if it is to pause. In a seat other than
+    0 it is only checked.
 
     Args:
         checkpoint: as in ``report``.
@@ -147,13 +154,16 @@ def save_checkpoint(checkpoint: Savable) -> None:
 
 
 def should_checkpoint() -> bool:
-    """Whether a checkpoint was requested by a person and none was saved since; False outside a trial, and in a seat other than 0."""
+    """Whether a user requested a checkpoint and none was saved since.
+
+    It is False outside a trial, and in a seat other than 0.
+    """
     current = here()
     return current is not None and current.save_wanted
 
 
 def get_context() -> Context:
-    """Return which trial this process runs, in which of its seats, and its folder; all is empty outside a trial.
+    """Return this process's trial, seat and folder. All are empty outside a trial.
 
     Raises:
         StoreUnavailable: the folder can't be made.

@@ -1,4 +1,4 @@
-"""Runs a trainable that is a script: a program of its own, which reports through this process or by printing."""
+"""Runs a script as a trainable: a program that reports through this process or by printing."""
 
 from __future__ import annotations
 
@@ -35,40 +35,39 @@ from mqtune.trainable.spec import folder_above
 if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint, State
 
-#: The names that Syne Tune's scripts know these by.
+#: Argument names in Syne Tune's scripts.
 _CONFIG_ARGUMENT: Final = "--st_config_json_filename"
 _CHECKPOINT_ARGUMENT: Final = "--st_checkpoint_dir"
-#: When it was printed, in a report of Syne Tune's reporter, in seconds since the epoch.
+#: Print time in a report of Syne Tune's reporter, in seconds since the epoch.
 _PRINTED_AT: Final = "st_worker_timestamp"
 _READ_BYTES: Final = 2**16
-#: The most that a pipe holds, unless an administrator has raised it.
+#: Maximum content of a pipe, unless an administrator has raised it.
 _PIPE_BYTES: Final = 2**20
-#: How much of its last output the error of a failed script shows.
+#: Bytes of the last output in the error of a failed script.
 _TAIL_BYTES: Final = 4_000
-#: How often the script is polled where the kernel has no descriptor for the end of a process (macOS).
+#: Poll interval if the kernel has no descriptor for the end of a process (macOS).
 _LOOK_MS: Final = 20
-#: Added to the number of a signal in an exit code, as shells do.
+#: Added to a signal's number in an exit code, as in shells.
 _KILLED: Final = 128
 _TAG: Final = b"[tune-metric]: "
 _LINE: Final = re.compile(re.escape(_TAG) + rb"(\{.*\})")
-#: A line without an end is not kept beyond this, so that output of one endless line fills no memory; a report that
-#: Syne Tune's reporter would print has at most 50 kB.
+#: Longer unfinished lines are dropped, so that endless output fills no memory.
 _MAX_LINE_BYTES: Final = 2**20
 #: Descriptors of this process's output: the trial's own files.
 _STDOUT: Final = 1
 _STDERR: Final = 2
-#: The pipes of a script's output, by the descriptor to read: the log to copy each to, and its finder of reports.
+#: Pipes of a script's output, by read descriptor, each with its log's descriptor and its finder of reports.
 Streams = dict[int, tuple[int, "MetricLines"]]
-#: How much of a malformed line is shown.
+#: Shown bytes of a malformed line.
 _SHOWN_BYTES: Final = 1_000
 
 
 class ScriptRun:
-    """One attempt of a script; all of it runs in the main thread.
+    """One attempt of a script, in the main thread.
 
-    A file that ends in .py runs in a fork of this process, which has imported packages for it, or in an interpreter of its own with
-    ``start_method="spawn"``. Any other file must be executable. Its output goes to the trial's own files, and its reports to the session. When
-    the trial is told to end, its whole process group gets SIGTERM.
+    A .py file runs in a fork of this process, which has imported its packages, or in an interpreter of its own with
+    ``start_method="spawn"``. Any other file must be executable. Its output goes to the trial's own files, and its
+    reports to the session. When the trial has to end, its whole process group gets SIGTERM.
     """
 
     def __init__(self, path: Path, current: Session, program: Program) -> None:
@@ -81,10 +80,10 @@ class ScriptRun:
         metrics = [metric] if isinstance(metric, str) else metric
         patterns = [OutputPatterns(self._spec.metrics, metrics) for _ in range(2)]
         self._lines = MetricLines(patterns[0])
-        #: Where there are patterns, the errors are read too. They are read by themselves, as the order of two pipes is unknown.
+        #: With patterns, stderr is read too, separately because the order of two pipes is unknown.
         self._error_lines = MetricLines(patterns[1], reads_tags=False) if patterns[1] else None
         self._told: StopTrial | None = None
-        #: Whether the stop signal may raise now, and whether it came while it might not.
+        #: Whether the stop signal may raise now, and whether it came earlier.
         self._may_raise = False
         self._signalled = False
         self._given = self._arguments()
@@ -98,7 +97,7 @@ class ScriptRun:
             arguments = [*template.fill({}), _CONFIG_ARGUMENT, str(file)]
         else:
             arguments = template.fill(config)
-        # A script without checkpoints would refuse the argument, and on one machine there is always a store.
+        # A script without checkpoints would reject the argument, and on one machine there is always a store.
         if message["store"] and message["options"].get("pass_checkpoint_dir"):
             start = self._session.get_checkpoint()
             inherited = None if start is None or start.is_dict else start.path
@@ -112,10 +111,10 @@ class ScriptRun:
         """Run the script to its end, and return how it ended.
 
         Raises:
-            StopTrial: the trial was told to end, and the script has ended.
+            StopTrial: the trial was ordered to end, and the script has ended.
             ConfigurationError: the config can't be passed to the script, or it can't be started.
         """
-        # SIGTERM goes to the group: it ends the script, and this process reports how that ended.
+        # SIGTERM goes to the group: it ends the script, and this process reports that end.
         signal.signal(signal.SIGTERM, lambda *_: None)
         signal.signal(STOP_SIGNAL, self._on_signal)
         output, theirs = os.pipe()
@@ -133,7 +132,7 @@ class ScriptRun:
 
     @contextmanager
     def _errors_to_pipe(self, streams: Streams) -> Iterator[None]:
-        """Give a process that starts within the block a pipe for its errors, if there are patterns."""
+        """Give a process started within the block a pipe for its stderr, if there are patterns."""
         if self._error_lines is None:
             yield
             return
@@ -151,12 +150,12 @@ class ScriptRun:
             os.close(own)
 
     def _see_through(self, process: subprocess.Popen[bytes] | ForkedScript, streams: Streams) -> int:
-        """Serve the script to its end, or have it end when that is told; return its exit code."""
+        """Serve the script to its end, or end it on order. Return its exit code."""
         try:
             code = self._serve(process, streams)
         except StopTrial as stop:
             self._told = stop
-            # A script that had exited before ended by itself.
+            # A script that exited earlier ended by itself.
             was_over = process.poll() is not None
             if not was_over:
                 os.killpg(os.getpgrp(), signal.SIGTERM)
@@ -178,7 +177,7 @@ class ScriptRun:
                 return fork_script(
                     path, self._given, own, output, channel, module=module, root=folder_above(path, module)
                 )
-            # Not by the current folder, where another module may have that name.
+            # Not from the current folder, which may have another module of that name.
             program = ["-P", "-m", module] if module else [str(path)]
             command = [*([sys.executable] if path.suffix == ".py" else []), *program, *self._given]
             environment = {**UNBUFFERED, **os.environ, **own, RELAY: address_of(channel.fileno())}
@@ -198,7 +197,7 @@ class ScriptRun:
             channel.close()
 
     def _serve(self, process: subprocess.Popen[bytes] | ForkedScript, streams: Streams) -> int:
-        """Carry out the script's requests, until it has exited; return its exit code, negative for a signal."""
+        """Serve the script's requests until it exits. Return its exit code, negative for a signal."""
         end = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else -1
         poll = select.poll()
         for stream in streams:
@@ -218,7 +217,7 @@ class ScriptRun:
                     poll.unregister(self._channel.fileno())
                 if code is not None:
                     break
-            # The last output fits into the pipe; a process that the script has left may write to it for ever.
+            # The last output fits into the pipe. A leftover process of the script may write forever.
             for stream, (log, lines) in streams.items():
                 for _ in range(0, _PIPE_BYTES, _READ_BYTES):
                     if not self._pass_on(stream, log, lines):
@@ -230,7 +229,7 @@ class ScriptRun:
         return code
 
     def _pass_on(self, stream: int, log: int, lines: MetricLines) -> bool:
-        """Copy a stream of the script to its log, and send its reports; return False at its end."""
+        """Copy output of the script to its log, and send its reports. Return False at its end."""
         try:
             data = os.read(stream, _READ_BYTES)
         except BlockingIOError:
@@ -244,7 +243,7 @@ class ScriptRun:
         return bool(data)
 
     def _take(self, found: Iterable[Metrics | str]) -> None:
-        """Send the reports that were printed, but not those that come after the trial was told to end."""
+        """Send the printed reports, until the trial is ordered to end."""
         for metrics in found:
             if self._told is not None:
                 return
@@ -265,14 +264,13 @@ class ScriptRun:
             self._session.report(metrics, checkpoint)
 
     def _save_rest(self, ended_well: bool) -> None:
-        """Save the files that the script wrote after its last report, unless it was killed while it may have written them."""
+        """Save files written after the last report, unless a kill may have cut them short."""
         if ended_well and self._folder is not None:
             rest = self._folder.take(self._session.draft)
             if rest is not None:
                 self._session.save(rest)
 
     def _answer(self) -> bool:
-        """Answer one request; return False when the channel is closed."""
         received = self._channel.receive()
         if received is None:
             return False
@@ -316,7 +314,10 @@ class ScriptRun:
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Let the stop signal raise within the block; elsewhere it could cut a message short, or leave the script running."""
+        """Allow the stop signal to raise within the block.
+
+        Elsewhere it could cut a message short, or leave the script running.
+        """
         self._may_raise = True
         try:
             if self._signalled:
@@ -347,7 +348,6 @@ class ScriptRun:
 
 
 def _content(checkpoint: Message) -> State | Path:
-    """Return the content of the checkpoint in a request: a dict, or the path of a folder."""
     data: State | None = checkpoint["data"]
     return Path(checkpoint["path"]) if data is None else data
 
@@ -366,11 +366,11 @@ def _description(checkpoint: Checkpoint | None) -> Message | None:
 class MetricLines:
     """Finds reports in a stream of a script's output, which comes in pieces of any size.
 
-    A line ends with a newline or, as those of progress bars, with a carriage return.
+    A line ends with a newline or, as in progress bars, with a carriage return.
 
     Args:
         patterns: read reports from lines.
-        reads_tags: whether a line such as Syne Tune's reporter prints is a report too: ``[tune-metric]: {"loss": 0.1}``.
+        reads_tags: whether to read reports in Syne Tune's format too: ``[tune-metric]: {"loss": 0.1}``.
     """
 
     def __init__(self, patterns: OutputPatterns | None = None, *, reads_tags: bool = True) -> None:
@@ -379,7 +379,7 @@ class MetricLines:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[Metrics | str]:
-        """Take a piece of output; yield the metrics of each report that is complete now, or why it can't be read."""
+        """Read a piece of output. Yield each completed report, or why it can't be read."""
         data = self._rest + data
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         rest = data[end:]
@@ -389,7 +389,7 @@ class MetricLines:
             yield f"no report: a line of more than {_MAX_LINE_BYTES:,} bytes was printed: {_beginning(rest)}"
 
     def finish(self) -> Iterator[Metrics | str]:
-        """Yield the reports at the end of the output, whose last line need not end in a newline."""
+        """Yield the reports at the end of the output. The last line needs no newline."""
         rest, self._rest = self._rest, b""
         yield from self._reports_in(rest)
         if self._patterns is not None:
@@ -425,10 +425,10 @@ def _beginning(line: bytes) -> str:
 
 
 class WatchedFolder:
-    """Watches the folder that a script writes its checkpoints into, and copies it only if nothing is written meanwhile.
+    """Copies a script's checkpoint folder, but only if nothing is written meanwhile.
 
     Args:
-        path: the folder, which need not exist yet; its present content does not count as new.
+        path: the folder, which need not exist yet. Its present content does not count as new.
     """
 
     def __init__(self, path: Path) -> None:
@@ -436,16 +436,16 @@ class WatchedFolder:
         self._taken = self._look()
 
     def take(self, draft: Callable[[], Path], before: float = math.inf) -> Path | None:
-        """Return a copy of the folder; None if nothing is new since the last copy, or files may be half written.
+        """Return a copy of the folder. None if nothing is new, or files may be half written.
 
         Args:
             draft: returns a new empty folder for the copy.
-            before: a time, in seconds since the epoch; files that were written later are too new.
+            before: a time, in seconds since the epoch. Files written later are too new.
         """
         seen = self._look()
         if not seen or seen == self._taken:
             return None
-        # A time in the future comes from before the clock was set back, or from another machine's clock.
+        # A future time comes from before the clock was set back, or from another machine's clock.
         if before * 1e9 < max(changed_ns for _, changed_ns in seen.values()) <= time.time_ns():
             return None
         copy = draft()
@@ -461,7 +461,6 @@ class WatchedFolder:
         return copy
 
     def _look(self) -> dict[str, tuple[int, int]]:
-        """Return the size and the time of the last change, in nanoseconds, of each file."""
         found = {}
         for folder, _, names in os.walk(self.path):
             for name in names:

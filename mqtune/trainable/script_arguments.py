@@ -1,6 +1,6 @@
 """Templates of a script's arguments, and patterns that find metrics in its output.
 
-Nothing here reads or writes anything.
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 
-#: One item behind the program: words that are present or absent together. As a rule it has one word.
+#: An item of a command: words that are present or absent together, usually one.
 Item = tuple[str, ...]
 #: A report from output.
 Report = dict[str, int | float | str]
 
-#: Limits of a command from a message: more words and characters than a command line of Linux has use for.
+#: Limits of a command from a message: far more than a Linux command line needs.
 _MOST_ITEMS: Final = 1_000
 _MOST_CHARS: Final = 100_000
-#: Limits of patterns from a message: enough for each metric of a program, and short enough to be compiled immediately.
+#: Limits of patterns from a message: enough for each metric of a program, and quick to compile.
 _MOST_PATTERNS: Final = 32
 _MOST_PATTERN_CHARS: Final = 1_000
-#: Characters of a line that patterns are matched with: an inefficient pattern takes minutes for a line of a megabyte.
+#: Patterns match this beginning of a line. An inefficient pattern takes minutes for a line of a megabyte.
 MATCHED_CHARS: Final = 10_000
-#: The fields of a template for all parameters.
+#: Fields that stand for all parameters.
 _NAME: Final = "name"
 _VALUE: Final = "value"
 _EACH: Final = frozenset({_NAME, _VALUE})
@@ -43,28 +43,29 @@ _WHOLE_NUMBER: Final = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 
 
 class Script:
-    r"""A program as a trainable, with its arguments, and patterns for the metrics in its output.
+    r"""A program as a trainable, with its arguments, and patterns for metrics in its output.
 
-    It needs no line for mqtune: ``Script(["./train", "--{name}={value}"], metrics=r"val loss (?P<val_loss>\S+)")``.
-    The spellings of arguments are in docs/how-to/scripts.md.
+    It needs no line for mqtune: ``Script(["./train", "--{name}={value}"], metrics=r"val loss (?P<val_loss>\S+)")``. The
+    spellings of arguments are in docs/how-to/scripts.md.
 
     Args:
-        command: the program and its arguments. The program is a path, such as ``./train`` or ``train.py``, or ``-m`` and the
-            name of a module below the current folder. Without any ``{…}`` the config follows as ``--name value``.
+        command: the program and its arguments. The program is a path, such as ``./train`` or ``train.py``, or ``-m``
+            and the name of a module below the current folder. Without any ``{…}`` the config follows as ``--name
+            value``.
         metrics: a regular expression, or several, with a named group for each metric: ``(?P<val_loss>\S+)``. They are
             searched in each line of the program's output and errors. See docs/how-to/scripts.md for several patterns.
 
     Raises:
-        ConfigurationError: an argument is no template, or a pattern does not compile or has no named group.
+        ConfigurationError: an argument is an invalid template, or a pattern does not compile or has no named group.
     """
 
     __slots__ = ("items", "metrics", "module", "program")
 
     def __init__(self, command: Sequence[str | Sequence[str]], *, metrics: str | Sequence[str] = ()) -> None:
         items = _checked_items(command)
-        #: The path of the program; empty for a module.
+        #: Path of the program; empty for a module.
         self.program = ""
-        #: The name of the module; empty for a path.
+        #: Name of the module; empty for a path.
         self.module = ""
         begin = items[0]
         if begin == (_MODULE_OPTION,):
@@ -77,7 +78,7 @@ class Script:
             self.program = begin[0]
         else:
             raise ConfigurationError(f"command={command!r}: the first item is the program, such as './train'")
-        #: The items behind the program.
+        #: Items after the program.
         self.items: tuple[Item, ...] = items[2:] if self.module else items[1:]
         #: The patterns.
         self.metrics: tuple[str, ...] = (metrics,) if isinstance(metrics, str) else _checked_texts("metrics", metrics)
@@ -120,7 +121,7 @@ def _checked_texts(name: str, given: object) -> tuple[str, ...]:
 
 
 def are_items(given: object) -> bool:
-    """Whether a value from a message can be the items of a command; ``ArgumentTemplate`` checks more."""
+    """Whether a value from a message is a list of items. ``ArgumentTemplate`` checks more."""
     if not isinstance(given, list | tuple) or len(given) > _MOST_ITEMS:
         return False
     if not all(isinstance(item, list | tuple) and item for item in given):
@@ -129,7 +130,7 @@ def are_items(given: object) -> bool:
 
 
 def are_patterns(given: object) -> bool:
-    """Whether a value from a message can be patterns; they are not compiled."""
+    """Whether a value from a message is a list of patterns. They are not compiled."""
     return _are_texts(given, _MOST_PATTERNS, _MOST_PATTERNS * _MOST_PATTERN_CHARS)
 
 
@@ -145,8 +146,8 @@ def _are_texts(given: object, most: int, most_chars: int) -> bool:
 def plain_arguments(config: Mapping[str, object]) -> list[str]:
     """Return a config as arguments ``--name value``.
 
-    A value that begins with a dash is written as ``--name=value``. Text stays as it is, also spaces, quotes and newlines: there is
-    no shell. Numbers, booleans and None are as Python writes them, and lists and dicts are JSON.
+    A value that begins with a dash is written as ``--name=value``. Text stays as it is, including spaces, quotes and
+    newlines: there is no shell. Numbers, booleans and None are in Python's notation, and lists and dicts are JSON.
 
     Raises:
         ConfigurationError: a value can't be an argument.
@@ -176,7 +177,7 @@ class _Field:
     """One ``{…}`` of a template.
 
     Attributes:
-        name: the name of a parameter, or "name" or "value" for each parameter.
+        name: name of a parameter, or "name" or "value" for each parameter.
         repeats: whether the word is repeated for each entry of a list.
         as_json: whether the value is written as JSON.
         flags: the words for True and False, both empty unless it is a flag.
@@ -237,11 +238,11 @@ class _Word:
 
     @property
     def is_value(self) -> bool:
-        """Whether it is one field and nothing else."""
+        """Whether it is a single field without text."""
         return len(self.parts) == len(self.fields) == 1
 
     def fill(self, values: Mapping[str, object]) -> Iterator[str]:
-        """Yield the words that it becomes."""
+        """Yield the filled words."""
         if any(field.is_flag for field in self.fields):
             (flag,) = self.fields
             yield from filter(None, [flag.flag(values[flag.name])])
@@ -293,7 +294,7 @@ class _Group:
         return bool(self.names & _EACH)
 
     def fill(self, values: Mapping[str, object]) -> list[str]:
-        """Return the words of the item: no words if a value is None and is not written as JSON."""
+        """Return the words of the item, or none if a value is None without JSON."""
         if any(values[field.name] is None and not field.as_json for field in self.fields):
             return []
         return [text for word in self.words for text in word.fill(values)]
@@ -303,10 +304,10 @@ class ArgumentTemplate:
     """The arguments of a command, made from a config.
 
     Args:
-        items: the items behind the program; see ``Script``.
+        items: the items after the program; see ``Script``.
 
     Raises:
-        ConfigurationError: one is no template.
+        ConfigurationError: an item is an invalid template.
     """
 
     def __init__(self, items: Iterable[Item]) -> None:
@@ -323,14 +324,14 @@ class ArgumentTemplate:
 
     @property
     def has_fields(self) -> bool:
-        """Whether any item is filled from a config; else the config follows as ``--name value``."""
+        """Whether any item is filled from a config. Otherwise the config follows as options."""
         return self._has_all or bool(self._named)
 
     def check(self, names: Collection[str]) -> None:
         """Check that each parameter has an argument, and each named one is a parameter.
 
         Raises:
-            ConfigurationError: that is not so.
+            ConfigurationError: they don't match.
         """
         if not self.has_fields:
             return
@@ -381,7 +382,7 @@ class ArgumentTemplate:
 
 
 def _joined(items: Iterable[Item]) -> list[Item]:
-    """Join an item that has the names of parameters alone with the next, which has their values."""
+    """Join an item of parameter names only with the next item, which has their values."""
     joined: list[Item] = []
     for item in items:
         before = joined[-1] if joined else ()
@@ -402,16 +403,16 @@ def _names_in(item: Item) -> set[str]:
 class OutputPatterns:
     """Reads reports from the lines of one stream of output.
 
-    With one pattern each matching line is a report. With several patterns their values are gathered, and the newest value of a
-    group counts. They become a report when all groups have one. They do so earlier when a group comes again, if the metric that is
-    optimised is among them. What is left at the end is a report if it has that metric.
+    With one pattern each matching line is a report. With several patterns their values are gathered, and the newest
+    value of a group counts. They become a report when all groups have one. They do so earlier when a group comes again,
+    if the optimised metrics are among them. The rest at the end is a report if it has these metrics.
 
     Args:
         patterns: regular expressions with named groups.
-        metric: the names of the metrics that are optimised.
+        metric: names of the optimised metrics.
 
     Raises:
-        ConfigurationError: there are too many, one is too long, does not compile, or has no named group.
+        ConfigurationError: there are too many, or one is too long, does not compile, or has no named group.
     """
 
     def __init__(self, patterns: Sequence[str], metric: Collection[str] = ()) -> None:
@@ -426,7 +427,7 @@ class OutputPatterns:
         return bool(self._patterns)
 
     def read(self, line: str) -> Iterator[Report]:
-        """Take a line; yield the report that it completes."""
+        """Read a line. Yield the report that it completes."""
         found: Report = {}
         for pattern in self._patterns:
             if (match := pattern.search(line[:MATCHED_CHARS])) is not None:
@@ -445,7 +446,7 @@ class OutputPatterns:
             self._gathered = {}
 
     def finish(self) -> Iterator[Report]:
-        """Yield the report that is left at the end of the output."""
+        """Yield the remaining report at the end of the output."""
         if self._gathered and self._has_metric():
             yield self._gathered
         self._gathered = {}
@@ -470,12 +471,15 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _value(text: str) -> int | float | str:
-    """Return a number if a text is one, also nan and infinities; an int has up to 18 digits."""
+    """Return a number if a text is one, including nan and infinities.
+
+    An int has up to 18 digits.
+    """
     stripped = text.strip()
     if _WHOLE_NUMBER.fullmatch(stripped):
         return int(stripped)
     try:
-        # Python alone takes 1_000 for a number.
+        # Only Python reads 1_000 as a number.
         return text if "_" in stripped else float(stripped)
     except ValueError:
         return text

@@ -1,4 +1,4 @@
-"""Finds the source of functions and classes that live in this process, and the names that they use."""
+"""Finds the source of functions and classes in this process, and the names they use."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ DEFINITIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class NoSource(CannotTravel):
-    """The source of something is not known here."""
+    """The source is unknown here."""
 
 
 def source_of(name: str, value: Callable[..., object]) -> str:
-    """Return the source of a function or class: of its definition, or of the assignment of a lambda.
+    """Return the source of a function or class: its definition, or the assignment of a lambda.
 
     Raises:
-        NoSource: it is not known.
+        NoSource: it is unknown.
     """
     inner = _method_of(value) if isinstance(value, type) else inspect.unwrap(value)
     if isinstance(inner, FunctionType):
@@ -42,7 +42,7 @@ def source_of(name: str, value: Callable[..., object]) -> str:
 
 
 def _method_of(value: type) -> object:
-    """Return a method that stands in the definition of a class; only methods know where that is."""
+    """Return a method defined in a class's body. Only methods have a source position."""
     own = (inspect.unwrap(each) for each in map(_function_in, vars(value).values()) if isinstance(each, FunctionType))
     return next((each for each in own if linecache.getlines(each.__code__.co_filename)), None)
 
@@ -66,12 +66,13 @@ def _targets(node: ast.Assign) -> list[str]:
 
 
 def maker_of(value: FunctionType) -> ast.FunctionDef:
-    """Return the syntax of a function, without a name yet, that makes this one from the variables that it has captured.
+    """Return the syntax of an unnamed function that makes this one from its captured variables.
 
-    Decorators have been applied already. Defaults are values, and are set later. Annotations may name what is not there.
+    Decorators have been applied already. Defaults are values, and are set later. Annotations are removed, because they
+    may name missing things.
 
     Raises:
-        NoSource: the source is not known.
+        NoSource: the source is unknown.
     """
     node, code = _node_of(value.__code__), value.__code__
     arguments = node.args
@@ -87,7 +88,7 @@ def maker_of(value: FunctionType) -> ast.FunctionDef:
     else:
         node.decorator_list, node.returns, variable = [], None, node.name
         body = [node]
-    # Its own name, in a function that calls itself.
+    # Its own name, in a recursive function.
     body += [
         ast.Assign([ast.Name(name, ast.Store())], ast.Name(variable, ast.Load()))
         for name in _own_names(value)
@@ -105,7 +106,7 @@ def _node_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lam
     """Return the syntax of a function's code.
 
     Raises:
-        NoSource: the source is not known, or has changed.
+        NoSource: the source is unknown, or has changed.
     """
     if Path(code.co_filename).is_file():
         linecache.checkcache(code.co_filename)
@@ -123,7 +124,7 @@ def _node_of(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | ast.Lam
 
 
 def _innermost(lambdas: list[ast.Lambda], code: CodeType) -> ast.Lambda | None:
-    """Return the lambda whose body has all of a code's instructions and is the shortest such, or None."""
+    """Return the innermost lambda whose body has all of a code's instructions, or None."""
     places = [place for place in code.co_positions() if None not in place and place[2:] != (0, 0)]
     spans = [((line, column), (end, end_column)) for line, end, column, end_column in places]
 
@@ -133,7 +134,7 @@ def _innermost(lambdas: list[ast.Lambda], code: CodeType) -> ast.Lambda | None:
         return all(first <= begin and end <= last for begin, end in spans)
 
     if not spans:
-        # In Python 3.12 the code of a lambda that returns a constant says nothing else.
+        # In Python 3.12 the code of a lambda that returns a constant has no other positions.
         lambdas = [
             node for node in lambdas if isinstance(node.body, ast.Constant) and node.body.value in code.co_consts
         ]
@@ -143,7 +144,6 @@ def _innermost(lambdas: list[ast.Lambda], code: CodeType) -> ast.Lambda | None:
 
 
 def _own_names(value: FunctionType) -> list[str]:
-    """Return the captured variables that are the function itself."""
     return [name for name, cell in _cells(value) if _content(name, cell) is value]
 
 
@@ -165,7 +165,6 @@ def _content(name: str, cell: UserObject) -> object:
 
 
 def _symbols(source: str) -> Iterator[tuple[bool, symtable.Symbol]]:
-    """Yield the symbols of a source, each with whether it is one of the module itself."""
     tables = [symtable.symtable(source, "a source", "exec")]
     for table in tables:
         tables += table.get_children()
@@ -173,13 +172,13 @@ def _symbols(source: str) -> Iterator[tuple[bool, symtable.Symbol]]:
 
 
 def names_in(source: str) -> list[str]:
-    """Return the names that a source uses from around it, in order."""
+    """Return the external names that a source uses, in order."""
     used = (each for is_top, each in _symbols(source) if each.is_global() or (is_top and each.is_referenced()))
     return list(dict.fromkeys(each.get_name() for each in used))
 
 
 def submodules_in(source: str, name: str, module: str) -> Iterator[str]:
-    """Yield the imports of those parts of a module that a source names behind it, such as ``a.b`` where it has ``a.b.c()``."""
+    """Yield imports of the submodules that a source uses, such as ``a.b`` for ``a.b.c()``."""
     for node in ast.walk(ast.Module(body_of(source), [])):
         path = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
         inner = f"{module}{path.removeprefix(name)}"
@@ -191,7 +190,6 @@ def submodules_in(source: str, name: str, module: str) -> Iterator[str]:
 
 
 def _codes_in(code: CodeType) -> Iterator[CodeType]:
-    """Yield a code and those of the functions in it."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
@@ -199,13 +197,13 @@ def _codes_in(code: CodeType) -> Iterator[CodeType]:
 
 
 def _globals_of(function: FunctionType) -> Iterator[str]:
-    """Yield the global names that a function reads; names of attributes are not among them."""
+    """Yield the global names that a function reads, without attribute names."""
     for code in _codes_in(function.__code__):
         yield from (str(each.argval) for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
 
 
 def set_names(statements: list[ast.stmt]) -> set[str]:
-    """Return the names that statements of a module set."""
+    """Return the names that a module's statements set."""
     symbols = _symbols(ast.unparse(ast.Module(statements, [])))
     return {each.get_name() for is_top, each in symbols if is_top and (each.is_assigned() or each.is_imported())}
 
@@ -219,7 +217,7 @@ def set_globals(source: bytes) -> set[str]:
 
 
 def used_globals(value: UserObject, names: Mapping[str, UserObject]) -> Iterator[str]:
-    """Yield the names that a function or class of a module uses there, also by other functions and classes of the module."""
+    """Yield the module names that a function or class uses, directly or through others there."""
     waiting, seen = [value], set[str]()
     for found in waiting:
         kind = found if isinstance(found, FunctionType | type) else type(found)

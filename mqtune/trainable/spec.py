@@ -1,4 +1,4 @@
-"""How a trainable is named on the wire, and imported on a worker: by module or file, below a code root."""
+"""A trainable's name on the wire, and its import on a worker, below a code root."""
 
 from __future__ import annotations
 
@@ -23,44 +23,43 @@ from mqtune.trainable import main_module
 from mqtune.trainable.script_arguments import Item, Script, are_items, are_patterns
 
 Function = Callable[..., Any]
-#: A function, a class that derives from ``mqtune.Trainable``, or a script by its path or with its arguments.
+#: A function, a class derived from ``mqtune.Trainable``, or a script by its path or with its arguments.
 AnyTrainable = Function | str | os.PathLike[str] | Script
-#: What a process runs: a function, a class, or a script's path.
+#: A loaded trainable: a function, a class, or a script's path.
 Loaded = Function | Path
-#: The kinds of trainables.
 Kind = Literal["function", "class", "script"]
 _KINDS: Final = get_args(Kind)
 
-#: Longer than any path that a system accepts.
+#: Longer than any valid path.
 _LONGEST_NAME: Final = 4_096
-#: The parameters that a function may have beside the config, by name.
+#: Parameters that a function may have beside the config.
 _EXTRAS: Final = ("reporter", "checkpoint_dir")
-#: The path of an adapter: a module below mqtune, and a name in it. A message from elsewhere must not have anything else imported.
+#: Path of an adapter: a module below mqtune, and a name in it. Messages can't import anything else.
 _ADAPTER: Final = re.compile(r"mqtune(?:\.[a-z][a-z0-9_]*)+:[a-z][a-z0-9_]*")
 _WAY_OUT: Final = 'workers import it to find the trainable: put that below `if __name__ == "__main__":`'
 
 _importing: list[Path] = []
-#: The trainable that this process has in its memory as a fork of the driver; None in any other process.
+#: Trainable in the memory of this process, a fork of the driver; None in any other process.
 _carried: Function | None = None
 _adapters: list[Callable[[Function], Function]] = []
 _BY_NAME: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class TrainableStays(TrainableNotFound):
-    """Workers can't get a trainable; forks of this process have it."""
+    """Workers can't get a trainable. Forks of this process have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainableSpec:
     """A trainable by name: either ``module`` or ``script`` (a path below the code root) is set.
 
-    A function or class is looked up in the module or file by ``name``; a script is that file. Whatever is not there, or can't
-    be a trainable, raises TrainableNotFound.
+    A function or class is looked up in the module or file by ``name``; a script is that file. A missing or unsuitable
+    one raises TrainableNotFound.
 
-    ``adapter`` is the path, ``module:name``, of the adapter of a function that is written for another library; see ``adapter``.
-    ``is_main`` says that the module was run by ``python -m``, and is the main module of each trial too. A script always is.
-    ``arguments`` and ``metrics`` are those of ``Script``, which may be a module, too.
-    ``is_carried`` says that the trainable exists in the memory of its driver, and of forks of it, alone. Its file may be unknown.
+    ``adapter`` is the path, ``module:name``, of the adapter of another library's function; see ``adapter``. ``is_main``
+    means that the module was run by ``python -m``, and is the main module of each trial too. A script always is.
+    ``arguments`` and ``metrics`` are those of ``Script``, which may be a module, too. ``is_carried`` means that only
+    the driver and its forks have the trainable, in memory. Its file may be unknown.
     """
 
     name: str
@@ -86,7 +85,7 @@ class TrainableSpec:
 
     @classmethod
     def decode(cls, values: Mapping[str, Any]) -> TrainableSpec:
-        """Return the spec that ``encode`` made the values of; unknown fields are ignored."""
+        """Decode the values of ``encode``. Unknown fields are ignored."""
         found = {name: values[name] for name in _FIELDS if name in values}
         texts = [found.get("name"), found.get("module", ""), found.get("script", "")]
         is_named = all(isinstance(each, str) and "\0" not in each and len(each) <= _LONGEST_NAME for each in texts)
@@ -103,9 +102,9 @@ class TrainableSpec:
 
     @classmethod
     def of(cls, trainable: object, *, adapter: str = "") -> tuple[TrainableSpec, Path]:
-        """Return the spec of a function, class or script, and the code root below which it was found here.
+        """Return the spec of a function, class or script, and its code root on this machine.
 
-        A function for which there is an *adapter* may take whatever that calls it with.
+        A function with an *adapter* may have other parameters, which the adapter fills.
         """
         if isinstance(trainable, str | os.PathLike):
             return _name_script(Path(os.fspath(trainable)))
@@ -128,7 +127,7 @@ class TrainableSpec:
 
     @classmethod
     def in_module(cls, trainable: Function | type, module: str) -> TrainableSpec:
-        """Return the spec of a function or class that is written into a module.
+        """Return the spec of a function or class in a written module.
 
         Raises:
             TrainableNotFound: it can't be a trainable.
@@ -154,18 +153,20 @@ class TrainableSpec:
 
     @classmethod
     def in_memory(cls, trainable: object, name: str, home: str) -> tuple[TrainableSpec, Path]:
-        """Return the spec of a trainable that only forks of this process have, and the root of its code.
+        """Return the spec of a trainable that only forks of this process have, and its code root.
 
         Args:
             trainable: a class, or another object that takes a config.
-            name: its name.
-            home: the name of the module that it comes from, which need not exist.
+            home: name of its original module, which need not exist.
         """
         spec = cls(name, kind="class" if isinstance(trainable, type) else "function", is_carried=True)
         return spec._at(sys.modules.get(home))
 
     def _at(self, home: ModuleType | None) -> tuple[TrainableSpec, Path]:
-        """Return this spec with the place of a module of the user's, and its code root. Without a file it has no place."""
+        """Return this spec with the place of a user's module, and its code root.
+
+        Without a file it has no place.
+        """
         file = getattr(home, "__file__", None)
         if home is None or file is None or is_in_session(home):
             return self, Path.cwd()
@@ -177,7 +178,7 @@ class TrainableSpec:
         return replace(self, script=script), root
 
     def locate(self, code_root: Path) -> Path:
-        """Return the file below *code_root* that holds the trainable."""
+        """Return the trainable's file below *code_root*."""
         what = f"script {self.script!r}" if self.script else f"module {self.module!r}"
         what = f"{what} of trainable {self.name!r}"
         parts = Path(self.script).parts if self.script else self.module.split(".")
@@ -196,21 +197,21 @@ class TrainableSpec:
         return path
 
     def put_first(self, code_root: Path) -> None:
-        """Put the folders from which the program imports its own modules first on ``sys.path``."""
+        """Put the folders of the program's own modules first on ``sys.path``."""
         folders = [] if self.kind == "script" else [str(code_root)]
         if self.script:
             folders.insert(0, str(self.locate(code_root).parent))
         main_module.put_first(*dict.fromkeys(folders))
 
     def load(self, code_root: Path) -> Loaded:
-        """Execute the function's or class's module, from below *code_root*, and return it; user code runs.
+        """Import the trainable from below *code_root* and return it. User code runs.
 
-        The folder goes first on ``sys.path``. A driver's script, and a module that ``python -m`` has run, become ``__main__``, with
-        their main guard false. Of a trainable that is a script the path is returned, and nothing runs. A carried trainable is
-        in this process's memory, or in no process's any more.
+        The folder goes first on ``sys.path``. A driver's script, or a module run by ``python -m``, becomes
+        ``__main__``, with its main guard false. For a script its path is returned, and nothing runs. A carried
+        trainable is in this process's memory, or lost.
 
         Raises:
-            TrainableNotFound: it is missing, can't be a trainable, or was in a process that has ended (TrainableLost).
+            TrainableNotFound: it is missing, can't be a trainable, or its process has ended (TrainableLost).
         """
         if self.is_carried:
             if _carried is None:
@@ -238,7 +239,7 @@ class TrainableSpec:
         found: object = module
         for part in self.name.split("."):
             found = getattr(found, part, None)
-        # A function that the module has imported from elsewhere is not below the code root: subprocess.call takes a config too.
+        # A function imported from elsewhere is not below the code root: subprocess.call accepts a config too.
         is_own = getattr(found, "__module__", None) == module.__name__
         if not callable(found) or not is_own or inspect.isclass(found) is not (self.kind == "class"):
             raise TrainableNotFound(
@@ -249,23 +250,23 @@ class TrainableSpec:
         return _adapted(cast("Function", found), self.adapter) if self.adapter else cast("Loaded", found)
 
 
-#: Looked up once: a worker decodes a spec for each attempt.
+#: Computed once: a worker decodes a spec for each attempt.
 _FIELDS: Final = tuple(field.name for field in fields(TrainableSpec))
-#: Fields that a definition has only where they are set.
+#: Fields that a definition has only if they are set.
 _OPTIONAL: Final = ("adapter", "is_main", "is_carried", "arguments", "metrics")
 
 
 def adapter(function: Callable[[Function], Function]) -> Callable[[Function], Function]:
-    """Have a function at the top level of a module of mqtune's be one that a spec may name.
+    """Register a top-level function of mqtune as an adapter for specs.
 
-    It takes a function that is written for another library, and returns what a worker runs for it, with a config.
+    It gets another library's function, and returns a function of a config for workers.
     """
     _adapters.append(function)
     return function
 
 
 def carry(trainable: Function) -> None:
-    """Have this process, and its forks, have a trainable in their memory."""
+    """Keep a trainable in the memory of this process and its forks."""
     global _carried  # noqa: PLW0603 - of the process
     _carried = trainable
 
@@ -275,7 +276,6 @@ def _is_path(adapter: object) -> bool:
 
 
 def _adapted(function: Function, path: str) -> Function:
-    """Return the trainable that an adapter makes of a function."""
     module, _, name = path.partition(":")
     try:
         found: object = getattr(importlib.import_module(module), name, None)
@@ -288,11 +288,11 @@ def _adapted(function: Function, path: str) -> Function:
 
 
 def _check_inside(path: Path, code_root: Path, what: str) -> None:
-    """Raise TrainableNotFound if a file is a link out of the code root, or belongs to an installed package."""
+    """Raise TrainableNotFound if a file links outside the code root, or is in a package."""
     real = path.resolve()
     if code_root.resolve() not in real.parents:
         raise TrainableNotFound(f"{what} is a link to {real}, which is not below the code root {code_root}")
-    # A project's folder often has a virtual environment, whose programs could run anything.
+    # A project's folder often has a virtual environment, with programs for anything.
     for folder in path.relative_to(code_root).parents:
         if folder.parts and (folder.name == "site-packages" or (code_root / folder / "pyvenv.cfg").exists()):
             raise TrainableNotFound(
@@ -302,13 +302,15 @@ def _check_inside(path: Path, code_root: Path, what: str) -> None:
 
 @functools.cache
 def extras_of(function: Function) -> tuple[str, ...]:
-    """Return which of the parameters ``reporter`` and ``checkpoint_dir`` a function has; ``**kwargs`` asks for neither.
+    """Return the parameters ``reporter`` and ``checkpoint_dir`` that a function has.
+
+    ``**kwargs`` does not count.
 
     Raises:
         TrainableNotFound: it can't be called with the config and these alone.
     """
     signature = signature_of(function)
-    # The first parameter is the config, whatever it is called.
+    # The first parameter is the config, under any name.
     named = {each.name for each in list(signature.parameters.values())[1:] if each.kind in _BY_NAME}
     extras = tuple(name for name in _EXTRAS if name in named)
     try:
@@ -322,7 +324,7 @@ def extras_of(function: Function) -> tuple[str, ...]:
 
 
 def _checked_kind(trainable: Function | type, adapter: str = "") -> Kind:
-    """Return the kind of a function or class, which must be fit to be a trainable."""
+    """Return the kind of a function or class, after checking that it can be a trainable."""
     if isinstance(trainable, type):
         _check_class(trainable)
         return "class"
@@ -339,7 +341,7 @@ def check_synchronous(call: object, name: str) -> None:
 
 
 def _check_class(trainable: type) -> None:
-    # Functions don't need the import.
+    # Imported here, as functions don't need it.
     from mqtune.trainable.class_ import check_class  # noqa: PLC0415
 
     check_class(trainable)
@@ -357,20 +359,22 @@ def _name_script(path: Path) -> tuple[TrainableSpec, Path]:
 
 
 def _name_module(module: str) -> tuple[TrainableSpec, Path]:
-    """Return the spec of a module that is run as a script, which Python looks for in the current folder."""
     spec, root = TrainableSpec(module.rpartition(".")[2], module=module, kind="script"), Path.cwd()
     spec.locate(root)
     return spec, root
 
 
 def is_in_session(main: ModuleType) -> bool:
-    """Whether what runs is in no file: it came from python -c, standard input, a notebook or an interactive session."""
+    """Whether the main module is in no file.
+
+    It came from python -c, standard input, a notebook or an interactive session.
+    """
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     return (spec is None or spec.name == "__main__") and (file is None or not Path(file).is_file())
 
 
 def program_arguments() -> list[str]:
-    """Return ``sys.argv`` of this program; empty in a session, whose arguments are the interpreter's."""
+    """Return ``sys.argv``. Empty in a session, whose arguments are the interpreter's."""
     if is_in_session(sys.modules["__main__"]):
         return []
     # A name that is not Unicode can't be sent.
@@ -378,7 +382,7 @@ def program_arguments() -> list[str]:
 
 
 def below_root(path: Path) -> tuple[str, Path]:
-    """Return a file's path below its code root, and that."""
+    """Return a file's path below its code root, and the root."""
     path = Path(os.path.normpath(path.absolute()))
     # Both workers and scripts are usually started in the project's folder.
     root = Path.cwd() if Path.cwd() in path.parents else path.parent
@@ -391,7 +395,7 @@ def _check_executable(path: Path) -> None:
 
 
 def root_of(module: ModuleType, name: str | None = None) -> Path:
-    """Return the folder that must be on ``sys.path`` for the module to be imported by its name."""
+    """Return the folder that must be on ``sys.path`` for importing the module by its name."""
     file = getattr(module, "__file__", None)
     if file is None:
         raise TrainableNotFound(
@@ -408,7 +412,7 @@ def folder_above(path: Path, module: str) -> Path:
 
 @contextmanager
 def imported_on_worker(path: Path) -> Iterator[None]:
-    """Refuse, within the block, that the code imported from *path* runs an experiment or reads standard input."""
+    """Forbid imported code of *path* to run an experiment or read standard input."""
     _importing.append(path)
     stdin, sys.stdin = sys.stdin, _NoInput(path)
     try:
@@ -419,13 +423,13 @@ def imported_on_worker(path: Path) -> Iterator[None]:
 
 
 def refuse_on_import() -> None:
-    """Raise TrainableNotFound if a worker imports user code, which must not run an experiment then."""
+    """Raise TrainableNotFound if user code runs an experiment during its import on a worker."""
     if _importing:
         raise TrainableNotFound(f"{_importing[-1]} runs an experiment when it is imported, and {_WAY_OUT}")
 
 
 class _NoInput(io.TextIOBase):
-    """Takes the place of standard input, which a worker does not have, and refuses to be read."""
+    """Replaces standard input, which a worker does not have. Reading it raises an error."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -437,5 +441,5 @@ class _NoInput(io.TextIOBase):
 
     @property
     def buffer(self) -> NoReturn:
-        """The binary stream, which is refused too."""
+        """The binary stream, which raises too."""
         self._refuse()

@@ -1,6 +1,7 @@
-"""Arrays, data frames and tensors as files: written by the driver beside a trainable's written module, and read by a worker.
+"""Stores arrays, data frames and tensors as files beside a trainable's written module.
 
-No pickle is written or read. A file is named by the hash of its content, so equal values are stored once.
+The driver writes them and workers read them. No pickle is used. A file is named by the hash of its content, so equal
+values are stored once.
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-#: A user's object, whose type's library need not be here.
+#: A user's object. Its type's library may be missing here.
 UserObject: TypeAlias = Any
-#: The most bytes, in memory, of all values that travel as files: a bundle has 32 MiB, and the rest is for code.
+#: Maximum bytes, in memory, of all values in files. A bundle has 32 MiB, and the rest is for code.
 MOST_VALUE_BYTES: Final = 32_000_000
-#: The folder of the files, beside the written module.
+#: Folder of the files, beside the written module.
 VALUES_FOLDER: Final = "values"
 #: Characters of a hash in a file's name: 128 bits.
 _NAME_CHARS: Final = 32
 
 
 class CannotTravel(Exception):
-    """A value can't be sent to workers; the text says what it is and why."""
+    """A value can't be sent to workers. The text names it and the reason."""
 
 
 class StoredValue(NamedTuple):
-    """A value as a file: ``call`` is the call, of a function of this module, that reads it; ``{}`` stands for the file's path."""
+    """A value as a file. ``call`` is the call that reads it, with ``{}`` for the file's path."""
 
     content: bytes
     suffix: str
@@ -39,10 +40,10 @@ class StoredValue(NamedTuple):
 
 
 def stored(value: object) -> StoredValue | None:
-    """Return an array, data frame or tensor as a file; None for a value of another type.
+    """Return an array, data frame or tensor as a file, or None for another type.
 
     Raises:
-        CannotTravel: it is too large, or the file would not give it back as it is.
+        CannotTravel: it is too large, or the file would change it.
     """
     kind = type(value)
     store = _KINDS.get((kind.__module__.partition(".")[0], kind.__name__))
@@ -55,12 +56,12 @@ def stored(value: object) -> StoredValue | None:
 
 
 def beside(written: str, name: str) -> Path:
-    """Return the path of a file by its path from the written module's folder."""
+    """Return the path of a file, given relative to the written module's folder."""
     return Path(written).parent / name
 
 
 def a(kind: type) -> str:
-    """Return the name of a type behind its article."""
+    """Return the name of a type with its article."""
     return f"{'an' if kind.__name__[0].lower() in 'aeiou' else 'a'} {kind.__name__}"
 
 
@@ -117,12 +118,12 @@ def tensor(path: Path, dtype: str, shape: tuple[int, ...], *, requires_grad: boo
     import torch  # noqa: PLC0415
 
     kind, content = getattr(torch, dtype), torch.from_numpy(array(path))
-    # An empty tensor can not be viewed as another type.
+    # An empty tensor can't be viewed as another type.
     flat = content.view(kind) if content.numel() else torch.empty(0, dtype=kind)
     return flat.reshape(shape).requires_grad_(requires_grad)
 
 
-# Frames: as a stream of Arrow, which is read without starting a thread. A process with a pool of threads can't be forked.
+# Frames: as an Arrow stream, which is read without a thread. A process with a thread pool can't be forked.
 
 
 def _store_frame(value: UserObject) -> StoredValue:
@@ -140,7 +141,6 @@ def _store_series(value: UserObject) -> StoredValue:
 
 
 def _arrow(value: UserObject) -> bytes:
-    """Return a frame of pandas as Arrow."""
     try:
         import pyarrow as pa  # noqa: PLC0415
     except ImportError:
@@ -156,7 +156,7 @@ def _arrow(value: UserObject) -> bytes:
 
 
 def _check_same(read: UserObject, value: UserObject) -> None:
-    """Raise CannotTravel unless a frame of pandas was read back with the same values, types, index and categories."""
+    """Raise CannotTravel if reading changes a frame's values, types, index or categories."""
     import pandas as pd  # noqa: PLC0415
 
     testing: UserObject = pd.testing
@@ -172,7 +172,7 @@ def frame(file: Path | io.BytesIO) -> UserObject:
     import pyarrow as pa  # noqa: PLC0415
 
     content = file.read_bytes() if isinstance(file, Path) else file.getvalue()
-    # Arrow's own memory can't be written to.
+    # Arrow's own memory is read-only.
     return pa.ipc.open_stream(content).read_all().to_pandas(use_threads=False).copy()
 
 
@@ -189,7 +189,7 @@ def _store_polars(value: UserObject) -> StoredValue:
         back = polars_frame(io.BytesIO(file.getvalue()))
     except Exception as error:  # noqa: BLE001 - the types are Polars' own
         raise CannotTravel(f"{a(type(value))} that Arrow can't hold: {error}") from None
-    # Of Python objects it writes the addresses.
+    # For Python objects it writes their addresses.
     if back.schema != table.schema or not back.equals(table):
         raise CannotTravel(f"{a(type(value))} that Arrow would change: {table.schema} to {back.schema}")
     return StoredValue(file.getvalue(), ".arrow", "polars_frame({})" + end)
@@ -202,7 +202,7 @@ def polars_frame(file: Path | io.BytesIO) -> UserObject:
     return pl.read_ipc_stream(file)
 
 
-#: By the package and the name of a type.
+#: By package and name of a type.
 _KINDS: Final[dict[tuple[str, str], Callable[[UserObject], StoredValue]]] = {
     ("numpy", "ndarray"): _store_array,
     ("torch", "Tensor"): _store_tensor,

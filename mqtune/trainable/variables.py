@@ -1,4 +1,4 @@
-"""The variables of the environment that an experiment may set for its trials."""
+"""Environment variables that an experiment may set for its trials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from mqtune.core.errors import ConfigurationError
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: Variables by which other code would run than the trainable: whoever may write to Redis must not set them on workers.
+#: Variables that make other code run: Redis users must not set them on workers.
 _OF_CODE: Final = re.compile(
     r"LD_\w+|DYLD_\w+|PYTHON(?!HASHSEED$|WARNINGS$|UNBUFFERED$|FAULTHANDLER$|DONTWRITEBYTECODE$|UTF8$)\w*|PATH|HOME|SHELL|IFS"
     r"|BASH_ENV|ENV|PERL5\w+|RUBY\w+|NODE_OPTIONS|R_PROFILE\w*|R_ENVIRON\w*|R_LIBS\w*|GCONV_PATH|GIT_\w+|.*_PRELOAD"
@@ -18,7 +18,7 @@ _OF_SLOTS: Final = re.compile(r"MQTUNE_\w*|CUDA_VISIBLE_DEVICES|ROCR_VISIBLE_DEV
 
 
 def check_variable(name: str, value: str) -> str:
-    """Return the value of a variable that trials may have.
+    """Return the value of a permitted variable.
 
     Raises:
         ConfigurationError: the name or the value is invalid.

@@ -1,4 +1,4 @@
-"""The worker's end of the pipe by which a trial's process is told to stop, pause, save or go on."""
+"""The worker's end of a trial's control pipe, for orders to stop, pause, save or continue."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 
 from mqtune.trainable.process.protocol import ANSWER, CLEARED, MAX_ANSWER_CHARS, PAUSE, RECORD, SAVE, STOP, Told
 
-#: The most digits of a number of 64 bits.
+#: Maximum digits of a 64-bit number.
 _COUNT_DIGITS: Final = 20
 
 
 class ControlPipe:
-    """The worker's end of a trial's control pipe. Any thread may call it.
+    """The worker's end of a trial's control pipe. Thread-safe.
 
-    Records that are sent before the trial's process exists wait in the pipe. A trial that never reads does not block
-    its worker: once the pipe is full, records are dropped.
+    Records sent before the trial's process exists wait in the pipe. If a trial never reads, its worker does not block:
+    records are dropped once the pipe is full.
     """
 
     def __init__(self) -> None:
@@ -30,16 +30,18 @@ class ControlPipe:
         self._closed = False
 
     def tell(self, told: Told) -> None:
-        """Tell the trial to end; it reads the pipe when it gets the stop signal."""
+        """Order the trial to end. It reads the pipe when it gets the stop signal."""
         with self._lock:
             self._put(STOP if told == "stop" else PAUSE, 0)
 
     def request_save(self, number: int) -> None:
-        """Ask for a checkpoint; a request that was passed on before, or an earlier one, is a no-op."""
+        """Request a checkpoint. Do nothing if this or a later request was sent."""
         self._put_if_higher(SAVE, number)
 
     def release(self, sequence: int, answer: str = "") -> None:
-        """Let a trial that waits go on after this report, with an answer; a no-op when it may go further already.
+        """Let a waiting trial continue after this report, with an answer.
+
+        Do nothing if it may go further already.
 
         Raises:
             ValueError: the answer is longer than any driver's.
@@ -71,10 +73,10 @@ class ControlPipe:
 
 
 def parse_count(text: str) -> int:
-    """Return the number in an answer; the pipe carries 64 bits.
+    """Return the number in an answer. The pipe carries 64 bits.
 
     Raises:
-        ValueError: it is not such a number.
+        ValueError: *text* is not such a number.
     """
     # Python refuses to convert long texts, and to format large numbers.
     if len(text) > _COUNT_DIGITS or (number := int(text)) not in range(2**64):

@@ -1,4 +1,4 @@
-"""Shows attempts in Flower: one row for each, readable while it runs, and with its true end."""
+"""Shows attempts in Flower: one readable row for each, with its actual end."""
 
 from __future__ import annotations
 
@@ -19,49 +19,48 @@ from mqtune.worker.outcome import RunResult
 
 logger = logging.getLogger(__name__)
 
-#: The last state of an attempt whose end Celery has no state for.
+#: Last state of an attempt whose end has no Celery state.
 _LAST_STATE: Final = {
     AttemptEnd.STOPPED: TrialStatus.EARLY_STOPPED.value,
     AttemptEnd.PAUSED: TrialStatus.PAUSED.value,
     AttemptEnd.LOST: AttemptEnd.LOST.value,
     AttemptEnd.HANDED_BACK: AttemptEnd.HANDED_BACK.value,
-    # Its lease had expired: the driver has counted it as lost.
+    # Its lease had expired, so the driver has counted it as lost.
     None: AttemptEnd.LOST.value,
 }
 
-#: The state of a row that runs.
+#: State of a running row.
 _STARTED: Final = "started"
 #: The state of a row whose task returns to its queue. When the task is taken again, an earlier state follows, which no
 #: other state allows.
 _GOES_BACK: Final = "retried"
-#: Fields that Flower would otherwise set as for a message sent just now.
+#: Fields that Flower would otherwise fill as for a message sent now.
 _NOT_SENT: Final = {"sent": None, "client": None}
 
 
 class Rows:
-    """Corrects rows with events of its own. Any thread may call it, and no failure here disturbs a trial.
+    """Corrects Flower's rows by sending events. Thread-safe; failures never disturb a trial.
 
-    Flower takes a row's state from the event's name and everything else from its fields. Every event carries the
-    complete row, so a missed event, before Flower was started or while its connection was down, leaves no gap. A
-    running row is STARTED, the one state for which Flower has a filter and a button to end it. *dispatcher* returns
-    Celery's event dispatcher, or None while there is no connection.
+    Flower takes a row's state from the event's name and everything else from its fields. Each event has the complete
+    row, so missed events leave no gap. A running row is STARTED, because only that state has a filter and a stop button
+    in Flower. *dispatcher* returns Celery's event dispatcher, or None while there is no connection.
     """
 
     def __init__(self, dispatcher: Callable[[], Any], clock: Clock = time) -> None:
         self._clock = clock
         self._dispatcher = dispatcher
         self._lock = threading.Lock()
-        #: When each attempt came, by this machine's clock, which Flower shows, and by the monotonic clock.
+        #: Arrival time of each attempt, by this machine's clock, which Flower shows, and by the monotonic clock.
         self._since: weakref.WeakKeyDictionary[AttemptRun, tuple[float, float]] = weakref.WeakKeyDictionary()
         self._ended: weakref.WeakSet[AttemptRun] = weakref.WeakSet()
 
     def begin(self, run: AttemptRun) -> None:
-        """Record when an attempt came to this worker."""
+        """Record the arrival of an attempt at this worker."""
         with self._lock:
             self._since[run] = self._clock.time(), self._clock.monotonic()
 
     def running(self, run: AttemptRun) -> None:
-        """Show an attempt's current state; a no-op once its end is shown."""
+        """Show an attempt's current state. Do nothing after its end is shown."""
         self._show(run, _STARTED)
 
     def end(self, run: AttemptRun, outcome: RunResult) -> None:
@@ -75,7 +74,7 @@ class Rows:
         if not run.assignment.config and outcome.end is None:
             return
         if outcome.end in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
-            # Celery's own event follows, which has neither config nor metrics.
+            # Celery's own event follows, without config and metrics.
             state = _STARTED
         elif outcome.end is AttemptEnd.STOPPED and run.is_abandoned:
             state = TrialStatus.ABANDONED.value
@@ -95,8 +94,8 @@ class Rows:
                 self._ended.add(run)
             self._send(f"task-{state}", lambda: self._fields(run, outcome))
             if state == _STARTED:
-                # Flower counts each start as the end of a wait, unless it does not know when that began. This event
-                # resets that time, and changes neither the row's state nor Flower's counts.
+                # Flower counts each start as the end of a wait, unless the beginning is unknown. This event resets the
+                # beginning. It changes neither the row's state nor Flower's counts.
                 self._send("task-sent", lambda: {"uuid": run.task_id, "received": self._came_at(run)[0], **_NOT_SENT})
 
     def _send(self, kind: str, fields: Callable[[], dict[str, Any]]) -> None:
@@ -109,7 +108,6 @@ class Rows:
             logger.warning("a %s event could not be sent to Flower: %s", kind, error)
 
     def _came_at(self, run: AttemptRun) -> tuple[float, float] | tuple[None, None]:
-        """Return when an attempt came to this worker, by both clocks."""
         return self._since.get(run, (None, None))
 
     def _fields(self, run: AttemptRun, outcome: RunResult | None) -> dict[str, Any]:
@@ -128,7 +126,7 @@ class Rows:
         }
         if run.assignment.config:
             fields["kwargs"] = in_words(run.assignment.config)
-        # Celery itself sends the run time of a completed task, and Flower adds them up.
+        # Celery sends the run time of a completed task itself, and Flower adds them up.
         if outcome is not None and outcome.end is not AttemptEnd.COMPLETED and came_at is not None:
             fields["runtime"] = self._clock.monotonic() - came_at
         if outcome is not None and outcome.end not in (AttemptEnd.COMPLETED, AttemptEnd.FAILED):
@@ -137,14 +135,13 @@ class Rows:
 
 
 def _as_it_stands(run: AttemptRun) -> str:
-    """Return a text about a running attempt for people: its last report, once there is one."""
     if not run.is_running:
         return "imports its code" if run.is_importing else "waits for its slot"
     return latest_report(run) or "no report yet"
 
 
 def latest_report(run: AttemptRun) -> str:
-    """Return an attempt's last report as text; empty before the first."""
+    """Return an attempt's last report as text. Empty before the first."""
     if run.stream is None or run.stream.last_report is None:
         return ""
     _, metrics, *_ = decode_value(run.stream.last_report)
@@ -152,7 +149,7 @@ def latest_report(run: AttemptRun) -> str:
 
 
 class Text:
-    """A task's result, which Celery shows without the quotes that it puts around a string."""
+    """A task's result as text. Celery would show a string in quotes."""
 
     __slots__ = ("_text",)
 
@@ -164,7 +161,10 @@ class Text:
 
 
 def failure(outcome: RunResult) -> TrialFailed:
-    """Return a failed attempt's error for Celery: its last line as the message, all of it in the traceback."""
+    """Return a failed attempt's error for Celery. The message is its last line.
+
+    A note has all of it, for the traceback.
+    """
     lines = [line for line in outcome.note.splitlines() if line and not line.startswith((" ", "("))]
     error = TrialFailed(lines[-1] if lines else outcome.note)
     error.add_note(outcome.note)

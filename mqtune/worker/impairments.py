@@ -1,4 +1,4 @@
-"""The causes that keep a worker, or devices of it, from their work, and how the worker finds out that one is over."""
+"""Causes that keep a worker or its devices out of use, and their recovery."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from mqtune.worker.threads import Step
 
 logger = logging.getLogger(__name__)
 
-#: Causes that close no slot: a back-off bounds how many attempts are taken, and trials run without logs and driver
-#: slots.
+#: Causes that close no slot. A back-off limits the number of attempts, and trials run without logs and driver slots.
 _CLOSE_NONE: Final = frozenset({"starts", "logs", "account"})
 
 
@@ -27,18 +26,18 @@ def _never() -> bool:
 
 @dataclass(slots=True, eq=False)
 class Cause:
-    """One cause, and how it ends: by a look; by a probe, an attempt that does well there; or by whoever has put it.
+    """One cause. It ends by a check, by a successful probe attempt, or by its creator.
 
     Attributes:
-        text: what it is for people; see ``Impairment``.
-        ends: who or what ends it, likewise.
-        is_over: looks whether it is gone; it may take seconds. Only one thread calls it.
-        probe_slot: the slot that may run a probe; None where no attempt there would tell anything.
-        pause_s: after how many seconds an attempt is tried; infinite where none is.
+        text: the cause in words; see ``Impairment``.
+        ends: the condition of its end, in words.
+        is_over: checks whether it is over. It may take seconds. Called in one thread only.
+        probe_slot: the slot that may run a probe; None if an attempt there would show nothing.
+        pause_s: seconds until a probe; infinite for no probe.
         is_open: whether that time has come, and the probe may start.
-        is_probed: whether a probe is under way.
-        since: since when it is, by the server's clock.
-        retry_at: when an attempt is tried, likewise; 0 where none is.
+        is_probed: whether a probe is running.
+        since: when it began, by the server's clock.
+        retry_at: when a probe may start, by the server's clock; 0 for no probe.
         due_at: the same by ``time.monotonic``.
     """
 
@@ -55,12 +54,11 @@ class Cause:
 
 
 class Impairments:
-    """The causes that keep a worker, or devices of it, from their work now. Any thread may call anything here.
+    """The current causes that keep a worker or its devices out of use. Thread-safe.
 
     Args:
-        on_change: called when there is a cause more or less, or a probe may start, by the thread that notices.
-        worker: the worker's name, for the command that enables a device.
-        clock: the server's time.
+        on_change: called in the noticing thread when a cause begins or ends, or a probe may start.
+        worker: name of the worker, for the command that enables a device.
     """
 
     def __init__(
@@ -82,7 +80,7 @@ class Impairments:
 
     @property
     def all(self) -> list[Impairment]:
-        """All of them in order, as others are to know them; the same values while nothing changes."""
+        """All causes for publication, sorted. Equal while nothing changes."""
         return sorted(
             Impairment(device, kind, cause.text, cause.ends, cause.since, cause.retry_at)
             for (device, kind), cause in self._causes.items()
@@ -93,11 +91,11 @@ class Impairments:
         return self._causes.get((device, kind))
 
     def closes(self, slot: int, devices: Sequence[str]) -> bool:
-        """Whether a slot with these devices takes no attempt; one whose probe is due, or under way, does."""
+        """Whether a slot accepts no attempt. It accepts one if its probe is due or running."""
         return any(not cause.is_open or cause.probe_slot != slot for cause in self._on(devices))
 
     def enter(self, slot: int, devices: Sequence[str]) -> bool:
-        """Return whether an attempt may start in a slot; on a quarantined device it is the probe, and the only one."""
+        """Return whether an attempt may start in a slot. A quarantined device accepts one probe."""
         with self._lock:
             causes = self._on(devices)
             if any(not cause.is_open or cause.probe_slot != slot or cause.is_probed for cause in causes):
@@ -107,7 +105,7 @@ class Impairments:
             return True
 
     def leave(self, slot: int, devices: Sequence[str]) -> None:
-        """Let another attempt be the probe, after one in this slot that has not shown anything."""
+        """Allow another probe, after an attempt in this slot that has shown nothing."""
         with self._lock:
             for cause in self._on(devices):
                 if cause.probe_slot == slot:
@@ -118,13 +116,10 @@ class Impairments:
         return [c for (device, kind), c in causes.items() if device in devices and kind not in _CLOSE_NONE]
 
     def put(self, devices: Sequence[str], kind: Kind, cause: Cause, *, says: str = "") -> None:
-        """Have a cause keep devices from their work, in place of an earlier one of its kind there.
+        """Add a cause to devices, in place of an earlier one of its kind there.
 
-        Args:
-            devices: the devices; ``WHOLE_WORKER`` alone for the worker.
-            kind: the kind of the cause.
-            cause: a new one; since when it is, and when it is tried again, is set here.
-            says: for the log, in place of its text.
+        The cause must be new: its beginning and retry time are set here. ``WHOLE_WORKER`` alone stands for the worker.
+        *says* replaces its text in the log.
         """
         if self._is_closed:
             return
@@ -139,7 +134,7 @@ class Impairments:
         self._on_change()
 
     def disable(self, devices: Mapping[str, str]) -> None:
-        """Keep exactly these devices from trials, each by a person's wish, until the person enables them."""
+        """Disable exactly these devices, each until a user enables it again."""
         disabled = {device: cause for (device, kind), cause in self._causes.items() if kind == "by_hand"}
         for device, by in devices.items():
             if device not in disabled:
@@ -150,7 +145,7 @@ class Impairments:
                 self.lift(cause, "it is enabled")
 
     def lift(self, cause: Cause, why: str = "") -> None:
-        """End a cause on all its devices; *why* is for the log, in place of what was to end it."""
+        """End a cause on all its devices. *why* replaces its expected end in the log."""
         with self._lock:
             lifted = [device for (device, _), each in self._causes.items() if each is cause]
             self._causes = {key: each for key, each in self._causes.items() if each is not cause}
@@ -161,9 +156,9 @@ class Impairments:
             self._on_change()
 
     def looks(self) -> Iterator[Step]:
-        """Yield a look at each cause, which ends it or lets its probe start.
+        """Yield a check of each cause, which ends it or lets its probe start.
 
-        One thread takes them, from time to time.
+        One thread runs the checks, from time to time.
         """
         for cause in {id(cause): cause for cause in self._causes.values()}.values():
             if not self._is_closed:
@@ -177,9 +172,9 @@ class Impairments:
             self._on_change()
 
     def is_due(self, cause: Cause) -> bool:
-        """Whether it is time to try an attempt in spite of a cause."""
+        """Whether it is time for a probe."""
         return self._monotonic() >= cause.due_at
 
     def close(self) -> None:
-        """Look no more, and take no further cause: no trial will start."""
+        """Stop checking, and accept no further cause. No trial will start."""
         self._is_closed = True

@@ -1,4 +1,4 @@
-"""A worker's log as JSON lines, also of Celery's own records about tasks."""
+"""A worker's log as JSON lines, including Celery's records about tasks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from mqtune.core.json_lines import JsonLines
 
 
 def format_handlers(worker: str, *, logger: logging.Logger, **_: object) -> None:
-    """Have a logger's handlers write JSON lines with the worker's name; it takes what Celery's signals send."""
+    """Make a logger's handlers write JSON lines with the worker's name. For Celery's signals."""
     for handler in logger.handlers:
         handler.setFormatter(JsonLines(worker=worker))
         handler.addFilter(_with_attempt)
 
 
 def _with_attempt(record: logging.LogRecord) -> bool:
-    """Give Celery's own record about a task the fields of its attempt, which are in the task's id."""
+    """Add an attempt's fields to Celery's record about its task. The task id has them."""
     asked = record.args if isinstance(record.args, Mapping) else {}
     experiment, _, rest = str(asked.get("id", "")).partition("/")
     trial, _, attempt = rest.partition("/")

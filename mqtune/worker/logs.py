@@ -1,6 +1,6 @@
-"""The output files of trials, zygotes and submitted scripts.
+"""Output files of trials, zygotes and submitted scripts.
 
-They are kept short, and their content is sent to whoever asks for it.
+They are kept short, and their content is sent on request.
 """
 
 from __future__ import annotations
@@ -30,42 +30,40 @@ from mqtune.worker.threads import every, guarded
 logger = logging.getLogger(__name__)
 
 _TRIED_BYTES: Final = 4_096
-#: How long a check that is under way may take when the worker shuts down: a network file system may hang.
+#: Longest wait for a running check at shutdown: a network file system may hang.
 _CLOSE_S: Final = 5.0
-#: How often moving the last part begins again, further on, because more was written meanwhile than may be kept. A
-#: writer that is faster than the disk cache for half a gigabyte loses lines.
+#: Number of restarts of moving the last part after too much was written. A writer faster than the disk cache for half a
+#: gigabyte loses lines.
 _MOVES: Final = 10
 _KIND: Final = "logs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLimits:
-    """The bytes of an output file that stay, and the number of remembered files."""
+    """Size limits of an output file, and the number of remembered files."""
 
-    #: Longer files are shortened: this is some million lines, and thousands of trials fit on a disk.
+    #: Longer files are shortened. This is some million lines.
     max_bytes: int = 64 * 2**20
-    #: The parts that stay. The last part may double while it is moved, and the file must still be shorter than the
-    #: maximum then.
+    #: Kept parts. The last part may double while it is moved, still within the maximum.
     first_bytes: int = 8 * 2**20
     last_bytes: int = 24 * 2**20
-    #: The bytes that are moved in one step.
+    #: Bytes moved in one step.
     moved_bytes: int = 2**20
-    #: The number of attempts' files that are remembered: some megabytes of names, and days of trials.
+    #: Number of remembered files of attempts: days of trials.
     remembered: int = 20_000
 
 
 class Logs:
-    """Keeps each output file within ``max_bytes``, without making the trial that writes it wait.
+    """Keeps each output file within ``max_bytes``, without delaying the writing trial.
 
-    The middle of a file that has become too long is cut out and replaced by a line that says how much. Lines written
-    while the last part is moved are kept; those written in the instant in which the file is truncated may be lost.
-    Trials must open their files with O_APPEND.
+    The middle of a long file is cut out and replaced by a line with the number of bytes. Lines written while the last
+    part is moved are kept; lines written in the instant of truncation may be lost. Trials must open their files with
+    O_APPEND.
 
     Args:
         root: the worker's log folder.
-        zygotes: the files of its zygotes, which may write at any time.
-        impairments: learns whether the folder can be written.
-        limits: how much stays.
+        zygotes: files of its zygotes, which may write at any time.
+        impairments: gets notified if the folder is not writable.
     """
 
     def __init__(
@@ -81,11 +79,11 @@ class Logs:
         self._limits = limits or LogLimits()
         self._impairments = impairments
         self._written = set(zygotes)
-        #: The files that attempts have had here, oldest first.
+        #: Files of attempts on this worker, oldest first.
         self._begun: dict[Path, None] = {}
-        #: How many bytes were cut out of a file so far.
+        #: Bytes cut out of each file so far.
         self._cut: dict[Path, int] = {}
-        #: Files whose folder could not be created, and why.
+        #: Files whose folder could not be created, with the error.
         self._missing: dict[Path, OSError] = {}
         self._looking = threading.Lock()
         self._tried_at = -math.inf
@@ -93,7 +91,7 @@ class Logs:
         self._thread = guarded("mqtune-logs", lambda: every(timing.look_at_logs_s, self.look, self._closing))
 
     def start(self) -> None:
-        """Check the files from now on."""
+        """Start checking the files."""
         self._thread.start()
 
     def close(self) -> None:
@@ -108,10 +106,9 @@ class Logs:
         return output_path(*attempt, "stdout"), output_path(*attempt, "stderr")
 
     def make(self, *paths: Path) -> list[Path]:
-        """Make these files, with their folder, and return those that were not there.
+        """Create these files and their folder. Return the new files.
 
-        Where a disk makes files slowly, this is most of what an attempt waits for. Nothing is raised: what can't be
-        made, ``begin`` tries again.
+        Errors are ignored: ``begin`` retries.
         """
         made = []
         for path in paths:
@@ -119,14 +116,14 @@ class Logs:
                 try:
                     _make(path)
                 except FileNotFoundError:
-                    # Looked at only now: of a folder that is there, each try to make it would look for it on the disk.
+                    # Created only if missing: each attempt to create an existing folder would access the disk.
                     path.parent.mkdir(parents=True, exist_ok=True)
                     _make(path)
                 made.append(path)
         return made
 
     def unmake(self, paths: Iterable[Path]) -> None:
-        """Delete empty files that ``make`` has made, and their folders if these are empty too."""
+        """Delete empty files from ``make``, and their folders if these are empty."""
         for path in paths:
             with contextlib.suppress(OSError):
                 # Another worker that shares the folder may have run the attempt meanwhile.
@@ -136,7 +133,7 @@ class Logs:
                 path.parent.parent.rmdir()
 
     def begin(self, *paths: Path) -> None:
-        """Create the folder of these files and watch them; if that fails, the trial runs without them."""
+        """Create the folder of these files and watch them. On failure, the trial runs without them."""
         for folder in dict.fromkeys(path.parent for path in paths):
             try:
                 if not folder.is_dir():
@@ -148,25 +145,25 @@ class Logs:
         self._written.update(paths)
         self._begun.update(dict.fromkeys(paths))
         while len(self._begun) > self._limits.remembered:
-            # Several attempts may begin at once.
+            # Several attempts may begin at the same time.
             self._begun.pop(next(iter(self._begun)), None)
 
     @cached_property
     def mark(self) -> str:
-        """An id of this folder, the same on all machines that share it; empty where nothing can be written."""
+        """An id of this folder, the same on all machines that share it; empty if it is not writable."""
         return made_mark(self._root)
 
     def has_begun(self, path: Path) -> bool:
-        """Whether an attempt on this worker has had this file."""
+        """Whether this file belongs to an attempt on this worker."""
         return path in self._begun
 
     def read(self, path: Path, offset: int) -> LogChunk:
-        """Return a part of a file from an offset on, even while it is written.
+        """Return a part of a file from an offset, even while it is being written.
 
         Raises:
-            OSError: it can't be read.
+            OSError: the file can't be read.
         """
-        # Checked before the file is read: a file that is closed by then is read to its end.
+        # Checked before the read: a file closed by then is read to its end.
         is_open = path in self._written
         with self._looking:
             try:
@@ -178,7 +175,7 @@ class Logs:
                 return LogChunk(b"", 0, 0, is_open)
 
     def end(self, path: Path, size: int) -> str:
-        """Return the last *size* bytes, as text, of a file that is not written any more."""
+        """Return the last *size* bytes of a closed file as text."""
         self._written.discard(path)
         with self._looking:
             is_empty = self._look(path) == 0
@@ -190,18 +187,18 @@ class Logs:
 
     @property
     def problem(self) -> str:
-        """Why the folder can't be written, as far as that is known; empty where it can."""
+        """Known reason why the folder is not writable. Empty if it is writable."""
         return "" if (cause := self._impairments.cause_of(WHOLE_WORKER, _KIND)) is None else cause.text
 
     def _try_to_write(self) -> None:
-        """Find out whether the folder can be written.
+        """Check whether the folder is writable.
 
-        Trials whose output is lost go on, so that nobody else would say so.
+        Trials continue without their output, so nothing else would report this.
         """
         self._tried_at = time.monotonic()
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            # Without a name, and so nothing to clean up.
+            # A file without a name needs no cleanup.
             with tempfile.TemporaryFile(dir=self._root) as file:
                 file.write(bytes(_TRIED_BYTES))
             problem = ""
@@ -214,7 +211,7 @@ class Logs:
             self._impairments.lift(before)
 
     def look(self) -> None:
-        """Shorten the files that are too long, and check from time to time that the folder can be written."""
+        """Shorten long files, and check from time to time that the folder is writable."""
         if time.monotonic() - self._tried_at >= self._try_s:
             self._try_to_write()
         for path in tuple(self._written):
@@ -222,11 +219,10 @@ class Logs:
                 self._look(path)
 
     def _look(self, path: Path) -> int | None:
-        """Shorten a file that is too long; return how many bytes it had, or None if that can't be seen."""
         try:
             status = os.lstat(path)
             size = status.st_size
-            # Only a file with one name is certainly the output: a trial may have put a link to another file there.
+            # Only a file with a single name is certainly the output. A trial may have put a link to another file there.
             if size > self._limits.max_bytes and stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
                 self._cut[path] = _shorten(path, self._cut.get(path, 0), self._limits)
         except FileNotFoundError:
@@ -238,19 +234,13 @@ class Logs:
 
 
 def _make(path: Path) -> None:
-    """Make an empty file.
-
-    Raises:
-        FileExistsError: it is there.
-        FileNotFoundError: its folder is not there.
-    """
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
 
 
 def _shorten(path: Path, before: int, limits: LogLimits) -> int:
     """Cut the middle out of a file.
 
-    Return the number of bytes cut out of it in total, *before* being those of earlier cuts.
+    Return the total number of bytes cut out, including *before* from earlier cuts.
     """
     first_bytes, last_bytes = limits.first_bytes, limits.last_bytes
     file = open_regular(path, os.O_RDWR)
@@ -268,7 +258,7 @@ def _shorten(path: Path, before: int, limits: LogLimits) -> int:
                     to, data = to + moved, data[moved:]
             if come_from < until:
                 break
-            # The file has grown by more than may be kept: its last part is elsewhere now, and truncating would lose it.
+            # The file has grown by more than may be kept. Its last part is elsewhere now, and truncating would lose it.
         os.ftruncate(file, to)
         return cut
     finally:
@@ -276,7 +266,6 @@ def _shorten(path: Path, before: int, limits: LogLimits) -> int:
 
 
 def _mark(cut: int) -> bytes:
-    """Return the line that replaces the part that was cut out."""
     return (
         f"\n… mqtune: {cut // 2**20:,} MiB of output were here; a file keeps its first and its last part …\n".encode()
     )
@@ -292,7 +281,7 @@ def _tail(path: Path, size: int) -> str:
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a file for appending; if that fails, output to it is dropped."""
+    """Open a file for appending. On failure, its output is dropped."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("ab")

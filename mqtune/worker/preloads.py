@@ -1,4 +1,4 @@
-"""The modules that importers import before trials need them, as a service may know them."""
+"""Modules that importers import before trials need them. A service provides them."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ T = TypeVar("T")
 
 
 class Preloads(Protocol):
-    """Knows which modules importers import before trials need them. Any thread may use it."""
+    """Provides the modules that importers import early. Thread-safe."""
 
     def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
-        """Return the modules to import after the trainable's, in order, without those that were *told* before."""
+        """Return the modules to import after the trainable's, in order, without the *told* ones."""
 
     def refused(self, spec: TrainableSpec) -> list[str]:
-        """Return the packages that a trainable's importer must not import. ``EVERY_PACKAGE`` stands for all."""
+        """Return the packages that a trainable's importer must not import, or ``EVERY_PACKAGE``."""
 
     def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
-        """Hear which modules a trial has imported after its fork."""
+        """Learn the modules that a trial has imported after its fork."""
 
     def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
-        """Hear which of the *asked* modules an importer had to import."""
+        """Learn which of the *asked* modules an importer had to import."""
 
     def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
-        """Hear that no process can be forked behind a module; empty if any may be the cause.
+        """Learn that forking fails after importing a module. Empty if the module is unknown.
 
-        Return whether the next importer does without it, so that it is worth another try.
+        Return whether the next importer skips it, so that a retry is useful.
         """
 
 
@@ -40,7 +40,7 @@ class NoPreloads:
     """Leaves all imports of packages to trials."""
 
     def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
-        """Return none."""
+        """Return an empty list."""
         return []
 
     def refused(self, spec: TrainableSpec) -> list[str]:
@@ -62,7 +62,7 @@ NO_PRELOADS: Final = NoPreloads()
 
 
 class SafePreloads:
-    """Preloads of a service, whose errors are logged and cost early imports alone."""
+    """Wraps a service's preloads. Errors are logged, and cost only the early imports."""
 
     def __init__(self, preloads: Preloads) -> None:
         self._preloads = preloads
@@ -76,15 +76,15 @@ class SafePreloads:
         return self._tried(lambda: self._preloads.refused(spec), [EVERY_PACKAGE])
 
     def learn(self, spec: TrainableSpec, batches: Iterable[Batch]) -> None:
-        """Tell what a trial has imported."""
+        """Pass on a trial's imports."""
         self._tried(lambda: self._preloads.learn(spec, batches), None)
 
     def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
-        """Tell what an importer has imported."""
+        """Pass on an importer's imports."""
         self._tried(lambda: self._preloads.settle(spec, asked, loaded), None)
 
     def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
-        """Tell what can't be imported early; return whether another try makes sense."""
+        """Pass on a module that can't be imported early. Return whether a retry is useful."""
         return self._tried(lambda: self._preloads.refuse(spec, module, why), False)
 
     def _tried(self, call: Callable[[], T], otherwise: T) -> T:

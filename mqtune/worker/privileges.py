@@ -1,4 +1,4 @@
-"""Keeps the broker's password and the rights of root from trials."""
+"""Keeps the broker's password and root privileges from trials."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Final
 from mqtune.core.errors import ConfigurationError
 from mqtune.trainable.bundle import KEY_VARIABLE
 
-#: Variables that carry the broker's password, or the key for code. Trials don't need them, and some log their
-#: environment.
+#: Variables with the broker's password or the code key. Trials don't need them, and some log their environment.
 _SECRETS: Final = frozenset(
     {
         "MQTUNE_BROKER",
@@ -24,7 +23,7 @@ _SECRETS: Final = frozenset(
         KEY_VARIABLE,
     }
 )
-#: Fields of /proc/self/stat, counted after the process's name: where in memory the initial environment begins and ends.
+#: Fields of /proc/self/stat, counted after the process's name: memory addresses of the initial environment.
 _ENV_START: Final = 47
 _ENV_END: Final = 48
 
@@ -37,14 +36,13 @@ def without_secrets() -> dict[str, str]:
 def conceal() -> None:
     """Erase the secrets from /proc/PID/environ of this process (Linux only).
 
-    That file shows the initial environment. ``os.environ`` keeps the secrets, and so does a program that replaces this
-    one (exec).
+    That file shows the initial environment. ``os.environ`` keeps the secrets, and so does a program started by exec.
     """
     if sys.platform != "linux":
         return
     kept = [name for name in _SECRETS if name in os.environ]
     for name in kept:
-        # Setting it makes the C library keep a copy of its own.
+        # Setting it makes the C library keep its own copy.
         os.environ[name] = os.environ[name]
     fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
@@ -69,10 +67,10 @@ def home_of(user: str) -> Path:
 
 
 def become(user: str) -> None:
-    """Switch from root to a user for good; a no-op if this process runs as that user already.
+    """Switch permanently from root to a user. Do nothing if the process has that user.
 
     Raises:
-        ConfigurationError: there is no such user, or this is neither root nor that user.
+        ConfigurationError: there is no such user, or the process is neither root nor that user.
     """
     found = _found(user)
     if os.geteuid() == found.pw_uid:

@@ -1,7 +1,6 @@
-"""Which trials have failed here a moment ago: they run again on other devices, and if possible on another worker.
+"""Recently failed trials, which have to run on other devices or another worker.
 
-A slot whose device is broken fails its trials at once and is free again first: without this, each retry would come back
-to it.
+A slot with a broken device fails its trials quickly and is free first. Without this, each retry would return to it.
 """
 
 from __future__ import annotations
@@ -15,20 +14,19 @@ from mqtune.core.events import AttemptEnded
 from mqtune.core.trial import UNDRIVEN, AttemptEnd
 from mqtune.journal.base import Claim
 
-#: For how long after a failure a trial is left to other workers, if there are any: another one has a free slot by then
-#: where trials are short, and where they are long it is little beside them.
+#: How long after a failure a trial is left to other workers, in seconds. With short trials, another worker has a free
+#: slot by then.
 ANOTHER_WORKER_S: Final = 10.0
-#: For how long it is kept off the devices on which it has failed, if there are others.
+#: How long it is kept off the devices on which it has failed, if there are others.
 ANOTHER_DEVICE_S: Final = 30.0
-#: For how long the task of a trial that is left to others stays away from its queue: this worker would take it again at
-#: once.
+#: How long the task of such a trial stays away from its queue, so that this worker does not receive it immediately.
 PUT_BACK_S: Final = 0.5
 
 
 class Failure(NamedTuple):
-    """That a trial has failed on a worker.
+    """A trial's failure on a worker: its last failed attempt, the time, and the devices.
 
-    It has its last failed attempt, the time of that by the monotonic clock, and its devices.
+    The time is by the monotonic clock.
     """
 
     attempt: int
@@ -37,7 +35,7 @@ class Failure(NamedTuple):
 
 
 class Retries:
-    """Remembers for some seconds which trials have failed on a worker, and where. Any thread may use it."""
+    """Remembers a worker's failed trials and their devices for some seconds. Thread-safe."""
 
     def __init__(self, clock: Clock = time) -> None:
         self._clock = clock
@@ -47,7 +45,7 @@ class Retries:
     def note(self, experiment: str, claim: Claim, ended: AttemptEnded, devices: tuple[str, ...]) -> None:
         """Record an attempt's end if it has failed, in user code or by a device.
 
-        It is recorded before the journal has it, as the retry may come immediately then.
+        Record it before the journal has it: the retry may come immediately after.
         """
         by_device = ended.end is AttemptEnd.HANDED_BACK and ended.pid and ended.error_type not in ("", UNDRIVEN)
         if ended.end is not AttemptEnd.FAILED and not by_device:
@@ -60,15 +58,12 @@ class Retries:
             self._failures[experiment, claim.trial] = Failure(claim.attempt, now, known.union(devices))
 
     def failure(self, experiment: str, claim: Claim) -> Failure | None:
-        """Return the failure because of which an attempt is to run elsewhere, if that is possible.
-
-        Return None if it may run anywhere.
-        """
+        """Return the failure due to which an attempt should run elsewhere, or None."""
         found = self._failures.get((experiment, claim.trial))
         if found is None or found.attempt >= claim.attempt:
             return None
         return found if self.age_s(found) < (ANOTHER_DEVICE_S if found.devices else ANOTHER_WORKER_S) else None
 
     def age_s(self, failure: Failure) -> float:
-        """Return how long ago a failure was."""
+        """Return the seconds since a failure."""
         return self._clock.monotonic() - failure.at

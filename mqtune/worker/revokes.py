@@ -1,4 +1,4 @@
-"""Revoked tasks: they are journaled, and so their trials stop for good."""
+"""Journals revoked tasks, which stops their trials permanently."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from mqtune.worker.threads import Step, guarded
 
 logger = logging.getLogger(__name__)
 
-#: How long revokes that are under way may take when the worker shuts down.
+#: Longest wait for running revokes at shutdown.
 _REVOKES_S: Final = 1.0
 
 
 class Revokes(WorkerService):
     """Journals revokes, in a thread of its own.
 
-    Celery's workers forget them when they end, and workers that join later never receive them.
+    Celery's workers forget them at their end, and workers that join later never receive them.
     """
 
     def __init__(self, host: WorkerHost) -> None:
         self._host = host
-        #: The ids of revoked tasks; None ends the thread.
+        #: Ids of revoked tasks. None ends the thread.
         self._ids: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread = guarded("mqtune-revoker", self._steps)
 
@@ -42,12 +42,12 @@ class Revokes(WorkerService):
         self._thread.start()
 
     def add(self, task_ids: Iterable[object]) -> None:
-        """Request that the trials of these revoked tasks are stopped. It returns immediately."""
+        """Request that the trials of these revoked tasks are stopped. Returns immediately."""
         for task_id in task_ids:
             self._ids.put(str(task_id))
 
     def close(self) -> None:
-        """Wait briefly for revokes that are under way."""
+        """Wait briefly for running revokes."""
         self._ids.put(None)
         if self._thread.is_alive():
             self._thread.join(_REVOKES_S)
@@ -70,8 +70,8 @@ class Revokes(WorkerService):
 def revoke(worker: str, clock: Clock, journal: Journal, trial: TrialId, attempt: int) -> None:
     """Stop a trial because its task was revoked.
 
-    Repeating it, on any worker, changes nothing: the request is in the journal once. The driver, or the next
-    one, carries it out. Until then no worker can begin the attempt.
+    Repeating it, on any worker, changes nothing: the journal has the request once. The driver, or the next one, carries
+    it out. Until then no worker can begin the attempt.
 
     Raises:
         JournalGone: the experiment does not exist.

@@ -1,4 +1,4 @@
-"""Shuts a worker down: its trials are requeued, and it is gone within a known time."""
+"""Shuts a worker down within a known time. Its trials are requeued."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mqtune.worker.threads import guarded
 
 logger = logging.getLogger(__name__)
 
-#: How long killed trials may take to disappear, and their ends to be journaled.
+#: Time for killed trials to end, and for journaling their ends.
 KILL_GRACE_S: Final = 5.0
-#: How long the slots' threads may take to end when their trials have.
+#: Time for the slots' threads to end after their trials.
 THREADS_END_S: Final = 5.0
 
 
 def shutdown_s(grace_s: float, timing: Timing = Timing()) -> float:
-    """Return the longest time that a shutdown takes.
+    """Return the maximum duration of a shutdown.
 
     It includes stopping trials, killing them, ending the threads, and Celery's own part.
     """
@@ -32,7 +32,7 @@ def shutdown_s(grace_s: float, timing: Timing = Timing()) -> float:
 
 
 class Shutdown:
-    """Handles the signals that end a worker. A second Ctrl-C, and SIGQUIT, end it at once.
+    """Handles the signals that end a worker. A second Ctrl-C, or SIGQUIT, ends it immediately.
 
     *stop*, which ends the main loop, must be safe in a signal handler. The whole shutdown takes at most *within_s*
     seconds.
@@ -51,7 +51,7 @@ class Shutdown:
             if self._interrupted:
                 self.end_at_once()
             self._interrupted = True
-            # Not by print, whose lock the interrupted code may hold.
+            # Not print(), whose lock the interrupted code may hold.
             with contextlib.suppress(OSError):
                 os.write(2, b"\nmqtune: requeueing the trials; press Ctrl-C again to end at once\n")
         if not self._begun:
@@ -60,18 +60,17 @@ class Shutdown:
             guarded("mqtune-leaving", lambda: [self._requeue, self._end_in_time]).start()
 
     def _end_in_time(self) -> None:
-        """End the process in time even if the main thread waits for a broker that is unreachable."""
         time.sleep(self._within_s)
         logger.error("the shutdown takes longer than %.0f s; ending at once", self._within_s)
         self.end_at_once()
 
     def end_at_once(self, *_: object) -> None:
-        """End the process. The zygotes kill their trials, which run again when their leases have expired."""
+        """End the process. Its zygotes kill their trials, which are requeued after their leases."""
         os._exit(1)
 
 
 def end_with_owner(fd: int) -> None:
-    """End this process at once when the driver that started it dies; its zygotes then kill their trials."""
+    """End this process when its driver dies. Its zygotes then kill their trials."""
 
     def watch() -> None:
         while os.read(fd, 1):

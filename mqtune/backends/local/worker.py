@@ -1,4 +1,4 @@
-"""A worker on this machine that ends with the driver that started it."""
+"""A worker on this machine that ends with its driver."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from mqtune.trainable.process.driver_fork import fork_importer, own_files, why_n
 from mqtune.trainable.process.exits import flush_all
 from mqtune.trainable.spec import Function
 
-#: A worker that shuts down requeues its trials; stopping them takes at most 15 s.
+#: Timeout of a worker's shutdown. Stopping its trials takes at most 15 s.
 _STOP_TIMEOUT_S: Final = 20.0
-#: Environment variables of ``mqtune worker`` that are set by operators for workers of their own.
+#: Environment variables of ``mqtune worker`` that operators set for their own workers.
 _OF_OPERATORS: Final = frozenset(
     f"MQTUNE_{name}"
     for name in (
@@ -57,14 +57,12 @@ _OF_OPERATORS: Final = frozenset(
 
 
 class WorkerProcess:
-    """A worker process on this machine; it ends by itself when the process that started it is gone.
+    """A worker process on this machine. It ends when the process that started it is gone.
 
     Args:
-        log: the file for its output.
-        arguments: the arguments of Python; the number of the pipe's end that it watches stands in the environment.
-        environment: variables of its environment, besides this process's.
+        arguments: arguments of Python. The watched pipe's number is in the environment.
         has_importer: whether its first importer is a fork of this process.
-        carried: the trainable, if that importer is to have it from this process's memory.
+        carried: the trainable, if that importer should have it from this process's memory.
     """
 
     def __init__(
@@ -107,7 +105,7 @@ class WorkerProcess:
         try:
             with log.open("ab") as output:
                 self._process = subprocess.Popen(
-                    # -P: what lies where the driver was started, such as a folder named mqtune, must not be imported instead.
+                    # -P: don't import from the working directory, such as a folder named mqtune.
                     [sys.executable, "-P", *arguments],
                     env={**inherited, **environment, "MQTUNE_OWNER_FD": str(owned)},
                     pass_fds=[owned, *pass_fds],
@@ -123,11 +121,11 @@ class WorkerProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """Process id."""
         return self._process.pid
 
     def problem(self) -> str | None:
-        """Return why the worker has ended, with the end of its log; None while it runs."""
+        """Return why the worker has ended, with the end of its log. None while it runs."""
         code = self._process.poll()
         if code is None:
             return None
@@ -135,18 +133,18 @@ class WorkerProcess:
         return f"the local worker ended with code {code}; the end of {self.log}:\n{tail}"
 
     def leave(self) -> None:
-        """Have the worker requeue its trials and shut down; do not wait for it."""
+        """Make the worker requeue its trials and shut down. Return immediately."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Have the worker requeue its trials and shut down; wait until it is gone."""
+        """Make the worker requeue its trials and shut down. Wait until it is gone."""
         self.leave()
         wait_for_end(self._process, _STOP_TIMEOUT_S)
         self.kill()
 
     def kill(self) -> None:
-        """Kill the worker; its trials are killed with it."""
+        """Kill the worker and its trials."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -156,19 +154,19 @@ class WorkerProcess:
 
 
 def private_name() -> str:
-    """Return the name in the fleet of the worker that this process starts for itself."""
+    """Return the fleet name of this process's own worker."""
     return f"local-{os.getpid()}@{socket.gethostname()}"
 
 
 class PrivateWorker(WorkerProcess):
-    """The worker of one run, without Celery; it imports what it needs, and waits for ``begin``.
+    """The worker of one run, without Celery. It imports its modules, and waits for ``begin``.
 
     Args:
         folder: the experiment's folder, for the logs of the worker and its trials.
         carried: the trainable, if it can't travel to other processes.
 
     Raises:
-        TrainableNotFound: it can't, and this process can't be forked.
+        TrainableNotFound: it can't travel, and this process can't be forked.
     """
 
     def __init__(self, folder: Path, carried: Carried | None = None) -> None:
@@ -195,15 +193,15 @@ class PrivateWorker(WorkerProcess):
         code_key: str = "",
         timing: Timing = Timing(),
     ) -> None:
-        """Have it connect and take trials; a worker that has ended meanwhile is a ``problem``.
+        """Make it connect and run trials. If it has ended, ``problem`` says why.
 
         Args:
             broker: the server's URL.
-            code_root: the folder below which the trainable is.
-            slots: those settings of ``mqtune worker`` that say which slots it has.
-            ahead: the experiment, of which it takes trials alone, and a digest of its definition: its trainable is imported
-                before the first trial comes.
-            code_key: what code that the driver brings is signed with; empty if it brings none.
+            code_root: a folder above the trainable.
+            slots: settings of ``mqtune worker`` for its slots.
+            ahead: its only experiment, and a digest of the definition, whose trainable is imported before the first
+                trial.
+            code_key: key that signs the driver's code; empty for no such code.
         """
         settings = {
             "name": private_name(),

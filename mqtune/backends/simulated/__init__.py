@@ -1,4 +1,7 @@
-"""The simulated backend: the same driver, schedulers and searchers in virtual time, without broker or workers."""
+"""The simulated backend: the same driver, schedulers and searchers in virtual time.
+
+It needs neither broker nor workers.
+"""
 
 from __future__ import annotations
 

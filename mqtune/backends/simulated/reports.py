@@ -1,4 +1,4 @@
-"""Reports of simulated trials: from a function, or from a table."""
+"""Reports of simulated trials, from a function or a table."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from mqtune.core.errors import ConfigurationError
 from mqtune.core.text import flatten
 from mqtune.core.trial import Config, Metrics, TrialId
 
-#: A report: its duration in seconds, and its metrics; or the error that the trial fails with after that time.
+#: A report: its duration in seconds and its metrics, or the error that ends the trial after that time.
 Item = tuple[float, Metrics | Exception]
-#: Returns the items of a trial's config after so many reports.
+#: Returns the remaining items of a trial's config, after a number of reports.
 Source = Callable[[TrialId, Config, int], Iterator[Item]]
 
-#: Stands for NaN, which is not equal to itself, where configs are looked up.
+#: Stands for NaN, which is not equal to itself, in lookups of configs.
 _NAN: Final = object()
-#: The column of a table that has the duration of each report, in seconds.
+#: Column of a table with the duration of each report, in seconds.
 SECONDS: Final = "seconds"
 
 
 class Curves:
-    """Recorded curves, of which several may be of one config: its first trial has the first of them, and so on, all over.
+    """Recorded curves. Trials of the same config take its curves in turn.
 
     Args:
-        curves: configs with their items, which are gone through again for each attempt.
+        curves: configs with their items, which are iterated again for each attempt.
     """
 
     def __init__(self, curves: Iterable[tuple[Config, Iterable[Item]]]) -> None:
@@ -45,15 +45,15 @@ class Curves:
         """Return the items of a trial's curve.
 
         Raises:
-            ConfigurationError: no curve is of its config.
+            ConfigurationError: there is no curve for its config.
         """
         return self._items[self.number_of(trial, config)]
 
     def number_of(self, trial: TrialId, config: Config) -> int:
-        """Return which curve, counted from 0, a trial of this config has.
+        """Return the index of a trial's curve.
 
         Raises:
-            ConfigurationError: no curve is of its config.
+            ConfigurationError: there is no curve for its config.
         """
         key = _hashable(config)
         if trial not in self._of_trial:
@@ -65,15 +65,15 @@ class Curves:
         return self._of_trial[trial]
 
 
-#: A function of the config that yields items (a bare error takes no time), a table, or recorded curves.
+#: A function from config to items (a bare error takes no time), a table, or recorded curves.
 Reports = Callable[[Config], Iterable[Item | Exception]] | Rows | Curves
 
 
 def source_of(reports: Reports) -> Source:
-    """Return the function that gives the items of a trial's config.
+    """Return the function that yields the items of a trial's config.
 
     Raises:
-        ConfigurationError: *reports* is neither a function nor a table with times, or a file that can't be read.
+        ConfigurationError: *reports* is neither a function nor a table with times, or its file can't be read.
     """
     given: Callable[[TrialId, Config], Iterable[Item | Exception]]
     if isinstance(reports, Curves):
@@ -127,7 +127,7 @@ def _checked(items: Iterable[Item | Exception]) -> Iterator[Item]:
 
 
 def _after(items: Iterator[Item], reports: int) -> Iterator[Item]:
-    """Return the items after so many reports; errors among these have happened already."""
+    """Return the items after a number of reports. Errors before them are skipped."""
     for item in items:
         reports -= not isinstance(item[1], Exception)
         if reports < 0:
@@ -136,9 +136,9 @@ def _after(items: Iterator[Item], reports: int) -> Iterator[Item]:
 
 
 class _Table:
-    """A table whose rows have a config's values, a report's duration and its metrics; a config's rows are in order.
+    """A table whose rows have a config's values, a report's duration and its metrics.
 
-    The rows are indexed once for each set of names that configs have, so that no look-up searches.
+    The rows of a config are in order. Rows are indexed once for each set of names in configs, so lookups don't search.
     """
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -152,7 +152,7 @@ class _Table:
         self._index: dict[tuple[str, ...], dict[object, list[Item]]] = {}
 
     def items_of(self, config: Config) -> list[Item]:
-        """Return the items of a config; a nested one may have columns such as ``layers.width``.
+        """Return a config's items. A nested config may have columns such as ``layers.width``.
 
         Raises:
             ConfigurationError: the table has no row for it.

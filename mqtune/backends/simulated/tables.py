@@ -1,4 +1,4 @@
-"""Tables of recorded curves for simulated trials: rows, columns, data frames, and files of CSV or Parquet."""
+"""Tables of recorded curves: rows, columns, data frames, and CSV or Parquet files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqtune.core.text import cell_value
 
 @runtime_checkable
 class Frame(Protocol):
-    """A data frame of pandas or polars, or a table of PyArrow, as far as it is read here."""
+    """A data frame of pandas or polars, or a PyArrow table; only the attributes used here."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -25,7 +25,7 @@ class Frame(Protocol):
 Row = Mapping[str, Any]
 #: A table: its rows, its columns, a data frame, or a file.
 Rows = Mapping[str, Sequence[object]] | Sequence[Row] | Frame | str | Path
-#: What returns the rows of a data frame as dicts: of polars, of PyArrow, and of pandas, which wants to be told so.
+#: Methods that return a data frame's rows as dicts, for polars, PyArrow and pandas, with their arguments.
 _METHODS: Final = {"to_dicts": (), "to_pylist": (), "to_dict": ("records",)}
 
 
@@ -33,8 +33,8 @@ def rows_of(table: Rows) -> Sequence[Row]:
     """Return a table's rows.
 
     Raises:
-        ConfigurationError: it is no table, its columns differ in length, or the file can't be read.
-        MqtuneError: a file of Parquet, and nothing is installed that reads it.
+        ConfigurationError: it is not a table, its columns differ in length, or the file can't be read.
+        MqtuneError: it is a Parquet file, and no library for it is installed.
     """
     if isinstance(table, str | Path):
         return _rows_of_file(Path(table))
@@ -67,7 +67,7 @@ def _rows_of_file(path: Path) -> Sequence[Row]:
             found = list(csv.DictReader(file))
     except (OSError, UnicodeError, csv.Error) as error:
         raise ConfigurationError(f"Simulated: the table {path} can't be read: {error}") from error
-    # An empty cell is a value that a report lacks.
+    # An empty cell is a missing value.
     return [{name: cell_value(text) for name, text in row.items() if name and text} for row in found]
 
 

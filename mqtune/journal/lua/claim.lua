@@ -1,30 +1,38 @@
 -- Claim an attempt, or a seat of a gang: check that it is wanted and free, take the lease, append the start.
 --
--- KEYS  1 meta  2 journal  3 seat: the trial, or what stands beside it  4 staged  5 leases  6 quotas  7 requests
--- ARGV  1 channel  2 name of the seat  3 attempt  4 worker  5 token, unique to this claim  6 lease in milliseconds; 0 to give a seat of a gang back
---       7 event  8 experiment  9 address of this seat, for the others
+-- KEYS  1 meta  2 journal  3 seat: the trial or a further seat  4 staged  5 leases  6 quotas  7 requests
+-- ARGV  1 channel  2 name of the seat  3 attempt  4 worker  5 token, unique to this claim
+--       6 lease in milliseconds; 0 to return a gang's seat  7 event  8 experiment  9 address of this seat
 --
--- Returns {'granted', assignment, timestamp of the trial's last report or '', address of seat 0 or ''}; or {why not, '', '', ''} with why
--- not one of unknown (no such trial), superseded (a later attempt exists), taken (another claim holds it), ended, revoked (its revocation
--- was requested before it began), undriven (nobody drives the experiment any more, and nothing may start meanwhile), quota (as many run as
--- a quota allows; the attempt counts as staged just now, so that its driver publishes it again after a while), beside (the worker has
--- another seat of the gang), after (a gang that asks for the same was staged before, and lacks a seat); and, of a gang, seated (this claim
--- holds its seat for so long, until it is repeated) or left (it has given it back).
+-- Returns {'granted', assignment, timestamp of the trial's last report or '', address of seat 0 or ''}; or
+-- {reason, '', '', ''} with one of these reasons:
+--   unknown     no such trial
+--   superseded  a later attempt exists
+--   taken       another claim holds it
+--   ended       it has ended
+--   revoked     its revocation was requested before it began
+--   undriven    the experiment has no driver, and may start nothing without one
+--   quota       a quota is used up; the attempt counts as staged just now, so its driver publishes it again later
+--   beside      the worker has another seat of the gang
+--   after       a gang with the same request was staged before, and lacks a seat
+--   seated      this claim reserves a gang's seat, for the lease time since its last repetition
+--   left        this claim has returned a gang's seat
 --
--- The claim that takes the last seat starts all of them, and appends their starts in the order of the seats; the others hear of that when
--- they repeat theirs. An attempt that is no gang has one seat, which is the last one.
--- At most one claim of a seat is ever granted; repeating it with its token grants it again without journaling twice, also on a
--- full server.
+-- The claim of the last seat starts all seats and appends their starts in order. The other seats get that answer when
+-- they repeat their claims. An attempt that is not a gang has one seat.
+--
+-- At most one claim of a seat is ever granted. Repeating it with its token grants it again without journaling twice,
+-- also on a full server.
 
--- How many seats that were staged before a claim looks at: more than one driver stages at once.
+-- Number of earlier staged seats that a claim checks. Several drivers stage at the same time.
 local LOOK = 200
 
 local function is_revoked(trial, attempt)
   return redis.call('HEXISTS', KEYS[7], 'revoke/' .. trial .. '/' .. attempt) == 1
 end
 
--- Whether a gang that asks for the same was staged before, and lacks a seat that this worker could take. So gangs get their seats in one
--- order, and no two wait for each other.
+-- Whether a gang with the same request was staged before and lacks a seat that this worker could take. Gangs thus get
+-- their seats in one order, and never deadlock.
 local function comes_after(prefix, trial, gang, now)
   local seen = {}
   for _, name in ipairs(redis.call('ZRANGE', KEYS[4], 0, LOOK - 1)) do
@@ -88,7 +96,7 @@ if have[2] == 'staged' then
     redis.call('HSET', KEYS[3], 'seated_until', now + ARGV[6], 'start', ARGV[7], 'address', ARGV[9])
   end
   if lacks then return {'seated', '', '', ''} end
-  -- Not before, as it frees memory: a full server would then begin the attempt.
+  -- Not earlier: it frees memory, so a full server would then begin the attempt.
   for _, key in ipairs(quotas) do redis.call('ZREMRANGEBYSCORE', key, '-inf', now) end
   for _, name in ipairs(names) do
     if name ~= ARGV[2] then redis.call('HSET', prefix .. name, 'state', 'running') end
@@ -97,8 +105,8 @@ if have[2] == 'staged' then
   end
   lease(KEYS[5], quotas, ARGV[8], names, now + ARGV[6])
 elseif ARGV[6] ~= '0' then
-  -- The worker renews no lease before it has this answer. The first answer may have been lost, or the claim of the last seat has started
-  -- this one. A full server that refused the claim would let the lease run out.
+  -- The worker renews no lease before it has this answer. The first answer may have been lost, or the claim of the last
+  -- seat has started this one. A full server that refused the claim would let the lease expire.
   also_when_full('ZREM', KEYS[4])
   lease(KEYS[5], quotas, ARGV[8], { ARGV[2] }, now + ARGV[6])
 end

@@ -1,11 +1,11 @@
--- Journal that a trial without an attempt under way has ended, or is paused.
+-- Journal the end, or a pause, of a trial without a running attempt.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial
 -- ARGV  1 channel  2 epoch  3 attempt, the trial's last one  4 event
 --
--- Returns 1 when this call has journaled it; 0 when it was before, when that attempt has not ended, or when a later one
--- was staged; an error STALEDRIVER when a later driver exists. Idempotent by the event, as long as no other came in
--- between. A trial that is unknown by now has ended long ago.
+-- Returns 1 if this call has journaled it; 0 if an earlier call did, if that attempt has not ended, or if a later one
+-- was staged; an error STALEDRIVER if a later driver exists. Idempotent by the event, as long as no other came in
+-- between. An unknown trial has ended long ago.
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end

@@ -1,15 +1,16 @@
--- A worker says that an attempt, or a seat of a gang, is over and its process group gone; its lease ends.
+-- End an attempt, or a seat of a gang, and its lease, after its process group has ended. Called by its worker.
 --
--- KEYS  1 meta  2 journal  3 seat: the trial, or what stands beside it  4 leases  5 quotas
--- ARGV  1 channel  2 name of the seat  3 attempt  4 token  5 event  6 experiment  7 the number of its last report  8 by what: itself, failure or worker
+-- KEYS  1 meta  2 journal  3 seat: the trial or a further seat  4 leases  5 quotas
+-- ARGV  1 channel  2 name of the seat  3 attempt  4 token  5 event  6 experiment  7 number of its last report
+--       8 cause: itself, failure or worker
 --
--- Returns 'ended'; 'fenced' when the attempt is not the one that holds the lease; or 'gap' when that report is not here, and then does
--- nothing. Repeating a call does no harm.
+-- Returns 'ended'; 'fenced' if the attempt does not hold the lease; or 'gap', without any change, if that report is
+-- missing here. Idempotent.
 --
--- The attempt is over with its last seat, and appends the end of seat 0, or of another one that came first and has failed, or was given back
--- by its worker: the others then end because of that. The latter goes before a failure, as a training fails where a part of it is gone; and
--- no other seat has failed by itself once seat 0 is to end.
--- The others get orders: to stop where seat 0 has ended by itself, else to go back too.
+-- A gang's attempt ends with its last seat. The journaled end is seat 0's. An earlier end of a failed or returned seat
+-- replaces it, because the others end due to it. A seat returned by its worker precedes a failure, since training fails
+-- when a part of it is gone. Once seat 0 has orders to end, failures of other seats don't count. The other seats are
+-- ordered to stop if seat 0 ended by itself, and otherwise to hand back.
 
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'ended_by', 'sequence', 'gang')
 if have[1] ~= ARGV[3] or have[2] ~= ARGV[4] or have[2] == '' then return 'fenced' end

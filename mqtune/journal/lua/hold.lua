@@ -1,11 +1,11 @@
--- Workers say that they have attempts that they have not claimed yet, so that nobody publishes them again.
+-- Reserve attempts that workers have received and not claimed yet, so that they are not published again.
 --
 -- KEYS  1 staged  2… the trial of each attempt
--- ARGV  1 milliseconds for which they are held, then for each attempt: attempt, worker, milliseconds for which it has been
---       importing the trainable, or '' when it is not
+-- ARGV  1 milliseconds of the reservation, then for each attempt: attempt, worker, milliseconds for which it has been
+--       importing the trainable, or '' if it is not
 --
--- Returns how many are held: those that are not staged, or are claimed, are left out. A later call takes the place of an
--- earlier one; repeating it does no harm.
+-- Returns the number of reserved attempts. Claimed ones and those not staged are skipped. A later call replaces an
+-- earlier one; it is idempotent.
 
 also_when_full('ZREM', KEYS[1])
 local now, count = now_ms(), 0

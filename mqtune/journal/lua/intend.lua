@@ -1,17 +1,21 @@
--- Journal the driver's decision to end an attempt, and make it so: an attempt that runs gets the intent as its orders, and its worker
--- a hint on its control channel; an attempt that nobody claimed yet is ended on the spot. Of a gang, all seats get it, unless it leaves time
--- to save: seat 0 could not come to its end without the others, which are told when it has.
+-- Journal the driver's decision to end an attempt, and carry it out.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial  5 staged
 -- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 intent  6 event  7 event that ends an unclaimed attempt
---       8 what control channels start with  9 experiment
+--       8 prefix of control channels  9 experiment
+--
+-- A running attempt gets the intent as its orders, and its worker a hint on the control channel. An unclaimed attempt
+-- ends immediately. All seats of a gang get the intent, unless it leaves time to save. Seat 0 then needs the others to
+-- reach its end, and they get orders after it.
 --
 -- Returns running (the worker will end it), unclaimed (it is ended now), ended (it had ended by itself, or its hash was
--- deleted or evicted; the decision is journaled all the same) or superseded (nothing is journaled); an error STALEDRIVER when
--- a later driver exists.
--- Idempotent by attempt and intent, as long as no other was intended in between. Orders are durable, hints are not (see order).
+-- deleted or evicted; the decision is journaled anyway) or superseded (nothing is journaled); an error STALEDRIVER
+-- if a later driver exists.
+--
+-- Idempotent by attempt and intent, as long as no other was intended in between. Orders are durable, hints are not (see
+-- order).
 
--- The intents that leave a trial time to save.
+-- Intents that leave a trial time to save.
 local SAVING = { pause = true, hand_back = true, give_way = true }
 
 local refused = stale(KEYS[1], ARGV[2])
@@ -42,7 +46,7 @@ for _, name in ipairs((seats_of(ARGV[3], have[5]))) do
     retire(prefix .. name)
     redis.call('ZREM', KEYS[5], name)
   end
-  -- Also to who holds a seat for the others.
+  -- Also to the worker of a reserved seat.
   if state ~= 'ended' and (is_told or state == 'staged') and worker and worker ~= '' then hint(ARGV[8] .. worker, { { ARGV[9], name, tonumber(ARGV[4]), ARGV[5] } }) end
 end
 if is_running then return 'running' end

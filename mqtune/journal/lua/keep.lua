@@ -1,11 +1,11 @@
--- A worker's heartbeat: it keeps its name, and its place in the fleet's register.
+-- A worker's heartbeat: renews its name and its place in the fleet's register.
 --
--- KEYS  1 all workers; the names of its name, its description and the wish that it drains begin alike
--- ARGV  1 token, unique to the worker's process  2 milliseconds to hold both  3 the description, or '' for the one that is there
---       4 the worker's name  5 milliseconds to keep the description
+-- KEYS  1 all workers; the keys of its name, description and order to drain have the same prefix
+-- ARGV  1 token, unique to the worker's process  2 lifetime of both in milliseconds  3 the description, or ''
+--       to keep it  4 the worker's name  5 lifetime of the description in milliseconds
 --
--- Returns {'', 0, whose start the wish to drain is for, or '', 1, or 0 when there is no description}; {the token of who has the name,
--- milliseconds until that runs out, '', 0} when another process has it, and does nothing. Repeating a call does no harm.
+-- Returns {'', 0, start of the worker that has to drain or '', 1 or without a description 0}. If another process has
+-- the name, changes nothing and returns {its token, milliseconds until that expires, '', 0}. Idempotent.
 
 local prefix = string.sub(KEYS[1], 1, -8)
 local name, description, wish = prefix .. 'name:' .. ARGV[4], prefix .. 'worker:' .. ARGV[4], prefix .. 'drain:' .. ARGV[4]

@@ -1,11 +1,11 @@
--- Return which of the attempts that the driver considers under way are, and repair the bookkeeping of these.
+-- Return which of a driver's running or staged attempts still exist, and repair their bookkeeping.
 --
--- KEYS  1 driver of the experiment, whose other keys have names that begin and are placed alike
--- ARGV  1 epoch  2 milliseconds of a lease that is put back, then for each attempt: trial, attempt
+-- KEYS  1 driver of the experiment, whose other keys share its prefix and slot
+-- ARGV  1 epoch  2 milliseconds of a restored lease, then for each attempt: trial, attempt
 --
--- Returns {id of the newest entry or '', then 1 for each attempt that is under way, 0 for each that is not}; an error
--- STALEDRIVER when a later driver exists. An attempt that runs without a lease gets one, which its worker renews if there is
--- one; one that is staged and not listed is listed again. Repeating a call does no harm.
+-- Returns {id of the newest entry or '', then 1 for each attempt that runs or is staged, and 0 for each other}; an
+-- error STALEDRIVER if a later driver exists. A running attempt without a lease gets one, for its worker to renew. A
+-- staged attempt missing in the list is listed again. Idempotent.
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end

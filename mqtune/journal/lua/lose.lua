@@ -1,29 +1,31 @@
 -- End a trial's attempt as lost.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial  5 leases  6 staged
--- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 guard: what must be so  6 event
---       7 timestamp of the trial's last report  8 the entry that the driver read last  9 what control channels start with  10 experiment
+-- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 guard: the required state  6 event
+--       7 timestamp of the trial's last report  8 the driver's last read entry
+--       9 prefix of control channels  10 experiment
 --
 -- The guard is one of
---   expired  it runs, and the lease of a seat has run out: its worker is gone, frozen or cut off
+--   expired  it runs, and the lease of a seat has expired: its worker is gone, frozen or cut off
 --   any      it runs
---            neither of which counts while reports of its trial are here that the driver has not read: behind the end of their attempt no
---            scheduler is shown them
---   gone     it neither runs nor waits: its hash, or the entry that ended it, was deleted or evicted. A later attempt has an entry of its
---            own: one of which the driver has read none, though it has read all, is nonsense in the hash.
+--            Both also require that the driver has read all reports of the trial, because schedulers don't get reports
+--            after an attempt's end.
+--   gone     it neither runs nor waits: its hash, or the entry that ended it, was deleted or evicted. A later attempt
+--            has its own entry. If the driver has read all entries and none of that attempt, the hash is corrupt.
 --
--- Where another seat had ended all but this one, its end is appended, and not the driver's.
+-- If a seat with a counting end has ended before, that end is appended instead of the driver's.
 --
--- Returns 1 when this driver has ended it, 0 when something else is so; an error STALEDRIVER when a later driver exists. From here on the
--- attempt has ended, and nobody's claim of it counts; workers with other seats hear of that at once. Repeating a call does no harm.
+-- Returns 1 if this driver has ended it, 0 if the guard or that end prevented it; an error STALEDRIVER if a later
+-- driver exists. After 1 the attempt has ended and no claim of it counts; workers of other seats are notified.
+-- Idempotent.
 
--- How many entries are looked at that the driver has not read; one that has more to read does that first.
+-- Maximum number of checked unread entries. A driver with more reads them first.
 local LOOK = 100
--- The beginning of each entry of reports: a list of version, kind and body.
+-- First bytes of each entry of reports: a list of version, kind and body.
 local REPORTS = '\147\1\167reports'
 
 local function has_unread_reports(timestamp)
-  -- The driver knows its last report, as it does of nearly all that are lost, and of many at once.
+  -- The driver knows its last report, as for nearly all lost attempts. It saves time if many are lost.
   if (tonumber(timestamp or '') or 0) == tonumber(ARGV[7]) then return false end
   local entries = redis.call('XRANGE', KEYS[3], ARGV[8] == '' and '-' or '(' .. ARGV[8], '+', 'COUNT', LOOK)
   for _, entry in ipairs(entries) do
@@ -42,7 +44,7 @@ local ended_by, prefix = ARGV[2] .. ':lost', string.sub(KEYS[4], 1, -1 - #ARGV[3
 if have[1] == ARGV[4] and have[2] == ended_by then return 1 end
 local state, names = standing(prefix, ARGV[3], ARGV[4])
 
--- Tell the worker of a seat of a gang that it counts no more; the worker of any other attempt is gone.
+-- Notify the worker of a gang's seat that it is fenced. The worker of any other attempt is gone.
 local function tell(name)
   local worker = #names > 1 and redis.pcall('HGET', prefix .. name, 'worker')
   if type(worker) == 'string' and worker ~= '' then
@@ -62,7 +64,7 @@ if ARGV[5] == 'gone' then
     redis.call('ZREM', KEYS[5], name)
     redis.call('ZREM', KEYS[6], name)
   end
-  -- Also where the hash is not there that says how many there are.
+  -- Also if the hash with the number of seats is missing.
   for seat = 1, forget_seats(KEYS[4]) do
     redis.call('ZREM', KEYS[5], ARGV[3] .. '~' .. seat)
     redis.call('ZREM', KEYS[6], ARGV[3] .. '~' .. seat)

@@ -1,11 +1,11 @@
--- A worker takes, keeps or gives back its name.
+-- Take, renew or release a worker's name.
 --
 -- KEYS  1 name
--- ARGV  1 token, unique to the worker's process  2 milliseconds to hold it (0: give it back)  3 token of a worker that is known to
---       be dead, or ''
+-- ARGV  1 token, unique to the worker's process  2 lifetime in milliseconds (0: release it)  3 token of a dead worker,
+--       or ''
 --
--- Returns {'', 0} when the worker has the name, or has given it back; else {the token of who has it, milliseconds until that runs
--- out}, and does nothing. Repeating a call does no harm.
+-- Returns {'', 0} if the worker has the name or has released it. If another process has it, changes nothing and returns
+-- {its token, milliseconds until that expires}. Idempotent.
 
 local have = redis.call('GET', KEYS[1])
 if have and have ~= ARGV[1] and (have ~= ARGV[3] or ARGV[2] == '0') then return {have, redis.call('PTTL', KEYS[1])} end

@@ -1,14 +1,14 @@
--- Give running attempts orders that do not end them; each worker gets one message of hints.
+-- Give running attempts orders that do not end them. Each worker gets one message of hints.
 --
 -- KEYS  1 driver  2… the trial of each attempt
--- ARGV  1 epoch  2 what control channels start with  3 experiment  then for each attempt: trial, attempt, order
+-- ARGV  1 epoch  2 prefix of control channels  3 experiment  then for each attempt: trial, attempt, order
 --
--- An order is 'save:<number>', to save a checkpoint, or 'go:<sequence>' or 'go:<sequence>:<answer>', to go on after that report. It takes
--- the place of the attempt's earlier one of its kind; an intent stays as it is, and goes before all others. The orders are durable, the
--- hints are not: the answers to report, saved and renew repeat the orders.
+-- An order is 'save:<number>', to save a checkpoint, or 'go:<sequence>' or 'go:<sequence>:<answer>', to continue after
+-- that report. It replaces the attempt's earlier order of its kind. An intent stays, and precedes all others. Orders
+-- are durable, hints are not: the answers to report, saved and renew repeat the orders.
 --
--- Returns 1 for each attempt that runs, 0 for each that doesn't, which is passed over; an error STALEDRIVER when a later driver exists.
--- Repeating a call does no harm.
+-- Returns 1 for each running attempt, and 0 for each skipped other; an error STALEDRIVER if a later driver exists.
+-- Idempotent.
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end

@@ -1,7 +1,7 @@
--- Shared functions; each script is loaded behind those that it uses. Empty lines part them.
+-- Shared functions. Each script is loaded after the ones that it uses. Empty lines separate them.
 
--- Have the script run to its end also on a server that is full (maxmemory): such a server refuses a script whose first write takes
--- memory, and no other. This write removes what is never there.
+-- Make the script run to its end also on a full server (maxmemory). Such a server refuses only a script whose first
+-- write takes memory. This write removes a field that never exists.
 local function also_when_full(remove, key)
   redis.call(remove, key, '')
 end
@@ -11,13 +11,13 @@ local function now_ms()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- Return the number that a field of a trial's hash holds, and *otherwise* for anything else: an error here would end a driver, or the reports of a
--- whole batch.
+-- Return the number in a field of a trial's hash, and *otherwise* for anything else. An error here would end a driver,
+-- or lose a whole batch of reports.
 local function number(field, otherwise)
   return tonumber(string.match(field or '', '^%d+$')) or otherwise
 end
 
--- Append an event to the journal, whose bytes are counted, and publish the same bytes, with the entry's id and the id before it.
+-- Append an event to the journal and count its bytes. Publish the same bytes, with the entry's id and the id before it.
 local function append(meta, journal, channel, event)
   local have = redis.call('HMGET', meta, 'last', 'bytes')
   local id = redis.call('XADD', journal, '*', 'e', event)
@@ -26,24 +26,24 @@ local function append(meta, journal, channel, event)
   return id
 end
 
--- Whether the journal has as many bytes as it may have.
+-- Whether the journal has reached its limit of bytes.
 local function is_full(meta)
   local have = redis.call('HMGET', meta, 'bytes', 'most_bytes')
   local most = number(have[2], 0)
   return most > 0 and number(have[1], 0) >= most
 end
 
--- Whether orders leave an attempt running: they are no intent.
+-- Whether orders leave an attempt running, that is, contain no intent.
 local function go_on(orders)
   return not orders or orders == '' or string.find(orders, ':', 1, true) ~= nil
 end
 
--- Return the word that attempts which continue are told: 'wait' while the journal is full, else ''.
+-- Return 'wait', for attempts that continue, while the journal is full; else ''.
 local function wait_if_full(meta)
   return is_full(meta) and 'wait' or ''
 end
 
--- Return the orders as the answer to a worker that has sent something, behind them that it is to wait if its attempt goes on.
+-- Return the orders as the answer to a worker, followed by *wait* if its attempt continues.
 local function or_wait(orders, wait)
   if wait == '' or not go_on(orders) then return orders end
   return (not orders or orders == '') and wait or orders .. ' ' .. wait
@@ -54,10 +54,10 @@ local function hint(channel, hints)
   redis.call('PUBLISH', channel, cmsgpack.pack(hints))
 end
 
--- The most seats of a gang, whatever a hash says: a script goes over all of them.
+-- Maximum seats of a gang, even if a hash has more: a script iterates over all of them.
 local MOST_SEATS = 1000
 
--- Return the names of the seats of an attempt, of which *gang* says how many there are, and whether each is to be on another worker.
+-- Return the names of an attempt's seats, and whether each needs its own worker. *gang* has both facts.
 local function seats_of(trial, gang)
   local count, where = string.match(gang or '', '^(%d+):(%l+):')
   local names = { trial }
@@ -65,8 +65,8 @@ local function seats_of(trial, gang)
   return names, where == 'apart'
 end
 
--- Return how an attempt stands, and the names of its seats: 'running' if a seat runs, 'staged', 'ended' if all have, or '' where the hash
--- of a seat is not there, or is something else.
+-- Return an attempt's state and the names of its seats. It is 'running' if a seat runs, 'staged', 'ended' if all have
+-- ended, or '' if the hash of a seat is missing or invalid.
 local function standing(prefix, trial, attempt)
   local state, names, at = 'ended', { trial }, 1
   while names[at] do
@@ -85,39 +85,40 @@ local function standing(prefix, trial, attempt)
   return state, names
 end
 
--- Return the time at which a gang counts as staged: after all that wait, as seats are taken in that order, and several come in a millisecond.
+-- Return a gang's staging time, later than those of all attempts in the queue: several are staged in a millisecond, and
+-- claims follow that order.
 local function last_of(staged, now)
   local last = redis.call('ZRANGE', staged, -1, -1, 'WITHSCORES')[2]
   return last and math.max(now, tonumber(last) + 0.001) or now
 end
 
--- Delete the hashes of the further seats of a trial, and return how many there were.
+-- Delete the hashes of a trial's further seats, and return their number.
 local function forget_seats(trial)
   local seats = 0
   while redis.call('DEL', trial .. '~' .. seats + 1) == 1 do seats = seats + 1 end
   return seats
 end
 
--- The fields of a trial's hash whose attempt has only begun, or is over.
+-- Reset the fields of a trial's hash for an attempt that has just begun, or is over.
 local function blank(trial, ...)
   redis.call('HSET', trial, 'sequence', 0, 'orders', '', 'worker', '', 'token', '', 'ended_by', '', 'saved', '', 'held_until', 0, ...)
 end
 
--- Return the policy of workers if nobody has driven the experiment for longer than the grace: finish, stop; else ''.
+-- Return the workers' policy (finish or stop) if the driver has been away for longer than the grace period; else ''.
 local function undriven(meta)
   local have = redis.call('HMGET', meta, 'on_loss', 'loss_ms', 'driver_until')
   if not have[1] or have[1] == 'continue' or not have[3] then return '' end
   return now_ms() > have[3] + have[2] and have[1] or ''
 end
 
--- Whether the name of an experiment fits a pattern, as quotas have it; what is none fits nothing: an error here would end the claims and
--- leases of all experiments.
+-- Whether an experiment's name matches a quota's pattern. An invalid pattern matches nothing: an error would end all
+-- experiments' claims and leases.
 local function fits(pattern, experiment)
   if not string.find(pattern, '^[%w%._%*%-]+$') then return false end
   return string.find(experiment, '^' .. string.gsub(string.gsub(pattern, '[%.%-]', '%%%0'), '%*', '.*') .. '$') ~= nil
 end
 
--- Return the keys of the quotas that an experiment falls under, and how many of its attempts may run under each.
+-- Return the keys of an experiment's quotas, and the limit of running attempts of each.
 local function quotas_of(quotas, experiment)
   local keys, most = {}, {}
   local all = redis.call('HGETALL', quotas)
@@ -131,13 +132,13 @@ local function quotas_of(quotas, experiment)
   return keys, most
 end
 
--- How long the list of what runs under a quota is kept when nothing does, in seconds.
+-- How long the idle list of a quota is kept, in seconds.
 local KEEP_QUOTA_S = 3600
 
--- How many leases one command sets: far fewer than the values that Lua can hand to a function.
+-- Number of leases set by one command, far below the limit of a Lua function's arguments.
 local LEASES_AT_ONCE = 500
 
--- Give members of a sorted set, each of these trials behind a prefix, this score.
+-- Set the score of trials, prefixed, in a sorted set.
 local function set_scores(key, score, prefix, trials)
   for begin = 1, #trials, LEASES_AT_ONCE do
     local scored = {}
@@ -159,8 +160,8 @@ local function lease(leases, quotas, experiment, trials, runs_out)
   end
 end
 
--- How long the hash of a trial whose attempt has ended is kept, in seconds. Until then a repeated call or late message is
--- answered by how the attempt ended; afterwards the trial is unknown, and the call is refused as well.
+-- How long the hash of a trial with an ended attempt is kept, in seconds. It answers repeated calls and late messages.
+-- Later the trial is unknown, and these are refused as well.
 local KEEP_ENDED_S = 7 * 86400
 
 local function retire(trial)
@@ -170,7 +171,7 @@ end
 local STALE = 'STALEDRIVER another driver has taken this experiment over'
 local GONE = 'JOURNALGONE the server no longer has what this driver has written'
 
--- The error for a driver that has been replaced by a later one, or whose lock the server has lost; false for any other.
+-- Return an error for a driver that was replaced by a later one, or whose lock the server has lost; else false.
 local function stale(driver, epoch)
   local have = redis.call('HGET', driver, 'epoch')
   if have == epoch then return false end

@@ -1,10 +1,10 @@
--- Store the data of a checkpoint that is held in memory, before an event names it.
+-- Store the data of a checkpoint in memory, before an event names it.
 --
 -- KEYS  1 trial  2 checkpoints
 -- ARGV  1 attempt  2 token  3 checkpoint  4 data
 --
--- Returns the attempt's orders; 'fenced' when the attempt is not the one that holds the lease: then
--- nothing is kept. What a checkpoint holds never changes. Repeating a call does no harm.
+-- Returns the attempt's orders; 'fenced' if the attempt does not hold the lease, and then stores nothing. A stored
+-- checkpoint never changes. Idempotent.
 
 local have = redis.call('HMGET', KEYS[1], 'attempt', 'token', 'state', 'orders')
 if have[1] ~= ARGV[1] or have[2] ~= ARGV[2] or have[3] ~= 'running' then return 'fenced' end

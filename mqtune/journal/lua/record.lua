@@ -1,11 +1,11 @@
--- Append events of the driver that no worker acts on.
+-- Append driver events that no worker acts on.
 --
 -- KEYS  1 driver  2 meta  3 journal
--- ARGV  1 channel  2 epoch  3 mark, unique to these events  4 definition, or '' to leave it as it is
+-- ARGV  1 channel  2 epoch  3 mark, unique to these events  4 definition, or '' to keep it
 --       then the events, at least one
 --
--- Returns 1 when the events are in the journal; an error STALEDRIVER when a later driver exists.
--- Idempotent by the mark, as long as nothing else is recorded in between. The newest definition counts.
+-- Returns 1 if the events are in the journal; an error STALEDRIVER if a later driver exists. Idempotent by the mark, as
+-- long as nothing else is recorded in between. The newest definition counts.
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end

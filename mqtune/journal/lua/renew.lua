@@ -1,12 +1,12 @@
--- Renew the leases of a worker's attempts, of one experiment after the other; the answers carry their orders.
+-- Renew the leases of a worker's attempts, one experiment after the other. The answers have their orders.
 --
--- KEYS  1 quotas  2… meta of each experiment, whose leases and trials have names that begin and are placed alike
--- ARGV  1 lease in milliseconds  then for each experiment: how many attempts, and for each of them: trial, attempt, token
+-- KEYS  1 quotas  2… meta of each experiment, whose leases and trials share its prefix and slot
+-- ARGV  1 lease in milliseconds  then for each experiment: number of attempts, and for each: trial, attempt, token
 --
--- Returns for each experiment a list with an answer for each attempt: its orders (see order); 'undriven' in place of orders that let it go on,
--- when nobody has driven the experiment for too long and its attempts are to end; or 'fenced' when the attempt doesn't hold the lease. A lease
--- that has expired is renewed as long as its attempt was not ended as lost. In place of the list there is the error for an experiment whose
--- keys are broken, which costs no other one its leases. Repeating a call does no harm.
+-- Returns for each experiment a list with an answer for each attempt: its orders (see order); 'undriven' instead of
+-- orders to continue, if the experiment has had no driver for too long and its attempts have to end; or 'fenced' if the
+-- attempt doesn't hold the lease. An expired lease is renewed unless its attempt was ended as lost. For an experiment
+-- with broken keys the list is replaced by the error; other experiments keep their leases. Idempotent.
 
 local function renewed(meta, from, to)
   local prefix, experiment = string.sub(meta, 1, -5), string.match(meta, '{(.*)}')

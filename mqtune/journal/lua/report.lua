@@ -1,14 +1,15 @@
--- Journal and publish a batch of reports as one entry; the answer carries what the driver wants of each attempt.
+-- Journal and publish a batch of reports as one entry. The answer has the orders of each attempt.
 --
--- KEYS  1 meta of the experiment, whose other keys have names that begin and are placed alike
+-- KEYS  1 meta of the experiment, whose other keys share its prefix and slot
 -- ARGV  1 channel of the journal  2 the event up to its list of segments
---       then for each segment: trial (each at most once), attempt, token, first sequence number, number of reports, last timestamp, the segment
+--       then for each segment: trial (each at most once), attempt, token, first sequence number, number of reports,
+--       last timestamp, the segment
 --
--- Returns for each segment: the attempt's orders (see order), 'fenced' when the attempt is not the one that holds the lease, or 'gap' when
--- reports before it never arrived. While the journal is full, an attempt without an intent is told to wait with more, behind its
--- orders: this batch is written all the same. A segment from 0 on without reports only
--- asks for the answer. A segment that is already in the journal is not written again, so a batch may be sent any number of times; it must
--- then be cut as it was.
+-- Returns for each segment: the attempt's orders (see order), 'fenced' if the attempt does not hold the lease, or 'gap'
+-- if earlier reports never arrived. While the journal is full, this batch is still written, and attempts without an
+-- intent get the order to wait with more. A segment from 0 on without reports only polls the answer.
+--
+-- A journaled segment is not written again, so a batch may be sent any number of times, with the same segments.
 
 local prefix = string.sub(KEYS[1], 1, -5)
 local answers, accepted = {}, {}

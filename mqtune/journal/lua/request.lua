@@ -1,10 +1,10 @@
--- Journal a request to the driver, whether one lives or not.
+-- Journal a request to the driver, with or without a living driver.
 --
 -- KEYS  1 meta  2 journal  3 requests
--- ARGV  1 channel  2 id of the request  3 event  4 whether a full server takes it, '1' or '0'
+-- ARGV  1 channel  2 id of the request  3 event  4 whether a full server accepts it, '1' or '0'
 --
--- Returns the id of the journal entry that holds the request, or '' when there is no such experiment. Idempotent by the id of the request:
--- repeating a call returns the same entry and writes nothing.
+-- Returns the id of the request's journal entry, or '' if there is no such experiment. Idempotent by the id of the
+-- request: repeating a call returns the same entry and writes nothing.
 
 local have = redis.call('HGET', KEYS[3], ARGV[2])
 if have then return have end

@@ -1,17 +1,17 @@
--- Restore what the server has lost of an experiment; for its driver.
+-- Restore an experiment's data that the server has lost. Called by its driver.
 --
--- KEYS  1 driver  2 meta  3 journal  4 the entries that the journal is to hold, written before  5 leases  6 staged
+-- KEYS  1 driver  2 meta  3 journal  4 the journal's entries, written before  5 leases  6 staged
 --       7 experiments  8 requests  9 chapters  10… each trial
--- ARGV  1 channel  2 epoch  3 holder token  4 who that is, for people  5 milliseconds to hold the lock  6 experiment
---       7 mark, unique to this call  8 definition  9 bytes of those entries
---       10 the last entry in a chapter, or ''  11 the chapters, a line each  12 the first entry of all: its id, a space, the event
---       13 number of events that follow them, then the events
---       then the number of requests among those entries, and for each its id and that of its entry
+-- ARGV  1 channel  2 epoch  3 holder token  4 description of the driver, for users  5 lock time in milliseconds
+--       6 experiment  7 mark, unique to this call  8 definition  9 bytes of those entries
+--       10 the last entry in a chapter, or ''  11 the chapters, a line each
+--       12 the first entry of all: its id, a space, the event  13 number of later events, then the events
+--       then the number of requests in those entries, and for each its id and its entry's id
 --       then for each trial: the number of its last attempt, the time of its last report
 --
--- Returns 1, or 0 while those entries are not there, and then does nothing; an error STALEDRIVER when a later driver exists.
--- From here on every attempt has ended, and whatever its worker still sends is refused. Checkpoints that are still there
--- stay. Repeating a call does no harm.
+-- Returns 1; 0, without any change, if those entries are missing; an error STALEDRIVER if a later driver exists. From
+-- here on all attempts have ended, and further calls of their workers are refused. Existing checkpoints stay.
+-- Idempotent.
 
 if tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0') > tonumber(ARGV[2]) then return redis.error_reply(STALE) end
 if redis.call('HGET', KEYS[1], 'restored') == ARGV[7] then return 1 end

@@ -3,8 +3,7 @@
 -- KEYS  1 meta  2 journal  3 trial
 -- ARGV  1 channel  2 attempt  3 token  then for each checkpoint: its id, the event
 --
--- Returns the attempt's orders, and that it is to wait while the journal is full; 'fenced' when the attempt is not the one that holds the
--- lease.
+-- Returns the attempt's orders, with 'wait' while the journal is full; 'fenced' if the attempt does not hold the lease.
 -- Idempotent by the last of the checkpoints, as long as the attempt has saved no other in between.
 
 local have = redis.call('HMGET', KEYS[3], 'attempt', 'token', 'state', 'orders', 'saved')

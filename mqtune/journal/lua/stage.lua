@@ -1,12 +1,13 @@
--- Append that an attempt is wanted, and make it claimable. Its task is put on the queue of a worker without Celery, or published
--- afterwards.
+-- Append that an attempt is staged, and make it claimable.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 trial  5 staged  6 leases  7… the queue of each seat, if there are queues
--- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 assignment  6 event  7 how many seats it has and what they ask for, or '' for one
---       8… the task of each seat, if there are queues
+-- ARGV  1 channel  2 epoch  3 trial  4 attempt  5 assignment  6 event
+--       7 number of seats and their resources, or '' for one seat  8… the task of each seat, if there are queues
 --
--- Returns 1 when the attempt is staged; 0 when this or a later attempt already was (nothing is journaled twice);
--- an error STALEDRIVER when a later driver exists. The attempt before it is superseded from here on.
+-- The task is queued here for workers without Celery, and otherwise published later.
+--
+-- Returns 1 if the attempt is staged; 0 if this or a later attempt already was (nothing is journaled twice); an error
+-- STALEDRIVER if a later driver exists. The previous attempt is superseded from here on.
 
 local refused = stale(KEYS[1], ARGV[2])
 if refused then return refused end
@@ -14,7 +15,7 @@ also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[4], 'attempt', 'gang')
 if number(have[1], 0) >= tonumber(ARGV[4]) then return 0 end
 local prefix, now = string.sub(KEYS[4], 1, -1 - #ARGV[3]), now_ms()
--- The attempt before may have had more.
+-- The previous attempt may have had more.
 for seat = 1, have[2] and have[2] ~= '' and forget_seats(KEYS[4]) or 0 do
   redis.call('ZREM', KEYS[5], ARGV[3] .. '~' .. seat)
   redis.call('ZREM', KEYS[6], ARGV[3] .. '~' .. seat)

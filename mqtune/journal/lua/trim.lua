@@ -1,12 +1,16 @@
--- Have readers find the oldest entries of a journal in a chapter, which is in the experiment's store, and remove them here.
+-- Replace the oldest entries of a journal by a chapter, which the experiment's store has.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 chapters
--- ARGV  1 epoch  2 last entry of the chapter before it, or ''  3 its first entry  4 its last entry  5 the bytes of its entries  6 its line
+-- ARGV  1 epoch  2 last entry of the previous chapter, or ''  3 its first entry  4 its last entry
+--       5 the bytes of its entries  6 its line
 --
--- Returns the bytes of the entries that are left when the chapter is the last one; -1, and changes nothing, when another is than
--- the one before it, when no chapter exists and the journal begins with another entry, when the journal lacks its last entry, as on a server
--- that was set back, or when that is the newest one; an error STALEDRIVER when a later driver exists. The first entry of all is kept beside
--- the journal. Repeating a call does no harm: the journal begins behind the last chapter, and a reader sees both in one step.
+-- Returns the bytes of the remaining entries if the chapter is the last one. Returns -1, without any change, if the
+-- last chapter is not the previous one; if there is no chapter and the journal begins with another entry; or if the
+-- journal lacks the chapter's last entry, as on a server that was set back, or it is the newest one. Returns an error
+-- STALEDRIVER if a later driver exists.
+--
+-- The first entry of all is kept beside the journal. Idempotent. Readers see the new chapter and the shorter journal in
+-- one step.
 
 local refused = stale(KEYS[1], ARGV[1])
 if refused then return refused end

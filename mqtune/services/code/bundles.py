@@ -1,4 +1,4 @@
-"""The bundles that this worker has unpacked, each in a folder named by its hash."""
+"""The bundles unpacked by this worker, each in a folder named by its hash."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mqtune.trainable import KEY_VARIABLE, Bundle, CodeKeys, is_digest, is_path,
 from mqtune.worker import ExperimentHere
 from mqtune.worker.ports import ProgramPlace, WorkerService
 
-#: The least number of unpacked bundles that stay. More experiments rarely share a worker at the same time.
+#: Minimum number of unpacked bundles that stay.
 KEPT: Final = 8
 
 
 class Brought(NamedTuple):
-    """Where brought code lies: its top folder, the code root below that, and where its trials run.
+    """The place of brought code: its top folder, the code root, and its trials' folder.
 
     The last is None for the worker's own folder.
     """
@@ -32,16 +32,16 @@ class Brought(NamedTuple):
 
 
 class Bundles(WorkerService):
-    """Fetches bundles, checks who brought them, and unpacks each once in the life of a worker. Any thread may call it.
+    """Fetches and verifies bundles, and unpacks each once in a worker's life. Thread-safe.
 
-    It uses nothing that an earlier worker has unpacked: a crash or a full disk may have left part of a bundle.
+    It reuses nothing of an earlier worker: a crash or a full disk may have left a partial bundle.
 
     Args:
-        folder: where they are unpacked; the worker's own.
-        key: the keys that sign brought code, as ``CodeKeys`` reads them; empty for a worker that takes no code.
-        exchange: has an experiment's bundle, by the experiment's name.
-        in_use: returns the code roots that are used now.
-        kept: how many are kept besides those.
+        folder: the worker's own folder for unpacked bundles.
+        key: the keys for brought code, as ``CodeKeys`` reads them; empty for a worker that accepts no code.
+        exchange: returns the exchange of an experiment, by name.
+        in_use: returns the code roots in use.
+        kept: number of unused bundles that stay.
     """
 
     def __init__(
@@ -58,22 +58,22 @@ class Bundles(WorkerService):
         self._exchange = exchange
         self._in_use = in_use
         self._kept = kept
-        #: The digests of the unpacked bundles, in the order of their last use.
+        #: Digests of the unpacked bundles, least recently used first.
         self._there: dict[str, None] = {}
-        #: The experiments whose bundle was found to be signed with this worker's key.
+        #: Experiments whose bundle has a valid signature.
         self._signed = weakref.WeakSet[ExperimentHere]()
         self._lock = threading.Lock()
 
     def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
-        """Return the place of an experiment's brought code. Return None if its code was not brought."""
+        """Return the place of an experiment's brought code, or None if it brought none."""
         found = self.of(experiment)
         return None if found is None else ProgramPlace(found.code_root, found.cwd, {"bundle": found.top.name})
 
     def of(self, here: ExperimentHere) -> Brought | None:
-        """Return the place of an experiment's brought code. Return None if its code was not brought.
+        """Return the place of an experiment's brought code, or None if it brought none.
 
         Raises:
-            CodeRefused: this worker takes no code, or not this.
+            CodeRefused: this worker refuses all code, or this.
             OSError: it can't be unpacked.
         """
         definition = here.definition
@@ -89,7 +89,7 @@ class Bundles(WorkerService):
             if here not in self._signed:
                 self._check(self._exchange(here.name), digest, self._keys.of(here.name))
                 self._signed.add(here)
-            # The one used last stands last.
+            # Most recently used last.
             self._there.pop(digest, None)
             self._there[digest] = None
             if not top.is_dir():
@@ -124,7 +124,6 @@ class Bundles(WorkerService):
             raise
 
     def _trim(self) -> None:
-        """Delete those used longest ago, but none that is in use."""
         used = self._in_use()
         for digest in list(self._there)[: -self._kept or None]:
             top = self._folder / digest

@@ -1,4 +1,7 @@
-"""Packs a project's folder into a bundle: git's files, or those without a match in ``.mqtuneignore``; no secrets."""
+"""Packs a project's folder into a bundle: git's files, or those not in ``.mqtuneignore``.
+
+Secrets are left out.
+"""
 
 from __future__ import annotations
 
@@ -17,15 +20,15 @@ from mqtune.trainable import MOST_BYTES, MOST_FILES, Bundle, Cell, File, Trainab
 
 logger = logging.getLogger(__name__)
 
-#: The file with the patterns of ignored files, one a line.
+#: File with the patterns of ignored files, one a line.
 IGNORE_FILE: Final = ".mqtuneignore"
-#: A file as large as this is hardly code, and each worker fetches it.
+#: A file of this size is hardly code.
 BIG_BYTES: Final = 4 << 20
-#: How git marks a file that it doesn't track.
+#: Git's mark of an untracked file.
 _UNTRACKED: Final = "?"
-#: How long git may take to list a project's files: some seconds for a very large one on a network disk.
+#: Timeout of git's listing.
 _GIT_S: Final = 60.0
-#: Names of files with nothing but a key or a password, and the endings of such names.
+#: Names of files that contain only a key or password, and their endings.
 _KEYS: Final = (
     "api_key",
     "api-key",
@@ -68,28 +71,25 @@ _SECRETS: Final = (
     *(".git-credentials", ".dockercfg", ".my.cnf", ".vault*", "kubeconfig", "*.kubeconfig", "*.ovpn"),
 )
 _SAMPLES: Final = ("*.example", "*.sample", "*.template", "*.pub")
-#: A notebook changes whenever it is saved, and no worker can import it.
+#: A notebook changes with each save, and no worker can import it.
 _NO_CODE: Final = ("*.ipynb", "*.pyc")
-#: Folders that are skipped where git doesn't say what is in a project, beside hidden ones.
+#: Folders that are skipped without git, beside hidden ones.
 _SKIPPED: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
-#: A folder with so many files is probably a home folder, and to list it would take minutes.
+#: A folder with this many files is probably a home folder.
 MOST_LISTED: Final = 20 * MOST_FILES
-#: How many names a line says.
+#: Maximum number of names in a line.
 _SHOWN: Final = 5
 
 
 def packed(
     folder: Path, below: Path, outside: Collection[Path] = (), *, most_listed: int = MOST_LISTED
 ) -> dict[str, File]:
-    """Return the files of a folder, by their paths below another one that it is in, or that it is.
-
-    Which were left out, and which are big, is logged.
+    """Return the files of a folder, by path below a given folder. Log left-out and big ones.
 
     Args:
-        folder: the folder.
-        below: where their paths begin.
-        outside: folders in it that don't count, such as those of experiments.
-        most_listed: the number of files from which on a folder is refused.
+        below: base of the paths: the folder, or one above it.
+        outside: excluded subfolders, such as those of experiments.
+        most_listed: number of files at which a folder is refused.
 
     Raises:
         ConfigurationError: they are too many or too large, one can't be read, or a pattern is invalid.
@@ -143,15 +143,11 @@ class Project:
     """The folder whose files a driver brings to its workers.
 
     Args:
-        folder: as the user gave it.
-        spec: the trainable.
-        code_root: the folder below which that was found.
-        outside: folders whose files are no code, such as a checkpoint store; also ``mqtune_home`` is one.
-        cell: the trainable's written module, if there is one; without a *folder* the modules that it imports go with
-            it.
+        outside: folders without code, such as a checkpoint store; ``mqtune_home`` is always one.
+        cell: the trainable's written module, if there is one. Without a *folder* its imported modules are included.
 
     Raises:
-        ConfigurationError: it is no folder, or the trainable is not in it.
+        ConfigurationError: it is not a folder, or does not contain the trainable.
     """
 
     def __init__(
@@ -162,11 +158,11 @@ class Project:
         outside: Iterable[str | Path] = (),
         cell: Cell | None = None,
     ) -> None:
-        #: The user's setting that needs the key for code.
+        #: The user's setting that requires the key for code.
         self.needs_key = (
             "Process(bundle=…)" if folder is not None else f"trainable {spec.name!r}, which travels as source,"
         )
-        #: Whether all files of the folder go along, so that trials can run in it.
+        #: Whether all files of the folder are included, so that trials can run in it.
         self.has_all = folder is not None
         self.folder = Path(os.path.abspath(Path(folder or code_root).expanduser()))
         self._spec = spec
@@ -174,7 +170,7 @@ class Project:
         #: The file of a cell, which is not on the disk, and the script whose names it uses.
         self.written = {} if cell is None else {self._first: cell.source}
         self.script = code_root / cell.script if cell is not None and cell.script else None
-        #: Values that travel as files, by the files' paths from the code root.
+        #: Values stored as files, by path from the code root.
         self._values = {} if cell is None else cell.values
         if self.folder not in self._first.parents:
             what = (
@@ -191,13 +187,13 @@ class Project:
         self._files: dict[str, File] = {}
 
     def pack(self, sources: Mapping[str, bytes]) -> Bundle:
-        """Return the bundle of its files as they are now.
+        """Return the bundle of its current files.
 
         Args:
-            sources: the trainable's file and its imported files, by their paths from its folder.
+            sources: the trainable's file and its imported files, by path from its folder.
 
         Raises:
-            ConfigurationError: they can't be packed, or the trainable's file is not among them.
+            ConfigurationError: they can't be packed, or the trainable's file is left out.
         """
         names = [os.path.relpath(os.path.normpath(self._first.parent / name), self._below) for name in sources]
         needed = {name: File(content) for name, content in zip(names, sources.values(), strict=True)}
@@ -222,9 +218,9 @@ class Project:
         return Bundle.of(self._files)
 
     def changed_since(self, before: Bundle) -> list[str]:
-        """Return the names of the files that are not as in an earlier bundle.
+        """Return the names of files that differ from an earlier bundle.
 
-        Files that no trial runs don't count.
+        Changes in blocks that no trial runs don't count.
         """
         earlier = before.files()
         both = [name for name in earlier.keys() & self._files.keys() if name.endswith(".py")]
@@ -239,10 +235,10 @@ class Project:
 
 
 def _listed(folder: Path, most_listed: int) -> list[str]:
-    """Return the paths of the files that git does not ignore. Without git, skip installed packages alone.
+    """Return the paths of the files that git does not ignore.
 
-    Hidden ones, and those in hidden folders, are among them only if git tracks them: tools keep what is a person's own
-    there.
+    Hidden files, and files in hidden folders, are included only if git tracks them: tools keep personal data there.
+    Without git only installed packages are skipped.
     """
     names = _of_git(folder) or list(islice(_walked(folder), most_listed))
     if len(names) >= most_listed:
@@ -254,8 +250,8 @@ def _listed(folder: Path, most_listed: int) -> list[str]:
 
 
 def _of_git(folder: Path) -> list[str]:
-    """Return what git lists; empty without git, outside a work tree, and where all of it is ignored."""
-    # Not a program that the folder's configuration names.
+    """Return git's listing. Empty without git, outside a work tree, and if all is ignored."""
+    # Don't run a program named in the folder's configuration.
     command = ["git", "-c", "core.fsmonitor=false", "-C", str(folder), "ls-files", "-z", "-t", "--cached", "--others"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
@@ -302,7 +298,7 @@ def _is_private(name: str) -> bool:
 
 
 def _is_inside(folder: Path, path: Path) -> bool:
-    """Whether a file is below the folder. The target of a link has to be below it, too."""
+    """Whether a file is below the folder. A link's target has to be below it, too."""
     return not path.is_symlink() or folder.resolve() in path.resolve().parents
 
 
@@ -316,7 +312,6 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _patterns(path: Path) -> list[str]:
-    """Return the patterns of an ignore file; none without one."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

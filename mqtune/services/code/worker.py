@@ -1,4 +1,4 @@
-"""The worker's part of code: fetches bundles, checks and unpacks them."""
+"""The worker's part of code: fetches, verifies and unpacks bundles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mqtune.worker.ports import WorkerHost, WorkerService
 
 
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> tuple[WorkerService]:
-    """Return what has the code that drivers bring. Without a key it refuses all."""
+    """Return the service for brought code. Without a key it refuses all code."""
 
     def exchange(experiment: str) -> CodeExchange:
         return CodeExchange(host.client, experiment, closing=host.closing)

@@ -10,7 +10,7 @@ from mqtune.journal import Room
 
 
 class Figure(NamedTuple):
-    """A metric and its values of one moment, by the values of its labels.
+    """A metric and its current values, by label values.
 
     A counter has a name with the ending ``_total``, and only grows.
     """
@@ -23,21 +23,21 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFigures:
-    """The figures of a worker at one moment.
+    """The current figures of a worker.
 
     Attributes:
         worker: its name in the fleet.
-        slots: the number of its slots.
-        usable: the number of slots that take trials or run one; 0 when it leaves.
-        busy: the number of slots with a trial.
-        ended: the number of attempts that have ended here since it started, by the devices of their slot, with commas
-            between them, and by their end.
-        heartbeat_at: the time of its last heartbeat that the server answered, in seconds since the epoch by this
-            machine's clock; 0 before the first.
-        gpu_memory: the bytes in use on each of its devices, by any process. Devices without such a number are left out.
-        gpu_load: the percent of the last moment in which each of them computed. Parts of GPUs (MIG) are left out.
-        gpu_power: the watts that each of them draws, likewise.
-        redis: the memory of its Redis, used and allowed; None if unknown.
+        slots: number of its slots.
+        usable: number of slots that accept trials or run one; 0 at shutdown.
+        busy: number of slots with a trial.
+        ended: number of attempts ended here since its start, by the devices of their slot, with commas between them,
+            and by their end.
+        heartbeat_at: time of its last acknowledged heartbeat, in seconds since the epoch by this machine's clock; 0
+            before the first.
+        gpu_memory: bytes in use on each of its devices, by any process. Devices without such a number are left out.
+        gpu_load: percentage of recent time in which each device computed. Parts of GPUs (MIG) are left out.
+        gpu_power: power of each device in watts. Parts of GPUs are left out.
+        redis: memory of its Redis, used and allowed; None if unknown.
     """
 
     worker: str
@@ -52,5 +52,5 @@ class WorkerFigures:
     gpu_power: Mapping[str, float] = field(default_factory=dict)
 
 
-#: Returns a worker's figures; None before it has started. Any thread may call it.
+#: Returns a worker's figures, or None before its start. Thread-safe.
 ReadFigures = Callable[[], WorkerFigures | None]

@@ -1,4 +1,4 @@
-"""Serve figures of a worker and of a fleet to Prometheus; needs the extra ``prometheus``."""
+"""Serves figures of workers and fleets to Prometheus. Needs the extra ``prometheus``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def serve_worker(port: int, address: str, read: ReadFigures) -> None:
-    """Serve a worker's figures, and those of its process, until the process ends.
+    """Serve the figures of a worker and its process until the process ends.
 
     They are read when Prometheus asks.
 
@@ -39,7 +39,7 @@ def serve_worker(port: int, address: str, read: ReadFigures) -> None:
 
 
 class FigureCollector(Collector):
-    """Collects the figures that *read* returns, when Prometheus asks."""
+    """Collects the figures from *read* when Prometheus asks."""
 
     def __init__(self, read: Callable[[], Iterable[Figure]]) -> None:
         self._read = read
@@ -57,9 +57,9 @@ def serve_figures(port: int, address: str, read: Callable[[], Iterable[Figure]])
     """Serve figures until the process ends, and return the port.
 
     Args:
-        port: the port to serve at; 0 for any free one.
+        port: the port; 0 for any free one.
         address: the address of the port.
-        read: returns the figures. It is called when Prometheus asks, by several threads if several ask.
+        read: returns the figures. Several threads may call it at the same time.
 
     Raises:
         ConfigurationError: the port is taken or not allowed.

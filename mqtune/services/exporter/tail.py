@@ -54,14 +54,14 @@ class Tail:
     Raises:
         BrokerUnavailable: the server is away.
         AccessDenied: the account may not read it.
-        MessageVersionError: the key is no journal's.
+        MessageVersionError: the key is not a journal.
     """
 
     def __init__(self, client: RedisClient, experiment: str, *, patience_s: float) -> None:
         self._journal = RedisJournal(client, experiment, patience_s=patience_s)
         self.owner: Owner | None = None
         self.has_ended = False
-        #: By trial, the number of the attempt that runs, its worker and its devices.
+        #: Number of the running attempt, its worker and its devices, by trial.
         self._running: dict[TrialId, tuple[int, str, str]] = {}
         newest = self._journal.newest(_LAST_COUNT)
         first = self._journal.first()

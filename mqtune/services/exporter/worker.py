@@ -1,4 +1,4 @@
-"""The worker's part of the exporter: its figures, read when somebody asks."""
+"""The worker's part of the exporter: its figures, read on request."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from mqtune.worker.ports import AttemptHere, WorkerHost, WorkerService, WorkerSt
 
 
 class Observer:
-    """Serves a worker's figures from before the worker starts: the ``observe`` of its settings.
+    """Serves a worker's figures from before its start, as the ``observe`` of its settings.
 
     Args:
-        serve: begins to serve the figures that its argument returns. Any thread may read them.
+        serve: starts to serve the figures that its argument returns. Any thread may read them.
     """
 
     def __init__(self, serve: Callable[[ReadFigures], object]) -> None:
@@ -27,11 +27,11 @@ class Observer:
         self._read: ReadFigures = _nothing
 
     def __call__(self) -> None:
-        """Begin to serve."""
+        """Start to serve."""
         self._serve(self._figures)
 
     def follow(self, read: ReadFigures) -> None:
-        """Serve the figures that *read* returns, from now on."""
+        """Serve the figures from *read* from now on."""
         self._read = read
 
     def _figures(self) -> WorkerFigures | None:
@@ -73,7 +73,7 @@ class WorkerExporter(WorkerService):
         )
 
     def _room(self, state: WorkerState) -> Room | None:
-        """Return the memory of the server; None if it has not answered recently: nobody waits for figures."""
+        """Return the memory of the server, or None without a recent answer. Never waits for it."""
         if state.is_heard:
             with contextlib.suppress(BrokerUnavailable):
                 return room_of(self._host.client, patience_s=0)
@@ -81,6 +81,6 @@ class WorkerExporter(WorkerService):
 
 
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> Sequence[WorkerService]:
-    """Return the service of a worker with an observer."""
+    """Return the exporter of a worker with an observer."""
     observer = settings.observe
     return (WorkerExporter(host, observer),) if isinstance(observer, Observer) else ()

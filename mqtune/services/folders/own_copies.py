@@ -22,14 +22,14 @@ from mqtune.services.folders.working_folder import RECORD
 #: The largest file that is copied to be changed in part: some 50 ms. A larger data set is often only read, as a map.
 _MOST_BYTES: Final = 32_000_000
 _WRITES: Final = os.O_WRONLY | os.O_RDWR
-#: Names of files that libraries write in C: PyTorch, HDF5, SQLite, Arrow, Polars and others.
+#: File names that libraries write in C: PyTorch, HDF5, SQLite, Arrow, Polars and others.
 _OF_LIBRARIES: Final = (
     *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".onnx", ".h5", ".hdf5", ".keras", ".nc"),
     *(".db", ".sqlite", ".sqlite3", ".parquet", ".feather", ".arrow", ".ipc"),
 )
 
 
-#: Held by the thread that makes a copy, in which it opens files itself.
+#: Locked by the thread that makes a copy, because it opens files itself.
 _detaching: Final = threading.RLock()
 
 
@@ -41,7 +41,7 @@ class _Attempt:
 
 
 def protect_originals(place: Path, home: Path) -> None:
-    """Protect the program's files from the attempt of this process, and from those of its forks.
+    """Protect the program's files from the attempt of this process and its forks.
 
     Args:
         place: the attempt's place; see ``working_folder.make``.
@@ -67,7 +67,7 @@ def _on_event(event: str, arguments: tuple[object, ...]) -> None:
 
 
 def _detach(path: str, flags: int) -> None:
-    """Replace a link to one of the program's files by the attempt's own copy, before the file is opened."""
+    """Replace a link to a program's file by the attempt's own copy, before the file is opened."""
     path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     original = _original_of(path)
     # With O_EXCL the file must not exist.
@@ -98,7 +98,7 @@ def _detach(path: str, flags: int) -> None:
 
 
 def _original_of(path: str) -> str | None:
-    """Return the file that a path in the attempt's place is a link to; None if it is no such link."""
+    """Return the target of a link in the attempt's place, or None if it is no such link."""
     inside = path.removeprefix(_Attempt.place + os.sep)
     if inside == path:
         return None
@@ -110,7 +110,7 @@ def _original_of(path: str) -> str | None:
 
 
 def _say_changes() -> None:
-    """Name the linked files of libraries that have changed since the attempt's place was made."""
+    """Name the linked library files that have changed since the attempt's place was made."""
     place = _Attempt.place
     with contextlib.suppress(OSError):
         began_ns = os.stat(os.path.join(place, RECORD)).st_mtime_ns
@@ -125,6 +125,6 @@ def _say_changes() -> None:
 
 
 def _say(text: str) -> None:
-    # Below the program's own streams, which may be anything.
+    # Not through the program's streams, which may be anything.
     with contextlib.suppress(OSError):
         os.write(2, f"mqtune: {text}\n".encode(errors="backslashreplace"))

@@ -1,9 +1,9 @@
-"""Working folders of attempts: relative reads find the program's files.
+"""Working folders of attempts, in which relative reads find the program's files.
 
-A working folder mirrors the program's folder with real folders and links to files, so a new file never meets one of
-another attempt. Beside it are links to the neighbours of the program's folder, so ``../shared/x.csv`` can be read. Some
+A working folder mirrors the program's folder with real folders and links to files, so new files of different attempts
+never conflict. Beside it are links to the neighbours of the program's folder, so ``../shared/x.csv`` can be read. Some
 folders are one link to the original and stay shared: hidden folders, environments, packages, caches, disks, and large
-folders. A linked file that a program opens for writing becomes a copy of the attempt's own first (``own_copies``).
+folders. A linked file that a program opens for writing is first replaced by the attempt's own copy (``own_copies``).
 """
 
 from __future__ import annotations
@@ -22,34 +22,30 @@ from typing import Final, NamedTuple
 
 logger = logging.getLogger(__name__)
 
-#: The most entries that are mirrored below the top level of the program's folder. A link takes about 10 µs to make and
-#: 10 µs to remove, and several times as much on a busy disk. The top level is always mirrored in full: a missing file
-#: would be an error.
+#: Maximum number of mirrored entries below the top level, which is always mirrored in full. Making and removing a link
+#: takes about 10 µs each, and several times as much on a busy disk.
 MOST_LINKS: Final = 2_000
-#: The most neighbours of the program's folder that are linked. A project's parent has some dozens. A parent with more
-#: is a folder such as /tmp or /home, and then no neighbour is linked: a part of them would make the result of ``../x``
-#: a matter of chance.
+#: Maximum number of linked neighbours. With more, the parent is a folder such as /tmp or /home, and none is linked: a
+#: part of them would make the result of ``../x`` random.
 MOST_NEIGHBOURS: Final = 500
-#: The most entries that are read to find folders that fit, for each link: 20,000 take about 10 ms. Unread folders are
-#: linked whole.
+#: Maximum number of entries read to find suitable folders, per link: 20,000 take about 10 ms.
 READ_FOR_LINK: Final = 10
-#: The most levels of folders that are mirrored: a bound on recursion and open files. No known project has more than 15.
+#: Maximum depth of mirrored folders, to limit recursion and open files.
 DEEPEST: Final = 32
-#: The folder with the files that an attempt has written to ``..``, among the kept files.
+#: Folder for files that an attempt has written to ``..``, among the kept files.
 PARENT_FOLDER: Final = "parent-folder"
 
-#: The folder, beside the places, with one link of each kind.
+#: Folder beside the places, with one link of each kind.
 KEPT_LINKS: Final = ".links"
-#: The file in an attempt's place that names the program's folder.
+#: File in an attempt's place that names the program's folder.
 RECORD: Final = ".mqtune-source"
 #: The working folder's name if the program's folder is "/".
 _ROOT_NAME: Final = "root"
-#: Folders that are linked whole, beside hidden ones: programs read them and hardly ever write results there.
+#: Folders linked whole, beside hidden ones: programs hardly ever write results there.
 _WHOLE: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
-#: Entries by which more folders of that kind are known: virtual and conda environments, and packages of Python.
+#: Entries that mark further such folders: virtual and conda environments, and Python packages.
 _WHOLE_MARKS: Final = frozenset({"pyvenv.cfg", "conda-meta", "__init__.py"})
-#: Errors of a name that the attempt's file system does not accept, or of a path that became too long. The entry is left
-#: out.
+#: Errors for a rejected name or a path that became too long. The entry is left out.
 _NAME_ERRORS: Final = frozenset({errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.EEXIST})
 
 _Entries = list[os.DirEntry[str]]
@@ -76,14 +72,14 @@ def make(
     Args:
         source: the folder in which the program would run without mqtune.
         place: the attempt's place. It is created if it does not exist. Its parent folder counts as skipped.
-        skip: folders that are empty in the attempt. These are folders with working folders or with links to them: a
-            program that follows links, such as ``glob.glob("**", recursive=True)``, would otherwise find its own folder
-            in itself, without end.
-        most_links: the most entries that are mirrored below the top level.
-        most_neighbours: the most neighbours of the program's folder that are linked.
+        skip: folders that are empty in the attempt: folders with working folders or links to them. Otherwise a program
+            that follows links, such as ``glob.glob("**", recursive=True)``, would find its own folder in itself,
+            without end.
+        most_links: maximum number of mirrored entries below the top level.
+        most_neighbours: maximum number of linked neighbours.
 
     Raises:
-        OSError: *place* can't be written. What was made of it can be deleted by :func:`discard`.
+        OSError: *place* can't be written. :func:`discard` deletes a partial place.
     """
     root = os.path.realpath(source)
     working = working_path(source, place)
@@ -99,7 +95,7 @@ def make(
         neighbours = [entry for entry in _entries(parent, most_neighbours + 2) or () if entry.name != name]
         if len(neighbours) <= most_neighbours:
             mirror.link_all(parent, str(place), neighbours)
-    # Written last, so its time is the time from which the attempt may run.
+    # Written last: its time is the attempt's earliest start.
     (place / RECORD).write_bytes(os.fsencode(root))
     return working
 
@@ -107,15 +103,15 @@ def make(
 def settle(place: Path, working: Path, target: Path) -> bool:
     """Move the new files of an ended attempt to *target*, and delete the rest of its place.
 
-    Returns whether anything was new. All processes of the attempt must have ended. Links that :func:`make` has made and
-    empty folders are removed. Files, and links that the program has made, stay. Files that were written to ``..`` are
-    moved to the folder *parent-folder* of the target. Nothing outside *place* and *target* is changed. If the target
-    can't be written, the new files stay in *place*, and a line of the log says so.
+    Returns whether anything was new. All processes of the attempt must have ended. Links made by :func:`make` and empty
+    folders are removed. Files, and links made by the program, stay. Files written to ``..`` are moved to the folder
+    *parent-folder* of the target. Nothing outside *place* and *target* is changed. If the target can't be written, the
+    new files stay in *place*, and the log says so.
 
     Args:
         place: the attempt's place, on the same file system as *target*.
         working: the working directory, as :func:`make` returned it.
-        target: the folder for the new files: a missing path, an empty folder, or a link, which is replaced.
+        target: folder for the new files: a missing path, an empty folder, or a link, which is replaced.
     """
     if not os.path.lexists(place):
         return False
@@ -134,7 +130,7 @@ def discard(place: Path) -> None:
 class _Mirror:
     """Makes the links of one attempt.
 
-    ``closed`` are folders that stay empty, ``own`` is the attempt's place, and ``most_links`` bounds the links.
+    ``closed`` are folders that stay empty, ``own`` is the attempt's place, and ``most_links`` limits the links.
     """
 
     def __init__(self, closed: Collection[str], own: str, most_links: int) -> None:
@@ -143,7 +139,7 @@ class _Mirror:
         self._links = os.path.join(os.path.dirname(own), KEPT_LINKS)
         with contextlib.suppress(OSError):
             os.mkdir(self._links)
-        #: Folders around the attempt's place: a link to one of them would lead a program into its own folder.
+        #: Folders around the attempt's place: a link to one would lead a program into its own folder.
         self._around = {own, *map(str, Path(own).parents)}
 
     def link_all(self, path: str, mirror: str, entries: _Entries) -> None:
@@ -154,7 +150,7 @@ class _Mirror:
     def fill(self, source: str, working: str) -> None:
         """Mirror a folder level by level, smaller folders first.
 
-        A folder that exceeds what is left of the limit becomes one link.
+        A folder that exceeds the rest of the limit becomes one link.
         """
         os.mkdir(working)
         to_read, to_mirror = READ_FOR_LINK * self._most_links, self._most_links
@@ -167,7 +163,7 @@ class _Mirror:
                 for entry in folder.entries:
                     entries = None
                     if depth + 1 < DEEPEST and to_read > 0 and self._may_enter(folder.path, entry, device):
-                        # One entry more than may be mirrored shows that the folder is too large.
+                        # One entry above the limit shows that the folder is too large.
                         entries = _entries(_join(folder.path, entry.name), to_mirror + 1)
                         to_read -= len(entries or ())
                     if entries is None or any(below.name in _WHOLE_MARKS for below in entries):
@@ -191,20 +187,20 @@ class _Mirror:
             _try_name(self._make_link, original, mirror)
 
     def _make_link(self, original: str, mirror: str) -> None:
-        """Make a link as a further name of an earlier attempt's link: ten times as fast as a new link."""
+        """Make a link as a hard link to an earlier attempt's link: ten times as fast as a new link."""
         kept = _join(self._links, hashlib.sha256(os.fsencode(original)).hexdigest())
         try:
             os.link(kept, mirror, follow_symlinks=False)
         except FileExistsError:
             raise
         except OSError:
-            # It is the first of its kind, or the file system has no such names, or no more of them.
+            # It is the first of its kind, or the file system has no hard links to links, or no more of them.
             os.symlink(original, mirror)
             with contextlib.suppress(OSError):
                 os.link(mirror, kept, follow_symlinks=False)
 
     def _may_enter(self, path: str, entry: os.DirEntry[str], device: int) -> bool:
-        """Whether an entry is a folder that is mirrored if it is small enough."""
+        """Whether an entry is a folder to mirror if it is small enough."""
         try:
             return (
                 entry.is_dir(follow_symlinks=False)
@@ -228,7 +224,7 @@ def _settle(place: Path, working: Path, target: Path) -> bool:
         outside = _clean(folder, source and os.path.dirname(source), 1, others)
     kept = working
     if outside:
-        if inside is None:  # The program has deleted its working directory, or has put something else in its place.
+        if inside is None:  # The program has deleted or replaced its working directory.
             kept = _new_folder(place, "kept")
         beside = _new_folder(kept, PARENT_FOLDER)
         for name in outside:
@@ -259,7 +255,6 @@ def _clean(folder: int, original: str | None, depth: int, others: Collection[str
 
 
 def _clean_below(folder: int, name: str, original: str | None, depth: int) -> list[str] | None:
-    """Clean a folder in an open folder. Return None if it is not a readable folder."""
     try:
         with _opened(name, folder) as below:
             return _clean(below, original, depth)
@@ -268,7 +263,6 @@ def _clean_below(folder: int, name: str, original: str | None, depth: int) -> li
 
 
 def _remove(entry: os.DirEntry[str], folder: int, original: str | None, depth: int) -> bool:
-    """Remove one of make's links or an empty folder. Return False for any other entry."""
     try:
         if entry.is_symlink():
             if os.readlink(entry.name, dir_fd=folder) != original:
@@ -286,12 +280,12 @@ def _remove(entry: os.DirEntry[str], folder: int, original: str | None, depth: i
 
 @contextlib.contextmanager
 def _opened(path: str, folder: int | None = None) -> Iterator[int]:
-    """Open a folder. A link is refused, so cleaning can't lead out of the attempt's place."""
+    """Open a folder. Links are refused, so cleaning stays in the attempt's place."""
     opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     try:
         mode = stat.S_IMODE(os.fstat(opened).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
-            # Entries of a folder that the program has made read-only can't be removed, and it can't be moved.
+            # Entries of a folder that the program has made read-only can't be removed.
             with contextlib.suppress(OSError):
                 os.fchmod(opened, mode | stat.S_IRWXU)
         yield opened
@@ -304,7 +298,6 @@ def _read_record(place: Path) -> str:
 
 
 def _entries(path: str, most: int | None) -> _Entries | None:
-    """Return the first entries of a folder, or None if it can't be read."""
     try:
         with os.scandir(path) as listing:
             return list(islice(listing, most))
@@ -320,12 +313,10 @@ def _device(path: str) -> int:
 
 
 def _is_whole(name: str) -> bool:
-    """Whether folders of this name are linked whole."""
     return name.startswith(".") or name in _WHOLE
 
 
 def _new_folder(parent: Path, name: str) -> Path:
-    """Make a folder, with a number behind its name if the name is taken."""
     path, number = parent / name, 1
     while True:
         try:
@@ -341,7 +332,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _try_name(create: Callable[..., None], *paths: str) -> bool:
-    """Create a link or folder, and return False if the file system does not accept the name."""
+    """Create a link or folder. Return False if the file system rejects the name."""
     try:
         create(*paths)
     except OSError as error:

@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 #: The environment variable with the address under which other machines reach this one.
 ADVERTISE: Final = "MQTUNE_ADVERTISE"
-#: Addresses of documentation (RFC 5737, RFC 3849). Nothing is sent there: a connected datagram socket has this
+#: Addresses for documentation (RFC 5737, RFC 3849). Nothing is sent there: a connected datagram socket shows this
 #: machine's own address.
 _ELSEWHERE: Final = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 _DISCARD_PORT: Final = 9
@@ -30,12 +30,12 @@ class Address:
         self.text = f"{advertised()}:{self._socket.getsockname()[1]}"
 
     def give_up(self) -> None:
-        """Let another process have the port."""
+        """Release the port for another process."""
         self._socket.close()
 
 
 def advertised() -> str:
-    """Return the address under which other machines reach this one.
+    """Return the address of this machine for other machines.
 
     It is the configured address, or else the default route's.
 
@@ -64,7 +64,6 @@ def _bracketed(host: str) -> str:
 
 @cache
 def _warn_unreachable() -> None:
-    """Warn, once, that gangs over several machines can't meet here."""
     logger.warning(
         "this machine has no route to others, so a trial over several machines can't meet here: set %s to the address "
         "or name by which they reach it, such as 10.1.2.3",
@@ -83,7 +82,7 @@ def _reserved() -> socket.socket:
 def _bound(family: socket.AddressFamily) -> socket.socket:
     found = socket.socket(family)
     try:
-        # Otherwise the trial's process would have to wait for the port after it was given up.
+        # Otherwise the trial's process would have to wait after the port's release.
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family is socket.AF_INET6:
             found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

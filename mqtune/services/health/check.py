@@ -1,4 +1,4 @@
-"""The operator's command that says whether a slot is sound."""
+"""The operator's health check of a slot."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from mqtune.trainable import signal_group
 from mqtune.worker import Cause, Impairments, RunResult, without_secrets
 from mqtune.worker.ports import AttemptHere, SlotHere, WorkerService
 
-#: How long a killed command may take to disappear.
+#: Longest wait for a killed command to end.
 _GONE_S: Final = 1.0
-#: How much of its output is looked at for the last line, and how much of that is shown.
+#: Bytes of output that are read for the last line, and its shown characters.
 _TAIL_BYTES: Final = 4_096
 _SHOWN_CHARS: Final = 200
 _KIND: Final = "health_check"
@@ -30,13 +30,12 @@ _SHUTTING_DOWN: Final = "the worker is shutting down"
 
 
 class HealthCheck(WorkerService):
-    """Runs the command for a slot before its first attempt, after a failed one, and when the last check is old.
+    """Runs the command before a slot's first attempt, after a failed one, and after some time.
 
-    Any thread may call it.
+    Thread-safe.
 
     Args:
-        command: for the shell.
-        impairments: takes the devices of slots that fail.
+        impairments: gets the devices of failing slots.
     """
 
     def __init__(self, command: str, impairments: Impairments, timing: Timing = Timing()) -> None:
@@ -44,18 +43,18 @@ class HealthCheck(WorkerService):
         self._command = command
         self.impairments = impairments
         self._lock = threading.Lock()
-        #: Until when each slot counts as sound.
+        #: Time until which each slot counts as healthy.
         self._sound_until: dict[int, float] = {}
         self._running: set[subprocess.Popen[bytes]] = set()
         self._closed = False
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
-        """Have a slot in which an attempt has failed checked before the next one."""
+        """Check a slot with a failed attempt before the next one."""
         if result.end is AttemptEnd.FAILED or result.error_type == DEVICE_BROKEN:
             self._sound_until.pop(run.slot, None)
 
     def admit(self, slot: SlotHere) -> bool:
-        """Return whether a slot is sound, within ``health_check_s``; its devices are quarantined if it is not."""
+        """Return whether a slot is healthy, within ``health_check_s``. Else quarantine its devices."""
         if time.monotonic() < self._sound_until.get(slot.index, 0.0):
             return True
         environment = slot.environment
@@ -75,9 +74,9 @@ class HealthCheck(WorkerService):
         return not self._problem(environment)
 
     def _problem(self, environment: Mapping[str, str]) -> str:
-        """Run the command; return its last line, or another reason why it failed; empty if it succeeded."""
+        """Run the command. Return its last line or another error, or an empty text if it succeeded."""
         try:
-            # A file, not a pipe, which a process that the command has left behind would hold open.
+            # A file, not a pipe, which an orphan of the command would keep open.
             with tempfile.TemporaryFile() as output:
                 code = self._run(output, environment)
                 output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -101,7 +100,7 @@ class HealthCheck(WorkerService):
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**without_secrets(), **environment},
-                # In the worker's own session it is no orphan (see mqtune/worker/processes.py).
+                # In the worker's session it is no orphan (see mqtune/worker/processes.py).
                 process_group=0,
             )
             self._running.add(process)
@@ -109,7 +108,7 @@ class HealthCheck(WorkerService):
             return process.wait(self._timing.health_check_s)
         except subprocess.TimeoutExpired:
             signal_group(process.pid, signal.SIGKILL)
-            # A command that hangs in the kernel is not waited for.
+            # Don't wait for a command that hangs in the kernel.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GONE_S)
             raise
@@ -117,7 +116,7 @@ class HealthCheck(WorkerService):
             self._running.discard(process)
 
     def drain(self) -> None:
-        """End checks that are under way, and begin no more."""
+        """End running checks, and start no more."""
         with self._lock:
             self._closed = True
             for process in tuple(self._running):

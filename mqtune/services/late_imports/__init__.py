@@ -1,9 +1,9 @@
-"""Modules that trials import late are imported once, before trials are forked.
+"""Imports the late imports of trials once, before trials are forked.
 
-Promises: the first trials of a trainable show which modules it imports only while it runs, and later trials find these
-imported. A module is imported early only in the surroundings in which a trial has imported it. A package behind which
-no process can be forked safely is left to the trials. A worker that starts again knows all this.
+Promises: the first trials of a trainable show its late imports, and later trials find these imported. A module is
+imported early only in the environment of its import in a trial. A package that makes forks unsafe is left to the
+trials. This knowledge survives a worker's restart.
 
-Terms: a *late import* happens in a trial, after its fork. A *batch* has modules, and the changes that the trial had
-made to its environment before it imported them.
+Terms: a *late import* happens in a trial, after its fork. A *batch* has modules, and the trial's environment changes
+before their import.
 """

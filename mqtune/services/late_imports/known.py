@@ -1,4 +1,4 @@
-"""The late imports of each trainable: the modules to import before its next trials, and the unsafe packages."""
+"""The late imports of each trainable, and the packages that are unsafe to import early."""
 
 from __future__ import annotations
 
@@ -20,28 +20,25 @@ from mqtune.trainable import EVERY_PACKAGE, USUAL, Batch, TrainableSpec, check_b
 
 logger = logging.getLogger(__name__)
 
-#: The trainables that are remembered, those used last: more than one person works on.
+#: Number of remembered trainables, most recently used: more than one person uses.
 _REMEMBERED: Final = 200
-#: With more unsafe packages than this, nothing is imported early for a trainable: each has cost an import.
+#: With more unsafe packages, nothing is imported early for a trainable. Each has cost an import.
 _MOST_REFUSED: Final = 3
 
 
-#: The changes of a batch, in a form that can be compared and kept.
+#: The changes of a batch, in a comparable form for storage.
 Changes = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
 class _Known:
-    """The late imports of one trainable.
-
-    It has the modules to import, the untried ones among them, and the packages not to import.
-    """
+    """The late imports of one trainable: modules to import, and packages not to import."""
 
     #: Each module with the trial's changes before its import.
     tried: dict[str, Changes] = field(default_factory=dict)
     untried: dict[str, Changes] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
-    #: Every module that a trial has ever imported late.
+    #: All late imports of trials so far.
     heard: set[str] = field(default_factory=set)
 
     @property
@@ -57,15 +54,15 @@ class _Known:
 
 
 class LateImports:
-    """Knows what the trials of each trainable import late. Any thread may use it.
+    """The known late imports of each trainable. Thread-safe.
 
-    The modules that zygotes have tried are in a file beside their logs, one for each Python and environment. A worker
-    that starts again, and the next experiment with the same trainable, begin with it. A file that can't be read or
-    written costs the first trials their imports.
+    Modules tried by zygotes are in a file beside their logs, one for each Python and environment. A restarted worker,
+    and the next experiment with the same trainable, use it. If the file can't be read or written, the first trials
+    import the modules themselves.
 
     Args:
         log_root: the worker's log folder.
-        usual: the presumed late imports of a trainable before its first trial.
+        usual: presumed late imports of a trainable before its first trial.
     """
 
     def __init__(self, log_root: Path, usual: Sequence[str] = USUAL) -> None:
@@ -76,7 +73,7 @@ class LateImports:
         self._known: dict[str, _Known] | None = None
 
     def of(self, spec: TrainableSpec, told: Collection[str] = ()) -> list[Batch]:
-        """Return the modules that a zygote is to import after the trainable's, in order.
+        """Return the modules for a zygote to import after the trainable's, in order.
 
         Modules that it was *told* of are left out.
         """
@@ -94,9 +91,9 @@ class LateImports:
                         known.untried[name] = tuple(sorted(changes.items()))
 
     def settle(self, spec: TrainableSpec, asked: Sequence[str], loaded: Sequence[str]) -> None:
-        """Take in which of the modules that a zygote was asked to import it had to import.
+        """Record which of the *asked* modules a zygote actually had to import.
 
-        The others need not be named again.
+        The others need not be sent again.
         """
         with self._lock:
             known = self._of(spec)
@@ -107,7 +104,7 @@ class LateImports:
             self._keep(spec)
 
     def refuse(self, spec: TrainableSpec, module: str, why: str) -> bool:
-        """Stop early imports of a module's package. Without a module, stop those of all packages. Return True."""
+        """Stop early imports of a module's package, or of all packages. Return True."""
         logger.info("trainable %s: %s", spec, why)
         with self._lock:
             self._of(spec).refused.add(_package(module) or EVERY_PACKAGE)
@@ -115,7 +112,7 @@ class LateImports:
         return True
 
     def refused(self, spec: TrainableSpec) -> list[str]:
-        """Return the packages that a trainable's importer must not import; ``EVERY_PACKAGE`` stands for all."""
+        """Return the packages that a trainable's importer must not import, or ``EVERY_PACKAGE``."""
         with self._lock:
             known = self._of(spec)
             return [EVERY_PACKAGE] if known.refuses_all else sorted(known.refused)
@@ -125,7 +122,7 @@ class LateImports:
             self._known = self._read()
         name = str(spec)
         known = self._known.pop(name, None) or _Known(untried=dict.fromkeys(self._usual, ()))
-        # The most recent ones come last.
+        # Most recently used last.
         self._known[name] = known
         return known
 
@@ -137,14 +134,14 @@ class LateImports:
             return {}
 
     def _keep(self, spec: TrainableSpec) -> None:
-        """Write what is known of a trainable into the file, beside what other workers have written there."""
+        """Write the knowledge of a trainable into the file, and keep other workers' entries."""
         with self._lock:
             known, all_known = self._of(spec), self._read()
             all_known.pop(str(spec), None)
             all_known[str(spec)] = known
             names = list(all_known)[-_REMEMBERED:]
             values = {name: [all_known[name].tried, sorted(all_known[name].refused)] for name in names}
-            # Another worker may be reading it.
+            # Another worker may be reading the file.
             draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The worker's part of late imports: tells importers which modules to import early."""
+"""The worker's part of the service ``late_imports``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class EarlyImports(WorkerService):
         self._known = known
 
     def preloads(self) -> Preloads:
-        """Return what knows the late imports of each trainable."""
+        """Return the known late imports."""
         return self._known
 
 
 def for_worker(_: WorkerHost, settings: WorkerSettings) -> tuple[WorkerService]:
-    """Return what knows late imports, also those that earlier workers with this log folder have seen."""
+    """Return the service, with the knowledge of earlier workers with this log folder."""
     return (EarlyImports(LateImports(settings.log_root)),)

@@ -1,8 +1,7 @@
-"""The output of trials and scripts, read from anywhere.
+"""The output of trials and scripts, readable from anywhere.
 
-Promises: with read access to an experiment one can read the output of its attempts, also while they run, and without
-access to the workers' machines. A worker sends output of attempts that ran on it, and nothing else. A disk that hangs
-delays nothing but the answer.
+Promises: read access to an experiment suffices to read the output of its attempts, even while they run, without access
+to the workers' machines. A worker sends only output of attempts that ran on it. A hanging disk delays only the answer.
 
 Terms: a *question* names an attempt, one of its two streams and a place in it. A *chunk* is the answer's bytes.
 """

@@ -1,4 +1,4 @@
-"""The worker's part of logs: answers questions for the output of attempts."""
+"""The worker's part of logs: answers requests for output of attempts."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from mqtune.journal import LOGS, Claim, LogChunk, LogExchange, LogQuestion
 from mqtune.worker import Logs, WorkerSettings, guarded
 from mqtune.worker.ports import WorkerHost, WorkerService
 
-#: How many experiments may wait for an answer; more are an attack, and a real client asks again.
+#: Maximum number of experiments waiting for an answer. More are an attack; real clients retry.
 _MOST_WAITING: Final = 1_000
-#: How many questions about one experiment are answered before the next experiment's turn.
+#: Number of questions answered for one experiment before the next experiment's turn.
 _MOST_AT_ONCE: Final = 100
 
 
 class LogServer(WorkerService):
-    """Answers requests for the output of attempts, in a thread of its own: a disk that hangs holds up nothing else.
+    """Answers requests for output of attempts. A hanging disk blocks only its own thread.
 
-    It sends only output of attempts that ran on this worker: that it has begun since its start, or that a worker of its
-    name has claimed, according to Redis. Requests never contain paths.
+    It sends only output of attempts that ran on this worker: begun since its start, or claimed by a worker of its name,
+    according to Redis. Requests never contain paths.
 
     Args:
-        worker: the worker's name.
         logs: returns its output files.
         exchange: returns the channel for an experiment's questions and answers.
     """
@@ -45,12 +44,12 @@ class LogServer(WorkerService):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering, without waiting for an answer that is under way."""
+        """Stop answering, without waiting for a running answer."""
         with contextlib.suppress(queue.Full):
             self._woken.put_nowait("")
 
     def hinted(self, experiment: str, hint: str) -> None:
-        """Have the questions about an experiment answered, without waiting for that."""
+        """Queue the questions about an experiment. Returns immediately."""
         if hint == LOGS:
             self._wake(experiment)
 
@@ -94,5 +93,5 @@ class LogServer(WorkerService):
 
 
 def for_worker(host: WorkerHost, _: WorkerSettings) -> tuple[WorkerService]:
-    """Return what answers questions for output."""
+    """Return the service that answers requests for output."""
     return (LogServer(host.name, host.logs, lambda experiment: LogExchange(host.client, experiment)),)

@@ -1,9 +1,9 @@
 """Permissions of each role on a shared Redis, as rules for its access control (ACL).
 
-A rule is a *selector*: some commands, on some keys and channels. A command is allowed when one rule allows all of it,
-so that, say, a worker may listen on the channel of Celery's remote control and not speak on it. Selectors, and patterns
-for reading and writing, need Redis 7.0 or Valkey. A server refuses a rule that names a command unknown to it, so rules
-name only what Redis 7.0 has. What a script does is held to the same rules as its caller.
+A rule is a *selector*: some commands, on some keys and channels. A command is allowed if a single rule allows all of
+it. For example, a worker may subscribe to Celery's remote control but not publish on it. Selectors, and patterns for
+reading and writing, need Redis 7.0 or Valkey. A server refuses a rule with an unknown command, so rules use only
+commands of Redis 7.0. A script's commands are held to its caller's rules.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _CONNECTION: Final = (
 _USER: Final = re.compile(r"[A-Za-z0-9._@-]{1,100}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 
-#: Celery's keys and channels, as kombu names them on Redis: the listeners of an exchange, and the lists for answers to
+#: Celery's keys and channels, in kombu's names for Redis: the listeners of an exchange, and the lists for answers to
 #: remote commands.
 _BINDINGS: Final = ("_kombu.binding.", "_kombu.binding_permanent.")
 _DEADLINES: Final = "_kombu.binding_deadlines"
@@ -60,7 +60,7 @@ _REPLIES: Final = f"*.reply.{_REMOTE}*"
 class Rule:
     """Commands that are allowed on some keys and channels.
 
-    The prefixes ``%R~`` and ``%W~`` of a key allow to read or to write it only.
+    The prefixes ``%R~`` and ``%W~`` of a key allow only to read or to write it.
     """
 
     commands: str
@@ -74,19 +74,19 @@ class Rule:
         )
 
 
-#: The tables of listeners. Each listener renews its entry and removes expired ones.
+#: Tables of listeners. Each listener renews its entry and removes expired ones.
 _BOOKKEEPING: Final = Rule(
     "sadd srem smembers exists del zadd zrem zrangebyscore evalsha eval script|load script|exists",
     (*(f"{table}*" for table in _BINDINGS), _DEADLINES),
 )
-#: Messages without acknowledgement. Each consumer scans them; mqtune's messages are never among them.
+#: Unacknowledged messages. Each consumer scans them; mqtune's messages are never among them.
 _HANDED_OUT: Final = Rule("hset hget hdel zadd zrem zrange watch set get del evalsha", (*UNACKED.values(),))
 
-#: Quotas, and the lists of attempts under each. Everybody may count these, and nobody may read their owners.
+#: Quotas, and the lists of attempts under each. Every account may count these, but not read their owners.
 _READS_QUOTAS: Final = (f"%R~{QUOTAS}", f"%R~{quota_key('*')}")
 
 
-#: Only an operator's account has this rule: it is how one is recognized.
+#: Only an operator's account has this rule, which identifies it.
 _OPERATOR: Final = Rule("hexists", (f"%R~{QUOTAS}",))
 
 
@@ -95,27 +95,25 @@ _AUDITED: Final = Rule("xadd", (f"%W~{AUDIT}",))
 
 
 def _drains(db: int) -> list[Rule]:
-    """Return the rules for draining a worker, or disabling a device of one."""
     return [Rule("get set", (drain_key("*"),)), Rule("publish", channels=(control_channel("*", db),))]
 
 
 def rules_of(
     role: Role, *, experiments: str = EVERY, db: int = 0, remote_control: bool = False, all_keys: bool = False
 ) -> list[Rule]:
-    """Return the rules of an account of a role; it may connect, and nothing else.
+    """Return the rules of an account of a role. Beside these, it may only connect.
 
     Args:
-        role: the account's role.
-        experiments: the names of its experiments, with ``*`` for any characters.
-        db: the number of the database. It is part of the names of Celery's channels.
-        remote_control: whether a monitor may send Celery's remote commands, as Flower does; they can end trials and
+        experiments: names of its experiments, with ``*`` for any characters.
+        db: database number, a part of Celery's channel names.
+        remote_control: whether a monitor may send Celery's remote commands, as Flower does. They can end trials and
             workers.
-        all_keys: whether a driver may see the names of all keys, other programs' included. ``mqtune delete --unused``
+        all_keys: whether a driver may see the names of all keys, including other programs'. ``mqtune delete --unused``
             needs it.
 
     Raises:
-        ConfigurationError: *experiments* is not a pattern of names, or the role can't have remote commands or the names
-            of keys.
+        ConfigurationError: *experiments* is not a pattern of names, or the role can't have remote commands or key
+            names.
     """
     check_experiments(experiments)
     if remote_control and role != "monitor":
@@ -130,14 +128,14 @@ def rules_of(
     match role:
         case "driver":
             looks = [Rule("scan"), Rule("memory|usage", (f"%R~{ALL_EXPERIMENTS}",))] if all_keys else []
-            # A team could set another server's id, and have that server's checkpoints taken for its own.
+            # A team could set another server's id, and get that server's checkpoints counted as its own.
             names = [Rule("set", (IDENTITY,))] if experiments == EVERY else []
             audits = [_AUDITED, *_audits(experiments)]
             return [*_driver(kept, _queues(experiments), db), *names, *looks, *audits]
         case "worker":
             return _worker(kept, _queues(experiments), _quotas(experiments), db)
         case "operator":
-            # A team's operator sets no quotas, drains no workers and asks none for output: others use them too.
+            # A team's operator can't set quotas, drain workers or request output: other teams share them.
             sets = [Rule("hset hdel", (QUOTAS,)), *_drains(db), *_output(kept)] if experiments == EVERY else []
             looks = _monitor(kept, _queues(experiments), db, remote_control=False)
             return [*_requests(kept), *_halts(kept), *looks, _OPERATOR, _AUDITED, *sets, *_audits(experiments)]
@@ -149,7 +147,7 @@ def rules_of(
 
 
 def _audits(experiments: str) -> list[Rule]:
-    """Return the rules for reading the audit stream; it names the experiments of all teams."""
+    """Return the rules for reading the audit stream, which names all teams' experiments."""
     return [Rule("xrevrange", (f"%R~{AUDIT}",))] if experiments == EVERY else []
 
 
@@ -194,7 +192,7 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Rule
         Rule("hset hdel hgetall", (DEMANDS,)),
         Rule("hget hmget hset hdel del pexpire", (SHARES,)),
         Rule("hgetall zcount", _READS_QUOTAS),
-        # Celery's messages: to send them, and to see whether they still wait.
+        # Celery's messages: to send them, and to check whether they still wait.
         Rule("lpush lrange llen lrem", queues),
         Rule("sadd smembers", tuple(f"{table}{queue}" for table in _BINDINGS for queue in queues)),
         # The end of an attempt on a lost worker.
@@ -236,7 +234,7 @@ def _worker(kept: ExperimentKeys, queues: tuple[str, ...], quotas: tuple[str, ..
         Rule("xadd", (FLEET,)),
         Rule("get del", (drain_key("*"),)),
         Rule("subscribe", channels=(control_channel("*", db),)),
-        # Celery's messages: to take them, and to requeue them at the worker's end. Its events. Remote commands and
+        # Celery's messages: to receive them, and to requeue them at the worker's end. Its events. Remote commands and
         # answers to them.
         Rule("brpop llen lpush rpush", queues),
         _BOOKKEEPING,
@@ -260,7 +258,7 @@ def _monitor(kept: ExperimentKeys, queues: tuple[str, ...], db: int, *, remote_c
         Rule("llen", tuple(f"%R~{queue}" for queue in queues)),
     ]
     if remote_control:
-        # Flower listens to events, and asks for them by a remote command.
+        # Flower listens to events, and requests them by a remote command.
         rules += [
             _BOOKKEEPING,
             _HANDED_OUT,
@@ -276,21 +274,21 @@ def _monitor(kept: ExperimentKeys, queues: tuple[str, ...], db: int, *, remote_c
 def _queues(experiments: str) -> tuple[str, ...]:
     """Return the queues of workers for these experiments.
 
-    Workers for some experiments only have queues of their own.
-    An account that may publish in a queue can read the waiting messages and their configs.
+    Workers for some experiments only have queues of their own. An account that may publish in a queue can read the
+    waiting messages and their configs.
     """
     if experiments == EVERY:
         return (QUEUES,)
-    # There is a list for each of kombu's priorities: its number follows two bytes.
+    # kombu has a list for each priority, with its number after two bytes.
     name = f"{QUEUES}@{experiments}"
     return name, f"{name}??[369]"
 
 
 def _quotas(experiments: str) -> tuple[str, ...]:
-    """Return the keys of the quotas under which attempts of these experiments count.
+    """Return the keys of the quotas that count attempts of these experiments.
 
-    These are the pattern's own quota and narrower ones. Of the wider quotas these are the patterns that consist of a
-    prefix of this one and a star.
+    These are the pattern's own quota and narrower ones. Of wider quotas they are those whose pattern is a prefix of
+    this one and a star.
     """
     beginning = experiments.partition("*")[0]
     wider = [beginning[:length] for length in range(len(beginning) + 1)]
@@ -298,7 +296,6 @@ def _quotas(experiments: str) -> tuple[str, ...]:
 
 
 def _requests(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for requests to the driver; a worker has some for a revoked task."""
     return [
         Rule("evalsha eval", (kept.meta, kept.journal, kept.requests)),
         Rule("hget hset hdel hexists", (kept.meta, kept.requests)),
@@ -308,7 +305,6 @@ def _requests(kept: ExperimentKeys) -> list[Rule]:
 
 
 def _output(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for asking workers for output, and for taking the answers."""
     return [
         Rule("rpush pexpire", (kept.asked("*"),)),
         Rule("lpop", (kept.log("*"),)),
@@ -317,7 +313,6 @@ def _output(kept: ExperimentKeys) -> list[Rule]:
 
 
 def _halts(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for ending a submission."""
     return [
         Rule("evalsha eval", (kept.submission, SUBMISSIONS)),
         Rule("hget hset", (kept.submission,)),
@@ -326,7 +321,6 @@ def _halts(kept: ExperimentKeys) -> list[Rule]:
 
 
 def _looks(kept: ExperimentKeys) -> list[Rule]:
-    """Return the rules for following an experiment."""
     return [
         Rule("xrange xrevrange xlen", (f"%R~{kept.journal}",)),
         Rule("memory|usage", (f"%R~{kept.journal}", f"%R~{kept.checkpoints}")),
@@ -345,14 +339,8 @@ def password_hash(password: str) -> str:
 def account(user: str, hashed: str, rules: list[Rule], *, aclfile: bool = False) -> str:
     """Return the line that creates an account or changes its rules.
 
-    The line is a command for redis-cli, or a line of an ACL file. The command adds a password and keeps the
-    earlier ones, so that programs can change from one to the next.
-
-    Args:
-        user: its name.
-        hashed: its password's SHA-256 in hex.
-        rules: its rules.
-        aclfile: whether the line is for an ACL file.
+    The line is a command for redis-cli, or a line of an ACL file. The command adds a password and keeps earlier ones,
+    so programs can change from one to the next. *hashed* is the password's SHA-256 in hex.
 
     Raises:
         ConfigurationError: the name or the hash is malformed.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 AuditAction = Literal[
     "drain", "disable", "enable", "quota", "cap", "drop-quota", "aging", "delete", "archive", "submit", "halt", "force"
 ]
-#: The most entries that are kept. With 200 bytes each and ten actions a day, they last for years.
+#: Maximum number of entries. With 200 bytes each and ten actions a day, they last for years.
 MOST: Final = 20_000
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class AuditEntry(NamedTuple):
         by: the person, as stated by that person's process.
         action: an ``AuditAction``, or "acl" by the output of ``mqtune acl``.
         target: a worker, a device, a pattern, an experiment or an account.
-        detail: more about it, in words.
+        detail: details in words.
     """
 
     at: float
@@ -45,10 +45,10 @@ class AuditEntry(NamedTuple):
 def note(client: redis.Redis, action: AuditAction, target: str, detail: str = "") -> None:
     """Append an entry to the audit stream, before its action is carried out.
 
-    A full server takes no entry. The action goes ahead with a warning, as it may free memory.
+    A full server rejects the entry. The action continues with a warning, as it may free memory.
 
     Raises:
-        AccessDenied: an earlier version has made the account.
+        AccessDenied: the account was made by an earlier version.
         BrokerUnavailable: the server is away.
     """
     fields: dict[FieldT, EncodableT] = {
@@ -68,14 +68,14 @@ def note(client: redis.Redis, action: AuditAction, target: str, detail: str = ""
 
 
 def audit_line(action: str, target: str, detail: str) -> str:
-    """Return the command for redis-cli that appends an entry."""
+    """Return the redis-cli command that appends an entry."""
     fields = ("by", str(this_owner()), "action", action, "target", target, "detail", detail)
     quoted = " ".join('"{}"'.format(text.replace("\\", "").replace('"', "")) for text in fields)
     return f"XADD {AUDIT} MAXLEN ~ {MOST} * {quoted}"
 
 
 def newest_entries(client: redis.Redis, count: int) -> list[AuditEntry]:
-    """Return the newest entries of the audit stream, the oldest of them first.
+    """Return the newest entries of the audit stream, oldest first.
 
     Raises:
         AccessDenied: the account is not for all experiments.
@@ -88,17 +88,10 @@ def newest_entries(client: redis.Redis, count: int) -> list[AuditEntry]:
 
 
 def check_owner(client: redis.Redis, what: str, owner: Owner, *, doing: str, force: bool) -> None:
-    """Refuse to act on another's property without *force* or an operator's account.
+    """Refuse actions on another's property without *force* or an operator's account.
 
-    Force is noted in the audit stream. This prevents accidents only: a process states its own owner. Accounts have the
-    permissions.
-
-    Args:
-        client: a checked connection.
-        what: the property, in words.
-        owner: its owner.
-        doing: the action, in words.
-        force: whether to act on another's property.
+    Force is recorded in the audit stream. This prevents accidents only: a process states its own owner. Permissions are
+    the accounts' matter.
 
     Raises:
         ConfigurationError: it is another's property.
@@ -115,7 +108,7 @@ def check_owner(client: redis.Redis, what: str, owner: Owner, *, doing: str, for
 
 
 def is_operator(client: redis.Redis) -> bool:
-    """Whether a client's account is an operator's, or may do all that one may.
+    """Whether a client's account has an operator's permissions.
 
     The default account never counts as one.
     """

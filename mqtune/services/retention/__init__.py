@@ -1,8 +1,8 @@
-"""The oldest entries of a journal leave its server, and stay in the experiment's store.
+"""Moves the oldest entries of a journal from its server into the experiment's store.
 
-Promises: nothing leaves the server that the store and the driver's copy do not have, or that the driver has not read.
-A reader finds the whole journal, in its order, also while entries move.
+Promises: an entry leaves the server only after the store and the driver's copy have it, and the driver has read it.
+Readers see the whole journal, in order, even while entries move.
 
-Terms: a *chapter* is a file in the experiment's store with the oldest entries of its journal, which Redis has no more.
-To *trim* is to record a chapter and remove its entries from Redis.
+Terms: a *chapter* is a file in the experiment's store with the oldest entries of its journal, which Redis no longer
+has. To *trim* is to record a chapter and remove its entries from Redis.
 """

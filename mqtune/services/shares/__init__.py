@@ -1,9 +1,9 @@
-"""Several experiments share the slots of one fleet, each by its priority and its share.
+"""Divides the slots of a fleet among experiments, by priority and share.
 
-Promises: an experiment that is alone may use all slots. A new one gets its share within seconds, as far as others can
-release slots: waiting attempts are withdrawn, and preemptible trials are paused with a checkpoint. No experiment gets
-more than its quotas allow. An account that may not read the demands of others uses the free slots.
+Promises: a single experiment may use all slots. A new one gets its share within seconds, as far as others can release
+slots: waiting attempts are withdrawn, and preemptible trials are paused with a checkpoint. No experiment exceeds its
+quotas. An account that may not read the demands of others uses the free slots.
 
 Terms: a *demand* is the number of slots that an experiment has, and the number that it wants. Its *share* is the number
-of slots that it may have. A *pool* is all slots of the fleet. A *cap* is the most that an experiment may ask for.
+of slots that it may have. A *pool* is all slots of the fleet. A *cap* is the most that an experiment may request.
 """

@@ -1,4 +1,4 @@
-"""Which experiments have the slots of a fleet, and which ones they are entitled to."""
+"""Current and entitled slots of each experiment in a fleet."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 class Share(NamedTuple):
-    """An experiment's part of a fleet; one without a driver has no priority and wants nothing.
+    """An experiment's part of a fleet. Without a driver it has no priority and wants nothing.
 
     Attributes:
         token: stands for its name; see ``busy_as``.
         priority: its priority.
         share: its weight against others of its priority.
-        running: the number of slots in which it runs.
-        wanted: the number of slots that it could use.
-        may_run: the number of slots that it is entitled to now.
-        quotas: the patterns of the quotas that it falls under.
-        waiting_s: for how many seconds it has had no slot while others have them.
+        running: number of slots in use.
+        wanted: number of slots that it could use.
+        may_run: number of slots that it is entitled to now.
+        quotas: patterns of its quotas.
+        waiting_s: seconds without a slot while others have some.
     """
 
     token: str
@@ -37,12 +37,12 @@ class Share(NamedTuple):
 
 
 def busy_slots(info: WorkerInfo) -> int:
-    """Return how many slots of a worker have an attempt."""
+    """Return the number of a worker's slots with an attempt."""
     return sum(count for count in info.busy.values() if type(count) is int)
 
 
 def shares_of(table: Table, workers: Iterable[WorkerInfo]) -> list[Share]:
-    """Return each experiment's part of these workers' slots; the largest come first."""
+    """Return each experiment's part of these workers' slots, largest first."""
     register = register_of(workers)
     shared = to_share(register.slots, register.busy, {each.experiment for each in table.demands})
     limits = entitlements(table.demands, shared, table.quotas, aging_s=table.aging_s)

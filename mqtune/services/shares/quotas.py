@@ -1,4 +1,4 @@
-"""Quotas limit the running attempts of all experiments whose names fit a pattern.
+"""Quotas, which limit the running attempts of all experiments with a matching name.
 
 Workers' claims are held to them.
 """
@@ -23,11 +23,11 @@ from mqtune.core.trial import is_number
 from mqtune.journal import retrying
 from mqtune.services.shares.divider import AGING_S, Cap
 
-#: Among the quotas, under a name that is no pattern: after how long without a slot an experiment gets one.
+#: Field of the aging time among the quotas. It is no valid pattern.
 _AGING: Final = b":aging_s"
-#: And before the pattern that a cap is for.
+#: Prefix of a cap's pattern.
 _CAP: Final = b":cap "
-#: The lowest number of each part of a cap that has one.
+#: Minimum of each numeric part of a cap.
 _LEAST: Final = {
     "share": sys.float_info.min,
     "journal_mb": sys.float_info.min,
@@ -37,7 +37,7 @@ _DIGITS: Final = 20
 
 
 class Quota(NamedTuple):
-    """A quota, and how many attempts run under it."""
+    """A quota, and the number of attempts that run under it."""
 
     pattern: str
     slots: int
@@ -56,29 +56,29 @@ class Quotas:
     """The quotas of a broker.
 
     Args:
-        client: a checked connection; to change quotas it needs the account of an operator for all experiments.
+        client: a checked connection. To change quotas it needs the account of an operator for all experiments.
         patience_s: how long a call retries while the server is away.
     """
 
     def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
-        # redis-py's types also cover the results of other settings.
+        # redis-py's types include the results of other settings.
         self._client: Any = client
         self._patience_s = patience_s
 
     def set(self, pattern: str, slots: int) -> None:
-        """Let no more attempts start while *slots* run.
+        """Set a quota: no more attempts start while *slots* run.
 
         Running attempts continue, and count within a heartbeat.
 
         Raises:
-            ConfigurationError: the pattern fits no name of an experiment, or the number is below 0.
+            ConfigurationError: the pattern matches no valid name, or the number is below 0.
         """
         check_experiments(pattern)
         whole_number("quota", "slots", slots, 0)
         retrying(lambda: self._client.hset(QUOTAS, pattern, str(slots)), patience_s=self._patience_s)
 
     def drop(self, pattern: str) -> bool:
-        """Drop a quota and a cap; return whether there was one."""
+        """Drop a quota and a cap. Return whether there was one."""
         names = pattern.encode(), _CAP + pattern.encode()
         return bool(retrying(lambda: self._client.hdel(QUOTAS, *names), patience_s=self._patience_s))
 
@@ -88,7 +88,7 @@ class Quotas:
         Infinite means never.
 
         Raises:
-            ConfigurationError: it is no time above 0.
+            ConfigurationError: *aging_s* is not above 0.
         """
         if not aging_s > 0:
             raise ConfigurationError(
@@ -97,17 +97,17 @@ class Quotas:
         retrying(lambda: self._client.hset(QUOTAS, _AGING, repr(float(aging_s))), patience_s=self._patience_s)
 
     def aging_s(self) -> float:
-        """Return after how many seconds without a slot an experiment gets one; infinite for never."""
+        """Return the seconds without a slot after which an experiment gets one; infinite for never."""
         return decoded_aging(self._kept())
 
     def set_cap(self, pattern: str, by: str, **parts: Unpack[CapParts]) -> None:
-        """Cap the priority, share and journal of each experiment whose name fits.
+        """Cap the priority, share and journal of each experiment with a matching name.
 
-        Drivers heed it within seconds. The part that is not given stays. Of two who set a cap of one pattern in the
-        same moment the later one counts.
+        Drivers apply it within seconds. Missing parts are unchanged. If two users set a cap of one pattern at the same
+        moment, the later one counts.
 
         Raises:
-            ConfigurationError: the pattern fits no name of an experiment, or a number is too low.
+            ConfigurationError: the pattern matches no valid name, or a number is too low.
         """
         check_experiments(pattern)
         cap = self.caps().get(pattern, Cap())._replace(by=by)
@@ -121,7 +121,7 @@ class Quotas:
         retrying(lambda: self._client.hset(QUOTAS, _CAP + pattern.encode(), packed), patience_s=self._patience_s)
 
     def caps(self) -> dict[str, Cap]:
-        """Return the caps, by their patterns."""
+        """Return the caps by pattern."""
         return dict(sorted(decoded_caps(self._kept()).items()))
 
     def _kept(self) -> Iterable[tuple[bytes, bytes]]:
@@ -129,7 +129,7 @@ class Quotas:
         return found.items()
 
     def all(self) -> list[Quota]:
-        """Return the quotas, by their patterns."""
+        """Return the quotas, sorted by pattern."""
 
         def look() -> list[Quota]:
             seconds, _ = self._client.time()
@@ -156,7 +156,7 @@ def decoded_aging(pairs: Iterable[tuple[bytes, bytes]]) -> float:
 
 
 def decoded_caps(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Cap]:
-    """Return the caps among the stored fields. An unreadable one is left out."""
+    """Return the caps among the stored fields. Unreadable ones are left out."""
     found = {}
     for name, value in pairs:
         pattern = name.removeprefix(_CAP).decode(errors="replace")
@@ -173,9 +173,9 @@ def decoded_caps(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, Cap]:
 
 
 def decoded_quotas(pairs: Iterable[tuple[bytes, bytes]]) -> dict[str, int]:
-    """Return the quotas among the stored fields. An unreadable one is left out."""
+    """Return the quotas among the stored fields. Unreadable ones are left out."""
     texts = ((pattern.decode(errors="replace"), slots) for pattern, slots in pairs)
-    # Python makes no number of thousands of digits.
+    # Python refuses to parse thousands of digits.
     return {
         pattern: int(slots)
         for pattern, slots in texts

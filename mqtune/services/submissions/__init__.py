@@ -1,10 +1,10 @@
-"""Workers run scripts that users submit, as drivers, while the users are away.
+"""Workers run submitted scripts as drivers, while their users are away.
 
-Promises: one worker at a time runs a submitted script. A script whose worker is gone, or ends, runs again on another
-worker, until it has ended or a person stops it. Scripts that are lost several times in a row, soon after their begin,
-are given up. A worker runs only scripts that are signed with its key. A script ends with its worker.
+Promises: one worker at a time runs a submitted script. If its worker is gone or ends, the script runs again on another
+worker, until it has ended or a user stops it. A script that is lost several times in a row, soon after its begin, is
+given up. A worker runs only scripts signed with its key. A script ends with its worker.
 
 Terms: a *submission* is a signed description of a script, the bundle of its code, and a state. A *run* is one process
-of it. A *driver slot* of a worker runs one script at a time. A submission is *due* while it waits, and once its worker
+of it. A *driver slot* of a worker runs one script at a time. A submission is *due* while it waits, and when its worker
 has not renewed it in time.
 """

@@ -1,4 +1,4 @@
-"""Submissions on their server: users add them, and workers take, renew and end them."""
+"""Submissions on their server: users add them, and workers claim, renew and end them."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from mqtune.trainable import KEY_VARIABLE, Bundle, is_digest, is_path, is_signed
 
 T = TypeVar("T")
 
-#: Has the scripts for the server.
+#: Package of the Lua scripts.
 _PACKAGE: Final = "mqtune.services.submissions"
 
-#: So many experiments, the newest ones, are checked for submissions without a place.
+#: Number of newest experiments that are checked for submissions without a place.
 _NEWEST: Final = 1_000
-#: How far in the future the place of a submission may be: the server's clock advances during a read.
+#: Tolerated future time of a submission's place: the clock advances during a read.
 _SKEW_S: Final = 1.0
-#: So many short runs in a row end a submission: its script may be the reason why its workers end.
+#: Number of short runs in a row that end a submission, which may be ending its workers.
 MOST_SHORT: Final = 3
-#: How many of the workers that may not run a submission are named: as many as people read.
+#: Maximum number of named workers that may not run a submission.
 MOST_REFUSED: Final = 20
-#: How many bytes of the output of an ended run are kept.
+#: Stored bytes of an ended run's output.
 OUTPUT_BYTES: Final = 4096
 
-#: How a run has ended: well, by an error, by a person's stop, returned by its worker, or lost.
+#: End of a run: well, by an error, by a user's stop, returned by its worker, or lost.
 RunEnd = Literal["done", "failed", "stopped", "again", "lost"]
-#: The outcome of a request to end a submission; see the halt script.
+#: Result of a request to end a submission; see the halt script.
 Halted = Literal["unknown", "ended", "stopped", "told"]
-#: The answer to a worker that renews a submission; see the attend script.
+#: Answer to a worker that renews a submission; see the attend script.
 Kept = Literal["", "stop", "over", "unknown"]
 
 
@@ -51,16 +51,16 @@ class SubmissionState(NamedTuple):
     Attributes:
         submission: the submitted script; None if it can't be read.
         state: "waiting", "running" or "ended".
-        run: the number of its newest run; 0 before the first.
-        worker: the last worker that has taken it.
-        began: when that was.
+        run: number of its newest run; 0 before the first.
+        worker: last worker that claimed it.
+        began: time of that claim.
         is_kept: whether that worker has renewed it recently.
-        how: "done", "failed" or "stopped" once it has ended.
-        code: the exit code of its last ended run, if there is one.
+        how: "done", "failed" or "stopped" after its end.
+        code: exit code of its last ended run, if there is one.
         reason: why it has ended.
-        output: the end of the output of its last run.
+        output: end of its last run's output.
         refused_by: the last ``MOST_REFUSED`` workers that may not run it, since its last run.
-        refusal: why the last of these may not.
+        refusal: reason of the last of these.
     """
 
     submission: Submission | None
@@ -84,7 +84,7 @@ class SubmissionState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A submission as it is on the server, unchecked: other accounts may have changed it."""
+    """A submission from the server, unchecked: other accounts may have changed it."""
 
     name: str
     description: bytes
@@ -94,7 +94,7 @@ class Signed:
         """Return the submission.
 
         Raises:
-            CodeRefused: it is not signed with this key, or makes no sense.
+            CodeRefused: it is not signed with this key, or is invalid.
         """
         if not is_signed(key, _digest(self.description), self.signature, "submission"):
             raise CodeRefused(f"it is not signed with the {KEY_VARIABLE} of the worker")
@@ -109,31 +109,31 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class Taken(Signed):
-    """A taken submission: the number of its run, and whether it is the first run."""
+    """A claimed submission: the number of its run, and whether it is the first run."""
 
     run: int
     is_first: bool
 
 
 class Submissions:
-    """The submissions of a broker, for any thread.
+    """The submissions of a broker. Thread-safe.
 
     A refused login is an immediate error (BrokerRefused).
 
     Args:
-        client: a checked connection. To submit and to run scripts, it needs a driver's account.
-        patience_s: how long a call is repeated while the server is away.
+        client: a checked connection. Submitting and running scripts needs a driver's account.
+        patience_s: how long a call retries while the server is away.
     """
 
     def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
-        # redis-py's types allow for the answers with other settings.
+        # redis-py's types include the results of other settings.
         self._client: Any = client
         self._patience_s = patience_s
         #: Has the times by which workers renew their submissions.
         self.timing = timing_of(client)
         self._hold_ms = _ms(self.timing.lock_s)
         self._closing = threading.Event()
-        #: When the server was back after an outage, by the monotonic clock.
+        #: End of the last outage of the server, by the monotonic clock.
         self.back_at = -math.inf
 
     def _retrying(self, call: Callable[[], T]) -> T:
@@ -153,7 +153,7 @@ class Submissions:
             return self._retrying(lambda: script_in(_PACKAGE, name)(self._client, keys, args))
 
     def close(self) -> None:
-        """Have calls that wait for a server that is away end, with BrokerUnavailable."""
+        """End calls that wait for an unavailable server, with BrokerUnavailable."""
         self._closing.set()
 
     # For users that submit scripts.
@@ -184,7 +184,7 @@ class Submissions:
     # For readers.
 
     def state(self, name: str) -> SubmissionState | None:
-        """Return the state of the submission of this name; None if it does not exist.
+        """Return the state of the submission of this name, or None if it does not exist.
 
         Raises:
             AccessDenied: the account may not read it.
@@ -245,7 +245,7 @@ class Submissions:
         """Request the end of a submission. Its worker learns of that within some seconds.
 
         Raises:
-            AccessDenied: the account may not.
+            AccessDenied: the account may not end it.
             BrokerUnavailable: no server answers.
         """
         found = self._run("halt", [ExperimentKeys(name).submission, SUBMISSIONS], [name, reason])
@@ -254,8 +254,8 @@ class Submissions:
     def heal(self, names: Sequence[str]) -> None:
         """Restore the places of submissions that have not ended.
 
-        All teams share one set of places, so an account of one team can remove or postpone another's submission. Names
-        that this account may not change are left alone.
+        All teams share one set of places, so one team's account can remove or postpone another's submission. Names that
+        this account may not change are skipped.
         """
         for name in names:
             with contextlib.suppress(AccessDenied):
@@ -264,10 +264,10 @@ class Submissions:
     # For workers that run scripts.
 
     def due(self) -> list[str]:
-        """Return the names of submissions that are due, the oldest first.
+        """Return the names of due submissions, oldest first.
 
         Raises:
-            AccessDenied: the account is no driver's.
+            AccessDenied: the account is not a driver's.
             BrokerUnavailable: no server answers.
         """
 
@@ -281,7 +281,7 @@ class Submissions:
     def heal_some(self, count: int, serves: Callable[[str], bool]) -> None:
         """Restore the places of some of the newest submissions, chosen at random.
 
-        *serves* chooses by names. All workers together reach each submission.
+        *serves* filters by name. All workers together reach each submission.
 
         Raises:
             BrokerUnavailable: no server answers.
@@ -300,10 +300,10 @@ class Submissions:
         self.heal([name for name, state in zip(some, states, strict=True) if state in (b"waiting", b"running")])
 
     def signed(self, name: str) -> Signed | None:
-        """Return the submission of a name, unchecked; None if it does not exist.
+        """Return the submission of a name, unchecked, or None if it does not exist.
 
         Raises:
-            AccessDenied: the account is no driver's of this name.
+            AccessDenied: the account is not a driver's for this name.
             BrokerUnavailable: no server answers.
         """
         key = ExperimentKeys(name).submission
@@ -312,18 +312,16 @@ class Submissions:
         return None if description is None else Signed(name, description, _text(signed))
 
     def refuse(self, signed: Signed, worker: str, reason: str) -> bool:
-        """Record that a worker may not run a submission; return whether that is new."""
+        """Record that a worker may not run a submission. Return whether that is new."""
         args = [worker, signed.signature, reason, MOST_REFUSED]
         return bool(self._run("refuse", [ExperimentKeys(signed.name).submission], args))
 
     def take(self, name: str, worker: str, token: str) -> Taken | None:
-        """Take a submission that is due, for ``lock_s`` seconds.
+        """Claim a due submission for ``lock_s`` seconds.
 
-        Return None if another worker has taken it, it has ended, or its experiment has a driver.
+        Return None if another worker has claimed it, it has ended, or its experiment has a driver.
 
         Args:
-            name: its name.
-            worker: the worker that takes it.
             token: unique to this call.
         """
         keys = ExperimentKeys(name)
@@ -332,29 +330,27 @@ class Submissions:
         return Taken(name, description, _text(signed), run, run == before + 1) if run else None
 
     def bundle(self, name: str, digest: str) -> Bundle | None:
-        """Return the bundle of a submission, unchecked; None if the server lacks it."""
+        """Return the bundle of a submission, unchecked, or None if the server lacks it."""
         exchange = CodeExchange(self._client, name, submitted=True, patience_s=self._patience_s, closing=self._closing)
         return exchange.bundle(digest)
 
     def keep(self, name: str, token: str) -> Kept:
-        """Renew a submission for ``lock_s`` seconds; return whether its run may continue."""
+        """Renew a submission for ``lock_s`` seconds. Return whether its run may continue."""
         answer = self._run("attend", [ExperimentKeys(name).submission, SUBMISSIONS], [name, token, self._hold_ms])
         return cast("Kept", answer.decode())
 
     def put_back(self, taken: Taken, bundle: Bundle, worker: str, token: str) -> None:
-        """Restore a submission that this worker runs and the server has lost."""
+        """Restore a submission that runs on this worker and that the server has lost."""
         args = [taken.description, taken.signature, bundle.digest, bundle.data, taken.run, worker, token, self._hold_ms]
         self._put(taken.name, args)
 
     def leave(
         self, name: str, token: str, how: RunEnd, *, code: int | None, reason: str, output: str, process: str = ""
     ) -> None:
-        """Record how this worker's run of a submission has ended.
+        """Record the end of this worker's run of a submission.
 
-        Nothing happens if another worker has taken it.
-
-        *process* describes the run's process, which is dead. If it drove the experiment of the submission's name, its
-        lock is released.
+        Nothing happens if another worker has claimed it. *process* describes the run's process, which is dead. If it
+        drove the experiment of the submission's name, its lock is released.
         """
         keys = ExperimentKeys(name)
         args = [name, token, how, "" if code is None else code, reason, output, process]

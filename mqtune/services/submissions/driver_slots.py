@@ -42,16 +42,15 @@ from mqtune.worker.ports import WorkerService
 
 logger = logging.getLogger(__name__)
 
-#: How long a script may take to end after a person's stop: its driver requeues its trials meanwhile.
+#: Time for a script to end after a user's stop.
 STOP_S: Final = 30.0
-#: How long giving back all scripts may take when the worker shuts down.
+#: Time for returning all scripts at shutdown.
 _CLOSE_S: Final = 5.0
-#: How long ending the scripts may take after that, without the server.
+#: Time for ending the scripts after that, without the server.
 _END_S: Final = 1.0
-#: Exit codes of a driver that SIGINT or SIGTERM has ended in an orderly way, as at the shutdown of a machine.
+#: Exit codes of a driver ended properly by SIGINT or SIGTERM, as at the shutdown of a machine.
 _SIGNALLED_CODES: Final = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM})
-#: How many experiments are checked every ``lock_s`` for a submission without a place among the due ones. It costs the
-#: server a millisecond.
+#: Number of experiments checked every ``lock_s`` for a submission without a place.
 _HEALED: Final = 100
 
 
@@ -63,35 +62,27 @@ class _Run:
     token: str
     bundle: Bundle
     process: subprocess.Popen[bytes]
-    #: The process, as its driver's lock names it.
+    #: The process, as in its driver's lock.
     description: str
-    #: Its working directory, which is deleted with it, and its output.
+    #: Its working directory, deleted at its end, and its output.
     folder: Path
     log: Path
     kept_at: float
-    #: When it was told to end, after a person's stop.
+    #: When it got the order to end, after a user's stop.
     told_at: float | None = None
 
 
 class DriverSlots(WorkerService):
-    """Takes waiting submissions, runs their scripts, and records how they end.
+    """Claims waiting submissions, runs their scripts, and records their ends, in a thread.
 
-    It has a thread of its own.
-
-    A script has a process group and a working directory of its own. It ends with this worker, with all processes that
-    it has started. Another worker with a driver slot then runs it again.
+    A script has its own process group and working directory. It ends with this worker, with all its child processes.
+    Then another worker with a driver slot runs it again.
 
     Args:
-        submissions: the broker's submissions, by a driver's account.
-        slots: how many scripts may run at the same time.
-        worker: this worker's name.
-        experiments: the patterns of the names that it serves.
-        broker: the broker's URL for the scripts.
-        key: the key that submissions must be signed with, as ``CodeKeys`` reads it.
-        logs: returns the files of the output.
-        scratch: the temporary folders.
-        impairments: learns that the broker refuses the login of the driver's account.
-        timing: its intervals and time-outs.
+        submissions: the broker's submissions, with a driver's account.
+        experiments: patterns of the served names.
+        key: the key of signed submissions, as ``CodeKeys`` reads it.
+        impairments: gets notified if the broker refuses the driver account's login.
     """
 
     def __init__(
@@ -110,8 +101,7 @@ class DriverSlots(WorkerService):
     ) -> None:
         self.slots = slots
         self._timing = timing
-        #: How long a submission is passed over if this worker may not run it, or lacks free memory for it. Its sender
-        #: waits no longer than for a worker that is gone.
+        #: How long a submission is skipped if this worker may not run it, or lacks free memory for it.
         self._pass_over_s = timing.lock_s
         self._submissions = submissions
         self._worker = worker
@@ -124,46 +114,46 @@ class DriverSlots(WorkerService):
         #: The impairment while the broker refuses the login.
         self._refused: Cause | None = None
         self._runs: list[_Run] = []
-        #: Until when submissions are passed over, by their names.
+        #: End of the skipping of submissions, by name.
         self._passed_over: dict[str, float] = {}
         self._heal_at = 0.0
-        #: When this worker has first seen each submission that is due.
+        #: When this worker first saw each due submission.
         self._due_since: dict[str, float] = {}
         self._leaving = threading.Event()
         self._thread = guarded("mqtune-drivers", self._steps)
 
     @property
     def busy(self) -> int:
-        """The number of scripts that run."""
+        """Number of running scripts."""
         return len(self._runs)
 
     @property
     def offered(self) -> int:
-        """The number of slots that take scripts.
+        """Number of slots that accept scripts.
 
-        It is 0 while the broker refuses the login, and once the worker drains.
+        It is 0 while the broker refuses the login, and after the worker begins to drain.
         """
         return 0 if self._leaving.is_set() or self._refused is not None else self.slots
 
     def describe(self) -> Mapping[str, Any]:
-        """Return how many scripts may run at the same time, and how many run."""
+        """Return the numbers of slots and of running scripts."""
         return {"drivers": self.offered, "driving": self.busy}
 
     def start(self) -> None:
-        """Take submissions from now on."""
+        """Start to claim submissions."""
         self._thread.start()
 
     def drain(self) -> None:
-        """Take no more submissions, and end all scripts.
+        """Claim no more submissions, and end all scripts.
 
-        Their trials continue, and other workers run the scripts again. It returns immediately.
+        Their trials continue, and other workers run the scripts again. Returns immediately.
         """
         self._leaving.set()
 
     def close(self) -> None:
         """End all scripts, and wait some seconds until the server knows.
 
-        Without an answer, it finds out by itself.
+        Without an answer, the server notices it by the missing renewals.
         """
         self.drain()
         if self._thread.is_alive():
@@ -186,9 +176,9 @@ class DriverSlots(WorkerService):
             yield partial(self._logged_in, partial(self._end, run, "again", "its worker was shut down"))
 
     def _logged_in(self, step: Step) -> None:
-        """Take a step that asks the broker.
+        """Run a step that calls the broker.
 
-        If the broker refuses the login, this is an impairment, and other workers get the scripts in time.
+        A refused login becomes an impairment, and other workers get the scripts in time.
         """
         try:
             step()
@@ -233,13 +223,12 @@ class DriverSlots(WorkerService):
             signal_group(run.process.pid, signal.SIGTERM)
 
     def _ending(self, run: _Run, code: int) -> tuple[RunEnd, str]:
-        """Return how a run has ended by itself, and why."""
         if run.told_at is not None:
             return "stopped", ""
         if code == 0:
             return "done", ""
         if code < 0:
-            # A machine without memory, or a person.
+            # A machine without memory, or a user.
             return "lost", f"it was ended by {signal_name(-code)}"
         if code in _SIGNALLED_CODES:
             return "lost", "it was told to end"
@@ -249,7 +238,7 @@ class DriverSlots(WorkerService):
 
     def _take(self) -> None:
         now = time.monotonic()
-        # After an outage, every worker first has twice the time that it needs to renew its own submissions.
+        # After an outage, every worker first gets twice the time that it needs to renew its own submissions.
         if now - self._submissions.back_at < 2 * self._timing.keep_lock_s:
             return
         self._passed_over = {name: until for name, until in self._passed_over.items() if until > now}
@@ -282,7 +271,7 @@ class DriverSlots(WorkerService):
         If it isn't, other workers may run it, and ``mqtune why`` shows the reason.
         """
         if (signed := self._submissions.signed(name)) is None:
-            # Taking it removes its name.
+            # Claiming it removes its name.
             return True
         try:
             signed.submission(self._keys.of(name))
@@ -294,7 +283,7 @@ class DriverSlots(WorkerService):
         return True
 
     def _begin(self, taken: Taken, token: str) -> None:
-        """Run a submission that this worker has taken.
+        """Run a submission that this worker has claimed.
 
         If it can't run, it has failed. After an error of this machine, another worker may run it.
         """
@@ -338,7 +327,7 @@ class DriverSlots(WorkerService):
         description = describe_process(process.pid)
         self._runs.append(_Run(taken, token, bundle, process, description, folder, log, time.monotonic()))
         assert process.stdin is not None  # noqa: S101 - it was asked for
-        # It may have ended already; the next check finds that.
+        # It may have ended already. The next check notices that.
         with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(message)
         logger.info(
@@ -346,7 +335,6 @@ class DriverSlots(WorkerService):
         )
 
     def _end(self, run: _Run, how: RunEnd, reason: str, *, code: int | None = None) -> None:
-        """End all processes of a run, and record how it has ended."""
         output = self._clear(run)
         logger.info("submission %s: run %d has ended: %s %s", run.taken.name, run.taken.run, how, reason)
         self._submissions.leave(
@@ -354,9 +342,8 @@ class DriverSlots(WorkerService):
         )
 
     def _clear(self, run: _Run) -> str:
-        """End all processes of a run, delete its folder, and return the end of its output."""
         signal_group(run.process.pid, signal.SIGKILL)
-        # With processes that have left its group.
+        # Including processes that have left its group.
         reaper.kill(run.process, 0)
         self._runs.remove(run)
         self._scratch.remove(run.folder)

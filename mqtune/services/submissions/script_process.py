@@ -1,4 +1,4 @@
-"""The process of a submitted script. It runs it as Python would, and ends with its worker.
+"""The process of a submitted script, which runs it like Python and ends with its worker.
 
 The script and its secrets come through standard input. So the broker's password and the key for code are in no initial
 environment, which other processes of the same user can read.
@@ -18,10 +18,10 @@ from mqtune.core.errors import BrokerRefused, BrokerTooOld, BrokerUnavailable, N
 from mqtune.core.machine import INTERRUPTED_CODE
 from mqtune.trainable import die_with_parent
 
-#: The command of such a process. Modules are not imported from the current folder, as in the worker.
+#: Command of such a process. Modules are not imported from the current folder, as in the worker.
 COMMAND: Final = (sys.executable, "-P", "-m", "mqtune.services.submissions.script_process")
-#: The exit code of a script that found no server, or another living driver, such as its last run on a worker that was
-#: cut off. A later run may succeed. sysexits.h calls it a temporary failure.
+#: Exit code of a script that found no server, or another living driver. A later run may succeed. sysexits.h calls it a
+#: temporary failure.
 AGAIN_CODE: Final = os.EX_TEMPFAIL
 
 

@@ -18,7 +18,7 @@ def check_for_worker(client: RedisClient, settings: WorkerSettings) -> None:
     """Check that the scripts of driver slots have a driver's account.
 
     Raises:
-        WorkerStartError: their account is no driver's.
+        WorkerStartError: the account is not a driver's.
     """
     if not settings.drivers:
         return
@@ -41,7 +41,6 @@ def for_worker(host: WorkerHost, settings: WorkerSettings) -> Sequence[WorkerSer
     if not settings.drivers:
         return ()
     url = settings.driver_broker
-    # The check above has connected there before.
     client = open_client(url, timing=settings.timing, role="driver") if url else host.client
     slots = DriverSlots(
         Submissions(client, patience_s=math.inf),

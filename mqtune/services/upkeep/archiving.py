@@ -1,4 +1,4 @@
-"""Move an experiment from its server into a folder, or copy it there; its next driver restores it."""
+"""Moves or copies an experiment from its server into a folder. Its next driver restores it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from mqtune.trainable import is_digest
 
 
 def complete_copy(journal: RedisJournal, folder: Path) -> Results:
-    """Copy the rest of a journal into a folder, as its next driver would, and return the results.
+    """Copy the rest of a journal into a folder, as its next driver would. Return the results.
 
     Raises:
-        MqtuneError: it can't be written.
+        MqtuneError: the folder can't be written.
     """
     with contextlib.closing(JournalFile(folder / JOURNAL_FILE)) as copy:
         reader = JournalReader(journal, copy)
@@ -44,13 +44,13 @@ def complete_copy(journal: RedisJournal, folder: Path) -> Results:
 def archive(name: str, url: str, folder: Path) -> Results:
     """Write an experiment into its folder, and delete it on its server.
 
-    After a failure it may be called again. Checkpoints that are folders stay in their store. Output of trials stays on
-    the workers' machines.
+    After a failure it may be called again. Folder checkpoints stay in their store. Output of trials stays on the
+    workers' machines.
 
     Raises:
-        NameTaken: a live driver has it.
+        NameTaken: a living driver has it.
         AccessDenied: the account is not a driver's.
-        ChapterUnavailable: its oldest events are in chapters that can't be read from here; nothing was deleted.
+        ChapterUnavailable: its oldest events are in unreadable chapters; nothing was deleted.
         MqtuneError: the folder can't be written; nothing was deleted.
     """
     with undriven(name, url) as journal:
@@ -68,10 +68,10 @@ def archive(name: str, url: str, folder: Path) -> Results:
 
 
 def copy_out(name: str, url: str, folder: Path) -> Results:
-    """Write an experiment into a folder, as ``archive`` does; the server keeps it.
+    """Write an experiment into a folder, as ``archive`` does. The server keeps it.
 
     Raises:
-        NameTaken: a live driver has it.
+        NameTaken: a living driver has it.
         AccessDenied: the account is not a driver's.
         MqtuneError: the folder can't be written.
     """
@@ -96,7 +96,6 @@ def _write_dicts(journal: RedisJournal, folder: Path) -> None:
 
 
 def _write_code(results: Results, url: str) -> None:
-    """Write the code bundles that a driver on another machine has uploaded."""
     attempts = [attempt for each in results for attempt in each.attempts]
     digests = {results.definition.get("bundle"), *(attempt.environment.get("bundle") for attempt in attempts)}
     kept = BundleFolder(results.folder)

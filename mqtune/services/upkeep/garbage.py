@@ -1,4 +1,4 @@
-"""Find and delete what a server and stores still have of deleted experiments."""
+"""Finds and deletes remains of deleted experiments on a server and in stores."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Garbage:
 
     Attributes:
         kind: its kind.
-        experiment: the name of the experiment that it belonged to; empty if unknown.
-        count: how many keys, messages, checkpoints or files it has.
+        experiment: name of its former experiment; empty if unknown.
+        count: number of its keys, messages, checkpoints or files.
         bytes: its size; None if unknown.
-        delete: checks again that nobody uses it, deletes it, and returns whether it did. It may be called again.
+        delete: checks again that it is unused, deletes it, and returns whether it did. It may be called again.
         folder: its folder; empty if it is on the server.
     """
 
@@ -50,12 +50,11 @@ class Search(NamedTuple):
 
 @contextlib.contextmanager
 def garbage_on(url: str, places: Sequence[str] = (), *, unused_s: float = 0.0) -> Iterator[Search]:
-    """Yield the garbage on a server and in stores of checkpoints; it can be deleted inside.
+    """Yield the garbage on a server and in checkpoint stores. It can be deleted inside.
 
     Args:
-        url: the server's.
-        places: where experiments have their stores, as in ``Checkpoints(store=…)``.
-        unused_s: for how long nothing may have been added to a store, in seconds.
+        places: parents of the experiments' stores, as in ``Checkpoints(store=…)``.
+        unused_s: minimum time since the last addition to a store, in seconds.
 
     Raises:
         BrokerUnavailable: the server is away.
@@ -137,13 +136,13 @@ def _keys(orphans: Orphans) -> list[Garbage]:
 
 
 def _checkpoints(place: str, orphans: Orphans, url: str, unused_s: float) -> list[Garbage]:
-    """Return the stores of experiments that were deleted from this server and that no other server has."""
+    """Return the stores whose experiments were deleted here and are on no other server."""
     mine = tenant_on(url, "")
     # An experiment with a journal on this machine can be continued.
     here = {folder.name for folder in saved_experiments()}
 
     def left_by(store: CheckpointStore) -> str:
-        """Return the deleted experiment that owned a store, or an empty name if the store may be in use."""
+        """Return the deleted experiment that owned a store, or an empty name if it may be in use."""
         tenants = store.tenants()
         names = {tenant.experiment for tenant in tenants}
         are_mine = all(mine._replace(experiment=tenant.experiment).is_same(tenant) for tenant in tenants)

@@ -1,4 +1,4 @@
-"""Remove or change the marks in a store that name the experiments with checkpoints there."""
+"""Removes or changes the marks in a store that name the experiments with checkpoints there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def release(store: CheckpointStore, mine: Tenant) -> None:
 
 
 def is_archives(store: CheckpointStore, experiment: str) -> bool:
-    """Whether a store has the checkpoints of one archived experiment alone."""
+    """Whether a store has only the checkpoints of one archived experiment."""
     return store.tenants() == [Tenant(ARCHIVE, experiment)]
 
 
 def give_to_archive(store: CheckpointStore, mine: Tenant) -> None:
-    """Mark a store as an archived experiment's; no server has the experiment any more."""
+    """Mark a store as an archived experiment's. No server has the experiment any more."""
     if any(map(mine.is_same, store.tenants())):
         store.claim(Tenant(ARCHIVE, mine.experiment))
         release(store, mine)

@@ -1,4 +1,4 @@
-"""Find keys on a server whose experiment is not there any more."""
+"""Finds keys on a server whose experiment no longer exists."""
 
 from __future__ import annotations
 
@@ -12,20 +12,18 @@ from mqtune.core.errors import MessageVersionError
 from mqtune.core.keys import ALL_EXPERIMENTS, EXPERIMENTS, ExperimentKeys, experiment_of, is_name
 from mqtune.journal import experiments_on, naming, number, retrying, script_in
 
-#: How many keys the server looks at in a call.
+#: Number of keys that the server scans in a call.
 _SCAN_COUNT: Final = 1_000
 T = TypeVar("T")
 
 
 class Orphans:
-    """Finds and removes keys of experiments that are not listed and have no journal, definition or driver.
+    """Finds and removes keys of unlisted experiments without journal, definition or driver.
 
-    An unlisted experiment with one of these is kept: a server that evicts keys may have lost only its place in the
-    list.
+    An unlisted experiment with one of these is kept: a server that evicts keys may have lost only its list entry.
 
     Args:
-        client: a checked connection.
-        patience_s: for how long a call is retried while the server is away.
+        patience_s: how long a call retries while the server is away.
     """
 
     def __init__(self, client: redis.Redis, *, patience_s: float) -> None:
@@ -38,10 +36,10 @@ class Orphans:
     def keys(self) -> dict[str, list[str]]:
         """Return these keys by the name of their experiment.
 
-        Keys that expire are left out, and so are all keys of an experiment whose entries a driver is restoring.
+        Expiring keys are left out, and so are all keys of an experiment whose entries a driver is restoring.
 
         Raises:
-            AccessDenied: the account may not see the names of keys, as a driver's.
+            AccessDenied: the account may not see the names of keys.
         """
         found: dict[str, list[str]] = defaultdict(list)
         scan = self._client.scan_iter(ALL_EXPERIMENTS, count=_SCAN_COUNT)
@@ -59,7 +57,7 @@ class Orphans:
         return bool(self._retrying(lambda: self._client.exists(keys.driver, keys.meta, keys.journal)))
 
     def emptied(self) -> list[str]:
-        """Return the experiments of which only the name is left.
+        """Return the experiments that have only a name left.
 
         A deletion was interrupted, or a driver died as it began. Their drivers' locks have expired. An experiment with
         an unreadable lock may have a driver, and is left out.
@@ -84,7 +82,7 @@ class Orphans:
             return False
 
     def size(self, keys: Sequence[str]) -> int:
-        """Return the memory that keys take, in bytes.
+        """Return the memory of keys, in bytes.
 
         Raises:
             AccessDenied: the account may not ask.
@@ -92,10 +90,10 @@ class Orphans:
         return self._retrying(lambda: sum(self._client.memory_usage(key) or 0 for key in keys))
 
     def remove(self, experiment: str, keys: Sequence[str]) -> int:
-        """Delete keys of an experiment and return their number; delete none if the experiment exists by now.
+        """Delete keys of an experiment and return their number: 0 if the experiment exists by now.
 
         Raises:
-            AccessDenied: the account may not.
+            AccessDenied: the account may not delete them.
         """
         kept = ExperimentKeys(experiment)
         all_ = [kept.driver, kept.meta, kept.journal, EXPERIMENTS, *keys]

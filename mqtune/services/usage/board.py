@@ -15,29 +15,26 @@ from mqtune.core.errors import AccessDenied
 from mqtune.core.keys import ExperimentKeys
 from mqtune.core.usage import LiveUse, decode_uses, encode_uses
 
-#: How long what a worker has written counts: three of its samples.
+#: Lifetime of a worker's samples: three intervals.
 KEPT_S: Final = 30.0
-#: The names of an experiment, and of a worker that runs trials of it.
+#: Names of an experiment, and of a worker that runs its trials.
 Whose = tuple[str, str]
 
 
 class UsageBoard:
-    """Where workers write what their attempts use: a key for each of an experiment's workers, which expires.
+    """The stored samples: an expiring key for each of an experiment's workers.
 
-    No call waits for a server that is away: that sample is lost, and the next one takes its place.
-
-    Args:
-        client: a checked connection.
+    No call waits for an unavailable server: that sample is lost, and the next one replaces it.
     """
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
     def write(self, whose: Whose, uses: Mapping[str, LiveUse]) -> None:
-        """Write the samples of a worker's attempts of an experiment, by trial, in place of the last ones.
+        """Replace the samples of a worker's attempts of an experiment, by trial.
 
         Raises:
-            AccessDenied: the account may not.
+            AccessDenied: the account may not write them.
         """
         try:
             self._client.set(_key(whose), encode_uses(uses), px=round(KEPT_S * 1000))
@@ -48,11 +45,11 @@ class UsageBoard:
             return
 
     def read(self, many: Collection[Whose]) -> dict[Whose, dict[str, LiveUse]]:
-        """Return what the attempts of these workers use, by their trials; without those that nothing is known of."""
+        """Return the samples of these workers' attempts, by trial. Unknown workers are left out."""
         try:
             found = cast("list[bytes | None]", self._client.mget(map(_key, many))) if many else []
         except (redis.RedisError, OSError):
-            # An account that an earlier version has made may not read it either.
+            # An account made by an earlier version may not read them either.
             return {}
         return {whose: decode_uses(data) for whose, data in zip(many, found, strict=True) if data is not None}
 

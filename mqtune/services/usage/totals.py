@@ -1,4 +1,4 @@
-"""The use that an experiment has made of its machines within some time, summed up from its journal."""
+"""An experiment's resource use within a period, summed up from its journal."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _RESOURCES: Final = "resources"
 
 @dataclass(slots=True)
 class Used:
-    """The use that attempts have made of their machines; sums may be added up.
+    """Resource use of attempts. Sums can be added.
 
     Attributes:
-        trials: how many trials had an attempt that ran.
-        attempts: how many attempts ran.
-        slot_s: for how many seconds they had their slots, together; each seat of an attempt has one.
+        trials: number of trials with an attempt that ran.
+        attempts: number of attempts that ran.
+        slot_s: seconds of their slots, together; each seat of an attempt has one.
         gpu_s: the same, times the GPUs of each slot; half a GPU counts as half.
-        energy_j: the energy of their GPUs, as far as it was sampled; slots that share a GPU share its energy.
-        measured_gpu_s: the part of ``gpu_s`` of those attempts whose energy is known.
-        waited_slot_s: the part of ``slot_s`` in which data of the attempts waited for Redis, as far as that is known.
+        energy_j: sampled energy of their GPUs; slots that share a GPU share its energy.
+        measured_gpu_s: part of ``gpu_s`` of attempts with known energy.
+        waited_slot_s: part of ``slot_s`` in which data waited for Redis, if known.
         waited_gpu_s: the same part of ``gpu_s``.
     """
 
@@ -61,10 +61,10 @@ class Used:
 @dataclass(slots=True)
 class _Attempt:
     trial: TrialId
-    #: The GPUs of seat 0, whose figures the attempt has.
+    #: GPUs of seat 0, whose figures the attempt has.
     gpus: float
     begin: float
-    #: How many slots it has, and the GPUs of the further ones.
+    #: Number of its slots, and the GPUs of the further ones.
     slots: int = 1
     gpus_beside: float = 0.0
     end: float = math.inf
@@ -72,15 +72,15 @@ class _Attempt:
 
 
 class JournalUse:
-    """The use that the attempts in a journal have made of their machines.
+    """Resource use of the attempts in a journal.
 
-    Reports are passed over, and nothing is folded.
+    Reports are skipped, and nothing is folded.
 
     Args:
-        entries: the journal's.
+        entries: the journal's entries.
 
     Attributes:
-        owner: the account that created the experiment.
+        owner: account that created the experiment.
 
     Raises:
         MessageVersionError: an entry can't be read.
@@ -89,25 +89,25 @@ class JournalUse:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.owner: Owner = NOBODY
         self._asks = Resources()
-        #: The resources of staged attempts that ask by their configs.
+        #: Resources of staged attempts, if they depend on the config.
         self._asked: dict[tuple[TrialId, int], Resources] = {}
-        #: Whether a driver of this project's has run it, in real time.
+        #: Whether an mqtune driver has run it in real time.
         self._is_real = False
         self._attempts: dict[tuple[TrialId, int], _Attempt] = {}
         self._last = 0.0
         for entry in entries:
-            # Nearly all of a long journal; their ids have their times.
+            # Nearly all entries of a long journal are reports; their ids have their times.
             self._last = max(self._last, entry_time(entry.id))
             if not entry.data.startswith(REPORTS_PREFIX):
                 self._take(decode_event(entry.data, entry.id))
 
     def within(self, since: float, until: float, *, is_driven: bool) -> Used:
-        """Return the use between two times; a simulation and trials of another tool count as nothing.
+        """Return the use between two times. Simulations and other tools' trials count as nothing.
 
         Args:
-            since: when the time begins, in seconds since the epoch.
-            until: when it ends; not after now.
-            is_driven: whether a driver has the experiment. Else nothing is known of attempts beyond the newest entry.
+            since: start of the period, in seconds since the epoch.
+            until: its end; not after now.
+            is_driven: whether a driver has the experiment. Otherwise attempts are unknown beyond the newest entry.
         """
         used, trials = Used(), set[TrialId]()
         open_until = until if is_driven else self._last
@@ -118,7 +118,7 @@ class JournalUse:
                 continue
             trials.add(each.trial)
             gpus, whole_s = each.gpus + each.gpus_beside, end - each.begin
-            # As no journal says when it waited, each part of the attempt has its share.
+            # No journal has the times of waiting, so each part of the attempt gets its proportion.
             waited_s = min(each.figures.get("redis_wait_s", 0.0), whole_s) * took_s / whole_s
             energy = _energy(each, took_s, whole_s)
             used += Used(0, 1, took_s * each.slots, took_s * gpus, *energy, waited_s * each.slots, waited_s * gpus)
@@ -142,7 +142,6 @@ class JournalUse:
                 found.end, found.figures = event.at, sound_usage(event.usage)
 
     def _start(self, event: AttemptStarted, gpus: float) -> None:
-        """Take note of an attempt, or of a further seat of one."""
         key = event.trial, event.attempt
         if not event.seat:
             self._attempts[key] = _Attempt(event.trial, gpus, event.at)
@@ -151,17 +150,16 @@ class JournalUse:
             known.gpus_beside += gpus
 
     def _offer(self, given: dict[str, Any]) -> None:
-        """Note the resources of each attempt from here on."""
         if _RESOURCES in given:
             with contextlib.suppress(ConfigurationError, TypeError, AttributeError):
                 self._asks = Resources.decode(given[_RESOURCES])
 
 
 def _energy(attempt: _Attempt, took_s: float, whole_s: float) -> tuple[float, float]:
-    """Return the joules of a part of an attempt, and the GPU-seconds in which they were measured."""
+    """Return the joules of a part of an attempt, and its measured GPU-seconds."""
     joules = attempt.figures.get("gpu_energy_j")
     if joules is None:
         return 0.0, 0.0
-    # The figures of a shared device count all of its attempts.
+    # The figures of a shared device include all of its attempts.
     part = attempt.gpus if 0 < attempt.gpus < 1 else 1 / max(1.0, attempt.figures.get("gpu_slots", 1.0))
     return joules * part * took_s / whole_s, took_s * attempt.gpus

@@ -1,1 +1,1 @@
-"""A trial's process: how it is made, what it says and hears, and how its checkpoints are saved."""
+"""A trial's process: its start, its messages, and its checkpoints."""

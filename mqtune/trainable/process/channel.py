@@ -16,18 +16,18 @@ from mqtune.trainable.process.protocol import Message
 _LENGTH: Final = struct.Struct("<I")
 #: The system's timeval.
 _INTERVAL: Final = struct.Struct("@ll")
-#: More bytes than any message has.
+#: Longer than any message.
 _LONGEST: Final = 2**28
-#: The most descriptors that travel with one message: a trial's pipes.
+#: Maximum number of descriptors in a message: a trial's pipes.
 _MAX_FDS: Final = 4
-#: Descriptors are closed in programs that a trial starts, where the system supports that at once.
+#: Close descriptors in programs that a trial starts, if the system supports that atomically.
 _CLOEXEC: Final = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Channel:
-    """One end of a socket pair; messages are dicts of plain values, and arrive whole and in order.
+    """One end of a socket pair. Messages are dicts of plain values.
 
-    Any thread may send; one thread receives.
+    They arrive whole and in order. Any thread may send; one thread receives.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -46,17 +46,17 @@ class Channel:
         return cls(socket.socket(fileno=fd))
 
     def fileno(self) -> int:
-        """Return the descriptor to poll; it is readable when a message begins, or the other end is closed."""
+        """Return the descriptor to poll. It is readable for a message, or at the other end's close."""
         return self._socket.fileno()
 
     def limit(self, seconds: float) -> None:
-        """Set how long this end waits for the other one to take a message, or to send the rest of one."""
+        """Set the timeout for the other end to accept a message, or send the rest of one."""
         limit = _INTERVAL.pack(int(seconds), round(seconds % 1 * 1_000_000))
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             self._socket.setsockopt(socket.SOL_SOCKET, option, limit)
 
     def send(self, message: Mapping[str, object], fds: Sequence[int] = ()) -> bool:
-        """Send a message, with duplicates of *fds*; return False when the other end is closed."""
+        """Send a message, with duplicates of *fds*. Return False if the other end is closed."""
         body = encode_value(message)
         data = _LENGTH.pack(len(body)) + body
         with self._sending:
@@ -69,7 +69,10 @@ class Channel:
         return True
 
     def receive(self) -> tuple[Message, list[int]] | None:
-        """Wait for the next message, and return it with its descriptors; None when the other end is closed, or what it sends is malformed."""
+        """Wait for the next message, and return it with its descriptors.
+
+        Return None if the other end is closed, or its data is malformed.
+        """
         head, fds = self._read_head()
         size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else _LONGEST + 1
         body = self._read(size) if size <= _LONGEST else None
@@ -84,7 +87,7 @@ class Channel:
         return None
 
     def _read_head(self) -> tuple[bytes, list[int]]:
-        # The descriptors ride on the first byte, so the first read must be the one that takes them.
+        # The descriptors come with the first byte, so the first read must receive them.
         try:
             head, fds, _, _ = socket.recv_fds(self._socket, _LENGTH.size, _MAX_FDS, _CLOEXEC)
         except OSError:
@@ -107,10 +110,10 @@ class Channel:
         return b"".join(chunks)
 
     def end(self) -> None:
-        """Shut the channel down in both directions; a thread that waits on either end returns."""
+        """Shut the channel down in both directions. Waiting threads on either end return."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this end, on which no thread may wait; the other end sees it."""
+        """Close this end, on which no thread may wait. The other end notices it."""
         self._socket.close()

@@ -1,10 +1,10 @@
-"""An importer that is a fork of the driver itself: on one machine nothing is imported twice.
+"""An importer that is a fork of the driver. On one machine nothing is imported twice.
 
-It is forked before the driver starts a server, a thread or anything else, as a child of the process that becomes the private worker. So
-the worker reaps it, and its orphans come to the worker, as with any importer.
+It is forked before the driver starts a server, a thread or anything else, as a child of the later private worker. So
+the worker reaps it and its orphans, as with any importer.
 
-It may *carry* a trainable that can't travel, such as a closure over a lock. Then nothing is imported or executed: each trial is a fork
-that has the driver's objects. No other process can ever take its place.
+It may *carry* a trainable that can't travel, such as a closure over a lock. Then nothing is imported or executed: each
+trial is a fork with the driver's objects. No other process can ever replace it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mqtune.trainable.process.late_imports import USUAL, is_library, preload
 from mqtune.trainable.process.output import flush
 from mqtune.trainable.spec import Function, carry
 
-#: The signals that Python ignores in a program. Whatever ``subprocess`` starts has the system's defaults for these.
+#: Signals that Python ignores in a program. Programs started by ``subprocess`` have the system's defaults for these.
 _IGNORED_BY_PYTHON: Final = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def why_no_fork() -> str:
-    """Return why the driver can't be forked, in words that follow "this program"; empty if it can."""
+    """Return why the driver can't be forked, in words after "this program". Empty if it can."""
     if sys.platform != "linux":
         return "does not run on Linux"
     if threading.current_thread() is not threading.main_thread():
@@ -51,7 +51,7 @@ def why_no_fork() -> str:
 
 
 def _is_inherited(fd: int) -> bool:
-    """Whether this process has a descriptor from its parent: Python opens none that programs inherit."""
+    """Whether a descriptor comes from the parent: Python opens none that programs inherit."""
     try:
         return os.get_inheritable(fd)
     except OSError:
@@ -62,18 +62,18 @@ def _is_inherited(fd: int) -> bool:
 def own_files() -> set[int]:
     """Return the descriptors that objects of this process may own.
 
-    A fork keeps them open: when such an object is deleted it would close another file of that number.
+    A fork keeps them open. Otherwise such an object's deletion would close another file with that number.
     """
     return {fd for fd in map(int, os.listdir("/proc/self/fd")) if not _is_inherited(fd)}
 
 
 def fork_importer(channel: Channel, files: Collection[int], carried: Function | None) -> None:
-    """Fork the importer; return in the parent alone.
+    """Fork the importer. Returns in the parent only.
 
     Args:
         channel: to the worker.
-        files: the descriptors that it keeps, beside the channel's. Their buffers must have been flushed.
-        carried: the trainable, if it is to have that.
+        files: descriptors to keep, beside the channel's. Their buffers must have been flushed.
+        carried: the trainable to carry, if any.
     """
     if os.fork() != 0:
         return
@@ -86,11 +86,11 @@ def fork_importer(channel: Channel, files: Collection[int], carried: Function | 
 
 
 def _become_importer(channel: Channel, files: Collection[int], carried: Function | None) -> NoReturn:
-    # subprocess has disabled it for the time of the fork.
+    # subprocess disabled it during the fork.
     gc.enable()
     os.setsid()
     for number in signal.valid_signals():
-        # As behind an exec, ignored signals stay ignored. Some can't have another handler.
+        # Ignored signals stay ignored, as after an exec. Some can't have another handler.
         if signal.getsignal(number) != signal.SIG_IGN:
             with suppress(OSError, ValueError):
                 signal.signal(number, signal.SIG_DFL)
@@ -121,7 +121,6 @@ def _become_importer(channel: Channel, files: Collection[int], carried: Function
 
 
 def _forget_program() -> None:
-    """Forget the program's own modules: each trial executes them anew."""
     for name in [name for name in sys.modules if name.partition(".")[0] != "mqtune" and not is_library(name)]:
         if name not in ("__main__", "builtins") and hasattr(sys.modules[name], "__file__"):
             del sys.modules[name]

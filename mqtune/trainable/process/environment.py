@@ -1,4 +1,4 @@
-"""The versions that a trial runs with: of Python, of the packages that its trainable imported, and of its own code."""
+"""The versions in a trial's environment: of Python, imported packages, and its own code."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Final, TypedDict
 from mqtune.core.version import __version__
 from mqtune.trainable.frozen_code import fingerprint, frozen, read_source
 
-#: The journal has this for each attempt; frameworks import hundreds of packages, and the first are those that the trainable
-#: imports itself.
+#: The journal has these for each attempt. Frameworks import hundreds of packages; the trainable's own imports come
+#: first.
 _MAX_PACKAGES: Final = 40
 _DIST_INFO: Final = ".dist-info"
 
 
 class Environment(TypedDict, total=False):
-    """The versions that a trial runs with.
+    """The versions in a trial's environment.
 
-    ``differs`` names files that are not as they were when the experiment began; ``start`` names the traces of a slow program, which
-    each trial therefore executes.
+    ``differs`` names files that have changed since the experiment began. ``start`` names the traces of a slow program,
+    which each trial executes because of them.
     """
 
     python: str
@@ -35,13 +35,13 @@ class Environment(TypedDict, total=False):
 
 
 def describe_environment(modules: Iterable[str], files: Collection[str]) -> Environment:
-    """Return the versions of Python, the platform, mqtune, and the packages and code that a trainable consists of.
+    """Return the versions of Python, the platform, mqtune, and a trainable's packages and code.
 
-    A package without an installed distribution of the same name counts with its ``__version__``; without either, or as a part
-    of Python, it is left out.
+    A package without an installed distribution of the same name counts with its ``__version__``. Without either, or as
+    a part of Python, it is left out.
 
     Args:
-        modules: the names of the modules that the trainable imported, in order.
+        modules: names of the modules imported by the trainable, in order.
         files: the user's own files among them.
     """
     machine = os.uname()
@@ -75,7 +75,7 @@ def _packages(modules: Iterable[str]) -> dict[str, str]:
 
 
 def _installed() -> dict[str, str]:
-    """Return the versions of all installed distributions by name, from a listing of each folder; no file is read."""
+    """Return the versions of all installed distributions by name. Only lists folders."""
     versions: dict[str, str] = {}
     for folder in sys.path:
         try:
@@ -94,7 +94,7 @@ def _normal(name: str) -> str:
 
 
 def _hash(files: Collection[str]) -> str:
-    """Return a hash of the names and contents of files, whatever folder they lie in; empty without any."""
+    """Return a hash of files' names and contents, without their common folder."""
     if not files:
         return ""
     # Their common folder may differ between machines.

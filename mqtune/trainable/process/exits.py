@@ -1,4 +1,4 @@
-"""The end of a trial's process: exit handlers, threads and buffers, as at the end of a Python program."""
+"""The end of a trial's process: exit handlers, threads and buffers, as in a Python program."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from mqtune.trainable.process.output import flush, flush_native
 _BUFFERED: Final = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 #: An object of the standard library whose private parts are used here.
 _Internal = Any
-#: The names of a program's main module.
+#: Names of a program's main module.
 _OF_PROGRAM: Final = frozenset({"__main__", "__mp_main__"})
-#: Whether the main module is this process's own, and no part of the driver.
+#: Whether the main module is this process's own, and not the driver's.
 _owns_main = True
-#: The last module that this fork has from its parent. Such modules are not taken apart at its end: that would copy their memory.
+#: Last module inherited from the parent. Inherited modules are not cleared at the end, which would copy their memory.
 _last_inherited = ""
 
 
 def forget_exit_handlers() -> None:
-    """Leave the exit handlers of this fork's parent to the parent; those registered from now on run here.
+    """Leave the parent's exit handlers to the parent. Handlers registered later run here.
 
-    Otherwise each trial would delete the temporary folders and end the processes of the importer.
+    Otherwise each trial would delete the importer's temporary folders and end its processes.
     """
     global _last_inherited  # noqa: PLW0603 - of the process
-    # One name, as a set of all would touch, and so copy, the memory of each.
+    # A single name, as a set of all would access, and so copy, the memory of each.
     _last_inherited = next(reversed(sys.modules))
     atexit._clear()
     finalize: _Internal = weakref.finalize
@@ -56,7 +56,7 @@ def forget_exit_handlers() -> None:
 
 
 def keep_main() -> None:
-    """Keep the main module at the end of this fork of the driver, and of further forks.
+    """Keep the main module at the end of this fork of the driver, and of its forks.
 
     Some of the driver's objects delete a folder when they are deleted.
     """
@@ -67,7 +67,7 @@ def keep_main() -> None:
 def flush_all() -> None:
     """Flush the standard streams and all other files."""
     flush()
-    # Not all files are flushed when the objects that refer to them are deleted together.
+    # Not all files are flushed if the objects that refer to them are deleted together.
     for found in gc.get_objects():
         if issubclass(type(found), _BUFFERED):
             with contextlib.suppress(Exception):
@@ -75,13 +75,13 @@ def flush_all() -> None:
 
 
 def leave(code: int, *, finalize: bool = False) -> NoReturn:
-    """End this process as Python ends a program: join threads, run exit handlers, delete the program's globals, flush files.
+    """End this process like a Python program: threads, exit handlers, globals, files.
 
-    A thread that is no daemon is waited for, at most until the worker's stop ladder ends this process.
+    Non-daemon threads are waited for, at most until the worker's stop ladder ends this process.
 
     Args:
-        code: the code to exit with, or the negative number of the signal to end by.
-        finalize: whether Python itself takes the last steps. It takes a tenth of a second with a large library.
+        code: exit code, or the negative number of the signal to end by.
+        finalize: whether Python itself does the last steps. With a large library they take a tenth of a second.
     """
     with contextlib.suppress(BaseException):
         threading._shutdown()  # type: ignore[attr-defined]
@@ -107,7 +107,7 @@ def release_frames(error: BaseException | None) -> None:
 
 
 def _take_apart() -> None:
-    """Delete the program's own modules, and clear those that something else still refers to, as Python does."""
+    """Delete the program's own modules, and clear the still referenced ones, as Python does."""
     newer = itertools.takewhile(lambda name: name != _last_inherited, reversed(sys.modules))
     names = [*filter(_is_own, newer), *(_OF_PROGRAM & sys.modules.keys() if _owns_main else ())]
     # No name of this function may keep a module.

@@ -1,4 +1,4 @@
-"""Finds the packages that a program imports first, by reading it: its importer can import these before the program is executed."""
+"""Finds a program's first imports in its source, for early import by its importer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mqtune.trainable.frozen_code import body_of, frozen, read_source
 from mqtune.trainable.process.late_imports import Batch
 from mqtune.trainable.process.program import Program
 
-#: Where modules come from that are in no file.
+#: Origins of modules without a file.
 _IN_PYTHON: Final = ("built-in", "frozen")
 _STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 
@@ -22,7 +22,7 @@ _STANDARD_LIBRARY: Final = os.path.dirname(os.__file__) + os.sep
 def first_imports(program: Program) -> list[Batch]:
     """Return the installed modules that a program imports before its first other statement.
 
-    A later statement could change the result of an import, by a variable of the environment or a folder on ``sys.path``. A scout
+    A later statement could change an import's result, by an environment variable or a folder on ``sys.path``. A scout
     finds the later imports.
     """
     try:
@@ -55,7 +55,10 @@ def _imported_first(source: bytes) -> Iterator[str]:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a module is Python's own or an installed package's. The user's own may change between two trials."""
+    """Whether a module is Python's or an installed package's.
+
+    User modules may change between two trials.
+    """
     top = name.partition(".")[0]
     if top in sys.modules or top in sys.stdlib_module_names:
         return True

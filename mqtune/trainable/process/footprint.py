@@ -1,10 +1,11 @@
-"""Resources of a process that a fork can't share, compared before and after an import.
+"""Resources that a fork can't share, compared before and after an import.
 
-A fork has one thread and shares its parent's open files. So an import that has started a thread, opened a file or used a GPU
-disturbs or hangs the trials forked behind it. Some libraries handle forks. Their names stand here, and come from forks that
-were tried: a new version of a library needs a new try.
+A fork has one thread and shares its parent's open files. So an import that has started a thread, opened a file or used
+a GPU disturbs or hangs trials forked after it. Some libraries handle forks. Their names here come from tests with
+forks; a new version of a library needs a new test.
 
-Linux lists all that counts in ``/proc``. Elsewhere only Python's threads, signal handlers and the working directory are known.
+Linux lists everything relevant in ``/proc``. Elsewhere only Python's threads, signal handlers and the working directory
+are known.
 """
 
 from __future__ import annotations
@@ -31,41 +32,39 @@ from mqtune.core.machine import signal_name
 from mqtune.trainable.process.descendants import children_of
 from mqtune.trainable.process.signals import handler_of
 
-#: Beginnings of the files that a process opens to use a GPU: NVIDIA's devices, AMD's compute interface, render nodes.
+#: Prefixes of GPU files: NVIDIA's devices, AMD's compute interface, render nodes.
 DEVICE_FILES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render")
-#: Devices that have no state: any number of processes may share them.
+#: Devices without state, which any number of processes may share.
 _STATELESS_DEVICES: Final = frozenset({"/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"})
 #: Shared memory of multiprocessing, in a file of its own. It is shared by intent.
 _SHARED_MEMORY: Final = re.compile(r"/dev/shm/|/memfd:|.*/pym-\d+-\w+ \(deleted\)$")  # noqa: S108 - none is made here
-#: Names of libraries that end, restart or reset their threads when the process is forked.
+#: Libraries that end, restart or reset their threads at a fork.
 _FORK_SAFE_LIBRARY: Final = re.compile(
     r"openblas|^libarrow|^libtorch_cpu|^tokenizers|^_duckdb|^_catboost|^cv2", re.IGNORECASE
 )
-#: Names of threads that only tidy up; no work of a forked child waits for them.
+#: Housekeeping threads. A forked child never waits for them.
 _FORK_SAFE_THREADS: Final = frozenset({"jemalloc_bg_thd", "polars-ooc-clea"})
-#: GNU's OpenMP, of which PyTorch, scikit-learn and XGBoost each bring a copy, and its call that ends threads (omp_pause_hard).
+#: GNU's OpenMP, which PyTorch, scikit-learn and XGBoost each copy, and its call that ends threads (omp_pause_hard).
 _GNU_OPENMP: Final = "libgomp"
 _PAUSE_HARD: Final = 2
-#: Numba refuses to work in a child of a process that has used this pool, also when its threads have ended.
+#: Numba refuses to work in a child of a process that has used this pool.
 _NUMBA_POOL: Final = "numba.np.ufunc.omppool"
-#: Libraries in which a thread waits, and which are not its owner.
+#: Libraries in which threads wait without being their owner.
 _COMMON_LIBRARY: Final = re.compile(
     r"/(libc\.so|libc-|libm[.-]|libpthread|libgcc_s|ld-linux|ld-musl|libstdc\+\+|libpython)"
 )
 #: An installed package, in a path.
 _PACKAGE: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+?)(?:\.libs)?[/\\]")
-#: Bytes of a waiting thread's stack that are searched for its owner, from the innermost call on.
+#: Bytes of a waiting thread's stack that are searched for its owner.
 _STACK_BYTES: Final = 65_536
 _WORD: Final = struct.Struct("<Q" if sys.byteorder == "little" else ">Q")
-#: Seconds for which threads that are about to end are waited for: those of an executor that was shut down, or of OpenMP.
+#: Longest wait for ending threads, in seconds.
 _ENDING_S: Final = 0.1
-#: Seconds until a busy thread counts as one without an owner. Threads of linear algebra stay busy for some 30 ms behind their work.
+#: Seconds until a busy thread counts as ownerless. Linear algebra threads stay busy for some 30 ms.
 _BUSY_S: Final = 2.0
 _POLL_S: Final = 0.002
-#: Traces that one line names; nobody would read more.
 _MAX_NAMED: Final = 3
 
-#: The kinds of traces.
 TraceKind = Literal[
     "thread",
     "native thread",
@@ -79,7 +78,7 @@ TraceKind = Literal[
     "folder",
     "library",
 ]
-#: How a line for a person begins with each kind, and how a user avoids it.
+#: First words for each kind, and the remedy.
 _WORDS: Final[Mapping[TraceKind, tuple[str, str]]] = {
     "thread": ("started the thread", "start it inside the trainable"),
     "native thread": ("started threads of", "call it inside the trainable"),
@@ -93,17 +92,16 @@ _WORDS: Final[Mapping[TraceKind, tuple[str, str]]] = {
     "folder": ("changed the working directory to", "use absolute paths, or change it inside the trainable"),
     "library": ("loaded", "call it inside the trainable"),
 }
-#: The signals whose handlers count. PyTorch's data loader sets SIGCHLD's, which works in a fork.
+#: Signals whose handlers count. PyTorch's data loader sets SIGCHLD's, which works in a fork.
 _SIGNALS: Final = tuple(sorted(map(int, signal.valid_signals() - {signal.SIGCHLD})))
 
 
 class Trace(NamedTuple):
-    """One thing that an import has left in its process, and that a fork can't share.
+    """A resource that an import has left in its process and that a fork can't share.
 
     Attributes:
-        kind: its kind.
-        what: its name for a person: a path, an address, or the name of a thread, process, library or signal.
-        way_out: how a user avoids it, as a short clause.
+        what: its name in words: a path, an address, or the name of a thread, process, library or signal.
+        way_out: the remedy, as a short clause.
     """
 
     kind: TraceKind
@@ -112,14 +110,7 @@ class Trace(NamedTuple):
 
 
 class OpenFile(NamedTuple):
-    """An open descriptor.
-
-    Attributes:
-        fd: its number.
-        path: its path as Linux names it.
-        device: the device of the file.
-        inode: the inode of the file.
-    """
+    """An open descriptor: its number, its path in Linux, and the file's device and inode."""
 
     fd: int
     path: str
@@ -131,13 +122,12 @@ class Footprint(NamedTuple):
     """The resources of a process that matter to a fork.
 
     Attributes:
-        threads: Python's threads beside the main one, by native id and name.
+        threads: Python's threads except the main one, by native id and name.
         native_threads: ids of the other threads.
         children: process ids.
-        files: open descriptors.
-        devices: files of GPUs that are open or mapped.
+        devices: open or mapped GPU files.
         handlers: Python's handler of each signal.
-        folder: the working directory; empty if it was deleted.
+        folder: working directory; empty if it was deleted.
         libraries: loaded modules that refuse to work in a fork.
     """
 
@@ -154,7 +144,7 @@ class Footprint(NamedTuple):
 def take() -> Footprint:
     """Return the footprint of this process.
 
-    Threads that can be ended, and that start again by themselves, are ended first.
+    Restartable threads are ended first.
     """
     mapped = memory_map()
     _end_openmp(mapped)
@@ -164,7 +154,7 @@ def take() -> Footprint:
     tracker_pid, tracker_fd = _shared_tracker()
     return Footprint(
         threads=threads,
-        # The main thread's id is the process's, also where Python still has the id of the parent's.
+        # The main thread's id is the process's, even if Python still has the parent's.
         native_threads=frozenset(_native_ids() - {os.getpid()} - {native_id for native_id, _ in threads}),
         children=frozenset(children_of(os.getpid())) - {tracker_pid},
         files=frozenset(file for file in files if file.fd != tracker_fd),
@@ -176,18 +166,18 @@ def take() -> Footprint:
 
 
 def traces(before: Footprint, after: Footprint) -> list[Trace]:
-    """Return the traces of an import. A fork behind an import without traces is safe.
+    """Return the traces of an import. A fork after an import without traces is safe.
 
-    *after* must be the newest footprint of this process: new threads and descriptors are inspected here. The environment,
-    exit handlers and ``sys.path`` do not count.
+    *after* must be the newest footprint of this process: new threads and descriptors are inspected here. The
+    environment, exit handlers and ``sys.path`` do not count.
     """
     return list(dict.fromkeys(_differences(before, after)))
 
 
 def describe(traces: Iterable[Trace]) -> str:
-    """Return one line for a person that names the first few traces; empty for none.
+    """Return one line for users with the first few traces. Empty for none.
 
-    Its words follow "it has".
+    It follows the words "it has".
     """
     named = [f"{_WORDS[kind][0]} {what}{way_out and f' ({way_out})'}" for kind, what, way_out in traces]
     if (more := len(named) - _MAX_NAMED) > 0:
@@ -198,15 +188,15 @@ def describe(traces: Iterable[Trace]) -> str:
 def exit_handlers() -> int:
     """Return the number of registered exit handlers.
 
-    They are their process's alone: they can't run in each of its forks.
+    They belong to their process only: they can't run in each of its forks.
     """
     return atexit._ncallbacks()
 
 
 def end_openmp_threads() -> None:
-    """End the threads of OpenMP that this thread has used.
+    """End the OpenMP threads that this thread has used. They restart when needed.
 
-    They start again when they are needed. A forked child has none of them, and would wait for them for ever.
+    A forked child has none of them, and would wait for them forever.
     """
     _end_openmp(memory_map())
 
@@ -214,7 +204,7 @@ def end_openmp_threads() -> None:
 def memory_map() -> str:
     """Return the mappings of this process's memory, one a line.
 
-    The text is empty where the system does not list them.
+    The text is empty if the system does not list them.
     """
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape", newline="\n") as maps:
@@ -265,7 +255,7 @@ def _working_directory() -> str:
 
 
 def _shared_tracker() -> tuple[int | None, int | None]:
-    """Return the process and the descriptor of multiprocessing's resource tracker.
+    """Return the process and descriptor of multiprocessing's resource tracker.
 
     Forks share it by intent.
     """
@@ -283,7 +273,7 @@ def _python_threads() -> frozenset[tuple[int, str]]:
 
 
 def _native_ids() -> set[int]:
-    """Return the ids of all threads of this process; none where the system does not list them."""
+    """Return the ids of all threads of this process. Empty if the system does not list them."""
     try:
         return set(map(int, os.listdir("/proc/self/task")))
     except OSError:
@@ -297,7 +287,6 @@ def _end_openmp(mapped: str) -> None:
 
 
 def _end_monitors() -> None:
-    """End the thread in which tqdm watches its bars. The next bar starts it again."""
     for thread in threading.enumerate():
         if type(thread).__module__ == "tqdm._monitor":
             with contextlib.suppress(Exception):
@@ -305,7 +294,6 @@ def _end_monitors() -> None:
 
 
 def _wait_for_end(native_ids: Collection[int]) -> None:
-    """Wait briefly until threads have ended."""
     deadline = time.monotonic() + _ENDING_S
     while time.monotonic() < deadline:
         alive = _native_ids() | {native_id for native_id, _ in _python_threads()}
@@ -317,7 +305,7 @@ def _wait_for_end(native_ids: Collection[int]) -> None:
 def _unsafe_native_threads(after: Footprint, new: Collection[int]) -> dict[int, str]:
     """Return the new native threads that don't survive a fork, and their names.
 
-    A thread's name is its library's, or its own where the library is unknown.
+    A thread's name is its library's, or its own if the library is unknown.
     """
     if not new:
         return {}
@@ -341,7 +329,8 @@ def _unsafe_native_threads(after: Footprint, new: Collection[int]) -> dict[int, 
 def _are_linear_algebra(native_ids: Iterable[int], names: Collection[str]) -> bool:
     """Return whether all native threads may be OpenBLAS', by their names and number.
 
-    This is for systems that hide the stacks. Each of its copies starts a thread for each core but one, and leaves the program's name to it.
+    It is for systems that hide the stacks. Each copy of OpenBLAS starts a thread for each core but one, under the
+    program's name.
     """
     program = _read("/proc/self/comm")
     nameless = sum(_read(f"/proc/self/task/{native_id}/comm") == program for native_id in native_ids)
@@ -365,7 +354,7 @@ class _Owners:
         self._starts = [int(line.partition("-")[0], 16) for line in self._lines]
 
     def owner_of(self, native_id: int) -> str | None:
-        """Return the path of a thread's library; None if it can't be found.
+        """Return the path of a thread's library, or None if it can't be found.
 
         Raises:
             OSError: the system hides the stacks of threads.
@@ -420,13 +409,12 @@ def _lines_of(mapped: str) -> list[str]:
 
 
 def _path_of_mapping(line: str) -> str:
-    """Return the path in a line of a memory map; empty for memory without a file."""
+    """Return the path in a line of a memory map. Empty for memory without a file."""
     fields = line.split(maxsplit=5)
     return fields[5] if len(fields) > 5 else ""  # noqa: PLR2004 - the sixth field
 
 
 def _mapped_paths(mapped: str, *parts: str) -> set[str]:
-    """Return the paths in a memory map that contain one of some texts."""
     wanted = [part for part in parts if part in mapped]
     return {_path_of_mapping(line) for part in wanted for line in _lines_of(mapped) if part in line}
 
@@ -437,7 +425,7 @@ def _devices(files: Iterable[OpenFile], mapped: str) -> set[str]:
 
 
 def _open_files() -> list[OpenFile]:
-    """Return the open descriptors; none where the system does not list them."""
+    """Return the open descriptors. Empty if the system does not list them."""
     found = []
     with contextlib.suppress(OSError):
         for fd in map(int, os.listdir("/proc/self/fd")):
@@ -449,10 +437,9 @@ def _open_files() -> list[OpenFile]:
 
 
 def _unsafe_files(new: Collection[OpenFile]) -> Iterator[Trace]:
-    """Yield the descriptors that processes can't share."""
     if not new:
         return
-    # By path and by whether other processes see what is written there.
+    # By path and by visibility of writes to other processes.
     mappings = Counter((_path_of_mapping(line), line.split(maxsplit=2)[1][-1]) for line in _lines_of(memory_map()))
     for fd, path, *_ in sorted(new):
         try:
@@ -470,15 +457,15 @@ def _unsafe_files(new: Collection[OpenFile]) -> Iterator[Trace]:
         elif stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
             yield _trace("device", path)
         else:
-            # A pipe, or a file of no type, such as the epoll of an event loop: "anon_inode:[eventpoll]".
+            # A pipe, or a file without a type, such as the epoll of an event loop: "anon_inode:[eventpoll]".
             yield _trace("pipe", "a pipe" if stat.S_ISFIFO(mode) else path.partition(":")[2].strip("[]") or path)
 
 
 def _way_out_of_file(path: str, flags: int, mappings: Counter[tuple[str, str]]) -> str | None:
-    """Return how to avoid a descriptor of a regular file; None if processes can share it.
+    """Return the remedy for a regular file's descriptor, or None if processes can share it.
 
-    A mapping has a descriptor of its own, at whose position nothing reads. So as many read-only descriptors are safe as there
-    are *mappings*, and each takes one of these.
+    A mapping has its own descriptor, whose position nothing uses. So each of the *mappings* makes one read-only
+    descriptor safe, and is used up by it.
     """
     access = flags & os.O_ACCMODE
     if access == os.O_WRONLY and flags & os.O_APPEND:
@@ -510,7 +497,7 @@ def _describe_socket(fd: int) -> Trace:
         return _trace("socket", "a socket")
     finally:
         borrowed.detach()
-        # A default timeout of the user's has changed it.
+        # A user's default timeout has changed it.
         os.set_blocking(fd, is_blocking)
 
 

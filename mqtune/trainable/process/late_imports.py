@@ -1,7 +1,7 @@
-"""Modules that a trial imports late: recorded at its end, and imported before further trials.
+"""Late imports of a trial: recorded at its end, and imported early for further trials.
 
-Each trial is a fork of a zygote that has imported the trainable's module, but not the later imports of its function. PyTorch alone
-imports some 900 modules when a trial makes its first optimizer, which takes longer than many a trial.
+Each trial is a fork of a zygote that has imported the trainable's module, but not the later imports of its function.
+PyTorch imports some 900 modules with a trial's first optimizer, which takes longer than many trials.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from typing import Any, Final, NamedTuple
 
 from mqtune.trainable.process import footprint
 
-#: Stands for all packages, where packages are named that an importer must not import.
+#: Stands for all packages in a list of packages that an importer must not import.
 EVERY_PACKAGE: Final = "*"
-#: Modules that nearly every trial imports late if it uses the package: with PyTorch's first optimizer come 900 modules. They are
-#: imported early before a trial has said so.
+#: Modules that nearly every trial of a package imports late.
 USUAL: Final = ("torch._dynamo",)
 #: Variables that mqtune sets for each attempt.
 _OF_ATTEMPTS: Final = ("MQTUNE_", "PWD")
 #: Folders of installed packages, in a path.
 _INSTALLED: Final = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
-#: Modules in the order of their imports, and the changes that the trial had made to its surroundings before: for each variable of the
-#: environment a hash of its value, empty for a removed one.
+#: Modules in import order, and the trial's environment changes before them: a hash of each variable's value, empty for
+#: a removed one.
 Batch = tuple[Mapping[str, str], Sequence[str]]
 
 
@@ -53,9 +52,9 @@ def check_batches(said: Iterable[tuple[object, object]]) -> None:
 
 
 class Looks:
-    """Notes whether the code in its ``with`` block reads some variables of the environment.
+    """Records which environment variables the code in its ``with`` block reads.
 
-    It can be entered again. Code in C that reads the environment, and opens no device, is not seen. ``os.environ`` stays the same object.
+    It can be used again. Reads by C code that opens no device are not seen. ``os.environ`` stays the same object.
 
     Attributes:
         names: the variables.
@@ -91,19 +90,19 @@ class Unsafe(NamedTuple):
 
 
 class ImportWatch:
-    """Notes modules imported from ``begin`` on, and the changed surroundings of each."""
+    """Records imported modules and the environment of each."""
 
     def __init__(self) -> None:
         self._first = self._last = _surroundings()
         self._batches: list[tuple[dict[str, str], list[str]]] = []
 
     def begin(self) -> None:
-        """Begin to note imports, also those of threads."""
+        """Begin to record imports, including those of threads."""
         self._first = self._last = _surroundings()
         sys.meta_path.insert(0, self)
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> None:
-        """Note an import, and leave it to others."""
+        """Record an import. Other finders handle it."""
         now = _surroundings()
         if now != self._last or not self._batches:
             self._last = now
@@ -111,9 +110,9 @@ class ImportWatch:
         self._batches[-1][1].append(fullname)
 
     def end(self) -> list[Batch]:
-        """Return the imported modules of Python and of packages, in order, and stop noting.
+        """Stop recording. Return the imported modules of Python and of packages, in order.
 
-        The user's own modules are left out: their code may do anything on import, and may change.
+        User modules are left out: their code may do anything on import, and may change.
         """
         with contextlib.suppress(ValueError):
             sys.meta_path.remove(self)
@@ -122,7 +121,7 @@ class ImportWatch:
 
 
 def is_library(name: str) -> bool:
-    """Whether a module is Python's or an installed package's, and not the user's own."""
+    """Whether a module is Python's or an installed package's, and not the user's."""
     origin = getattr(getattr(sys.modules.get(name), "__spec__", None), "origin", None)
     if not isinstance(origin, str):
         return False
@@ -131,9 +130,9 @@ def is_library(name: str) -> bool:
 
 def _surroundings() -> dict[str, str]:
     environ: Any = os.environ
-    # Past ``Looks``, which notes the variables that the program reads.
+    # Bypass ``Looks``, which records the variables that the program reads.
     variables = {environ.decodekey(name): environ.decodevalue(value) for name, value in environ._data.items()}
-    # Each attempt has values of its own, which no import goes by.
+    # Their values differ in each attempt.
     variables = {name: value for name, value in variables.items() if not name.startswith(_OF_ATTEMPTS)}
     # No variable has an empty name.
     return {**variables, "": os.pathsep.join(map(str, sys.path))}
@@ -145,12 +144,11 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, s
 
 
 def _hashed(name: str, value: str | None) -> str:
-    # It may be a password, and is kept in a file.
+    # The value may be a password, and the hash is kept in a file.
     return "" if value is None else hashlib.sha256(f"{name}={value}".encode(errors="surrogateescape")).hexdigest()
 
 
 def _has(changes: Mapping[str, str]) -> bool:
-    """Return whether the changes of a trial are in force here."""
     if not changes:
         return True
     here = _surroundings()
@@ -160,16 +158,16 @@ def _has(changes: Mapping[str, str]) -> bool:
 def preload(
     batches: Iterable[Batch], looks: contextlib.AbstractContextManager[None] | None = None
 ) -> tuple[list[str], Unsafe | None]:
-    """Import modules before a fork, and stop at the first import that is unsafe.
+    """Import modules before a fork, and stop at the first unsafe import.
 
-    A module is imported only in the surroundings in which the trial has imported it: where the trial had set variables of the
-    environment or ``sys.path`` before, the imports of other modules must have set these here too. So an import finds the same
-    surroundings as in the trial; devices are the same in both. An import is safe if it leaves no trace (``footprint``). A module that
-    can't be imported is left to the trial.
+    A module is imported only in the environment of its import in the trial. If the trial had set environment variables
+    or ``sys.path`` before, the imports of other modules must have set these here too. Devices are the same in both. An
+    import is safe if it leaves no trace (``footprint``). A module that can't be imported is left to the trial.
 
     Returns:
-        The modules that it had to import, and the unsafe import, or None. Other modules came with these, were imported before, or
-        belong to packages that are not imported.
+        The modules that it had to import, and the unsafe import, or None. Other modules came with these, were imported
+            before,
+        or belong to packages that are not imported.
     """
     loaded: list[str] = []
     before = footprint.take()
@@ -182,7 +180,7 @@ def preload(
                 with looks or contextlib.nullcontext():
                     importlib.import_module(name)
             except ModuleNotFoundError:
-                # Another version of the package, or none.
+                # Another version of the package, or the package is missing.
                 continue
             except BaseException as error:  # noqa: BLE001 - an import may raise anything, in the middle of its changes
                 return loaded, Unsafe(name, f"it has raised {type(error).__name__}")

@@ -1,4 +1,4 @@
-"""The number of threads of libraries that were loaded before the environment said how many they may have."""
+"""Limits the threads of libraries that were loaded before the environment set the limit."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final
 
 from mqtune.trainable.process import footprint
 
-#: The variable by which a worker shares its cores among its slots.
+#: Variable by which a worker shares its cores among its slots.
 _VARIABLE: Final = "OMP_NUM_THREADS"
 _LIBRARY: Final = re.compile(r"/\S*(?:libgomp|openblas)\S*\.so\S*")
-#: The functions by which copies of GNU's OpenMP and of OpenBLAS are told a number: wheels of NumPy and SciPy have names of their own.
+#: Functions that set the number in copies of GNU's OpenMP and OpenBLAS. Wheels of NumPy and SciPy have their own names.
 _FUNCTIONS: Final = (
     "omp_set_num_threads",
     "openblas_set_num_threads",
@@ -25,7 +25,7 @@ _FUNCTIONS: Final = (
 
 
 def limit_threads() -> None:
-    """Have the loaded libraries use as many threads as the environment says; without a number, leave them as they are."""
+    """Limit the threads of loaded libraries as the environment says, if it has a number."""
     text = os.environ.get(_VARIABLE, "")
     if not text.isdecimal() or not int(text):
         return

@@ -1,4 +1,4 @@
-"""The output of a trial's process: line-buffered, in the trial's own files, and flushed when it should be seen."""
+"""Output of a trial's process: line-buffered, and in the trial's own files."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from mqtune.trainable.process.descendants import LIBC
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
-#: Standard output and error as this process has begun with them; empty until they were shaped.
+#: Original standard output and error of this process. Empty before ``shape_output``.
 _begun: list[TextIO] = []
 #: Standard output and error.
 _DESCRIPTORS: Final = (1, 2)
-#: How much of a program's output while it is imported each trial repeats: a person reads no more.
+#: Maximum import output of a program that each trial repeats.
 _MAX_CAPTURED_BYTES: Final = 1 << 20
-#: Errors of a file system that can't be written now: it is full, or a network's that can't be reached.
+#: Temporary write errors of a file system: it is full, or an unreachable network's.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE})
 
 
 def flush() -> None:
-    """Flush what was printed."""
+    """Flush standard output and error."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
 
 
 def flush_native() -> None:
-    """Flush what code in C has printed, which would otherwise appear in the next trial's files (Linux only)."""
+    """Flush output of C code, which would else appear in the next trial's files (Linux only)."""
     if LIBC is not None:
         LIBC.fflush(None)
 
 
 class _Output(io.FileIO):
-    """A file of output that drops what can't be written; a line says how much was lost once writing works again."""
+    """An output file that drops unwritable data. A later line reports the loss."""
 
     def __init__(self, fd: int, name: str) -> None:
         super().__init__(fd, "w", closefd=False)
@@ -47,7 +47,7 @@ class _Output(io.FileIO):
         self._dropped = 0
 
     def write(self, data: Buffer, /) -> int:
-        """Write *data*, or a part of it; a full disk raises nothing."""
+        """Write *data*, or a part of it. A full disk raises nothing."""
         try:
             if self._dropped:
                 super().write(
@@ -64,7 +64,7 @@ class _Output(io.FileIO):
 
 
 def shape_output() -> None:
-    """Make standard output and error line-buffered, for any text and file; forked trials inherit them."""
+    """Make standard output and error line-buffered, for any text and file. Forks inherit them."""
     _begun.extend((sys.stdout, sys.stderr))
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
@@ -75,12 +75,12 @@ def shape_output() -> None:
         )
         for fd, before in ((1, sys.stdout), (2, sys.stderr))
     )
-    # A program that wraps sys.stdout.buffer anew frees the wrapper before, unless these names have it, too.
+    # A program that wraps sys.stdout.buffer again frees the previous wrapper, unless these names refer to it, too.
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr  # type: ignore[misc]
 
 
 def restore_output() -> None:
-    """Undo ``shape_output``, for a program that is to find its output as Python begins it."""
+    """Undo ``shape_output``, for a program that expects Python's original output."""
     if _begun:
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__ = _begun  # type: ignore[misc,assignment]
 
@@ -97,7 +97,7 @@ def take_over_output(stdout: str, stderr: str) -> None:
 
 
 class CapturedOutput:
-    """Keeps what this process prints, also from code in C, until it is known where that belongs."""
+    """Captures this process's output, including that of C code."""
 
     def __init__(self) -> None:
         self._before = [os.dup(fd) for fd in _DESCRIPTORS]
@@ -106,7 +106,7 @@ class CapturedOutput:
             os.dup2(file, fd)
 
     def end(self) -> list[bytes]:
-        """Have output go where it went before; return the captured one, at most a megabyte of each stream."""
+        """Restore the output. Return the captured one, at most a megabyte of each stream."""
         flush()
         flush_native()
         captured = [os.pread(file, _MAX_CAPTURED_BYTES, 0) for file in self._files]

@@ -1,7 +1,7 @@
-"""The session of a script: it reports through the trial's process, which started it, over a channel that it inherits.
+"""The session of a script, which reports through the trial's process over a channel.
 
-The script sends a request, a map with ``do``, and waits for the answer, a map with ``is``, which comes once the request is
-carried out, so that a report in lockstep waits for its decision:
+The script sends a request, a map with ``do``, and waits for the answer, a map with ``is``. The answer comes after the
+request is carried out, so a lockstep report waits for its decision:
 
 - ``report`` with ``metrics`` and ``checkpoint``; ``save`` with ``checkpoint``.
 - ``save_wanted``: answered with ``save_wanted``. ``action``: answered with ``action``.
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint
     from mqtune.trainable.process.saver import Savable
 
-#: The variables in a script's environment with its trial's id, its attempt's number, its experiment's name, its folder, its seat, how many
-#: there are, and the address of seat 0.
+#: Environment variables of a script: trial id, attempt number, experiment name, folder, seat, number of seats, and
+#: address of seat 0.
 CONTEXT: Final = (
     "MQTUNE_TRIAL",
     "MQTUNE_ATTEMPT",
@@ -51,15 +51,16 @@ CONTEXT: Final = (
 
 
 def address_of(fd: int) -> str:
-    """Return the address of a channel, for the environment of a script that inherits its descriptor.
+    """Return the address of a channel, for the environment of a script that inherits it.
 
-    It names the file too: the script's own child processes have the variable, and may have another file under that number.
+    It identifies the file too: the script's own child processes have the variable, but may have another file under that
+    number.
     """
     return f"{fd}:{file_of(fd)[0]}"
 
 
 def join() -> RelayedSession:
-    """Join the trial that started this script; raise RuntimeError if it started another process, whose child this one is."""
+    """Join the trial that started this script. Raise RuntimeError in a child of the script."""
     address = os.environ[RELAY]
     fd = int(address.partition(":")[0])
     if address_of(fd) != address:
@@ -69,9 +70,9 @@ def join() -> RelayedSession:
 
 
 class RelayedSession:
-    """The session of a script: the same as ``Session`` in the trial's own process; any thread may use it.
+    """The session of a script, equivalent to ``Session`` in the trial's process. Thread-safe.
 
-    The first use from the main thread has SIGTERM raise StopTrial there, unless the script has a handler of its own.
+    The first use in the main thread makes SIGTERM raise StopTrial there, unless the script has its own handler.
     """
 
     def __init__(self, channel: Channel) -> None:
@@ -82,7 +83,7 @@ class RelayedSession:
         self._main = threading.main_thread().ident
         self._busy = False
         self._signalled = False
-        #: Whether StopTrial was raised: SIGTERM raises it once, and not in the blocks that clean up after it.
+        #: Whether StopTrial was raised. SIGTERM raises it once, and not during cleanup.
         self._was_told = False
         #: How often the main thread has raised it, and its last action.
         self._raised = 0
@@ -99,7 +100,7 @@ class RelayedSession:
         """Send one report; see the function of the same name."""
         if self._raised >= RAISED_AT_MOST and threading.get_ident() == self._main and os.getpid() == self._pid:
             self._end_deaf_process()
-        # Here already, so that the error of a value that can't be sent has the script's line.
+        # Checked here too, so that the error for an invalid value has the script's line.
         _, plain = decode_value(pack_metrics(0.0, metrics))
         if checkpoint is None and self.next_checkpoint is not None:
             checkpoint, self.next_checkpoint = self.next_checkpoint, None
@@ -107,16 +108,16 @@ class RelayedSession:
         self._ask({"do": "report", "metrics": plain, "checkpoint": portable})
 
     def save(self, checkpoint: Savable) -> None:
-        """Save a checkpoint without a report, also when the trial was told to end."""
+        """Save a checkpoint without a report, even after an order to end."""
         self._ask({"do": "save", "checkpoint": _portable(checkpoint)})
 
     @property
     def save_wanted(self) -> bool:
-        """Whether a checkpoint was asked for, and none saved since."""
+        """Whether a checkpoint was requested and none was saved since."""
         return bool(self._ask({"do": "save_wanted"})["save_wanted"])
 
     def get_checkpoint(self) -> Checkpoint | None:
-        """Return the checkpoint that this attempt starts from; see the function of the same name."""
+        """Return the attempt's initial checkpoint; see the function of the same name."""
         found = self._ask({"do": "fetch"})["checkpoint"]
         if found is not None and self._checkpoint is None:
             from mqtune.checkpoints import Checkpoint  # noqa: PLC0415
@@ -135,7 +136,7 @@ class RelayedSession:
         if os.getpid() != self._pid:
             refuse("report", "trial's script")
         is_main = threading.get_ident() == self._main
-        # The signal handler may send a request too, but not in the middle of another one.
+        # The signal handler may send a request too, but not during another one.
         if is_main:
             self._busy = True
         try:
@@ -168,13 +169,15 @@ class RelayedSession:
             raise self._stop(self._ask({"do": "action"})["action"])
 
     def _stop(self, told: Told) -> StopTrial:
-        """Return the StopTrial to raise, and count it."""
         self._told = told
         self._raised += threading.get_ident() == self._main
         return StopTrial(told)
 
     def _end_deaf_process(self) -> None:
-        """Say why this process does not end as it was told, and end it by SIGTERM, unless the script handles that itself."""
+        """Explain why this process ignores its end, and send it SIGTERM.
+
+        A script with its own handler gets the signal, too.
+        """
         with contextlib.suppress(Exception):
             sys.stderr.write(f"{swallowed(self._told)}\n")
         flush()
@@ -184,12 +187,15 @@ class RelayedSession:
 
 
 def _portable(checkpoint: Savable) -> dict[str, object]:
-    """Return what is to be saved as plain values; a path is absolute, as the trial's process may have another working directory."""
+    """Return a checkpoint as plain values.
+
+    A path is absolute, as the trial's process may have another working directory.
+    """
     content = check_savable(checkpoint)
     if isinstance(content, dict):
         from mqtune.checkpoints import encode_dict  # noqa: PLC0415
 
-        # Here already, so that the error of what can't be saved has the script's line.
+        # Checked here too, so that the error for an invalid value has the script's line.
         encode_dict(content, {})
         return {"data": content, "path": None}
     return {"data": None, "path": str(content.absolute())}
@@ -203,6 +209,5 @@ def _error_of(kind: str, text: str) -> Exception:
 
 
 def _quietly(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an uncaught error, unless it is StopTrial."""
     if not issubclass(kind, StopTrial):
         sys.__excepthook__(kind, error, trace)

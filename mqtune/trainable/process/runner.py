@@ -1,4 +1,4 @@
-"""Runs one attempt in its own process, from its begin to the exit code, with its output in its own files."""
+"""Runs one attempt in its own process."""
 
 from __future__ import annotations
 
@@ -17,13 +17,7 @@ from mqtune.trainable.process.session import Session, StopTrial
 
 
 def run_attempt(current: Session, watch: ImportWatch, run: Callable[[], Ending]) -> int:
-    """Run an attempt, report its end to the worker, and return the code to exit with.
-
-    Args:
-        current: the attempt's session.
-        watch: notes the modules that the attempt imports.
-        run: runs the trainable.
-    """
+    """Run an attempt, report its end to the worker, and return the exit code."""
     ending = call(run)
     flush()
     said = {"end": ending.end.value, "error_type": ending.error_type, "error": ending.error, "heard": current.heard}
@@ -41,7 +35,7 @@ def run_attempt(current: Session, watch: ImportWatch, run: Callable[[], Ending])
 
 
 def call(run: Callable[[], Ending]) -> Ending:
-    """Call a trainable, and return how that ended, also by an error."""
+    """Call a trainable, and return how it ended, including by an error."""
     error_text = ""
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {STOP_SIGNAL})
@@ -54,10 +48,10 @@ def call(run: Callable[[], Ending]) -> Ending:
         else:
             error_text = describe_error(error)
             ending = Ending(AttemptEnd.FAILED, type(error).__name__, error_text, code=1)
-    # A stop that comes now changes nothing.
+    # Ignore late stops.
     signal.signal(STOP_SIGNAL, signal.SIG_IGN)
     if error_text:
-        # User code may have closed it; the error is reported all the same.
+        # User code may have closed it. The error is still reported.
         with contextlib.suppress(Exception):
             sys.stderr.write(f"{error_text}\n")
     return ending

@@ -1,4 +1,4 @@
-"""Saves the checkpoints of a trial, and fetches the one that it starts from."""
+"""Saves the checkpoints of a trial, and fetches its initial one."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from mqtune.checkpoints import Checkpoint, CheckpointStore
     from mqtune.checkpoints.checkpoint import State
 
-    #: What can be saved: a dict, a directory, or a checkpoint that was fetched.
+    #: Savable checkpoints: a dict, a directory, or a fetched checkpoint.
     Savable = State | str | os.PathLike[str] | Checkpoint
 
-#: Below an attempt's folder: the local copy of the checkpoint that the attempt starts from.
+#: Subfolder of an attempt for the local copy of its initial checkpoint.
 _FETCHED: Final = "checkpoint"
 
 
 class Saver:
-    """Saves an attempt's checkpoints and fetches the one that it starts from; any thread may call it."""
+    """Saves an attempt's checkpoints and fetches its initial one. Thread-safe."""
 
     def __init__(self, message: StartMessage) -> None:
         self._url = message["store"]
@@ -43,20 +43,20 @@ class Saver:
 
     @property
     def _folder(self) -> Path:
-        # Not made at once: a trial that needs none would take longer for the path than for a report.
+        # Not made immediately: for a trial without files, the path would take longer than a report.
         return Path(self._message["folder"])
 
     @property
     def folder(self) -> Path:
-        """The attempt's folder, which is made unless it exists."""
+        """The attempt's folder. It is made if it is missing."""
         return make_folder(self._folder)
 
     def draft(self) -> Path:
-        """Return a new empty folder to write a checkpoint into, in the store itself if that saves copying it."""
+        """Return a new empty checkpoint folder, in the store itself if that saves a copy."""
         from mqtune.checkpoints import CheckpointStore  # noqa: PLC0415
 
         store = self._opened_store() if self._url and self._is_first else None
-        # Without a staging of its own, a store returns a temporary folder, which would stay if the trial is killed.
+        # A store without its own staging returns a temporary folder, which would stay if the trial is killed.
         if store is None or type(store).staging is CheckpointStore.staging:
             draft = make_folder(self._folder / f"draft-{next(self._numbers_of_drafts)}")
         else:
@@ -65,9 +65,10 @@ class Saver:
         return draft
 
     def save(self, source: Savable, counters: Mapping[str, object]) -> tuple[CheckpointId, bytes | None]:
-        """Save a checkpoint, and return its id; a folder is complete and visible in the store when this returns.
+        """Save a checkpoint, and return its id. A folder is then complete and visible in the store.
 
-        Of a dict the bytes are returned too, which the worker still has to write. In a further seat of a gang it is only checked.
+        For a dict the bytes are returned too, which the worker still has to write. In a further seat of a gang it is
+        only checked.
         """
         content = check_savable(source)
         number = next(self._numbers)
@@ -89,7 +90,7 @@ class Saver:
         return checkpoint_id(message["trial"], message["attempt"], number, in_memory=in_memory, claim=message["claim"])
 
     def fetch(self) -> Checkpoint | None:
-        """Return a verified local copy of the checkpoint that the attempt starts from; None if it starts from scratch."""
+        """Return a verified local copy of the attempt's initial checkpoint, or None without one."""
         with self._fetching:
             if self._start and self._fetched is None:
                 self._fetched = self._fetch()
@@ -109,7 +110,7 @@ class Saver:
                 raise type(error)(f"checkpoint {self._start} can't be used: {error}") from None
             return Checkpoint(id=self._start, counters=counters, data=data)
         target = self.folder / _FETCHED
-        # What an interrupted fetch has left.
+        # An interrupted fetch may have left files.
         remove_folder(target)
         counters = self._opened_store().fetch(self._start, target)
         return Checkpoint(id=self._start, counters=counters, path=target)
@@ -128,7 +129,10 @@ class Saver:
 
 
 def check_savable(source: Savable) -> State | Path:
-    """Return what is to be saved: a dict, or the path of a folder that exists; anything else is an error."""
+    """Return the dict, or the path of the existing folder, to save.
+
+    Anything else raises an error.
+    """
     if isinstance(source, dict):
         return source
     if isinstance(source, str | os.PathLike):
@@ -147,7 +151,7 @@ def check_savable(source: Savable) -> State | Path:
 
 
 def make_folder(folder: Path) -> Path:
-    """Make a folder of an attempt, unless it exists, and return its path."""
+    """Make an attempt's folder if it is missing, and return its path."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -158,7 +162,7 @@ def make_folder(folder: Path) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Delete a folder with its content; what can't be deleted stays, without an error."""
+    """Delete a folder with its content. Undeletable files stay, without an error."""
     if folder.exists():
         # Its archives and compressors would make each trial's process larger.
         import shutil  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Executes a program once, before any trial does, and finds out how its trials can execute it."""
+"""Executes a program once, before any trial, to find out how trials can execute it."""
 
 from __future__ import annotations
 
@@ -23,32 +23,31 @@ from mqtune.trainable.process.program import Program
 from mqtune.trainable.process.protocol import describe_error
 from mqtune.trainable.spec import extras_of
 
-#: The processor time and the time from which a program is slow: if it leaves no trace, it is executed once for all trials. A quicker
-#: one is executed by each trial's process, which is ready before the trial in its slot has ended.
+#: Times from which a program is slow. A slow program without traces is executed once for all trials. A quicker one is
+#: executed by each trial's process, before the slot's previous trial has ended.
 _SLOW_CPU_S: Final = 0.25
 _SLOW_S: Final = 2.0
-#: Traces of a program that the trial before may still need, such as a port or a device: each trial executes it at its own start.
+#: Traces that the previous trial may still need. Each trial executes the program at its own start.
 _EXCLUSIVE: Final = frozenset({"device", "listener", "child"})
-#: How many changed files an error names; nobody would read more.
+#: Maximum number of changed files in an error.
 _MAX_DIFFERING: Final = 5
-#: How much of its output the error of a program shows that has ended itself.
+#: Characters of output in the error of a program that ended itself.
 _MAX_TAIL_CHARS: Final = 2_000
 
 
 class Verdict(TypedDict):
-    """How a program can be executed for trials, as a scout found it.
+    """A scout's result: how a program can be executed for trials.
 
     Attributes:
         error: type and text of the program's error; None without one.
-        batches: the packages that the scout had to import.
-        files: the user's code, with times of change.
-        data: further files of the user's that the program has read, with times of change.
+        batches: packages that the scout had to import.
+        files: the user's code, with modification times.
+        data: further user files that the program has read, with modification times.
         environment: the versions of everything.
         is_slow: whether each trial would spend much time on it.
-        is_clean: whether a fork behind it is safe.
-        is_exclusive: whether it must not be executed while the trial before it runs.
-        why: its traces, for a person; empty without one.
-        seconds: how long it took.
+        is_clean: whether a fork after it is safe.
+        is_exclusive: whether it must not be executed while the previous trial runs.
+        why: its traces in words; empty without one.
     """
 
     error: tuple[str, str] | None
@@ -64,15 +63,11 @@ class Verdict(TypedDict):
 
 
 def scout(channel: Channel, program: Program, looks: Looks, modules: Collection[str]) -> Executed | None:
-    """Execute a program, send the verdict to the importer, and end this process, unless it is to become the importer.
+    """Execute a program, send the verdict, and end this process or become the importer.
 
-    Args:
-        channel: to the importer.
-        program: the program.
-        looks: notes the variables that the program reads.
-        modules: the names of the modules that are no part of it.
+    *modules* are the names of modules that are not part of the program.
     """
-    # Processes that the program starts, and leaves to nobody, end with this one.
+    # Orphans of the program end with this process.
     become_subreaper()
     forget_exit_handlers()
     verdict, executed = _execute(program, looks, modules)
@@ -81,19 +76,12 @@ def scout(channel: Channel, program: Program, looks: Looks, modules: Collection[
         end_children()
         leave(0)
     channel.close()
-    # What a dead zygote leaves is for the worker to end.
+    # The worker has to end the orphans of a dead zygote.
     become_subreaper(on=False)
     return executed
 
 
 def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[Verdict, Executed | None]:
-    """Execute a program in this process, and return a verdict and the trainable; None if it has failed.
-
-    Args:
-        program: the program.
-        looks: notes the variables that it reads.
-        modules: the names of the modules that are no part of it.
-    """
     watch, opened = ImportWatch(), OpenedFiles()
     before, handlers = footprint.take(), footprint.exit_handlers()
     captured = CapturedOutput()
@@ -118,7 +106,7 @@ def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[
         error = _explained(error, printed, program)
     traces = footprint.traces(before, footprint.take())
     why = f"it has {footprint.describe(traces)}" if traces else ""
-    # Libraries register handlers of their own when they are imported.
+    # Libraries register their own handlers on import.
     if not why and not batches and footprint.exit_handlers() > handlers:
         why = "it registers an exit handler, which runs in each trial"
     files = loaded_files(program.code_root)
@@ -130,7 +118,7 @@ def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[
     verdict: Verdict = {
         "error": error,
         "batches": batches,
-        # Files that differ may be corrected, also when nothing has imported them yet.
+        # Differing files may be corrected, even if nothing has imported them yet.
         "files": [*{*files, *times_of(frozen().differing)}],
         "data": data,
         "environment": environment,
@@ -144,7 +132,6 @@ def _execute(program: Program, looks: Looks, modules: Collection[str]) -> tuple[
 
 
 def _explained(error: tuple[str, str], printed: Sequence[bytes], program: Program) -> tuple[str, str]:
-    """Return an error with its reason: the last lines of the program's errors, and the files that differ."""
     kind, text = error
     if kind == "SystemExit":
         said = printed[1].decode(errors="replace").strip()[-_MAX_TAIL_CHARS:]
@@ -158,12 +145,11 @@ def _explained(error: tuple[str, str], printed: Sequence[bytes], program: Progra
 
 
 def _differing(program: Program) -> list[str]:
-    """Return some files that differ from the experiment's, for an error."""
     return [os.path.relpath(path, program.code_root) for path in frozen().differing[:_MAX_DIFFERING]]
 
 
 class OpenedFiles:
-    """Notes which files this process reads between ``begin`` and ``end``, as far as Python opens them."""
+    """Records the files that this process reads through Python."""
 
     def __init__(self) -> None:
         self._read: set[str] = set()
@@ -171,12 +157,12 @@ class OpenedFiles:
         self._is_on = False
 
     def begin(self) -> None:
-        """Note files from now on. The hook stays in this process, as Python removes none."""
+        """Record files from now on. The hook stays in this process, as Python removes none."""
         self._is_on = True
         sys.addaudithook(self._note)
 
     def end(self) -> None:
-        """Note no more files."""
+        """Stop recording."""
         self._is_on = False
 
     def _note(self, event: str, arguments: tuple[object, ...]) -> None:
@@ -188,7 +174,7 @@ class OpenedFiles:
             (self._written if written else self._read).add(os.path.abspath(os.fsdecode(path)))
 
     def files(self, program: Program, since_ns: int) -> list[tuple[str, int]]:
-        """Return the files of the user's that were read, and not changed meanwhile, with their times of change."""
+        """Return the read and unchanged files of the user, with their modification times."""
         roots = tuple(f"{root}{os.sep}" for root in (program.code_root, program.home))
         theirs = [path for path in self._read - self._written if path.startswith(roots) and _is_of_user(path)]
         return [(path, time_ns) for path, time_ns in times_of(theirs) if time_ns < since_ns]

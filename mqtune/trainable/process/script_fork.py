@@ -1,4 +1,4 @@
-"""Runs a Python script in a fork of its trial's process, which has imported the script's packages already."""
+"""Runs a Python script in a fork of its trial's process, which has imported its packages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _INPUT_AND_OUTPUTS: Final = (0, 1, 2)
 
 
 class ForkedScript:
-    """The process of a script, with the methods of ``subprocess.Popen`` that its parent needs."""
+    """The process of a script, with the ``subprocess.Popen`` methods that its parent needs."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Return the exit code, or the negative number of the signal that ended it; None while it runs."""
+        """Return the exit code, negative for a signal. None while it runs."""
         if self._code is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -55,15 +55,12 @@ def fork_script(
     """Start a script in a fork of this process.
 
     Args:
-        path: the script, absolute.
-        arguments: the script's arguments.
-        environment: variables of its environment, besides this process's.
-        output: the descriptor of its standard output.
+        environment: additional environment variables.
         channel: to this process.
         module: its name, if it runs by ``python -m``; empty for a file.
-        root: the folder from which Python finds the module.
+        root: folder from which Python finds the module.
     """
-    # A signal that came before its handlers are the script's would be lost.
+    # A signal before the script has its handlers would be lost.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         pid = os.fork()
@@ -84,7 +81,7 @@ def fork_script(
 
 
 def _prepare(environment: Mapping[str, str], output: int, channel: int) -> None:
-    """Give this fork the files, signals and variables of a program that has just begun."""
+    """Give this fork the files, signals and variables of a new program."""
     for number in (signal.SIGTERM, STOP_SIGNAL):
         signal.signal(number, signal.SIG_DFL)
     os.dup2(output, 1)
@@ -116,7 +113,6 @@ def _become_script(path: Path, module: str, mask: set[int]) -> NoReturn:
 
 
 def _run(path: Path, module: str = "") -> int:
-    """Run the script, and return its exit code; an error is shown as Python shows it."""
     try:
         main_module.execute_file(path, as_program=True, module=module)
     except SystemExit as ending:
@@ -136,7 +132,7 @@ def _show(error: BaseException, trace: TracebackType | None) -> None:
 
 
 def _own_part(trace: TracebackType | None, path: Path) -> TracebackType | None:
-    """Return a traceback without the frames below the script's; a syntax error has none of the script's."""
+    """Return a traceback from the script's first frame on. It is empty for a syntax error."""
     while trace is not None and trace.tb_frame.f_code.co_filename != str(path):
         trace = trace.tb_next
     return trace

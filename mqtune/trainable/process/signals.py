@@ -1,6 +1,7 @@
-"""What Python's own functions for signals wrap: these make a member of an enumeration of each signal that they return.
+"""The functions wrapped by Python's signal functions.
 
-That takes most of their time, and each forked trial blocks as many signals as there are.
+The wrappers make an enumeration member of each signal, which takes most of their time. Each forked trial blocks all
+signals.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 _signal = importlib.import_module("_signal")
-#: As ``signal.getsignal``, but the default and to ignore it are plain numbers.
+#: As ``signal.getsignal``, but SIG_DFL and SIG_IGN are plain numbers.
 handler_of: Final[Callable[[int], object]] = _signal.getsignal
-#: As ``signal.pthread_sigmask``, but what was blocked before is a set of plain numbers.
+#: As ``signal.pthread_sigmask``, but the previous mask is a set of plain numbers.
 change_mask: Final[Callable[[int, Iterable[int]], set[int]]] = _signal.pthread_sigmask

@@ -1,15 +1,18 @@
--- Say what an experiment wants of the fleet, and hear what it may have; or divide the fleet for all.
+-- State an experiment's demand and return its share, or let the caller divide the fleet.
 --
 -- KEYS  1 demands  2 quotas  3 shares
--- ARGV  1 token of the experiment  2 its demand, or '' for none any more  3 milliseconds for which it holds  4 name of the experiment
---       5 number with which the caller divides, or ''  6 version of the crews that the caller knows, or ''  7 milliseconds for which the
---       caller divides unless it publishes shares
+-- ARGV  1 token of the experiment  2 its demand, or '' to withdraw it  3 lifetime of the demand in milliseconds
+--       4 name of the experiment  5 the caller's number as the dividing driver, or ''
+--       6 version of the crews that the caller knows, or ''  7 milliseconds for which the caller divides unless it
+--       publishes shares
 --
--- The demand is kept with the patterns of all quotas and caps that the name fits. Who has a share in the table gets that: {'', its share, the
--- crews of the register, or '' if they are of that version}. Anybody else divides from now on, under a number that nobody else ever has: who
--- comes new, all when the table has run out, and who has divided last: {number, a list of each token and demand that holds, with the time
--- up to which it does and the patterns, each quota and its value, crews, busy, for how many milliseconds these are known}. The table of who
--- divides and leaves runs out at once. Repeating a call does no harm.
+-- The demand is stored with the patterns of all quotas and caps that match the name. If the table has a share for the
+-- experiment, returns {'', its share, the crews of the register, or '' if the caller's version is current}.
+--
+-- Otherwise the caller divides from now on, under a number that no other driver ever has. This applies to a new
+-- experiment, to the first caller after the table has expired, and to the dividing driver itself. Returns {number, a
+-- list of each token and its valid demand with expiry and patterns, each quota and its value, crews, busy, age of these
+-- in milliseconds}. When the dividing driver withdraws, its table expires immediately. Idempotent.
 
 also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[3], 'number', 'of:' .. ARGV[1], 'version')

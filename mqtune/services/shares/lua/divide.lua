@@ -1,11 +1,11 @@
--- Publish what each experiment may have of the fleet, and which workers there are.
+-- Publish the shares of all experiments, and the register of workers.
 --
 -- KEYS  1 shares
--- ARGV  1 number with which the caller divides (see demand)  2 milliseconds for which the table holds  then, unless it stays as it is:
---       3 version of the crews  4 crews of the register  5 busy: who runs in how many slots  6 for how many milliseconds these are known
---       then for each experiment: token, share
+-- ARGV  1 the caller's number (see demand)  2 lifetime of the table in milliseconds  then, unless it is unchanged:
+--       3 version of the crews  4 crews of the register  5 busy: used slots of each experiment
+--       6 age of these in milliseconds, then for each experiment: token, share
 --
--- Returns 1; 0 when another divides by now, and does nothing. Repeating a call does no harm.
+-- Returns 1; 0, without any change, if another driver divides by now. Idempotent.
 
 if redis.call('HGET', KEYS[1], 'number') ~= ARGV[1] then return 0 end
 if ARGV[3] then

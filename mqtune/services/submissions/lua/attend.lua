@@ -1,10 +1,10 @@
--- A worker renews a submission that it runs.
+-- Renew a submission that runs on a worker.
 --
 -- KEYS  1 submission  2 submissions
--- ARGV  1 name  2 token  3 milliseconds until the hold expires
+-- ARGV  1 name  2 token  3 milliseconds until the claim expires
 --
--- Returns ''; 'stop' after a person's stop; 'over' when it has ended, or another worker has taken it; 'unknown' when the server
--- lacks it. Repeating a call does no harm.
+-- Returns ''; 'stop' after a user's stop; 'over' if it has ended, or another worker has claimed it; 'unknown' if the
+-- server lacks it. Idempotent.
 
 also_when_full('ZREM', KEYS[2])
 local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'stop')

@@ -1,10 +1,10 @@
--- A person ends a submission. A waiting one ends immediately; the worker of a running one learns of it at its next renewal.
+-- End a submission for a user. A waiting one ends immediately, a running one at its worker's next renewal.
 --
 -- KEYS  1 submission  2 submissions
 -- ARGV  1 name  2 reason
 --
--- Returns unknown (it does not exist), ended (it had), stopped (it has now) or told (its worker will end it). Repeating a call does no
--- harm.
+-- Returns unknown (it does not exist), ended (it had), stopped (it has now) or told (its worker will end it).
+-- Idempotent.
 
 also_when_full('ZREM', KEYS[2])
 local state = redis.call('HGET', KEYS[1], 'state')

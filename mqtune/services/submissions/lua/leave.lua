@@ -1,17 +1,18 @@
--- A worker records how its run of a submission has ended.
+-- Record the end of a worker's run of a submission.
 --
 -- KEYS  1 submission  2 submissions  3 driver and 4 meta of the experiment of its name
--- ARGV  1 name  2 token  3 how: done, failed or stopped; again, for another worker to run it; lost, the same, but counted as the loss
---       of a worker  4 exit code  5 reason  6 the end of its output  7 description of its process, which is dead
+-- ARGV  1 name  2 token  3 how: done, failed or stopped; again, for another worker to run it; lost, the same, but
+--       counted as the loss of a worker  4 exit code  5 reason  6 the end of its output
+--       7 description of its dead process
 --
--- Returns 1; or 0, and does nothing, when it is not this worker's. Repeating a call does no harm.
+-- Returns 1; or 0, without any change, if it is not this worker's. Idempotent.
 
 also_when_full('ZREM', KEYS[2])
 local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'stop')
 if have[1] ~= 'running' or have[2] ~= ARGV[2] then return 0 end
 local how, reason = ARGV[3], ARGV[5]
 if have[3] and how ~= 'done' and how ~= 'failed' then how, reason = 'stopped', have[3] end
--- Otherwise the next run would wait until the lock runs out.
+-- Otherwise the next run would wait until the lock expires.
 if redis.call('HGET', KEYS[3], 'driver') == ARGV[7] then redis.call('HSET', KEYS[4], 'driver_until', now_ms()) end
 redis.call('HSET', KEYS[1], 'token', '', 'code', ARGV[4], 'reason', reason, 'output', ARGV[6])
 if how == 'again' or how == 'lost' then

@@ -1,9 +1,10 @@
--- A worker records that it may not run a submission; others may.
+-- Record that a worker may not run a submission. Others may.
 --
 -- KEYS  1 submission
--- ARGV  1 worker  2 signature of the submission that it has read  3 why not  4 how many workers are remembered: the last ones
+-- ARGV  1 worker  2 signature of the submission that it has read  3 reason  4 number of remembered workers
 --
--- Returns 1; or 0, and does nothing, when no submission with that signature waits, or this is known. Repeating a call does no harm.
+-- Returns 1; or 0, without any change, if no submission with that signature waits or runs, or this is known.
+-- Idempotent.
 
 also_when_full('HDEL', KEYS[1])
 local have = redis.call('HMGET', KEYS[1], 'state', 'signature', 'refused')

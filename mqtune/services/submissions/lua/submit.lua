@@ -1,12 +1,12 @@
--- Submit a script for workers with driver slots; or restore a submission that the server has lost, for the worker that runs it.
+-- Submit a script for workers with driver slots; or restore a lost submission for the worker that runs it.
 --
 -- KEYS  1 submission  2 its code  3 submissions  4 experiments  5 meta
--- ARGV  1 name  2 mark of this call  3 description  4 signature  5 digest of its bundle  6 bundle  7 number of the restored
---       run, or 0  8 its worker  9 its token  10 milliseconds until its hold expires
+-- ARGV  1 name  2 mark of this call  3 description  4 signature  5 digest of its bundle  6 bundle
+--       7 number of the restored run, or 0  8 its worker  9 its token  10 milliseconds until its claim expires
 --
--- Returns {'', ''}. Does nothing and returns {'waits', ''} or {'runs', worker} when a submission of this name has not ended, and
--- {'driven', ''} when the experiment of this name has a driver. An ended submission is replaced, and runs are numbered on.
--- Repeating a call does no harm.
+-- Returns {'', ''}. Changes nothing and returns {'waits', ''} or {'runs', worker} if a submission of this name has not
+-- ended, and {'driven', ''} if the experiment of this name has a driver. An ended submission is replaced, and the
+-- numbers of runs continue. Idempotent.
 
 local have = redis.call('HMGET', KEYS[1], 'mark', 'state', 'worker', 'run')
 if have[1] == ARGV[2] then return {'', ''} end
@@ -14,7 +14,7 @@ if have[2] == 'waiting' then return {'waits', ''} end
 if have[2] == 'running' then return {'runs', have[3] or ''} end
 local now, goes_on = now_ms(), ARGV[7] ~= '0'
 if not goes_on and number(redis.call('HGET', KEYS[5], 'driver_until'), 0) > now then return {'driven', ''} end
--- What is new takes memory: a full server refuses it here, before anything is deleted.
+-- New data takes memory: a full server refuses it here, before anything is deleted.
 if not goes_on then redis.call('HSET', KEYS[1], 'mark', '') end
 local run = goes_on and ARGV[7] or tostring(number(have[4], 0))
 redis.call('DEL', KEYS[1], KEYS[2])

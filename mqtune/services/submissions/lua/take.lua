@@ -1,13 +1,14 @@
--- A worker takes a submission that waits, or that its worker has not renewed in time.
+-- Claim a submission that waits, or that its worker has not renewed in time.
 --
 -- KEYS  1 submission  2 submissions  3 meta
--- ARGV  1 name  2 worker  3 token, unique to this call  4 milliseconds for which it is taken
---       5 milliseconds below which a lost run was short  6 how many short runs in a row end it
+-- ARGV  1 name  2 worker  3 token, unique to this call  4 milliseconds of the claim
+--       5 milliseconds below which a lost run was short  6 number of short runs in a row that end it
 --
--- Returns {number of the run, number of the last run before it was submitted, description, signature}; or {0, why not, '', ''}. Why not
--- is unknown (it does not exist), ended, taken (its worker renews it), or driven (the experiment of its name has a driver: a person, or
--- its last run, whose worker alone was cut off).
--- At most one worker has it at a time; repeating a call with its token takes it again without a new number.
+-- Returns {number of the run, number of the last run before the submission, description, signature}; or {0, reason, '',
+-- ''}. The reason is unknown (it does not exist), ended, taken (its worker renews it), or driven (the experiment of its
+-- name has a driver: a user, or its last run, if only that worker was cut off).
+--
+-- At most one worker has it at a time. Repeating a call with its token claims it again without a new number.
 
 local have = redis.call('HMGET', KEYS[1], 'state', 'token', 'run', 'before', 'description', 'signature', 'began', 'short', 'stop',
   'reason')

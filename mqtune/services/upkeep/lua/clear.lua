@@ -1,10 +1,10 @@
--- Delete keys of an experiment that is not on the server any more.
+-- Delete keys of an experiment that is no longer on the server.
 --
 -- KEYS  1 driver  2 meta  3 journal  4 experiments  5… its keys
 -- ARGV  1 name of the experiment
 --
--- Returns how many were deleted: none if the experiment exists by now. A driver that begins takes its lock first,
--- which lists the experiment. Repeating it does no harm.
+-- Returns the number of deleted keys: 0 if the experiment exists by now. A driver that begins takes its lock first,
+-- which lists the experiment. Idempotent.
 
 if redis.call('ZSCORE', KEYS[4], ARGV[1]) or redis.call('EXISTS', KEYS[1], KEYS[2], KEYS[3]) > 0 then return 0 end
 local deleted = 0
