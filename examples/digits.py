@@ -1,4 +1,4 @@
-"""Tunes a small neural network, in NumPy, on the 1,797 handwritten digits of scikit-learn."""
+"""Tunes a small NumPy network on scikit-learn's 1,797 handwritten digits."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SPACE = {
     "momentum": mqtune.uniform(0.0, 0.99),
     "decay": mqtune.loguniform(1e-6, 1e-2),
 }
-# What one would begin with: learning rate, momentum and batch size are what Keras takes if nothing is said.
+# Keras's defaults for learning rate, momentum and batch size.
 DEFAULT = {"width": 64, "batch": 32, "lr": 0.01, "momentum": 0.0, "decay": 1e-6}
 
 
 def fit(config: dict[str, Any]) -> Iterator[tuple[float, float]]:
-    """Yield after each epoch the accuracy on the digits that configs are chosen by, and on those held out to the end."""
+    """Yield the accuracy on the selection digits and on the held-out ones, after each epoch."""
     images, labels = load_digits(return_X_y=True)
     x, y = images / 16, np.eye(10)[labels]
     rng = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def fit(config: dict[str, Any]) -> Iterator[tuple[float, float]]:
 
 
 def predict(weights: list[Any], x: Any) -> tuple[Any, Any]:
-    """Return what the hidden units make of images, and the chance of each digit."""
+    """Return the hidden activations, and each digit's probability."""
     hidden = np.maximum(0, x @ weights[0] + weights[1])
     outputs = hidden @ weights[2] + weights[3]
     odds = np.exp(outputs - outputs.max(1, keepdims=True))
@@ -54,13 +54,13 @@ def predict(weights: list[Any], x: Any) -> tuple[Any, Any]:
 
 
 def train(config: dict[str, Any]) -> None:
-    """Train one network and report after each epoch; this is what runs in a trial."""
+    """Train one network in a trial, with a report after each epoch."""
     for epoch, (accuracy, held_out) in enumerate(fit(config), 1):
         mqtune.report({"accuracy": accuracy, "held_out": held_out, "epoch": epoch})
 
 
 def main(name: str | None = None) -> None:
-    """Tune, and say what it brought."""
+    """Tune, and print the results."""
     asha = mqtune.ASHA(max_t=EPOCHS, grace_period=3, reduction_factor=3)
     tuner = mqtune.Tuner(
         train, SPACE, metric="accuracy", mode="max", scheduler=asha, max_trials=150,
@@ -68,7 +68,7 @@ def main(name: str | None = None) -> None:
     )  # fmt: skip
     results = tuner.run()
     best, budget = results.best, results.budget
-    # The default gets all epochs, of which ASHA may have given it a few, and counts with its best one as the others do.
+    # The default gets all epochs, and counts with its best one, like the others.
     _, default = max(fit(DEFAULT))
     print("\nbest config:", ", ".join(f"{key}={value:.3g}" for key, value in best.config.items()))
     print(f"accuracy on the 450 held-out digits: {best.metrics['held_out']:.1%}; of the default config: {default:.1%}")

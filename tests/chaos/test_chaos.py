@@ -25,7 +25,7 @@ RUNS = {
     161: "seat struck, worker killed, seat struck, driver killed, seat struck, trial killed, seat struck",
     182: "standing changed, standing changed, quota changed, standing changed, driver killed, quota changed",
     # With two experiments, both of which run on without a driver.
-    195: "memory ended",
+    195: "memory ended, head node starved",
 }
 #: Which of them go on at once.
 TOGETHER = [(101, 121, 131), (103, 105, 141), (104, 106, 151), (161, 182, 195)]
