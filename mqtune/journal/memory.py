@@ -52,7 +52,7 @@ class MemoryJournal(Journal):
         self._lock = server.changed
         self._epoch = 0
         self._chapters = ChapterReader(self)
-        #: How the driver's lock was taken: the holder, who that is, and for how long.
+        #: How the driver's lock was taken: its holder, the holder's description, and the duration.
         self._held_by = ("", "", 0.0)
         with self._lock:
             self._state = server.experiments.setdefault(experiment, ExperimentState())
@@ -268,7 +268,7 @@ class MemoryJournal(Journal):
         with self._lock:
             self._check_epoch()
             state = self._state
-            # No entry gets the id of one that was forgotten.
+            # New entries never reuse the id of a forgotten one.
             state.forgotten += len(state.entries)
             state.entries.clear()
             state.checkpoints.clear()
@@ -544,5 +544,5 @@ class MemoryJournal(Journal):
 
 
 def _or_wait(answer: Answer, wait: str) -> Answer:
-    """Return the answer to an attempt that has sent something, behind it that it is to wait if it goes on."""
+    """Return the answer to an attempt's message, with *wait* appended if the attempt continues."""
     return f"{answer} {wait}".strip() if not answer or ":" in answer else answer

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint, State
 
 _DONE: Final = "done"
-#: The metrics of a step that are summed up, and the names of their totals, which go on after a resume.
+#: The metrics of a step that are summed up, and the names of their totals, which continue after a resume.
 _COUNTED: Final = {"timesteps_this_iter": "timesteps_total", "episodes_this_iter": "episodes_total"}
 
 
@@ -31,7 +31,7 @@ class Trainable:
     The trial's process makes an instance without arguments, sets the attributes below, and calls ``setup``; then
     ``load_checkpoint`` if the trial starts from a checkpoint; then ``step`` until that returns ``done`` or the trial is stopped
     or paused; and last ``cleanup``, however the trial ended. A pause takes effect between steps: the trial is saved, if it can
-    be and was not in this iteration, and ends. A stop is raised at once (``StopTrial``), also in the middle of a step.
+    be and was not in this iteration, and ends. A stop is raised immediately (``StopTrial``), also in the middle of a step.
 
     Each report has these metrics too, unless ``step`` returned them itself:
 
@@ -106,7 +106,7 @@ class Trainable:
         """
         return False
 
-    def export_model(self, format: str, folder: Path) -> None:  # noqa: A002 - it is what everybody calls it
+    def export_model(self, format: str, folder: Path) -> None:  # noqa: A002 - the usual name
         """Write the model into the folder in one of ``export_formats``."""
         raise NotImplementedError
 
@@ -167,7 +167,7 @@ def export_model(
     trainable: type[Trainable],
     config: Config,
     checkpoint: Checkpoint | None,
-    format: str,  # noqa: A002 - it is what everybody calls it
+    format: str,  # noqa: A002 - the usual name
     folder: Path,
 ) -> None:
     """Export a trial's model: restore an instance from its checkpoint in this process, and call its ``export_model``.

@@ -117,7 +117,7 @@ class StreamListener(Protocol):
 
     @property
     def drops_unwritten(self) -> bool:
-        """Whether the trial has ended for good, so that its reports may be dropped on a full server."""
+        """Whether the trial has ended permanently, so that its reports may be dropped on a full server."""
 
     def on_answer(self, answer: str) -> None:
         """Handle the journal's answer to a batch: an intent, or that the attempt was fenced."""
@@ -164,7 +164,7 @@ class Stream:
         #: The part that was written last, and the number of the journal's outages before that.
         self.last: Cut | None = None
         self.written_after = 0
-        #: When reading goes on, by the monotonic clock: infinite until the journal has room, 0 while it is read.
+        #: Monotonic time at which reading resumes: infinite until the journal has room, 0 while it is read.
         self.read_from = 0.0
         #: Whether a full server refused the last part, and the reports of it that the journal may lack.
         self.is_refused = False

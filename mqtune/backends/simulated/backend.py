@@ -249,7 +249,7 @@ class SimulatedJournal(MemoryJournal):
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         """Make an attempt claimable, and offer it to the workers in the same step: no queue could lose it.
 
-        For the journal a gang has one seat: all its workers take it in one step, by one claim.
+        For the journal a gang has one seat: one claim takes all its workers in one step.
         """
         is_staged = super().stage(trial, attempt, assignment._replace(gang=""), event)
         if is_staged:

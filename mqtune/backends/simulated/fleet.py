@@ -74,10 +74,10 @@ class Agenda:
         heapq.heappush(self._events, (at, order, self._number, action, subject))
 
     def carry_out_instant(self, until: float) -> bool:
-        """Go to the next instant with an action, up to *until*, and carry out all that were due then when it began.
+        """Go to the next instant up to *until*, and carry out the actions due then.
 
-        Actions that these add at the same instant are left to the next call, so that a driver may decide in between.
-        Returns False, with the time at *until*, when there is none up to then.
+        Actions added meanwhile for the same instant are left to the next call, so that a driver may decide in between.
+        Returns False, with the time at *until*, if no action is due by then.
         """
         events = self._events
         if not events or events[0][0] > until:
@@ -119,7 +119,7 @@ class Run:
     items: Iterator[Item] = field(default_factory=lambda: iter(()))
     #: The metrics of its next report, or the error that it will raise.
     next: Metrics | Exception = field(default_factory=dict)
-    #: The duration of that report, and of all reports so far, including those of the attempts that it goes on from.
+    #: The duration of that report, and of all reports so far, including those of earlier attempts that it resumes.
     seconds: float = 0.0
     total_s: float = 0.0
     #: The number of reports before its first, from its checkpoint.
@@ -216,7 +216,7 @@ class Worker:
         return f"simulated-{self.number}"
 
 
-#: The time until the lease of a dead worker's attempt expires, in virtual seconds; that of a real worker.
+#: Virtual seconds until the lease of a dead worker's attempt expires, as with real workers.
 LEASE_S: Final = 15.0
 #: The number of waits in a row without any action to come that is an error: at the driver's 2 virtual seconds each, two
 #: days, and a second or two of real time.
@@ -295,7 +295,7 @@ class SimulatedFleet:
             self._live(worker)
 
     def advance(self, seconds: float) -> None:
-        """Let so many virtual seconds pass, or fewer: up to the first instant that concerns the driver.
+        """Let virtual time pass: *seconds*, or until the first instant that concerns the driver.
 
         Raises:
             MqtuneError: nothing can ever happen any more.
