@@ -141,7 +141,10 @@ class CeleryBackend(QueueBackend):
         self._source = source
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
-        """Send the Celery event of a lost attempt in place of its worker, for Flower; failures are only logged."""
+        """Send the Celery event of a lost attempt in place of its worker, for Flower.
+
+        Failures are only logged.
+        """
         fields: dict[str, Any] = {
             "name": self._title,
             "args": "",

@@ -187,7 +187,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
-    """Have a trial stopped, paused, completed, failed or abandoned; one whose attempt has ended is closed."""
+    """Have a trial stopped, paused, completed, failed or abandoned.
+
+    One whose attempt has ended is closed.
+    """
 
     trial: Trial
     action: Action
@@ -335,7 +338,10 @@ class AnswerQuestion:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """Answer a request: it is carried out, or refused for a reason; ``trial`` is the one that it was about, or made."""
+    """Answer a request: it is carried out, or refused for a reason.
+
+    ``trial`` is the one that it was about, or made.
+    """
 
     id: str
     is_done: bool
@@ -381,7 +387,10 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Record that a driver drives from here on; ``definition`` is None where that has not changed."""
+    """Record that a driver drives from here on.
+
+    ``definition`` is None where that has not changed.
+    """
 
     driver: str
     definition: bytes | None

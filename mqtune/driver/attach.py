@@ -55,7 +55,9 @@ def attached(
     max_trials: int | None,
     run: RunOptions,
 ) -> dict[str, Any]:
-    """Return a tuner's arguments, as an experiment's definition and the given ones say. The backend is connected.
+    """Return a tuner's arguments, as an experiment's definition and the given ones say.
+
+    The backend is connected.
 
     Raises:
         ConfigurationError: there is no such experiment, or a part of it stands in the user's code alone and was not

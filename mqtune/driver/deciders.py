@@ -1,4 +1,7 @@
-"""The deciders: scheduler, searcher and stop rule. They judge each report, and are notified of each event."""
+"""The deciders: scheduler, searcher and stop rule.
+
+They judge each report, and are notified of each event.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The definition of an experiment: made of its settings, and compared with the one in the journal."""
+"""The definition of an experiment.
+
+It is made of its settings, and compared with the one in the journal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The driver of an experiment: its parts are made from settings and a place, and it begins and ends."""
+"""The driver of an experiment.
+
+Its parts are made from settings and a place.
+"""
 
 from __future__ import annotations
 
@@ -249,7 +252,10 @@ class Driver(Loop):
 
     @property
     def max_trials(self) -> int | None:
-        """The number of trials that the searcher is asked for, by the script or a later request; None for no limit."""
+        """The number of trials that the searcher is asked for, by the script or a later request.
+
+        It is None for no limit.
+        """
         return self._slots.max_trials
 
     @property

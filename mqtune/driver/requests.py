@@ -229,7 +229,9 @@ class Requests:
         return self._experiment.trials[stage.trial]
 
     def take(self, action: str, trial: str, arguments: dict[str, object]) -> Trial | None:
-        """Do now what a request to ask, or to tell, asks for, and return its trial; None while it has to wait.
+        """Do now what a request to ask, or to tell, asks for, and return its trial.
+
+        Return None while it has to wait.
 
         Raises:
             as ``Driver.steer``.

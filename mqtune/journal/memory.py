@@ -1,4 +1,7 @@
-"""The in-memory twin of the journal: the same contract in one process, for unit tests and for runs without a server."""
+"""The in-memory twin of the journal.
+
+It keeps the same contract in one process, for unit tests and for runs without a server.
+"""
 
 from __future__ import annotations
 
@@ -430,7 +433,10 @@ class MemoryJournal(Journal):
             return Grant(Assignment.decode(state.assignment), state.timestamp, seats[0].address if state.gang else "")
 
     def _refusal(self, claim: Claim, worker: str, state: TrialState, seats: list[TrialState]) -> Refusal | None:
-        """Return why a claim is not granted a seat that is staged, and not held for it either; None for nothing."""
+        """Return why a claim is not granted a seat that is staged, and not held for it either.
+
+        Return None for nothing.
+        """
         if self._state.is_revoked(claim.seat[0], claim.attempt):
             return "revoked"
         if self._undriven():

@@ -1,4 +1,7 @@
-"""Trainables that are classes: a trial runs in steps, and can be saved, paused and resumed between them."""
+"""Trainables that are classes.
+
+A trial runs in steps, and can be saved, paused and resumed between them.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +83,10 @@ class Trainable:
         """Prepare for the first step; may take as long as it needs."""
 
     def step(self) -> Metrics:
-        """Do one iteration and return its metrics; ``"done": True`` among them ends the trial and is not reported."""
+        """Do one iteration and return its metrics.
+
+        ``"done": True`` among them ends the trial and is not reported.
+        """
         raise NotImplementedError
 
     def save_checkpoint(self, folder: Path) -> State | None:
@@ -92,13 +98,17 @@ class Trainable:
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """Release resources; called once, however the trial ended. An error in it fails a trial that had not failed.
+        """Release resources; called once, however the trial ended.
+
+        An error in it fails a trial that had not failed.
 
         With ``reuse`` it is called after the instance's last trial; when that has been reported an error is only printed.
         """
 
     def reset_config(self, config: Config) -> bool:
-        """Take another trial's config in place of ``setup``, and return True; otherwise a new process runs the trial.
+        """Take another trial's config in place of ``setup``, and return True.
+
+        Otherwise a new process runs the trial.
 
         Only for ``Process(reuse=True)``. If it returns True the instance must be as ``setup`` would leave it with this config:
         nothing of the trial before that a result depends on is left. ``self.config`` is still that trial's in here;

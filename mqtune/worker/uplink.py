@@ -1,4 +1,6 @@
-"""The uplink: one thread reads the pipes of all trials of a worker and writes their reports to the journal.
+"""The uplink of a worker's trials.
+
+One thread reads all their pipes and writes their reports to the journal.
 
 Batches adapt to the load. During a write, reports collect in the pipes, and the next write takes all of them: a lone
 report is written immediately, a flood in large entries. While Redis is away, the thread waits with its batch, the pipes
@@ -203,7 +205,9 @@ class Stream:
         return self._read
 
     def read(self) -> Cut | None:
-        """Return the next part, from the pipe or from the rest of the last read; None without a complete frame.
+        """Return the next part, from the pipe or from the rest of the last read.
+
+        Return None without a complete frame.
 
         At the pipe's end, ``is_over`` becomes true.
         """

@@ -1,4 +1,7 @@
-"""The backend of a run on one machine: attempts go to the worker that the driver has started, without Celery."""
+"""The backend of a run on one machine, without Celery.
+
+Attempts go to the worker that the driver has started.
+"""
 
 from __future__ import annotations
 

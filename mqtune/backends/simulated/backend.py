@@ -117,7 +117,9 @@ class Simulated:
 
 
 class SimulatedBackend:
-    """A driver's session with simulated workers. An attempt with several seats takes a worker for each.
+    """A driver's session with simulated workers.
+
+    An attempt with several seats takes a worker for each.
 
     Args:
         fleet: the workers.

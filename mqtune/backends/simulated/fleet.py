@@ -1,4 +1,7 @@
-"""Simulated workers: they claim, run and end attempts in virtual time as real ones do, one event after the other."""
+"""Simulated workers.
+
+They claim, run and end attempts in virtual time, like real ones, one event after the other.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ class Precedence(IntEnum):
 
 
 class Agenda:
-    """The actions to come, by time; at one instant by their order, then by when they were added. O(log n) for each."""
+    """The actions to come, by time.
+
+    Actions at one instant go by their order, then by when they were added. O(log n) for each.
+    """
 
     def __init__(self, clock: SimulatedClock) -> None:
         self._clock = clock
@@ -202,7 +208,10 @@ class Run:
 
 @dataclass(slots=True, order=True)
 class Worker:
-    """A simulated worker with one slot; the free worker with the lowest number claims the next attempt."""
+    """A simulated worker with one slot.
+
+    The free worker with the lowest number claims the next attempt.
+    """
 
     number: int
     is_alive: bool = field(default=True, compare=False)
@@ -438,7 +447,10 @@ class SimulatedFleet:
                 heapq.heappush(self._free, worker)
 
     def _free_workers(self) -> list[Worker]:
-        """Take as many workers as an attempt has seats from the free ones, the first of these; none if there are fewer."""
+        """Take as many workers as an attempt has seats from the free ones, the first of these.
+
+        Take none if there are fewer.
+        """
         taken: list[Worker] = []
         while self._free and len(taken) < self.seats:
             worker = heapq.heappop(self._free)

@@ -54,7 +54,10 @@ class _Row:
 
 @dataclass(slots=True)
 class _Experiment:
-    """The attempts of one experiment, as this worker knows them; times are by ``time.monotonic``."""
+    """The attempts of one experiment, as this worker knows them.
+
+    Times are by ``time.monotonic``.
+    """
 
     needed: int = IN_A_ROW
     rows: dict[Devices, _Row] = field(default_factory=dict)

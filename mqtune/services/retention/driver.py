@@ -1,4 +1,7 @@
-"""The driver's part of retention: moves the oldest entries of a journal from its server into chapters in the store."""
+"""The driver's part of retention.
+
+It moves a journal's oldest entries from the server into chapters in the store.
+"""
 
 from __future__ import annotations
 

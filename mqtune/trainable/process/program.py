@@ -1,4 +1,7 @@
-"""The user's program as each process of a trial executes it: its code, its arguments, its seed and its folder."""
+"""The user's program as each trial process executes it.
+
+It has its code, arguments, seed and folder.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,10 @@ class Program:
             compile_file(self.spec.locate(self.code_root))
 
     def load(self) -> Loaded:
-        """Execute the program as far as its trainable needs, and return that; of a script return the path."""
+        """Execute the program as far as its trainable needs, and return that.
+
+        Of a script return the path.
+        """
         if not self.is_script:
             self.set_arguments()
             with seeded(self.seed):

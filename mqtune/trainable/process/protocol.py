@@ -1,4 +1,7 @@
-"""The protocol between a worker, a zygote and a trial's process: messages, frames, records, and how a trial ended."""
+"""The protocol between a worker, a zygote and a trial's process.
+
+It has messages, frames, records, and the end of a trial.
+"""
 
 from __future__ import annotations
 
