@@ -558,7 +558,7 @@ class Tuner:
     # Trials.
 
     def trial(self, trial: Trial | str) -> DrivenTrial:
-        """Return a handle on a trial, by its id: it pauses, resumes, stops, saves the trial, and reads its output.
+        """Return a handle on a trial, by its id, which steers the trial and reads its output.
 
         Raises:
             ConfigurationError: there is no such trial.
@@ -671,7 +671,7 @@ class Tuner:
         return found
 
     def get_trials(self, *statuses: TrialStatus) -> list[Trial]:
-        """Return all trials so far, or those with these statuses, in the order in which they were staged; to be read only."""
+        """Return all trials, or those with these statuses, in the order of staging. Only read them."""
         trials = list(self._experiment.trials.values())
         return [trial for trial in trials if trial.status in statuses] if statuses else trials
 
@@ -706,7 +706,7 @@ class Tuner:
         return found
 
     def listen(self, listener: Callable[[Report], object]) -> None:
-        """Call *listener* with each report that counts: now with all so far, and from then on as the driver processes them.
+        """Call *listener* with each report that counts: now with all so far, later with new ones.
 
         It has all reports of a trial before the trial is seen to have ended.
         """
@@ -779,7 +779,7 @@ class Tuner:
 
 
 class BackgroundTuner:
-    """Drives a tuner without a space in a thread, so that its trials run, also after losses, without its user.
+    """Drives a tuner without a space in a thread, so that trials run while its user is busy.
 
     Every method may be called from any thread. A trial that is seen to have ended has all its reports in ``reports``. An error that a
     step raises ends the thread: it is ``problem``, and every later call of ``do`` raises it. It is closed with its process.

@@ -332,7 +332,7 @@ class QueueBackend(ABC):
         return [shape.at_workers(needs, room) for shape in self._shapes if (room := shape.room(needs)) > 0]
 
     def free(self, resources: Resources) -> int:
-        """Return the number of free slots that fit: now for this experiment, as of the last refresh for others.
+        """Return the number of free slots that fit: of this experiment now, of others at the last refresh.
 
         For attempts with tasks on different workers it is an upper bound: the workers with the free slots are unknown.
         """

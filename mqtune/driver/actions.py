@@ -297,7 +297,7 @@ class Save:
 
     @property
     def order(self) -> Order:
-        """The order to the trial's attempt: another one than before only if it has reported or saved anything since."""
+        """The order to the trial's attempt. It is new only if the attempt has reported or saved since."""
         attempt = self.trial.attempt
         saved_by, saved = attempt_and_number(_newest(self.trial))
         return Order.save(self.trial.id, attempt.number, 1 + attempt.reports + saved * (saved_by == attempt.number))
@@ -623,7 +623,7 @@ def newest_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
 
 
 def decided_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
-    """Return the checkpoint that a trial had at the report on which it was paused, as ``newest_checkpoint`` does.
+    """Return a trial's checkpoint at the report on which it was paused; see ``newest_checkpoint``.
 
     Raises:
         ConfigurationError: it was not paused so.

@@ -168,7 +168,7 @@ class CheckpointGC:
         return bool(self._spared)
 
     def settled(self, now_s: float) -> Iterable[Drop]:
-        """Return drops of trials that are no longer the best, and of gathered checkpoints, after a batch of events.
+        """Return drops after a batch of events: of former best trials, and of gathered checkpoints.
 
         See ``look_through``.
         """

@@ -312,7 +312,7 @@ class BrokerDeployment:
         return worker
 
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
-        """Start the worker of a new experiment on this machine alone, which gets ready while the server starts.
+        """Start the worker of a new local experiment, which gets ready while the server starts.
 
         The importer of its program is a fork of this process, if that has no thread and no open file. An experiment
         that exists may have ended, or be deleted soon, and its worker starts later, unless that importer has the
@@ -344,7 +344,7 @@ class BrokerDeployment:
         return self._server
 
     def _find(self, folder: Path) -> tuple[str, bool, bool]:
-        """Return the server's URL, whether a worker is to be started here, and whether the server is this run's own."""
+        """Return the server's URL, whether to start a worker here, and whether the server is this run's."""
         if self._broker is not None:
             return self._broker, False, False
         if (url := server_url()) is not None:
@@ -373,7 +373,7 @@ def _reach(url: str, sleep: Callable[[float], None], timing: Timing) -> RedisCli
 
 
 class BackendDeployment:
-    """Whatever a backend brings: simulated workers, in virtual time, or those of a backend of the user's own.
+    """The deployment on a given backend, such as a simulation or a backend of the user.
 
     Args:
         backend: the backend.

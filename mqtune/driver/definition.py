@@ -31,7 +31,7 @@ _BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn", "max_lost": LOS
 
 
 class DefinitionWriter:
-    """Writes an experiment's definition from its settings, and from the code, store and broker of this run.
+    """Writes an experiment's definition from its settings, code, store and broker.
 
     Args:
         settings: the user's settings.
@@ -67,7 +67,7 @@ class DefinitionWriter:
             self.bundle = settings.project.pack(self.sources)
 
     def definition(self, kept: bytes | None) -> Definition:
-        """Return what the journal says the experiment is: *kept*, if it exists already and is this one, else a new one.
+        """Return the experiment's definition: *kept* if it is of this experiment, else a new one.
 
         Options that may change are as the settings have them. A missing seed is drawn, or taken from *kept*.
 

@@ -348,7 +348,7 @@ class Driver(Loop):
             self._path.carry_out_all(self._timers.run_due())
 
     def hand_back(self, reason: str) -> None:
-        """Requeue all trials, and wait until their attempts have ended: until a second Ctrl-C, and 20 s at most."""
+        """Requeue all trials, and wait up to 20 s for their ends, or until a second Ctrl-C."""
         self.requeue_all(reason)
         interrupts, deadline = self.place.interrupts, time.monotonic() + _HAND_BACK_S
         while not self.is_finished and time.monotonic() < deadline and not (interrupts and interrupts.is_urgent):

@@ -464,7 +464,7 @@ def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:
 
 
 def _warn_of_lists(space: Mapping[str, object]) -> None:
-    """Warn of a list of values, which is a constant here, as it is in Ray Tune, and a choice in other libraries."""
+    """Warn of a list of values: it is a constant here and in Ray Tune, and a choice elsewhere."""
     for name, value in space.items():
         if (
             isinstance(value, list)

@@ -194,7 +194,7 @@ class DrivenTrial(TrialHandle):
         )
 
     def export_model(self, format: str, folder: Path) -> None:  # noqa: A002 - as everybody calls it
-        """Make the trial's model from its newest checkpoint, in this process, and have its class write it to *folder*.
+        """Restore the trial's model from its newest checkpoint, and have its class write it to *folder*.
 
         Raises:
             ConfigurationError: the trainable is no class, or does not write this format.

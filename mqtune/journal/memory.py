@@ -114,7 +114,7 @@ class MemoryJournal(Journal):
                 self._state.driver_until = self.server.clock()
 
     def _undriven(self) -> str:
-        """Return the policy of workers if nobody has driven the experiment for longer than the grace, else nothing."""
+        """Return the policy of workers if the experiment had no driver for the grace; else nothing."""
         state = self._state
         if state.on_loss.policy == "continue" or state.driver_until is None:
             return ""

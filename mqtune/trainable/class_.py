@@ -90,11 +90,11 @@ class Trainable:
         raise NotImplementedError
 
     def save_checkpoint(self, folder: Path) -> State | None:
-        """Save the state: write files into the folder and return None, or return a dict of at most 1 MB and write none."""
+        """Save the state: write files into the folder, or return a dict of at most 1 MB."""
         raise NotImplementedError
 
     def load_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Restore the state that was saved: ``checkpoint.data`` is the dict, or ``checkpoint.path`` the folder with its files."""
+        """Restore the saved state: the dict ``checkpoint.data``, or the folder ``checkpoint.path``."""
         raise NotImplementedError
 
     def cleanup(self) -> None:
@@ -180,7 +180,7 @@ def export_model(
     format: str,  # noqa: A002 - the usual name
     folder: Path,
 ) -> None:
-    """Export a trial's model: restore an instance from its checkpoint in this process, and call its ``export_model``.
+    """Export a trial's model: restore an instance in this process, and call its ``export_model``.
 
     The folder is made unless it exists; *checkpoint* is None for a class without checkpoints.
 

@@ -274,7 +274,7 @@ class TrialWorker(Worker):
         platforms.signals["SIGHUP"] = SIG_IGN if hang_up is SIG_IGN else leaving.begin
 
     def _revoke(self, panel: Any, task_id: Any, **asked: Any) -> Any:
-        """Revoke tasks, and journal that: workers forget revokes when they end, and later workers don't know them."""
+        """Revoke tasks, and journal that. Workers forget revokes at their end, and new ones lack them."""
         self.app.revokes.add(maybe_list(task_id) or [])
         return control.revoke(panel, task_id, **asked)
 

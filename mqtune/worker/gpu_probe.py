@@ -48,7 +48,7 @@ _UNKNOWN: Final[Use] = (None, None, None)
 
 
 class Gpu(NamedTuple):
-    """One GPU, with its number in the order of the PCI bus, its UUID, and its bytes of memory (0 if unknown)."""
+    """One GPU: its number in the order of the PCI bus, UUID, and bytes of memory (0: unknown)."""
 
     number: str
     uuid: str

@@ -220,7 +220,7 @@ class Importer:
         on_import: Callable[[], None] = lambda: None,
         timeout_s: float = IMPORT_TIMEOUT_S,
     ) -> None:
-        """Wait until the trainable is imported, and all modules that are to be imported before trials need them.
+        """Wait until the trainable is imported, with all modules that are imported early.
 
         Args:
             preloads: knows these modules.
@@ -495,7 +495,7 @@ class Importers:
         importer.close()
 
     def trim(self, idle_s: float | None = None) -> None:
-        """Close unused importers: dead ones, the oldest beyond the number or memory allowed, and those long idle."""
+        """Close unused importers: dead, long idle, or beyond the limits of number and memory."""
         now, known = self._clock.monotonic(), self.all
         kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[: self._kept]
         # A carried trainable is in its importer alone.

@@ -324,7 +324,7 @@ class WorkerService:
         return {}
 
     def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
-        """Note how an attempt ends, before that is journaled: its processes are gone, its temporary folder is not."""
+        """Note an attempt's end before it is journaled. Its processes are gone, its folder is not."""
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Note how an attempt has ended, before its slot is free."""

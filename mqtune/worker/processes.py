@@ -261,7 +261,7 @@ def find_counter(cgroups: Path = CGROUPS, machine: Path = OF_THE_MACHINE) -> Pat
 
 
 def memory_limit() -> float:
-    """Return how many bytes this worker's processes may use: the machine's memory, or the limit of its cgroup."""
+    """Return the memory limit of this worker's processes, in bytes: the machine's or the cgroup's."""
     limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
     for folder in _groups(CGROUPS):
         with contextlib.suppress(OSError, ValueError):

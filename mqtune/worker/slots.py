@@ -1,4 +1,4 @@
-"""A worker's slots with their devices and zygotes, and the pause of a worker that can't start attempts."""
+"""A worker's slots with devices and zygotes, and its pause when it can't start attempts."""
 
 from __future__ import annotations
 

@@ -631,7 +631,7 @@ class Uplink:
                 stream.waited_s += away_s
 
     def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
-        """Write a batch: checkpoints in memory, then all reports as one entry, then checkpoints without a report."""
+        """Write a batch in order: checkpoints in memory, reports as one entry, other checkpoints."""
         batch = [(stream, cut) for stream, cut in batch if stream.begin_write(cut)]
         batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
         reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]

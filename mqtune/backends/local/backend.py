@@ -15,7 +15,7 @@ from mqtune.journal.redis import RedisJournal
 
 
 class LocalBackend(QueueBackend):
-    """A driver's session with the worker that it has started, which takes this experiment's attempts alone.
+    """A driver's session with its own worker, which takes this experiment's attempts alone.
 
     Other experiments may use the same server. Their workers get none of its attempts.
     """

@@ -21,7 +21,7 @@ Delay = float | Callable[[random.Random], float]
 
 
 class Simulated:
-    """Runs an experiment in virtual time: hours of many workers take only the time to decide on their reports.
+    """Runs an experiment in virtual time: only the decisions on reports take real time.
 
     The same driver, experiment, schedulers and searchers run as over a broker, and write the same journal; only the
     workers and the clock are simulated, and the trainable is not called. Nothing sleeps. A report is decided on before
@@ -212,7 +212,7 @@ def _draw(name: str, delay: Delay, rng: random.Random) -> Draw:
 
 
 class SimulatedJournal(MemoryJournal):
-    """The driver's journal in a simulation: it passes intents on to the workers, and they work while the driver reads.
+    """The driver's journal in a simulation. Its workers work while the driver reads.
 
     The work for one call does not grow with the number of trials. Locks never expire: time passes only while the driver
     waits.
@@ -226,7 +226,7 @@ class SimulatedJournal(MemoryJournal):
         self._fleet = fleet
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-        """Return the new entries; if none is a worker's, let up to *block_s* virtual seconds pass until one writes.
+        """Return new entries. Without one, let up to *block_s* virtual seconds pass until a worker writes.
 
         The workers act in the order of time, up to the first instant that leaves an entry, so that the driver decides on
         it before anything else happens. Entries that the driver itself wrote do not stop the time.

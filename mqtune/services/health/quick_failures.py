@@ -73,7 +73,7 @@ class _Experiment:
 
 @dataclass(slots=True, eq=False)
 class _Suspicion(Cause):
-    """Quick failures as the cause of an impairment: their begin by ``time.monotonic``, experiment and number."""
+    """The cause of an impairment by quick failures: begin (monotonic), experiment and number."""
 
     began_at: float = 0.0
     experiment: str = ""

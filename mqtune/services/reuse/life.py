@@ -1,4 +1,4 @@
-"""The trial process's part of reuse: it runs attempts one after the other, with one instance of its class.
+"""Reuse in a trial's process: one instance of the class runs one attempt after another.
 
 Within each attempt it asks the zygote whether it may stay (``done``). When all of the attempt is over it says so
 (``kept``). Next comes a start message, or the end of the channel. It answers a start message with ``taken``, or leaves

@@ -133,6 +133,6 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def become_subreaper(*, on: bool = True) -> None:
-    """Have orphaned descendants become children of this process, which can reap them (Linux only); not unless *on*."""
+    """Make orphaned descendants children of this process if *on*, to reap them (Linux only)."""
     if LIBC is not None:
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(on))

@@ -218,7 +218,7 @@ class Importer:
         _end_as(os.waitpid(scout.pid, 0)[1])
 
     def _describe_at_hand(self) -> bool:
-        """Describe a program that no scout executes: a script, or one whose trainable is in this process's memory."""
+        """Describe a program without a scout: a script, or a trainable in this process's memory."""
         program, path = self._program, None
         try:
             if program.is_script:
@@ -335,7 +335,7 @@ class Importer:
 
 
 def _verdict_of(scout: Child) -> Verdict:
-    """Return a scout's verdict. If its program has ended that process, end this one in the same way, for the worker."""
+    """Return a scout's verdict. If its program ended that process, end this one in the same way."""
     received = scout.channel.receive()
     if received is None:
         _end_as(os.waitpid(scout.pid, 0)[1])
@@ -398,7 +398,7 @@ def _use_large_pages() -> None:
 
 
 def _import_for_trials(program: Program) -> None:
-    """Import mqtune's own modules for each trial: this would take longer than all else until its first report."""
+    """Import mqtune's modules that each trial needs, so that no trial waits for them."""
     kind = "class_" if program.spec.kind == "class" else program.spec.kind
     services = [program.zygote or __name__, *(module for module, _ in program.parts)]
     for name in ("mqtune.checkpoints.checkpoint", "mqtune.checkpoints.dicts", f"mqtune.trainable.{kind}", *services):
@@ -406,7 +406,7 @@ def _import_for_trials(program: Program) -> None:
 
 
 def command(role: str, fd: int, parent: int | None = None) -> list[str]:
-    """Return the command that starts an importer, a scout or a spare as a child of *parent*, or of this process.
+    """Return the command of an importer, a scout or a spare, a child of *parent* or this process.
 
     Its first message comes on the channel with the descriptor *fd*.
     """

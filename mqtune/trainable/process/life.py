@@ -36,7 +36,7 @@ class Executed(NamedTuple):
 
 
 class ProcessPart(Protocol):
-    """A service's part in a trial's process: ``Part`` of a module that the program names (``Program.parts``).
+    """A service's part in a trial's process: ``Part`` of a module in ``Program.parts``.
 
     It is made with the program and the text that comes with the module's name. An error in ``enter`` or ``begin`` is
     the attempt's.

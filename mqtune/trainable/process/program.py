@@ -83,7 +83,7 @@ class Program:
             freeze(self.manifest, is_run=self.is_script)
 
     def compile(self, files: Iterable[str]) -> None:
-        """Compile the program's main module and those *files* that are frozen: forks of this process then need not."""
+        """Compile the main module and the frozen ones of *files*, so that forks need not."""
         frozen().compile(files)
         if self.spec.script or self.spec.is_main:
             compile_file(self.spec.locate(self.code_root))

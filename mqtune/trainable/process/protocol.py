@@ -105,7 +105,7 @@ _HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class Ending(NamedTuple):
-    """How a trainable ended: the type and the text of its error, if it failed, and the exit code of its process."""
+    """A trainable's end: the type and text of its error, if any, and its process's exit code."""
 
     end: AttemptEnd
     error_type: str = ""

@@ -508,7 +508,7 @@ class Session:
 
 
 def file_of(fd: int) -> tuple[int, int]:
-    """Return the inode and device of a descriptor's file, which no other file has while this one is open somewhere."""
+    """Return the inode and device of a descriptor's file. No other file has both while it is open."""
     try:
         found = os.fstat(fd)
     except OSError:

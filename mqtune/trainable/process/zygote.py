@@ -242,7 +242,7 @@ class Zygote:
             os._exit(1)
 
     def forget(self) -> None:
-        """Close, in a fork, the zygote's descriptors: open there too, their other ends' end would never be seen."""
+        """Close the zygote's descriptors in a fork. Open ones would hide the end of their other side."""
         self.channel.close()
         if self.process is not None:
             self.process.close()
@@ -286,7 +286,7 @@ class Zygote:
         return self.process is not None and self.process.pid == pid
 
     def finish(self, process: Child) -> None:
-        """Kill the descendants of a process that has ended, reap all, tell the worker, and make the next spare."""
+        """Kill and reap an ended process's descendants, tell the worker, and make the next spare."""
         self.end_trial(status=self.remove(process))
         if self.spare is None:
             self.spare = self._make_process()
