@@ -1,7 +1,7 @@
-"""A broker's experiments from any process on any machine: look at them, follow them, and steer them by requests.
+"""Inspect, follow and steer a broker's experiments from any process on any machine.
 
-A request is an event in the experiment's journal. The driver carries requests out in the order of the journal, each once, and
-journals its answer; what no driver has answered, the next one does.
+A request is an event in the experiment's journal. The driver carries out each request once, in the journal's order, and
+journals its answer. The next driver carries out unanswered requests.
 """
 
 from __future__ import annotations
@@ -55,22 +55,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How many of the newest entries tell whether an experiment has ended: what still comes after the end is a few events.
+#: Newest entries to search for the experiment's end; only a few events follow it.
 _LAST_COUNT: Final = 50
-#: Entries that one read takes.
+#: Entries per read.
 _PAGE_COUNT: Final = 1_000
-#: How often who waits for an answer looks for it, at first and later.
+#: First and longest wait between polls for an answer, in seconds.
 _LOOK_S: Final = (0.005, 0.1)
 _RETRY_S: Final = 0.1
 
 
 class Answer(NamedTuple):
-    """The driver's answer to a request, or that there is none yet.
+    """The answer to a request, which may be pending.
 
-    With ``is_done`` the request was carried out. Without it the request is in the journal and will be carried out; ``reason``
-    says what that waits for. ``trial`` is the trial that it was about, or that it made. ``request_id`` names the request:
-    making it again with this id returns its answer, and carries nothing out twice. ``config`` is that of the trial, where the
-    request has made one, or has asked for one.
+    If ``is_done`` is false, the request is in the journal and will be carried out; ``reason`` says what delays it.
+    ``trial`` is the request's trial, or the new one. ``config`` is set if the request made a trial or asked for one.
+    Repeating a request with its ``request_id`` returns its answer and does nothing twice.
     """
 
     request_id: str
@@ -81,7 +80,7 @@ class Answer(NamedTuple):
 
 
 class Steering(Protocol):
-    """Carries out an action on an experiment, or requests it of the driver."""
+    """Carries out actions on an experiment, or requests them from the driver."""
 
     def steer(
         self,
@@ -92,27 +91,28 @@ class Steering(Protocol):
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Return the answer; raise an ``MqtuneError`` when the action is refused.
+        """Return the answer; raise an ``MqtuneError`` if the action is refused.
 
         Args:
-            action: "stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail", "label", "add", "ask", "tell", "set" or "end".
+            action: "stop", "pause", "resume", "restart", "save", "complete", "abandon", "fail", "label", "add", "ask",
+                "tell", "set" or "end".
             trial: the trial's id; empty for an action on the experiment.
-            arguments: of the action, by name.
-            timeout_s: how long to wait for the driver's answer.
-            request_id: of an earlier request that is repeated.
+            arguments: the action's arguments, by name.
+            timeout_s: longest wait for the driver's answer, in seconds.
+            request_id: id of the request to repeat.
         """
 
 
 class TrialHandle:
-    """Steers one trial of an experiment; the same in the driver's process, where it acts at once, and in any other.
+    """Steers one trial of an experiment from any process.
 
-    Each method returns when the driver has answered, at the latest after *timeout_s* seconds; without a driver at once, and
-    the next driver carries the request out. ``request_id`` repeats a request whose answer was lost. Actions that can't be
-    carried out, because of the trial's status for example, raise an error that says why.
+    In the driver's process, methods act immediately. Elsewhere they wait for the driver's answer, for at most
+    *timeout_s* seconds. Without a driver they return immediately, and the next driver carries the request out. Pass
+    ``request_id`` to repeat a request whose answer was lost. An impossible action raises an error that says why.
 
     Args:
         id: the trial's id.
-        steering: what carries the actions out.
+        steering: carries out the actions.
     """
 
     def __init__(self, id: str, steering: Steering) -> None:  # noqa: A002 - as trials call it
@@ -127,7 +127,7 @@ class TrialHandle:
         return self._do("stop", timeout_s, request_id, reason=reason)
 
     def pause(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
-        """Pause the trial: it saves a checkpoint if it can, its process ends and its slot becomes free."""
+        """Pause the trial: save a checkpoint if possible, end its process and free its slot."""
         return self._do("pause", timeout_s, request_id, reason=reason)
 
     def resume(
@@ -139,14 +139,14 @@ class TrialHandle:
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Stage the paused trial again, from its newest checkpoint, with the values of *config* in place of those it has.
+        """Stage the paused trial again, from its newest checkpoint.
 
         Args:
-            config: what is to be different from now on.
+            config: values to change.
             reason: why, in a few words.
-            checkpoint: where it goes on from instead: its "best", or the id of any checkpoint that is kept; "decided", the one
-                that it had at the report of ``Tuner.next_report`` on which it was paused, from scratch if it had none; in the
-                driver's process also the path of a folder.
+            checkpoint: another checkpoint: "best", or the id of a kept one; in the driver's process also a folder's
+                path. "decided" is its checkpoint at the report of ``Tuner.next_report`` on which it was paused; without
+                one it starts from scratch.
         """
         return self._do("resume", timeout_s, request_id, config=config, checkpoint=checkpoint, reason=reason)
 
@@ -160,34 +160,34 @@ class TrialHandle:
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Restart the trial in place, from scratch or from a checkpoint, with the values of *config*.
+        """Restart the trial in place, from scratch or from a checkpoint.
 
         A running attempt ends first.
 
         Args:
-            config: what is to be different from now on.
+            config: values to change.
             reason: why, in a few words.
-            source: the id of a trial from whose checkpoint it begins.
-            checkpoint: which, of *source* or its own: "newest", "best" or an id; in the driver's process also a folder.
+            source: id of the trial whose checkpoint to start from.
+            checkpoint: "newest", "best" or an id, of *source* or of this trial; in the driver's process also a folder.
         """
         return self._do(
             "restart", timeout_s, request_id, config=config, source=source, checkpoint=checkpoint, reason=reason
         )
 
     def save(self, *, timeout_s: float | None = None, request_id: str = "") -> Answer:
-        """Save a checkpoint of the running trial as soon as it can; the answer doesn't wait for the checkpoint."""
+        """Have the running trial save a checkpoint soon. The answer doesn't wait for it."""
         return self._do("save", timeout_s, request_id)
 
     def complete(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
-        """End the trial as COMPLETED: it has done all it was meant to do."""
+        """End the trial as COMPLETED."""
         return self._do("complete", timeout_s, request_id, reason=reason)
 
     def abandon(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
-        """Give the trial up: its config is never proposed again, and searchers leave it out."""
+        """Abandon the trial: its config is never proposed again, and searchers ignore it."""
         return self._do("abandon", timeout_s, request_id, reason=reason)
 
     def fail(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
-        """End the trial as FAILED; it is not tried again."""
+        """End the trial as FAILED, without a retry."""
         return self._do("fail", timeout_s, request_id, reason=reason)
 
     def label(
@@ -200,13 +200,15 @@ class TrialHandle:
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Give the trial, whatever its status, more tags or another note; in force at once, without a driver too.
+        """Change the trial's tags or notes, in any status.
+
+        This takes effect immediately, even without a driver.
 
         Args:
-            tags: what it has from now on too.
-            untag: what it has no longer.
-            note: a line below its notes.
-            notes: what it has in place of its notes.
+            tags: tags to add.
+            untag: tags to remove.
+            note: a line to append to the notes.
+            notes: text that replaces the notes.
         """
         given = _labels(tags, untag, note, notes)
         return self._steering.steer("label", self.id, given, timeout_s=timeout_s, request_id=request_id)
@@ -222,24 +224,24 @@ def _labels(tags: Sequence[str], untag: Sequence[str], note: str, notes: str | N
 
 @dataclass(frozen=True, slots=True)
 class ExperimentState:
-    """How an experiment stands on its broker."""
+    """The state of an experiment on its broker."""
 
     name: str
     metric: str
     created_at: float
-    #: finished, interrupted or failed; empty when it has not ended.
+    #: finished, interrupted or failed; empty before its end.
     outcome: str
-    #: Whether a driver has it.
+    #: Whether a driver runs it.
     is_driven: bool
-    #: How long ago the newest event was, in seconds.
+    #: Age of the newest event, in seconds.
     age_s: float
-    #: How many entries its journal has: what it takes to read it.
+    #: Number of journal entries.
     entries: int = 0
-    #: Why its driver starts nothing, in its own words of some seconds ago; empty without a driver.
+    #: Why its driver starts nothing, as of some seconds ago. Empty without a driver.
     waits: str = ""
     #: Its creator.
     owner: Owner = NOBODY
-    #: Its submitted script, if that has not ended; None once the experiment has ended, and while it has a driver.
+    #: Its unfinished submitted script. None while it has a driver, and after its end.
     script: SubmissionState | None = None
 
 
@@ -249,28 +251,28 @@ class _Broker:
     def __init__(self, url: str) -> None:
         self.url = url
         self.place = redact(url)
-        # redis-py types answers as what any setting might give; with ours they are bytes.
+        # redis-py's types cover all settings; with ours, answers are bytes.
         self.redis: Any = connect(url, role="reader")
         self.clock = ServerClock(self.redis)
 
     def names(self) -> list[str]:
-        """Return the names of all experiments that the account may read, newest first."""
+        """Return the names of all readable experiments, newest first."""
         return readable_on(self.redis, patience_s=CONNECT_TIMEOUT_S)
 
     def unknown(self, name: str) -> str:
-        """Say that there is no experiment of this name, or that it has not begun, and which there are."""
+        """Return the error message for an experiment that is missing or has not begun."""
         names = self.names()
         if name in names:
             return f"experiment {name!r} on {self.place} has not begun yet{self._way_to_script(name)}"
         return f"there is no experiment {name!r} on {self.place}; {there_are(names)}"
 
     def _way_to_script(self, name: str) -> str:
-        """Return how to learn what has become of the script that was submitted under this name; empty where none was."""
+        """Return a hint about the script submitted under this name; empty without one."""
         return "" if self.submission(name) is None else f"; a script was submitted for it: mqtune why {name}"
 
     def submission(self, name: str) -> SubmissionState | None:
-        """Return the script that was submitted under a name; None if nothing was, or the account may not read it."""
-        # A program without submissions does without the service, too.
+        """Return the script submitted under a name. Return None without one, or without read access."""
+        # Import the service only when it is needed.
         from mqtune.services.submissions.board import Submissions  # noqa: PLC0415
 
         with contextlib.suppress(AccessDenied):
@@ -278,15 +280,15 @@ class _Broker:
         return None
 
     def ask(self, call: Callable[[], T]) -> T:
-        """Return the answer to a command, trying again for some seconds while the server is away."""
+        """Return the answer to a command. Retry for some seconds while the server is away."""
         return retrying(call, patience_s=CONNECT_TIMEOUT_S)
 
 
 class ExperimentHandle:
-    """Looks at an experiment on a broker, follows it, and steers it by requests.
+    """Inspects and follows an experiment on a broker, and steers it by requests.
 
-    A monitor's account may look and follow; requests need an operator's or a driver's. Requests wait for the driver's answer
-    as those of ``TrialHandle`` do. Requests of another's experiment are refused, without an operator's account or *force*.
+    A monitor's account may only read; requests need an operator's or a driver's account. They wait for answers as in
+    ``TrialHandle``. To steer another owner's experiment takes an operator's account or *force*.
     """
 
     def __init__(self, broker: _Broker, name: str, *, force: bool = False) -> None:
@@ -299,13 +301,13 @@ class ExperimentHandle:
     def __repr__(self) -> str:
         return f"<experiment {self.name} on {self._broker.place}>"
 
-    # Looking.
+    # Inspection.
 
     def state(self) -> ExperimentState | None:
-        """Return how the experiment stands; None when it has not begun.
+        """Return the experiment's state. Return None if it has not begun.
 
         Raises:
-            MessageVersionError: an entry of its journal that this needs is not an event of this version; the message names the entry.
+            MessageVersionError: a needed journal entry, named in the message, is not an event of this version.
         """
         if (created := self._created()) is None:
             return None
@@ -328,16 +330,16 @@ class ExperimentHandle:
         )
 
     def _created(self) -> ExperimentCreated | None:
-        """Return the first event of the journal; None when the experiment has not begun."""
+        """Return the first event of the journal; None if the experiment has not begun."""
         first = self._journal.first()
         created = None if first is None else decode_event(first.data, first.id)
         return created if isinstance(created, ExperimentCreated) else None
 
     def results(self, folder: Path) -> Results:
-        """Copy all events so far into a folder, and return the results. The folder is made if it does not exist.
+        """Copy all events so far into a folder, created if missing, and return the results.
 
         Raises:
-            ConfigurationError: there is no such experiment, or the folder can't be made or written.
+            ConfigurationError: the experiment does not exist, or the folder can't be created or written.
             ChapterUnavailable: its oldest events are in chapters that can't be read from here.
         """
         page = self._journal.read(START.entry, count=_PAGE_COUNT)
@@ -351,26 +353,26 @@ class ExperimentHandle:
                 file.append(page)
                 last = page[-1]
                 page = self._journal.read(last.id, count=_PAGE_COUNT)
-        # As old as its newest event, as a driver's own copy is.
+        # Date the file by its newest event, like a driver's copy.
         at = time.time() - self._age_s(last.id)
         os.utime(file.path, (at, at))
         return Results.load(folder)
 
     def trials(self, *statuses: TrialStatus) -> list[TrialHandle]:
-        """Return all trials so far, or those with these statuses, in the order in which they were staged."""
+        """Return all trials so far, or those with these statuses, in staging order."""
         with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
             found = self.results(Path(folder)).trials
         return [self.trial(trial.id) for trial in found if not statuses or trial.status in statuses]
 
     def trial(self, id: str) -> TrialHandle:  # noqa: A002 - as trials call it
-        """Return a handle on a trial; a request for one that there is none of is refused by the driver."""
+        """Return a handle on a trial. The driver refuses requests about a missing trial."""
         return TrialHandle(id, self)
 
     def follow(self, *, from_start: bool = True) -> Iterator[Event]:
-        """Yield the experiment's events as they happen, each once and in the journal's order, until it has ended.
+        """Yield the experiment's events until its end, each once and in the journal's order.
 
         Args:
-            from_start: whether to begin with its first event, or with the next one.
+            from_start: whether to begin with the first event instead of the next one.
 
         Raises:
             BrokerUnavailable: the broker was away for too long.
@@ -393,16 +395,18 @@ class ExperimentHandle:
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Try a config next, before the searcher's; the answer comes when a slot is free, and names the new trial.
+        """Try a config before the searcher's next one. The answer comes when a slot is free.
+
+        The answer names the new trial.
 
         Args:
-            config: what to try; what it leaves out is sampled.
-            source: the id of a trial from whose checkpoint, as of now, the new one starts.
-            checkpoint: which: "newest", the default; "best", without *source* the best trial's; or the id of any that is kept.
-            ttl_s: how long an attempt of it may run, in seconds.
-            tags: names by which it is found again.
-            notes: what there is to say about it.
-            key: a name of your own for it; where the experiment has a trial with this key, that is the answer, at once.
+            config: the config; missing values are sampled.
+            source: id of the trial from whose current checkpoint the new trial starts.
+            checkpoint: "newest" (default), "best" (without *source*, the best trial's), or the id of a kept checkpoint.
+            ttl_s: longest time that an attempt may run, in seconds.
+            tags: names by which to find the trial.
+            notes: remarks on the trial.
+            key: your own name for the trial. If a trial with this key exists, the answer names it immediately.
         """
         given = given_of(
             config=config, source=source, checkpoint=checkpoint, ttl_s=ttl_s, key=key, tags=list(tags), notes=notes
@@ -420,16 +424,18 @@ class ExperimentHandle:
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Begin a trial that you evaluate outside, without a worker; the answer names it, and has its config.
+        """Begin a trial that you evaluate yourself; the answer has its id and config.
 
-        It is RUNNING, and takes no slot, until ``tell`` has its result. The experiment waits for that, and says so.
+        It is RUNNING without a slot or a worker until ``tell`` has its result. The experiment waits for that, and says
+        so.
 
         Args:
-            config: your own, of which what it lacks is sampled; by default the searcher's next one, which counts for ``max_trials``.
-            ttl_s: within how many seconds it is to be told to its end: then it is FAILED; by default there is no such time.
-            tags: names by which it is found again.
-            notes: what there is to say about it.
-            key: a name of your own for it; where the experiment has a trial with this key, that is the answer.
+            config: your own config; missing values are sampled. By default the searcher's next, which counts for
+                ``max_trials``.
+            ttl_s: deadline for its last report, in seconds, after which it is FAILED; by default none.
+            tags: names by which to find the trial.
+            notes: remarks on the trial.
+            key: your own name for the trial. If a trial with this key exists, the answer names it.
 
         Raises:
             RequestRefused: the searcher has no other config, ``max_trials`` have begun, or the experiment ends.
@@ -437,7 +443,7 @@ class ExperimentHandle:
         given = given_of(config=config, ttl_s=ttl_s, key=key, tags=list(tags), notes=notes)
         answer = self.steer("ask", "", given, timeout_s=timeout_s, request_id=request_id)
         if answer.is_done and answer.config is None:
-            # One with this key was there before.
+            # A trial with this key existed already.
             with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
                 return answer._replace(config=self.results(Path(folder))[answer.trial].config)
         return answer
@@ -454,24 +460,26 @@ class ExperimentHandle:
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Tell a result that was found outside, of a trial that was asked for, or of any config.
+        """Report a result that you measured yourself, for a trial from ``ask`` or for any config.
 
-        Scheduler, searcher and stop rule learn of it as of a worker's report. With the last report the trial is COMPLETED. A trial
-        that is stopped, or paused, before that is not told any more: the ``reason`` of the answer says so. A report of a step that
-        was told before changes nothing.
+        Scheduler, searcher and stop rule treat it like a worker's report. The last report makes the trial COMPLETED. If
+        the trial is stopped or paused first, later reports are ignored and the answer's ``reason`` says so. Repeating
+        the report of a step changes nothing.
 
         Args:
-            trial: the id of a trial that was asked for; or a config, for a new trial that is complete, which does not count for
+            trial: id of a trial from ``ask``; or the config of a new, complete trial, which does not count for
                 ``max_trials``.
-            metrics: the report, with a number for each metric of the experiment, and for what the scheduler goes by.
+            metrics: the report: a number for each metric of the experiment and for each value the scheduler uses.
                 ``training_iteration`` is by default one more than before.
-            ends: whether it is the last one; False for a report on the way.
-            tags: names by which a new trial is found again.
-            notes: what there is to say about a new trial.
-            key: a name of your own for a new trial; where the experiment has one with this key, that is told, unless it has ended.
+            ends: whether this is the trial's last report.
+            tags: names by which to find a new trial.
+            notes: remarks on a new trial.
+            key: your own name for a new trial. The report goes to an existing trial with this key, unless that has
+                ended.
 
         Raises:
-            RequestRefused: the trial is none that was asked for, or has ended; the config is not of the space; or a metric is missing.
+            RequestRefused: the trial is not from ``ask`` or has ended, the config is outside the space, or a metric is
+                missing.
         """
         id_, config = (trial, None) if isinstance(trial, str) else ("", dict(trial))
         given = given_of(metrics=dict(metrics), ends=ends, config=config, key=key, tags=list(tags), notes=notes)
@@ -489,15 +497,16 @@ class ExperimentHandle:
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Change how many trials there may be, how many at once, what it gets of a shared fleet, or how large its journal may be; the rest stays.
+        """Change the experiment's limits. Omitted ones stay the same.
 
         Args:
-            max_trials: how many trials the searcher is asked for.
-            max_concurrent: how many may run at once.
+            max_trials: number of trials to ask the searcher for.
+            max_concurrent: most trials to run at the same time.
             priority: "high", "normal" or "low"; see ``Run``.
-            share: how many slots it gets against others of its priority.
+            share: its number of slots relative to others of its priority.
             preemptible: whether its trials may be paused for others.
-            journal_mb: how large its journal may be; where it is raised, trials that wait go on within some seconds.
+            journal_mb: largest size of its journal, in MB. After an increase, waiting trials continue within some
+                seconds.
         """
         limits = {"max_trials": max_trials, "max_concurrent": max_concurrent}
         given = given_of(**limits, priority=priority, share=share, preemptible=preemptible, journal_mb=journal_mb)
@@ -517,11 +526,11 @@ class ExperimentHandle:
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Give the experiment more tags or another note, as ``TrialHandle.label`` does a trial."""
+        """Change the experiment's tags or notes, like ``TrialHandle.label`` for a trial."""
         return self.steer("label", "", _labels(tags, untag, note, notes), timeout_s=timeout_s, request_id=request_id)
 
     def end(self, *, now: bool = False, timeout_s: float | None = None, request_id: str = "") -> Answer:
-        """End the experiment: start no other trial and let those that run end by themselves; with *now* stop them."""
+        """End the experiment: start no other trial. Running ones finish, or stop if *now*."""
         return self.steer("end", "", {"now": now}, timeout_s=timeout_s, request_id=request_id)
 
     def steer(
@@ -533,14 +542,16 @@ class ExperimentHandle:
         timeout_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
-        """Request an action of the driver and return its answer; without a driver, or after *timeout_s*, that there is none yet.
+        """Request an action and return the driver's answer.
+
+        Without a driver, or after *timeout_s*, the returned answer is pending.
 
         Raises:
-            RequestRefused: the driver refuses it, or a cap lets no more come for now; the message says why.
-            ConfigurationError: there is no such experiment, it is another's, or an argument can't be sent.
+            RequestRefused: the driver or a cap refuses it; the message says why.
+            ConfigurationError: the experiment is missing or another's, or an argument can't be sent.
             AccessDenied: the account may not make requests.
-            BrokerUnavailable: Redis is away. The message carries the request's id, with which it may be made again.
-            JournalGone: Redis has lost the experiment, and no driver has put it back.
+            BrokerUnavailable: Redis is away. The message has the request's id for a repetition.
+            JournalGone: Redis has lost the experiment, and no driver has restored it.
         """
         self._check_owner(action, trial)
         request = Requested(
@@ -566,8 +577,11 @@ class ExperimentHandle:
             ) from None
 
     def _check_owner(self, action: str, trial: str) -> None:
-        """Refuse a request of another's experiment: all requests from outside the driver's process pass here."""
-        # The driver imports this module, and no service.
+        """Refuse a request for another owner's experiment.
+
+        All requests from outside the driver's process pass this check.
+        """
+        # The driver imports this module, but no service.
         from mqtune.services.ownership.audit import check_owner  # noqa: PLC0415
 
         owner = NOBODY if (created := self._created()) is None else created.owner
@@ -581,14 +595,14 @@ class ExperimentHandle:
             raise ConfigurationError(self._broker.unknown(self.name)) from None
 
     def _answer(self, request: Requested, deadline: float) -> Answer:
-        """Return the answer to a request that was made, or that there is none yet."""
+        """Return the answer to a journaled request, or a pending one."""
         entry = last = ""
         config: Config | None = None
         wait_s, longest_s = _LOOK_S
         while True:
             if (has := self._again(request)) != entry:
                 entry = last = has
-            # What the last driver has answered can be read once it drives no more.
+            # Read the lock's expiry first, so that the read below has all answers of an expired driver.
             until_s = self._driver_until()
             now_s = self._broker.clock.time()
             while entries := self._journal.read(last, count=_PAGE_COUNT):
@@ -602,20 +616,20 @@ class ExperimentHandle:
                 if len(entries) < _PAGE_COUNT:
                     break
             left_s = deadline - time.monotonic()
-            # Without any, the server has just been emptied.
+            # No expiry means that the server has just been emptied.
             if until_s is not None and until_s <= now_s:
                 reason = f"no driver runs experiment {self.name!r} now; the next one will carry the request out"
                 return Answer(request.id, is_done=False, reason=reason, trial=request.trial)
             if left_s <= 0:
                 reason = f"the driver of experiment {self.name!r} has not answered yet; it will carry the request out"
                 return Answer(request.id, is_done=False, reason=reason, trial=request.trial)
-            # The answer is an entry of the journal, which is looked at less and less often.
+            # Poll less and less often.
             time.sleep(min(wait_s, left_s))
             wait_s = min(2 * wait_s, longest_s)
 
     def _again(self, request: Requested) -> str:
-        """Return the entry of a request that was made before, and make it again if the server has lost it."""
-        # A living driver restores an experiment that its server has lost within the time of its lock.
+        """Return the entry of an earlier request. Send the request again if the server lost it."""
+        # A live driver restores a lost experiment within its lock's lifetime.
         give_up_at = time.monotonic() + self._journal.timing.lock_s
         while True:
             try:
@@ -623,7 +637,6 @@ class ExperimentHandle:
             except JournalGone:
                 if time.monotonic() >= give_up_at:
                     raise
-                # A driver that lives restores the experiment in a moment.
                 time.sleep(_RETRY_S)
 
     def _taken(self, event: RequestAnswered, config: Config | None) -> Answer:
@@ -632,7 +645,7 @@ class ExperimentHandle:
         return Answer(event.id, is_done=True, reason=event.reason, trial=event.trial, config=config)
 
     def _driver_until(self) -> float | None:
-        """Return the server's time at which the driver's lock expires, or expired; None when there was no driver."""
+        """Return when the driver's lock expires, in server time; None if there was no driver."""
         until_ms = self._meta("driver_until")
         return None if until_ms is None else number(until_ms) / 1000
 
@@ -645,13 +658,13 @@ class ExperimentHandle:
 
 
 class Client:
-    """A broker's experiments, from any process; it is a context manager that closes its connection.
+    """A connection to a broker's experiments, from any process. It is a context manager.
 
     Args:
-        broker: the broker's URL; ``mqtune acl operator`` makes an account for one.
+        broker: the broker's URL; ``mqtune acl operator`` creates an account.
 
     Raises:
-        BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
+        BrokerUnavailable: Redis is missing or too old, or refuses the password.
         ConfigurationError: the URL is malformed.
     """
 
@@ -676,28 +689,28 @@ class Client:
         self.close()
 
     def experiments(self) -> list[ExperimentHandle]:
-        """Return all experiments that the account may read, newest first."""
+        """Return all readable experiments, newest first."""
         return [ExperimentHandle(self._broker, name) for name in self._broker.names()]
 
     def has_begun(self, name: str) -> bool:
-        """Whether there is an experiment of this name, and its driver has created it."""
+        """Whether an experiment of this name exists and its driver has created it."""
         return is_name(name) and ExperimentHandle(self._broker, name).state() is not None
 
     def experiment(self, name: str, *, force: bool = False) -> ExperimentHandle:
-        """Return the experiment of this name, with *force* also to steer another's.
+        """Return the experiment of this name; *force* allows steering another owner's.
 
         Raises:
-            ConfigurationError: there is none, or it has not begun.
+            ConfigurationError: the experiment is missing or has not begun.
         """
         found = ExperimentHandle(self._broker, name, force=force)
-        # A text that names no experiment may not even be one that Redis takes for a key.
+        # Check the name first: an invalid one may not be a valid Redis key.
         if not is_name(name) or found.state() is None:
             raise ConfigurationError(self._broker.unknown(name))
         return found
 
 
 def _outcome(newest_first: list[Entry]) -> str:
-    """Return how the last driver ended, or nothing when the experiment has gone on since."""
+    """Return how the last driver ended; empty if the experiment has continued since."""
     for entry in newest_first:
         event = decode_event(entry.data, entry.id)
         if isinstance(event, ExperimentEnded):

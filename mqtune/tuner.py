@@ -305,7 +305,9 @@ class Tuner:
         self._check(driver)
 
     def next_report(self, block_s: float = STEP_S) -> Report | None:
-        """Proceed as ``step`` does, but only to the next report, and return that; None if another event happened.
+        """Proceed as ``step`` does, but only to the next report, and return that.
+
+        It is None if another event happened.
 
         Until the next call the driver stands at this report: a decision on its trial meanwhile counts as taken because of
         it, and leaves out the trial's later reports. In lockstep the trial continues with the next call. Each report is
@@ -330,7 +332,9 @@ class Tuner:
         return self._open().reports_ahead(count)
 
     def answer(self, report: Report, answer: object) -> None:
-        """Answer the question that a trial has asked with this report by ``mqtune.ask``; doing it again does no harm.
+        """Answer the question that a trial has asked with this report by ``mqtune.ask``.
+
+        Doing it again does no harm.
 
         Args:
             report: as ``next_report`` has returned it.
@@ -344,7 +348,10 @@ class Tuner:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every trial has ended and no other will start; without a space only after ``finish``, or a request to end."""
+        """Whether every trial has ended and no other will start.
+
+        Without a space only after ``finish``, or a request to end.
+        """
         return self._look().is_finished
 
     def results(self) -> Results:
@@ -365,11 +372,16 @@ class Tuner:
         return "\n".join(lines)
 
     def stop_all(self, reason: str = "stopped by hand") -> None:
-        """Stop every trial that runs, waits or is paused, and start no other; they end within the next steps."""
+        """Stop all unfinished trials and start no others.
+
+        They end within the next steps.
+        """
         self._open().stop_all(reason, by="user")
 
     def finish(self, reason: str = "finished by hand") -> Results:
-        """Stop every trial that has not ended, wait until all have, journal that the experiment has finished, and return the results.
+        """Stop all unfinished trials, wait for their end and return the results.
+
+        The journal records that the experiment has finished.
 
         Raises:
             MqtuneError: as ``run``.
@@ -388,7 +400,9 @@ class Tuner:
         return self._save(driver)
 
     def close(self) -> None:
-        """Close all connections; a local worker and server end. Running trials on a broker's workers go on.
+        """Close all connections; a local worker and server end.
+
+        Running trials on a broker's workers continue.
 
         The results until then can still be read.
         """
@@ -450,7 +464,10 @@ class Tuner:
             raise WorkerStartError(problem)
 
     def _have_worker(self, driver: Driver) -> Driver:
-        """Start this machine's worker, if there is to be one, once it has something to do. Return the driver."""
+        """Start this machine's worker, if there is to be one, once it has something to do.
+
+        Return the driver.
+        """
         if self._worker is None and not driver.is_finished:
             self._worker = driver.place.start_worker()
         return driver
@@ -541,7 +558,7 @@ class Tuner:
     # Trials.
 
     def trial(self, trial: Trial | str) -> DrivenTrial:
-        """Return a handle on a trial, by its id: it pauses, resumes, stops, saves the trial, and reads its output.
+        """Return a handle on a trial, by its id, which steers the trial and reads its output.
 
         Raises:
             ConfigurationError: there is no such trial.
@@ -561,7 +578,9 @@ class Tuner:
         notes: str = "",
         key: str = "",
     ) -> Trial:
-        """Stage a new trial now, whether or not a slot is free, and return it. Missing values of its config are sampled.
+        """Stage a new trial now, whether or not a slot is free, and return it.
+
+        Missing values of its config are sampled.
 
         Args:
             config: its config, or a part of it.
@@ -607,7 +626,9 @@ class Tuner:
         notes: str = "",
         key: str = "",
     ) -> Trial:
-        """Begin a trial that you evaluate outside, without a worker, and return it with its config; see ``ExperimentHandle.ask``.
+        """Begin a trial that you evaluate outside, without a worker, and return it with its config.
+
+        See ``ExperimentHandle.ask``.
 
         While the searcher works out its config, this proceeds as ``step`` does.
 
@@ -627,7 +648,9 @@ class Tuner:
         notes: str = "",
         key: str = "",
     ) -> Trial:
-        """Tell a result that was found outside, of a trial that was asked for, or of any config; see ``ExperimentHandle.tell``.
+        """Tell a result that was found outside, of a trial that was asked for, or of any config.
+
+        See ``ExperimentHandle.tell``.
 
         The trial is returned: one whose status is not RUNNING is not told any more.
 
@@ -648,7 +671,7 @@ class Tuner:
         return found
 
     def get_trials(self, *statuses: TrialStatus) -> list[Trial]:
-        """Return all trials so far, or those with these statuses, in the order in which they were staged; to be read only."""
+        """Return all trials, or those with these statuses, in the order of staging. Only read them."""
         trials = list(self._experiment.trials.values())
         return [trial for trial in trials if trial.status in statuses] if statuses else trials
 
@@ -669,7 +692,9 @@ class Tuner:
         return self.get_trials(TrialStatus.RUNNING)
 
     def new_reports(self) -> list[Report]:
-        """Return the reports since this was last called, first all; by their times, and by sequence within a trial.
+        """Return the reports since this was last called, first all.
+
+        They are ordered by time, and by sequence within a trial.
 
         Reports that came after a decision on their trial are left out; the results keep them, marked.
         """
@@ -681,7 +706,7 @@ class Tuner:
         return found
 
     def listen(self, listener: Callable[[Report], object]) -> None:
-        """Call *listener* with each report that counts: now with all so far, and from then on as the driver processes them.
+        """Call *listener* with each report that counts: now with all so far, later with new ones.
 
         It has all reports of a trial before the trial is seen to have ended.
         """
@@ -702,7 +727,9 @@ class Tuner:
         return None
 
     def annotate(self, *, tags: Sequence[str] | None = None, notes: str | None = None) -> None:
-        """Replace the tags or the notes of the experiment. An argument that is left out changes nothing.
+        """Replace the tags or the notes of the experiment.
+
+        An argument that is left out changes nothing.
 
         Raises:
             ConfigurationError: they are no tags, or no notes.
@@ -724,7 +751,9 @@ class Tuner:
 
     @property
     def free_slots(self) -> int:
-        """How many of them no trial of this experiment has or waits for, nor one of another experiment has, some seconds ago.
+        """Number of free slots, as of some seconds ago.
+
+        Slots that trials of this experiment have or wait for don't count, nor do slots of other experiments.
 
         Where trials ask for resources by their configs, other experiments don't count.
         """
@@ -734,7 +763,10 @@ class Tuner:
         )
 
     def has_resources(self, resources: Resources) -> bool:
-        """Whether a slot that is free, as ``free_slots`` counts, offers this; ``resource_string`` tells what all slots offer."""
+        """Whether a slot that is free, as ``free_slots`` counts, offers this.
+
+        ``resource_string`` tells what all slots offer.
+        """
         return self._look().look_at_fleet().free(resources) > 0
 
     def resource_string(self) -> str:
@@ -747,7 +779,7 @@ class Tuner:
 
 
 class BackgroundTuner:
-    """Drives a tuner without a space in a thread, so that its trials run, also after losses, without its user.
+    """Drives a tuner without a space in a thread, so that trials run while its user is busy.
 
     Every method may be called from any thread. A trial that is seen to have ended has all its reports in ``reports``. An error that a
     step raises ends the thread: it is ``problem``, and every later call of ``do`` raises it. It is closed with its process.
@@ -790,7 +822,10 @@ class BackgroundTuner:
         return self._tuner.find(key)
 
     def reports(self, trial: Trial) -> list[Report]:
-        """Return all reports of a trial that count, oldest first, also those of earlier drivers; without waiting for the thread."""
+        """Return all valid reports of a trial, oldest first, including earlier drivers'.
+
+        It does not wait for the thread.
+        """
         return list(self._reports.get(trial.id, ()))
 
     def close(self) -> None:
@@ -834,7 +869,10 @@ class BackgroundTuner:
 
 
 def _is_interactive() -> bool:
-    """Whether a person types the next line, in Python or in a notebook; a script would go on as if all were well."""
+    """Whether a person types the next line, in Python or in a notebook.
+
+    A script would go on as if all were well.
+    """
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 

@@ -38,7 +38,7 @@ MOST_AT_ONCE: Final = 256
 
 
 class Together:
-    """Has a Redis channel of kombu put messages on a queue by one command for many, instead of a command for each.
+    """Lets a Redis channel of kombu send many messages by one command.
 
     A server on which a thousand workers wait for a queue takes 3 ms to serve one of them, as it looks at all of them; to serve
     a hundred by one command takes it no longer. Messages and their order are those of kombu.
@@ -81,7 +81,7 @@ class _FollowingChannel(Together, OneClient, redis_transport.SentinelChannel):
 
 
 class _Connection(Connection):
-    """kombu's connection, which has our channels also after kombu has made its transport anew, as for the next Sentinel."""
+    """kombu's connection. It keeps our channels when kombu makes a new transport, as for a Sentinel."""
 
     def create_transport(self) -> redis_transport.Transport:
         # kombu has no types.
@@ -92,7 +92,7 @@ class _Connection(Connection):
 
 
 class _Loader(BaseLoader):  # type: ignore[misc] # Celery has no types
-    """Celery's loader without a configuration: another project's must not change where and how tasks are sent."""
+    """Celery's loader without a configuration, so that another project's does not redirect tasks."""
 
     def read_configuration(self, *_: object) -> dict[str, object]:
         """Return no settings, whatever ``CELERY_CONFIG_MODULE`` names."""
@@ -141,7 +141,10 @@ class CeleryBackend(QueueBackend):
         self._source = source
 
     def lost(self, trial: TrialId, attempt: Attempt) -> None:
-        """Send the Celery event of a lost attempt in place of its worker, for Flower; failures are only logged."""
+        """Send the Celery event of a lost attempt in place of its worker, for Flower.
+
+        Failures are only logged.
+        """
         fields: dict[str, Any] = {
             "name": self._title,
             "args": "",

@@ -1,4 +1,7 @@
-"""How attempts take slots: each takes one, by one task. A service may bring another placement."""
+"""How attempts take slots: each takes one, by one task.
+
+A service may bring another placement.
+"""
 
 from __future__ import annotations
 

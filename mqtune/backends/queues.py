@@ -1,4 +1,6 @@
-"""A driver's session with workers over a Redis server: it publishes attempts, and counts the workers' slots.
+"""A driver's session with workers over a Redis server.
+
+It publishes attempts, and counts the workers' slots.
 
 ``CeleryBackend`` sends it by Celery, ``LocalBackend`` to the one worker that the driver has started.
 """
@@ -103,7 +105,10 @@ class _Load:
             self.busy[queue] -= 1
 
     def free(self, shape: Shape) -> int:
-        """Return the number of a shape's slots without a task of this experiment; negative if tasks wait."""
+        """Return the number of a shape's slots without a task of this experiment.
+
+        The result is negative if tasks wait.
+        """
         return shape.slots - self.busy[shape.queue]
 
     def choose(self, shapes: Collection[Shape]) -> Shape:
@@ -118,7 +123,9 @@ class _Load:
 
 
 class QueueBackend(ABC):
-    """A driver's session with the workers of a Redis server: it publishes attempts to their queues.
+    """A driver's session with the workers of a Redis server.
+
+    It publishes attempts to their queues.
 
     Publishing is idempotent: the task's id is the attempt's, and only one claim of it is ever granted. A message that is
     lost is published again by the driver.
@@ -282,7 +289,10 @@ class QueueBackend(ABC):
         )
 
     def _may_use(self, queue: str) -> bool:
-        """Return whether this account may publish to a queue and read it; a team's account may use those of its workers."""
+        """Return whether this account may publish to a queue and read it.
+
+        A team's account may use those of its workers.
+        """
         if queue not in self._usable:
             try:
                 self._fleet.waiting(queue)
@@ -322,7 +332,7 @@ class QueueBackend(ABC):
         return [shape.at_workers(needs, room) for shape in self._shapes if (room := shape.room(needs)) > 0]
 
     def free(self, resources: Resources) -> int:
-        """Return the number of free slots that fit: now for this experiment, as of the last refresh for others.
+        """Return the number of free slots that fit: of this experiment now, of others at the last refresh.
 
         For attempts with tasks on different workers it is an upper bound: the workers with the free slots are unknown.
         """
@@ -394,7 +404,10 @@ class QueueBackend(ABC):
             self._load.put((task.trial, attempt), shape.queue)
 
     def _placed(self, offer: Offer) -> Iterator[tuple[Offer, Shape]]:
-        """Yield the tasks to publish for an attempt, with the slots for each. The caller counts each before the next."""
+        """Yield the tasks to publish for an attempt, with the slots for each.
+
+        The caller counts each before the next.
+        """
         needs = self._needs_of((offer.trial, offer.attempt))
         is_apart = self.placement.is_apart(needs)
         beside: Counter[str] = Counter()

@@ -279,7 +279,10 @@ def is_in_memory(checkpoint: CheckpointId) -> bool:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a metric's value is a number, such as NaN or an infinity. True and False don't count."""
+    """Whether a metric's value is a number, such as NaN or an infinity.
+
+    True and False don't count.
+    """
     # Most are floats, and each report of a flood asks.
     return value.__class__ is float or (isinstance(value, int | float) and not isinstance(value, bool))
 
@@ -358,7 +361,10 @@ class Effect(NamedTuple):
     keeps_state: bool = False
 
     def replaces(self, other: Effect) -> bool:
-        """Whether this decision on a trial may replace another one. To abandon a trial replaces any other."""
+        """Whether this decision on a trial may replace another one.
+
+        To abandon a trial replaces any other.
+        """
         return self.reach > other.reach or self.status is TrialStatus.ABANDONED is not other.status
 
 

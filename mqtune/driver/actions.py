@@ -187,7 +187,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decide:
-    """Have a trial stopped, paused, completed, failed or abandoned; one whose attempt has ended is closed."""
+    """Have a trial stopped, paused, completed, failed or abandoned.
+
+    One whose attempt has ended is closed.
+    """
 
     trial: Trial
     action: Action
@@ -294,7 +297,7 @@ class Save:
 
     @property
     def order(self) -> Order:
-        """The order to the trial's attempt: another one than before only if it has reported or saved anything since."""
+        """The order to the trial's attempt. It is new only if the attempt has reported or saved since."""
         attempt = self.trial.attempt
         saved_by, saved = attempt_and_number(_newest(self.trial))
         return Order.save(self.trial.id, attempt.number, 1 + attempt.reports + saved * (saved_by == attempt.number))
@@ -335,7 +338,10 @@ class AnswerQuestion:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """Answer a request: it is carried out, or refused for a reason; ``trial`` is the one that it was about, or made."""
+    """Answer a request: it is carried out, or refused for a reason.
+
+    ``trial`` is the one that it was about, or made.
+    """
 
     id: str
     is_done: bool
@@ -381,7 +387,10 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """Record that a driver drives from here on; ``definition`` is None where that has not changed."""
+    """Record that a driver drives from here on.
+
+    ``definition`` is None where that has not changed.
+    """
 
     driver: str
     definition: bytes | None
@@ -614,7 +623,7 @@ def newest_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
 
 
 def decided_checkpoint(trial: Trial) -> tuple[CheckpointId, TrialId | None]:
-    """Return the checkpoint that a trial had at the report on which it was paused, as ``newest_checkpoint`` does.
+    """Return a trial's checkpoint at the report on which it was paused; see ``newest_checkpoint``.
 
     Raises:
         ConfigurationError: it was not paused so.

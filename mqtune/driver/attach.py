@@ -1,4 +1,4 @@
-"""Rebuilds a tuner's arguments from an experiment's definition, so that it continues without its script."""
+"""Rebuilds a tuner's arguments from a definition, to continue without the script."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def attached(
     max_trials: int | None,
     run: RunOptions,
 ) -> dict[str, Any]:
-    """Return a tuner's arguments, as an experiment's definition and the given ones say. The backend is connected.
+    """Return a tuner's arguments, as an experiment's definition and the given ones say.
+
+    The backend is connected.
 
     Raises:
         ConfigurationError: there is no such experiment, or a part of it stands in the user's code alone and was not
@@ -141,7 +143,7 @@ def _rule(definition: Definition) -> StopRule | None:
 
 
 def _definition(name: str, place: BrokerDeployment) -> Definition:
-    """Return an experiment's definition, from its server or, if that has lost it, from this machine's copy."""
+    """Return an experiment's definition, from its server or else from this machine's copy."""
     folder = mqtune_home() / name
     if not place.is_known and not (folder / SERVER_FOLDER).is_dir():
         if (folder / ARCHIVED).is_file():

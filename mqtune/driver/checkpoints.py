@@ -1,4 +1,7 @@
-"""The garbage collector of checkpoints: needed ones are named, and retention chooses among the others."""
+"""The garbage collector of checkpoints.
+
+It names needed ones, and retention chooses among the others.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ _LOSE_ALL: Final[dict[Deletes, frozenset[TrialStatus]]] = {
 
 
 def bring_dicts(journal: Journal, folder: Path, named: Iterable[CheckpointId]) -> list[CheckpointId]:
-    """Restore lost dicts on the server from the experiment's folder. Return the others that it has lost."""
+    """Restore lost dicts on the server from the experiment's folder.
+
+    Return the others that it has lost.
+    """
     named = list(named)
     held = journal.checkpoints() if named else set()
     lost = []
@@ -162,7 +168,7 @@ class CheckpointGC:
         return bool(self._spared)
 
     def settled(self, now_s: float) -> Iterable[Drop]:
-        """Return drops of trials that are no longer the best, and of gathered checkpoints, after a batch of events.
+        """Return drops after a batch of events: of former best trials, and of gathered checkpoints.
 
         See ``look_through``.
         """
@@ -179,7 +185,9 @@ class CheckpointGC:
             yield from self.gathered()
 
     def look_through(self, journal: Journal, folder: Path) -> Iterator[Drop]:
-        """Inspect every trial after a replay; each drop is to be carried out before the next is asked for.
+        """Inspect every trial after a replay.
+
+        Each drop is to be carried out before the next is asked for.
 
         Dicts that the server has lost are restored from the experiment's folder, or dropped.
         """

@@ -61,7 +61,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Place:
-    """The place where an experiment runs: journal, backend, clock, store and definition, under the driver's lock."""
+    """The place where an experiment runs, under the driver's lock.
+
+    It has the journal, backend, clock, store and definition.
+    """
 
     journal: Journal
     backend: BackendSession
@@ -108,7 +111,10 @@ class Deployment(HasLocalSlots, Protocol):
         """
 
     def open(self, settings: Settings, folder: Path, stack: ExitStack, interrupts: Interrupts) -> Place:
-        """Connect, and take the experiment's lock; *stack* releases everything, and *interrupts* may end a wait."""
+        """Connect, and take the experiment's lock.
+
+        *stack* releases everything, and *interrupts* may end a wait.
+        """
 
     def close(self) -> None:
         """Close the connection of a deployment that no session was opened on."""
@@ -165,7 +171,9 @@ class BrokerDeployment:
         return "this machine" if self._server is None or self.is_private else redact(self._server.url)
 
     def definition(self, name: str, folder: Path) -> Definition | None:
-        """Return an experiment's definition, or None when neither server nor folder has it; the connection stays.
+        """Return an experiment's definition, or None when neither server nor folder has it.
+
+        The connection stays.
 
         Raises:
             BrokerUnavailable: there is no Redis, it refuses the password, or is too old.
@@ -304,7 +312,7 @@ class BrokerDeployment:
         return worker
 
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
-        """Start the worker of a new experiment on this machine alone, which gets ready while the server starts.
+        """Start the worker of a new local experiment, which gets ready while the server starts.
 
         The importer of its program is a fork of this process, if that has no thread and no open file. An experiment
         that exists may have ended, or be deleted soon, and its worker starts later, unless that importer has the
@@ -336,7 +344,7 @@ class BrokerDeployment:
         return self._server
 
     def _find(self, folder: Path) -> tuple[str, bool, bool]:
-        """Return the server's URL, whether a worker is to be started here, and whether the server is this run's own."""
+        """Return the server's URL, whether to start a worker here, and whether the server is this run's."""
         if self._broker is not None:
             return self._broker, False, False
         if (url := server_url()) is not None:
@@ -365,7 +373,7 @@ def _reach(url: str, sleep: Callable[[float], None], timing: Timing) -> RedisCli
 
 
 class BackendDeployment:
-    """Whatever a backend brings: simulated workers, in virtual time, or those of a backend of the user's own.
+    """The deployment on a given backend, such as a simulation or a backend of the user.
 
     Args:
         backend: the backend.
@@ -433,7 +441,10 @@ class BackendDeployment:
 
 
 def _backend_on(server: _Server) -> type[QueueBackend]:
-    """Return the backend for a server; where the driver starts its worker itself, Celery has nothing to do."""
+    """Return the backend for a server.
+
+    Where the driver starts its worker itself, Celery has nothing to do.
+    """
     if server.is_local:
         return LocalBackend
     from mqtune.backends.celery import CeleryBackend  # noqa: PLC0415 - celery's import takes a third of a second
@@ -510,7 +521,10 @@ def _keep_code(writer: DefinitionWriter, definition: Definition, folder: Path) -
 
 
 def _own(store: CheckpointStore | None, url: str, name: str) -> CheckpointStore | None:
-    """Return a store that no experiment of this name on another server can have; None for any other, and for none."""
+    """Return a store that no experiment of this name on another server can have.
+
+    Return None for any other, and for none.
+    """
     if store is None or not is_shared(store, tenant_on(url, name)):
         return store
     logger.warning(

@@ -1,4 +1,7 @@
-"""The deciders: scheduler, searcher and stop rule. They judge each report, and are notified of each event."""
+"""The deciders: scheduler, searcher and stop rule.
+
+They judge each report, and are notified of each event.
+"""
 
 from __future__ import annotations
 
@@ -186,7 +189,7 @@ class Deciders:
         self._tell(self.searcher, "on_stage", trial)
 
     def _take_over(self, trial: Trial, *, was_suggested: bool) -> None:
-        """Tell the searcher of a config that somebody else has chosen, or that was suggested to an earlier driver."""
+        """Tell the searcher of a config from somebody else, or from an earlier driver."""
         with self.asking(self.searcher, "replay" if was_suggested else "adopt", f"trial {trial.id}"):
             if not was_suggested:
                 self.searcher.adopt(trial.id, trial.config)

@@ -1,4 +1,7 @@
-"""The definition of an experiment: made of its settings, and compared with the one in the journal."""
+"""The definition of an experiment.
+
+It is made of its settings, and compared with the one in the journal.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ _BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn", "max_lost": LOS
 
 
 class DefinitionWriter:
-    """Writes an experiment's definition from its settings, and from the code, store and broker of this run.
+    """Writes an experiment's definition from its settings, code, store and broker.
 
     Args:
         settings: the user's settings.
@@ -64,7 +67,7 @@ class DefinitionWriter:
             self.bundle = settings.project.pack(self.sources)
 
     def definition(self, kept: bytes | None) -> Definition:
-        """Return what the journal says the experiment is: *kept*, if it exists already and is this one, else a new one.
+        """Return the experiment's definition: *kept* if it is of this experiment, else a new one.
 
         Options that may change are as the settings have them. A missing seed is drawn, or taken from *kept*.
 

@@ -1,4 +1,7 @@
-"""The driver of an experiment: its parts are made from settings and a place, and it begins and ends."""
+"""The driver of an experiment.
+
+Its parts are made from settings and a place.
+"""
 
 from __future__ import annotations
 
@@ -249,7 +252,10 @@ class Driver(Loop):
 
     @property
     def max_trials(self) -> int | None:
-        """The number of trials that the searcher is asked for, by the script or a later request; None for no limit."""
+        """The number of trials that the searcher is asked for, by the script or a later request.
+
+        It is None for no limit.
+        """
         return self._slots.max_trials
 
     @property
@@ -342,7 +348,7 @@ class Driver(Loop):
             self._path.carry_out_all(self._timers.run_due())
 
     def hand_back(self, reason: str) -> None:
-        """Requeue all trials, and wait until their attempts have ended: until a second Ctrl-C, and 20 s at most."""
+        """Requeue all trials, and wait up to 20 s for their ends, or until a second Ctrl-C."""
         self.requeue_all(reason)
         interrupts, deadline = self.place.interrupts, time.monotonic() + _HAND_BACK_S
         while not self.is_finished and time.monotonic() < deadline and not (interrupts and interrupts.is_urgent):

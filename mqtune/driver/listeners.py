@@ -1,4 +1,4 @@
-"""Listeners: the driver tells them of each event, in one order, and they return what they want done because of it."""
+"""The driver's listeners get each event, in one order, and return actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The slots of a run on this machine alone: they offer what its trials ask for, or an error says why they can't."""
+"""The slots of a run on this machine alone, by the resources of its trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The driver's loop: applies the journal's events, carries out what is decided, and keeps the slots busy."""
+"""The driver's loop.
+
+It applies the journal's events, carries out decisions, and keeps the slots busy.
+"""
 
 from __future__ import annotations
 
@@ -219,7 +222,10 @@ class Loop:
         self._on_round()
 
     def _fold_only(self, block_s: float) -> None:
-        """Fold new events without making decisions. The cursor does not move, so the next driver decides."""
+        """Fold new events without making decisions.
+
+        The cursor does not move, so the next driver decides.
+        """
         self._timers.keep_lock_if_due()
         if self._intake.is_done:
             self._intake.put(self._news.wait(0.0 if self.is_finished else min(block_s, _LOOK_S)) or ())

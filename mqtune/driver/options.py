@@ -91,7 +91,7 @@ def option(
 
 
 def _options(group: object) -> Iterator[tuple[Field[Any], _Option, str]]:
-    """Yield the options of a group, and of the groups in it, that a definition has, with their names there."""
+    """Yield the options of a group and of its groups, with their names in a definition."""
     for each in fields(cast("Any", group)):
         option: _Option = each.metadata.get("option", _PLAIN)
         if option.key is not None:

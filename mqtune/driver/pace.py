@@ -1,4 +1,7 @@
-"""The pace of the driver's loop: how long it waits for news, and whether what came leaves a round anything to do."""
+"""The pace of the driver's loop.
+
+It sets how long the loop waits for news, and whether a round has work to do.
+"""
 
 from __future__ import annotations
 

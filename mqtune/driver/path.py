@@ -1,4 +1,7 @@
-"""The one path of events: folds them, notifies the listeners, and carries out the actions that these want."""
+"""The single path of events.
+
+It folds them, notifies the listeners, and carries out their actions.
+"""
 
 from __future__ import annotations
 

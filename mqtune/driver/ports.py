@@ -284,7 +284,7 @@ class Project(Protocol):
         """
 
     def changed_since(self, before: Bundle) -> list[str]:
-        """Return the names of changed files since an earlier bundle, of those that trials run."""
+        """Return the names of the trials' files that changed since an earlier bundle."""
 
 
 class MakeProject(Protocol):

@@ -1,4 +1,4 @@
-"""The requests of people, in the journal or in the driver's process, become actions or limits, or are refused."""
+"""Turns people's requests into actions or limits, or refuses them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ _SETTINGS: Final = frozenset({"set", "end"})
 
 
 class ExperimentEnding(NamedTuple):
-    """That the experiment is to end, and why: with ``now`` trials that run are stopped, else they end by themselves."""
+    """The reason to end the experiment. With ``now``, running trials are stopped."""
 
     now: bool
     reason: str
@@ -215,7 +215,7 @@ class Requests:
         self._action_for(self._request(action, trial, arguments))
 
     def start(self, arguments: dict[str, object], brought: CheckpointId = _NOTHING) -> Trial:
-        """Stage the trial that the arguments of "add" describe now, whether or not a slot is free, and return it.
+        """Stage the trial of an "add" request now, with or without a free slot, and return it.
 
         Raises:
             as ``Driver.steer``.
@@ -229,7 +229,9 @@ class Requests:
         return self._experiment.trials[stage.trial]
 
     def take(self, action: str, trial: str, arguments: dict[str, object]) -> Trial | None:
-        """Do now what a request to ask, or to tell, asks for, and return its trial; None while it has to wait.
+        """Do now what a request to ask, or to tell, asks for, and return its trial.
+
+        Return None while it has to wait.
 
         Raises:
             as ``Driver.steer``.
@@ -489,7 +491,7 @@ class Requests:
         return AnswerRequest(request.id, is_done=True)
 
     def _origin(self, request: Requested, trial: Trial | None) -> tuple[TrialId | None, CheckpointId]:
-        """Return the trial whose checkpoint is to be started from, unless it is *trial* itself, and the checkpoint."""
+        """Return the other trial whose checkpoint is the start, if it is another, and the checkpoint."""
         source = _argument(request, "source", str)
         checkpoint = _argument(request, "checkpoint", str)
         if checkpoint is None and not source:

@@ -1,4 +1,7 @@
-"""The settings of an experiment: the arguments of its user, checked, and the values that follow from them."""
+"""The settings of an experiment.
+
+They are the user's checked arguments, and the values that follow from them.
+"""
 
 from __future__ import annotations
 
@@ -303,7 +306,10 @@ class Settings(Checked):
 
     @cached_property
     def overwrites(self) -> bool:
-        """Whether an experiment of this name is deleted first. Only the first run of a submitted script deletes one."""
+        """Whether an experiment of this name is deleted first.
+
+        Only the first run of a submitted script deletes one.
+        """
         submitted = this_submission()
         return self.run.overwrite and (submitted is None or submitted.is_first)
 
@@ -375,7 +381,10 @@ class Settings(Checked):
 
     @property
     def why_random(self) -> str:
-        """Why the default searcher is random search and not TPE, for people. Empty if the user would not ask."""
+        """Why the default searcher is random search and not TPE, for people.
+
+        Empty if the user would not ask.
+        """
         return self._default if isinstance(self._default, str) else ""
 
     @property
@@ -455,7 +464,7 @@ def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:
 
 
 def _warn_of_lists(space: Mapping[str, object]) -> None:
-    """Warn of a list of values, which is a constant here, as it is in Ray Tune, and a choice in other libraries."""
+    """Warn of a list of values: it is a constant here and in Ray Tune, and a choice elsewhere."""
     for name, value in space.items():
         if (
             isinstance(value, list)

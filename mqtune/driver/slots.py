@@ -64,7 +64,10 @@ class Addition:
 
 
 class SlotFiller:
-    """Chooses what to stage while slots are free; it returns its choice, and stages nothing itself."""
+    """Chooses what to stage while slots are free.
+
+    It returns its choice, and stages nothing itself.
+    """
 
     def __init__(
         self,

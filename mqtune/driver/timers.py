@@ -1,4 +1,7 @@
-"""The driver's timers, which keep its lock, find lost attempts, look at the fleet, and publish again what was lost."""
+"""The driver's timers.
+
+They renew its lock, find lost attempts, inspect the fleet, and republish lost tasks.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ _LOST: Final = (
 
 
 class DriverTimers:
-    """Runs what is due from time to time; it returns the actions that it wants to the driver's loop."""
+    """Runs what is due from time to time.
+
+    It returns the actions that it wants to the driver's loop.
+    """
 
     def __init__(
         self,
@@ -141,7 +147,10 @@ class DriverTimers:
 
     @property
     def held_up_by(self) -> str:
-        """Why no attempt runs yet, for people, as the server has it now; empty when one does, or nothing is known."""
+        """Why no attempt runs yet, for people, as the server has it now.
+
+        It is empty when one does, or nothing is known.
+        """
         counts = self._experiment.counts
         is_waiting = self._journal.loses_attempts and counts[TrialStatus.STAGED] and not self._experiment.running
         if self.why_full or not is_waiting:

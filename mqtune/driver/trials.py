@@ -1,4 +1,7 @@
-"""The handle on a single trial in the driver's own process: steers it, and reads its output and checkpoints."""
+"""The handle on one trial in the driver's own process.
+
+It steers the trial, and reads its output and checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,9 @@ class DrivenTrial(TrialHandle):
         return found
 
     def annotate(self, *, tags: Sequence[str] | None = None, notes: str | None = None) -> None:
-        """Replace the tags or the notes of the trial, in any status. An argument that is left out changes nothing.
+        """Replace the tags or the notes of the trial, in any status.
+
+        An argument that is left out changes nothing.
 
         Raises:
             ConfigurationError: they are no tags, or no notes.
@@ -166,7 +171,9 @@ class DrivenTrial(TrialHandle):
         return data.decode(errors="replace").splitlines()
 
     def get_checkpoint(self, which: Which = "newest", *, target: Path | None = None) -> Checkpoint:
-        """Return a checkpoint of the trial; a folder is copied to this machine, to *target* or below ``Tuner.folder``.
+        """Return a checkpoint of the trial.
+
+        A folder is copied to this machine, to *target* or below ``Tuner.folder``.
 
         Args:
             which: "newest", or "best": the kept one with the best value.
@@ -187,7 +194,7 @@ class DrivenTrial(TrialHandle):
         )
 
     def export_model(self, format: str, folder: Path) -> None:  # noqa: A002 - as everybody calls it
-        """Make the trial's model from its newest checkpoint, in this process, and have its class write it to *folder*.
+        """Restore the trial's model from its newest checkpoint, and have its class write it to *folder*.
 
         Raises:
             ConfigurationError: the trainable is no class, or does not write this format.

@@ -1,4 +1,4 @@
-"""The journal: every event of an experiment in one stream, and the leases and intents of its attempts."""
+"""The journal: all events of an experiment, and its attempts' leases and intents."""
 
 from __future__ import annotations
 

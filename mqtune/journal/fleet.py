@@ -125,7 +125,10 @@ class Fleet:
         return bool(mark) and mark == _mark(info)
 
     def _keep(self, worker: str, description: bytes, hold_s: float) -> tuple[bytes, int]:
-        """Keep a worker in the register; return what is wished of it, and whether there is a description."""
+        """Keep a worker in the register.
+
+        Return what is wished of it, and whether there is a description.
+        """
         hold_ms = round(hold_s * 1000)
         args = [self.token, hold_ms, description, worker, DESCRIBED_HOLDS * hold_ms]
         holder, left_ms, *answer = self._retrying(lambda: script("keep")(self._client, [WORKERS], args))
@@ -134,7 +137,10 @@ class Fleet:
         return drained, is_described
 
     def drain(self, info: WorkerInfo) -> None:
-        """Have a worker requeue its trials and end; it learns of it now, or with a heartbeat when it is back."""
+        """Have a worker requeue its trials and end.
+
+        It learns of it now, or with a heartbeat when it is back.
+        """
         self._wish(info, lambda _, disabled: (_mark(info), disabled))
 
     def disable(self, info: WorkerInfo, device: str, by: str) -> None:

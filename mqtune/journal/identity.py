@@ -17,7 +17,10 @@ from mqtune.journal.sentinel import shown_host
 
 
 def identity_of(client: RedisClient, *, patience_s: float) -> str:
-    """Return the id in a server's data. It is empty if it is missing, or the account may not ask."""
+    """Return the id in a server's data.
+
+    It is empty if it is missing, or the account may not ask.
+    """
     try:
         found = retrying(lambda: client.get(IDENTITY), patience_s=patience_s)
     except AccessDenied:

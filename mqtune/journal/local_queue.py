@@ -55,7 +55,9 @@ class LocalQueue:
         )
 
     def take(self, queue: str) -> Task | None:
-        """Wait for the next task and take it; None when none came for some seconds, or a malformed one.
+        """Wait for the next task and take it.
+
+        Return None when none came for some seconds, or a malformed one.
 
         Raises:
             BrokerUnavailable: *closing* was set while no server answered.

@@ -61,7 +61,9 @@ class LogQuestion(NamedTuple):
 
 
 def read_chunk(path: Path, offset: int, *, is_open: bool) -> LogChunk:
-    """Return at most ``CHUNK_BYTES`` of a file from an offset on; a negative one counts from the end.
+    """Return at most ``CHUNK_BYTES`` of a file from an offset on.
+
+    A negative one counts from the end.
 
     Raises:
         OSError: it can't be read, or is not a regular file.

@@ -1,4 +1,7 @@
-"""The in-memory twin of the journal: the same contract in one process, for unit tests and for runs without a server."""
+"""The in-memory twin of the journal.
+
+It keeps the same contract in one process, for unit tests and for runs without a server.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class MemoryJournal(Journal):
         self._lock = server.changed
         self._epoch = 0
         self._chapters = ChapterReader(self)
-        #: How the driver's lock was taken: the holder, who that is, and for how long.
+        #: How the driver's lock was taken: its holder, the holder's description, and the duration.
         self._held_by = ("", "", 0.0)
         with self._lock:
             self._state = server.experiments.setdefault(experiment, ExperimentState())
@@ -111,7 +114,7 @@ class MemoryJournal(Journal):
                 self._state.driver_until = self.server.clock()
 
     def _undriven(self) -> str:
-        """Return the policy of workers if nobody has driven the experiment for longer than the grace, else nothing."""
+        """Return the policy of workers if the experiment had no driver for the grace; else nothing."""
         state = self._state
         if state.on_loss.policy == "continue" or state.driver_until is None:
             return ""
@@ -268,7 +271,7 @@ class MemoryJournal(Journal):
         with self._lock:
             self._check_epoch()
             state = self._state
-            # No entry gets the id of one that was forgotten.
+            # New entries never reuse the id of a forgotten one.
             state.forgotten += len(state.entries)
             state.entries.clear()
             state.checkpoints.clear()
@@ -430,7 +433,10 @@ class MemoryJournal(Journal):
             return Grant(Assignment.decode(state.assignment), state.timestamp, seats[0].address if state.gang else "")
 
     def _refusal(self, claim: Claim, worker: str, state: TrialState, seats: list[TrialState]) -> Refusal | None:
-        """Return why a claim is not granted a seat that is staged, and not held for it either; None for nothing."""
+        """Return why a claim is not granted a seat that is staged, and not held for it either.
+
+        Return None for nothing.
+        """
         if self._state.is_revoked(claim.seat[0], claim.attempt):
             return "revoked"
         if self._undriven():
@@ -544,5 +550,5 @@ class MemoryJournal(Journal):
 
 
 def _or_wait(answer: Answer, wait: str) -> Answer:
-    """Return the answer to an attempt that has sent something, behind it that it is to wait if it goes on."""
+    """Return the answer to an attempt's message, with *wait* appended if the attempt continues."""
     return f"{answer} {wait}".strip() if not answer or ":" in answer else answer

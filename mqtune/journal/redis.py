@@ -370,7 +370,7 @@ class RedisJournal(Journal):
         return self._chapters.read(after, count, read_server)
 
     def read_server(self, after: str, count: int, block_s: float = 0) -> tuple[list[Entry], str]:
-        """Return entries on the server as ``read`` does, and the id of the last entry in a chapter, or nothing."""
+        """Return the server's entries as ``read`` does, and the last entry's id in a chapter, or nothing."""
         if block_s <= 0:
             page = XRANGE, self._keys.journal, f"({after}", "+", "COUNT", count
 

@@ -56,7 +56,10 @@ def worker_checks(settings: WorkerSettings) -> CheckStart:
 
 
 def worker_app(settings: WorkerSettings) -> TrialApp:
-    """Return the Celery app of a worker with all services; ``celery -A`` takes it, and so does Flower."""
+    """Return the Celery app of a worker with all services.
+
+    ``celery -A`` takes it, and so does Flower.
+    """
     # Celery's import takes half a second, and the worker of a run on one machine does without.
     from mqtune.worker import create_app  # noqa: PLC0415
 

@@ -1,4 +1,7 @@
-"""Trainables that are classes: a trial runs in steps, and can be saved, paused and resumed between them."""
+"""Trainables that are classes.
+
+A trial runs in steps, and can be saved, paused and resumed between them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     from mqtune.checkpoints.checkpoint import Checkpoint, State
 
 _DONE: Final = "done"
-#: The metrics of a step that are summed up, and the names of their totals, which go on after a resume.
+#: The metrics of a step that are summed up, and the names of their totals, which continue after a resume.
 _COUNTED: Final = {"timesteps_this_iter": "timesteps_total", "episodes_this_iter": "episodes_total"}
 
 
@@ -31,7 +34,7 @@ class Trainable:
     The trial's process makes an instance without arguments, sets the attributes below, and calls ``setup``; then
     ``load_checkpoint`` if the trial starts from a checkpoint; then ``step`` until that returns ``done`` or the trial is stopped
     or paused; and last ``cleanup``, however the trial ended. A pause takes effect between steps: the trial is saved, if it can
-    be and was not in this iteration, and ends. A stop is raised at once (``StopTrial``), also in the middle of a step.
+    be and was not in this iteration, and ends. A stop is raised immediately (``StopTrial``), also in the middle of a step.
 
     Each report has these metrics too, unless ``step`` returned them itself:
 
@@ -80,25 +83,32 @@ class Trainable:
         """Prepare for the first step; may take as long as it needs."""
 
     def step(self) -> Metrics:
-        """Do one iteration and return its metrics; ``"done": True`` among them ends the trial and is not reported."""
+        """Do one iteration and return its metrics.
+
+        ``"done": True`` among them ends the trial and is not reported.
+        """
         raise NotImplementedError
 
     def save_checkpoint(self, folder: Path) -> State | None:
-        """Save the state: write files into the folder and return None, or return a dict of at most 1 MB and write none."""
+        """Save the state: write files into the folder, or return a dict of at most 1 MB."""
         raise NotImplementedError
 
     def load_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Restore the state that was saved: ``checkpoint.data`` is the dict, or ``checkpoint.path`` the folder with its files."""
+        """Restore the saved state: the dict ``checkpoint.data``, or the folder ``checkpoint.path``."""
         raise NotImplementedError
 
     def cleanup(self) -> None:
-        """Release resources; called once, however the trial ended. An error in it fails a trial that had not failed.
+        """Release resources; called once, however the trial ended.
+
+        An error in it fails a trial that had not failed.
 
         With ``reuse`` it is called after the instance's last trial; when that has been reported an error is only printed.
         """
 
     def reset_config(self, config: Config) -> bool:
-        """Take another trial's config in place of ``setup``, and return True; otherwise a new process runs the trial.
+        """Take another trial's config in place of ``setup``, and return True.
+
+        Otherwise a new process runs the trial.
 
         Only for ``Process(reuse=True)``. If it returns True the instance must be as ``setup`` would leave it with this config:
         nothing of the trial before that a result depends on is left. ``self.config`` is still that trial's in here;
@@ -106,7 +116,7 @@ class Trainable:
         """
         return False
 
-    def export_model(self, format: str, folder: Path) -> None:  # noqa: A002 - it is what everybody calls it
+    def export_model(self, format: str, folder: Path) -> None:  # noqa: A002 - the usual name
         """Write the model into the folder in one of ``export_formats``."""
         raise NotImplementedError
 
@@ -167,10 +177,10 @@ def export_model(
     trainable: type[Trainable],
     config: Config,
     checkpoint: Checkpoint | None,
-    format: str,  # noqa: A002 - it is what everybody calls it
+    format: str,  # noqa: A002 - the usual name
     folder: Path,
 ) -> None:
-    """Export a trial's model: restore an instance from its checkpoint in this process, and call its ``export_model``.
+    """Export a trial's model: restore an instance in this process, and call its ``export_model``.
 
     The folder is made unless it exists; *checkpoint* is None for a class without checkpoints.
 

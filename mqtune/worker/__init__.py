@@ -1,4 +1,7 @@
-"""The worker: claims attempts, runs each in a process of its own, and sends what they report to the journal."""
+"""The worker.
+
+It claims attempts, runs each in its own process, and sends their reports to the journal.
+"""
 
 from __future__ import annotations
 

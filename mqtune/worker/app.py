@@ -258,7 +258,10 @@ class TrialWorker(Worker):
         return prepared
 
     def install_platform_tweaks(self, worker: Any) -> None:
-        """Install the signal handlers. SIGHUP drains the worker, if it was not ignored before (nohup)."""
+        """Install the signal handlers.
+
+        SIGHUP drains the worker, if it was not ignored before (nohup).
+        """
         hang_up = getsignal(SIGHUP)
         super().install_platform_tweaks(worker)
         # Celery's own handlers wait for trials to end by themselves, and then record them as terminated by a person.
@@ -271,7 +274,7 @@ class TrialWorker(Worker):
         platforms.signals["SIGHUP"] = SIG_IGN if hang_up is SIG_IGN else leaving.begin
 
     def _revoke(self, panel: Any, task_id: Any, **asked: Any) -> Any:
-        """Revoke tasks, and journal that: workers forget revokes when they end, and later workers don't know them."""
+        """Revoke tasks, and journal that. Workers forget revokes at their end, and new ones lack them."""
         self.app.revokes.add(maybe_list(task_id) or [])
         return control.revoke(panel, task_id, **asked)
 
@@ -474,7 +477,10 @@ def create_app(settings: WorkerSettings, services: MakeServices, check: CheckSta
 
     @app.task(name=TASK_NAME, bind=True, throws=(TrialFailed,), Request=TrialRequest)
     def run_trial(self: Any, experiment: str, trial: str, attempt: int, definition: str, *asked: int) -> object:
-        """Run one attempt, unless it is no longer wanted or another worker has it. See ``Task`` for the arguments."""
+        """Run one attempt, unless it is no longer wanted or another worker has it.
+
+        See ``Task`` for the arguments.
+        """
         with logged_as(experiment=experiment, trial=trial, attempt=attempt):
             try:
                 run = app.runtime.attempt(experiment, trial, attempt, new_token(), definition, *asked)
@@ -542,7 +548,10 @@ def _put_back(hub: Hub | None, request: Request | None) -> None:
 
 
 class _Consuming(OneClient):
-    """A channel of kombu's without acknowledgements and with one Redis client; a base before kombu's class."""
+    """A channel of kombu's without acknowledgements and with one Redis client.
+
+    A base before kombu's class.
+    """
 
     closed: bool
 

@@ -1,4 +1,4 @@
-"""One attempt on this worker, from its claim to its end: the supervisor of one trial process."""
+"""One attempt on this worker: the supervisor of a trial process."""
 
 from __future__ import annotations
 
@@ -97,7 +97,10 @@ class WorkerParts:
 
 
 class AttemptRun:
-    """Runs one attempt. One thread calls ``run``, and then ``close``; any thread may call the other methods."""
+    """Runs one attempt. One thread calls ``run``, and then ``close``.
+
+    Any thread may call the other methods.
+    """
 
     def __init__(self, parts: WorkerParts, here: ExperimentHere, claim: Claim, shared_bytes: int | None = None) -> None:
         self._worker = parts
@@ -203,7 +206,9 @@ class AttemptRun:
         return self._intent is Intent.ABANDON
 
     def on_answer(self, answer: str) -> None:
-        """Apply an answer of the journal, or a message of the control channel, to this attempt. It is idempotent.
+        """Apply an answer of the journal, or a message of the control channel, to this attempt.
+
+        It is idempotent.
 
         It raises nothing: the calling thread serves other trials too, of other teams among them.
         """
@@ -332,12 +337,17 @@ class AttemptRun:
             self._worker.slots.offer(slot)
 
     def prepare(self) -> None:
-        """Do what needs no slot, before there is one: the files of its output. Doing it again changes nothing."""
+        """Do what needs no slot, before there is one: the files of its output.
+
+        Doing it again changes nothing.
+        """
         if self._made is None:
             self._made = self._worker.logs.make(*self._output)
 
     def run(self, slot: Slot) -> RunResult:
-        """Claim the attempt, run it and journal its end. All its processes have exited when this returns.
+        """Claim the attempt, run it and journal its end.
+
+        All its processes have exited when this returns.
 
         An attempt that is no longer wanted, or that another worker has claimed, is left alone. The slot is offered to
         the next attempt as soon as that may prepare; it starts when this one's turn is over.
@@ -578,7 +588,10 @@ class AttemptRun:
             self._worker.uplink.detach(stream)
 
     def _objection(self, turn: Turn, stays: bool) -> str:
-        """Return why this worker gives the process of the attempt, if it *stays*, to no other; empty if it does."""
+        """Return why this worker gives the process of the attempt, if it *stays*, to no other.
+
+        The result is empty if it does.
+        """
         if self._outlived:
             return "it ran longer than its ttl_s"
         if self._forced:

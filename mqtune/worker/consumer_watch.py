@@ -1,4 +1,4 @@
-"""The watch over a worker's consumer, which has lost its connection or its messages when it takes nothing."""
+"""Watches a worker's consumer, which may have lost its connection or its messages."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ConsumerWatch(WorkerService):
             self._restart()
 
     def _should_take(self) -> bool:
-        """Return whether a slot is free and the consumer is not cancelled (``celery control cancel_consumer``)."""
+        """Return whether a slot is free and the consumer isn't cancelled (``cancel_consumer``)."""
         # By the tasks in the pool, not by Celery's own count, which may be wrong.
         has_room = len(self._worker.pool.tasks) < self._worker.pool.num_processes
         consumed = self._worker.app.amqp.queues.consume_from

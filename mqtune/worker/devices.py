@@ -148,7 +148,9 @@ def _visible_gpus() -> tuple[str, ...]:
 
 
 def find_gpu_memory(asked: str, gpus: tuple[str, ...], timing: Timing = Timing()) -> int:
-    """Return the memory of each GPU for ``--gpu-memory`` in MB (10⁶ bytes); 0 when it is unknown.
+    """Return the memory of each GPU for ``--gpu-memory`` in MB (10⁶ bytes).
+
+    The result is 0 when it is unknown.
 
     If GPUs differ, the smallest counts, because all slots of a worker have one shape. A device that the driver does not
     list, such as a part of a GPU, makes it unknown.
@@ -228,7 +230,10 @@ def _installed_if_known(timing: Timing = Timing()) -> list[Gpu]:
 
 
 def _check_known(gpus: Iterable[str], installed: Sequence[Gpu]) -> None:
-    """Raise ConfigurationError if the driver lists GPUs without one of *gpus*. It lists no parts of GPUs (MIG)."""
+    """Raise ConfigurationError if the driver lists GPUs without one of *gpus*.
+
+    It lists no parts of GPUs (MIG).
+    """
     unknown = [gpu for gpu in gpus if not gpu.startswith("MIG-") and matching(gpu, installed) is None]
     if installed and unknown:
         known = ",".join(gpu.number for gpu in installed)

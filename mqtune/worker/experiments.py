@@ -37,7 +37,9 @@ _SEED_BYTES: Final = 8
 
 
 def claim_of(experiment: str, trial: str, attempt: int, token: str, digest: str, shared_bytes: int | None) -> Claim:
-    """Return the claim of a task's attempt. Its names become paths, so it checks what a driver has sent.
+    """Return the claim of a task's attempt.
+
+    Its names become paths, so it checks what a driver has sent.
 
     Raises:
         ConfigurationError: it is malformed.

@@ -48,7 +48,7 @@ _UNKNOWN: Final[Use] = (None, None, None)
 
 
 class Gpu(NamedTuple):
-    """One GPU, with its number in the order of the PCI bus, its UUID, and its bytes of memory (0 if unknown)."""
+    """One GPU: its number in the order of the PCI bus, UUID, and bytes of memory (0: unknown)."""
 
     number: str
     uuid: str
@@ -76,10 +76,16 @@ class GpuSource(Protocol):
         """Return the bytes in use on each device, by all processes, and the reasons why others are unknown."""
 
     def processes(self, devices: Sequence[str]) -> dict[str, dict[int, int]]:
-        """Return the bytes of each process on each device, by its number. Silent devices are left out."""
+        """Return the bytes of each process on each device, by its number.
+
+        Silent devices are left out.
+        """
 
     def use(self, devices: Sequence[str]) -> dict[str, Use]:
-        """Return the use of each device by all processes. For parts of GPUs (MIG) that is their memory."""
+        """Return the use of each device by all processes.
+
+        For parts of GPUs (MIG) that is their memory.
+        """
 
 
 class Nvml:

@@ -73,7 +73,10 @@ class GpuProbe:
         return {device: int(used) for device, used in answer.get("used", {}).items()}
 
     def use(self, devices: Sequence[str]) -> dict[str, DeviceUse]:
-        """Return the use of each device by all processes, as ``used`` does. An unknown figure is None."""
+        """Return the use of each device by all processes, as ``used`` does.
+
+        An unknown figure is None.
+        """
         answer = self._asked({"use": [*devices]}, "so is how its trials use them")
         return {device: DeviceUse(*use) for device, use in answer.get("use", {}).items()}
 
@@ -86,7 +89,10 @@ class GpuProbe:
         }
 
     def _asked(self, question: list[str] | dict[str, list[str]], otherwise: str) -> dict[str, Any]:
-        """Return the answer to a question about devices. It is empty after a fault, and for a while then."""
+        """Return the answer to a question about devices.
+
+        It is empty after a fault, and for a while then.
+        """
         with self._lock:
             if time.monotonic() < self._asks_from:
                 return {}

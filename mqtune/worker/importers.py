@@ -1,4 +1,7 @@
-"""The worker's side of importers: starts them, waits for their imports, has them fork zygotes, and keeps some."""
+"""The worker's side of importers.
+
+It starts them, waits for their imports, has them fork zygotes, and keeps some.
+"""
 
 from __future__ import annotations
 
@@ -205,7 +208,10 @@ class Importer:
         return not self.is_dead and are_current(self._files)
 
     def serves(self, environment: Mapping[str, str]) -> bool:
-        """Whether trials of a slot with this environment would import the same; True while that is unknown."""
+        """Whether trials of a slot with this environment would import the same.
+
+        It is True while that is unknown.
+        """
         return not self._has_looked or dict(environment) == self._slot_environment
 
     def get_ready(
@@ -214,7 +220,7 @@ class Importer:
         on_import: Callable[[], None] = lambda: None,
         timeout_s: float = IMPORT_TIMEOUT_S,
     ) -> None:
-        """Wait until the trainable is imported, and all modules that are to be imported before trials need them.
+        """Wait until the trainable is imported, with all modules that are imported early.
 
         Args:
             preloads: knows these modules.
@@ -359,7 +365,10 @@ class Importer:
 
     @property
     def size(self) -> int:
-        """The bytes of memory of its processes and its zygotes'. Pages that they share with others count in part."""
+        """The bytes of memory of its processes and its zygotes'.
+
+        Pages that they share with others count in part.
+        """
         parents = [self.pid, *(zygote.pid for zygote in self._zygotes if not zygote.is_dead)]
         # Its child may be a scout that has replaced it.
         return sum(map(_pss_bytes, {*parents, *chain.from_iterable(map(children_of, parents))}))
@@ -396,7 +405,9 @@ def _pss_bytes(pid: int) -> int:
 
 
 class Importers:
-    """A worker's importers: those in use, and those used last, so experiments can take turns without importing again.
+    """A worker's importers: those in use and the last used.
+
+    Experiments can take turns without importing again.
 
     Any thread may call it. An importer that a turn uses is never closed.
 
@@ -484,7 +495,7 @@ class Importers:
         importer.close()
 
     def trim(self, idle_s: float | None = None) -> None:
-        """Close unused importers: dead ones, the oldest beyond the number or memory allowed, and those long idle."""
+        """Close unused importers: dead, long idle, or beyond the limits of number and memory."""
         now, known = self._clock.monotonic(), self.all
         kept_keys = list(dict.fromkeys(one.key for one in reversed(known)))[: self._kept]
         # A carried trainable is in its importer alone.
@@ -562,7 +573,10 @@ class SlotZygotes:
         return zygote
 
     def keeping(self, importer: Importer) -> ZygoteHandle | None:
-        """Return the importer's zygote that holds a process, with all imports, for the next trial; None without one."""
+        """Return the importer's zygote that holds a process, with all imports, for the next trial.
+
+        Return None without one.
+        """
         with self._lock:
             known = self._forked.get(importer.key)
         holds = known is not None and known.importer is importer and known.zygote.holds and not known.zygote.is_dead

@@ -111,7 +111,10 @@ class LocalWorker:
         raise self._errors.get()
 
     def _work(self) -> None:
-        """Take attempts and run them in this thread. One thread at a time waits for the next attempt."""
+        """Take attempts and run them in this thread.
+
+        One thread at a time waits for the next attempt.
+        """
         me = threading.current_thread()
         try:
             while True:

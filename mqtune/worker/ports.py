@@ -211,7 +211,9 @@ class WorkerService:
         """Handle a hint of the control channel. Return immediately, and ignore unknown hints."""
 
     def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
-        """Return the place of an experiment's program on this worker; None if this service does not know.
+        """Return the place of an experiment's program on this worker.
+
+        Return None if this service does not know.
 
         It is called before each import and before each claim, in the attempt's thread, and may take seconds. The first
         answer counts; without one, the program is below the worker's code root. After an error the attempt does not
@@ -247,10 +249,15 @@ class WorkerService:
         """Note that an attempt has got a slot, long before its claim."""
 
     def left(self, slot: SlotHere, run: AttemptHere) -> None:
-        """Note that an attempt with a slot is over, claimed or not. Then ``room`` is called for waiting attempts."""
+        """Note that an attempt with a slot is over, claimed or not.
+
+        Then ``room`` is called for waiting attempts.
+        """
 
     def leaves(self, run: AttemptHere) -> str:
-        """Return why an attempt returns to its queue instead of waiting for a slot; empty if it waits.
+        """Return why an attempt returns to its queue instead of waiting for a slot.
+
+        The result is empty if it waits.
 
         It is called when the attempt begins to wait, with each heartbeat, and when a slot may have become free. It
         must return immediately.
@@ -273,18 +280,25 @@ class WorkerService:
         """
 
     def retires(self, slot: SlotHere) -> str:
-        """Return why a slot's process may not run another attempt; empty if it may. It may take seconds."""
+        """Return why a slot's process may not run another attempt.
+
+        The result is empty if it may. It may take seconds.
+        """
         return ""
 
     def working_dir(self, run: AttemptHere) -> Path | None:
-        """Return the working directory of an attempt, as users know it; None if this service gives it none.
+        """Return the working directory of an attempt, as users know it.
+
+        Return None if this service gives it none.
 
         It is called before the claim. The first answer counts.
         """
         return None
 
     def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:
-        """Claim an attempt by *send*, or return why it is not claimed; None leaves the claim to the worker.
+        """Claim an attempt by *send*, or return why it is not claimed.
+
+        None leaves the claim to the worker.
 
         It is called in the attempt's thread, when the slot is ready. The first answer counts. It may wait until
         ``run.wait`` says that the attempt is to end. After an error the attempt's task goes back.
@@ -310,7 +324,7 @@ class WorkerService:
         return {}
 
     def ending(self, run: AttemptHere, end: AttemptEnd) -> None:
-        """Note how an attempt ends, before that is journaled: its processes are gone, its temporary folder is not."""
+        """Note an attempt's end before it is journaled. Its processes are gone, its folder is not."""
 
     def ended(self, run: AttemptHere, result: RunResult) -> None:
         """Note how an attempt has ended, before its slot is free."""
@@ -327,7 +341,10 @@ class WorkerService:
         return {}
 
     def drain(self) -> None:
-        """Prepare for the end: the worker starts nothing more. Return immediately, also from a second call."""
+        """Prepare for the end: the worker starts nothing more.
+
+        Return immediately, also from a second call.
+        """
 
     def close(self) -> None:
         """End, behind the last attempt."""
@@ -386,7 +403,9 @@ class WorkerHooks:
         self._each(lambda service: service.hinted(experiment, hint))
 
     def program(self, experiment: ExperimentHere) -> ProgramPlace | None:
-        """Return the place of an experiment's program by the first service that knows it; None without one.
+        """Return the place of an experiment's program by the first service that knows it.
+
+        Return None without one.
 
         Raises:
             Exception: a service refuses the experiment, or can't say.
@@ -436,7 +455,10 @@ class WorkerHooks:
         return self._first(lambda service: service.retires(slot) or None) or ""
 
     def working_dir(self, run: AttemptHere) -> Path | None:
-        """Return an attempt's working directory, by the first service that gives it one; None without one."""
+        """Return an attempt's working directory, by the first service that gives it one.
+
+        Return None without one.
+        """
         return self._first(lambda service: service.working_dir(run))
 
     def claim(self, run: AttemptHere, send: SendClaim) -> Grant | RunResult | None:

@@ -121,7 +121,9 @@ class _Zygote(Protocol):
 
 
 class Reaper:
-    """Starts importers, and kills and reaps what dead zygotes leave behind. Any thread may call it.
+    """Starts importers, and kills and reaps what dead zygotes leave behind.
+
+    Any thread may call it.
 
     Importers, zygotes and everything they start are in other sessions than the worker; all its other children are in
     the worker's session. So a child in another session that is neither is an orphan of a dead one.
@@ -172,7 +174,9 @@ class Reaper:
             self._zygotes.add(zygote)
 
     def kill(self, zygote: _Zygote, trial: int) -> int | None:
-        """Kill and reap a zygote or an importer; return the wait status of its trial if that had ended before.
+        """Kill and reap a zygote or an importer.
+
+        Return the wait status of its trial if that had ended before.
 
         ``clear`` kills what it has left, and the zygote itself if it is still there.
         """
@@ -248,13 +252,16 @@ _COUNTER: Final = "oom_kill"
 
 
 def find_counter(cgroups: Path = CGROUPS, machine: Path = OF_THE_MACHINE) -> Path | None:
-    """Return the file that counts kills for lack of memory in this cgroup, or on the machine; None without one."""
+    """Return the file that counts kills for lack of memory in this cgroup, or on the machine.
+
+    Return None without one.
+    """
     candidates = [folder / "memory.events" for folder in _groups(cgroups)]
     return next((path for path in [*candidates, machine] if _count(path) is not None), None)
 
 
 def memory_limit() -> float:
-    """Return how many bytes this worker's processes may use: the machine's memory, or the limit of its cgroup."""
+    """Return the memory limit of this worker's processes, in bytes: the machine's or the cgroup's."""
     limits = [float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))]
     for folder in _groups(CGROUPS):
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,7 @@
-"""Temporary folders of attempts; they are deleted when their attempt or their worker has ended."""
+"""Temporary folders of attempts.
+
+They are deleted when their attempt or their worker has ended.
+"""
 
 from __future__ import annotations
 

@@ -124,7 +124,9 @@ class WorkerSettings:
 
 
 def default_log_root(user: str) -> Path:
-    """Return the default log folder of a worker of this user; without a name, of the present user.
+    """Return the default log folder of a worker of this user.
+
+    Without a name, of the present user.
 
     Raises:
         ConfigurationError: there is no such user.

@@ -1,4 +1,4 @@
-"""A worker's slots with their devices and zygotes, and the pause of a worker that can't start attempts."""
+"""A worker's slots with devices and zygotes, and its pause when it can't start attempts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,10 @@ NO_PROBLEM: Final = ("", "")
 
 
 class Turn:
-    """One attempt's turn in a slot. It begins when the turn before it is over, which sets *before*."""
+    """One attempt's turn in a slot.
+
+    It begins when the turn before it is over, which sets *before*.
+    """
 
     def __init__(self, slot: Slot, before: threading.Event) -> None:
         self.slot = slot
@@ -127,7 +130,9 @@ class Turn:
         return True
 
     def end(self) -> None:
-        """End the turn, when no process of its trial is left. Return when services let the next one begin.
+        """End the turn, when no process of its trial is left.
+
+        Return when services let the next one begin.
 
         A turn that was never used ends when it would have begun.
         """
@@ -213,7 +218,9 @@ class Slot:
 
 
 class Slots:
-    """Gives slots to attempts, in their order. The slot that was used last comes first: its zygotes are warm.
+    """Gives slots to attempts, in their order.
+
+    The slot that was used last comes first: its zygotes are warm.
 
     A slot with a quarantined device is not given. Services may say that a slot has no room for an attempt: then it
     waits, and so do all attempts behind it, however little they ask for.
@@ -300,7 +307,10 @@ class Slots:
                 self._changed.notify_all()
 
     def _take(self, run: AttemptHere, but: AbstractSet[str] | None = None) -> Slot | None:
-        """Take a free slot with room for an attempt, and without these devices. Return None if no slot fits."""
+        """Take a free slot with room for an attempt, and without these devices.
+
+        Return None if no slot fits.
+        """
         able = [
             (room, slot)
             for slot in reversed(self._free)
@@ -402,7 +412,9 @@ class ZygoteFinder:
     def find(
         self, turn: Turn, here: ExperimentHere, on_import: Callable[[], None]
     ) -> tuple[ZygoteHandle | None, Problem]:
-        """Return a zygote with an experiment's trainable, or an error's type and text. It never raises.
+        """Return a zygote with an experiment's trainable, or an error's type and text.
+
+        It never raises.
 
         It is called before the claim: an import may take minutes, in which another worker may have a slot. It calls
         *on_import* before it waits for an import.

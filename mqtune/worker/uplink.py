@@ -1,4 +1,6 @@
-"""The uplink: one thread reads the pipes of all trials of a worker and writes their reports to the journal.
+"""The uplink of a worker's trials.
+
+One thread reads all their pipes and writes their reports to the journal.
 
 Batches adapt to the load. During a write, reports collect in the pipes, and the next write takes all of them: a lone
 report is written immediately, a flood in large entries. While Redis is away, the thread waits with its batch, the pipes
@@ -117,7 +119,7 @@ class StreamListener(Protocol):
 
     @property
     def drops_unwritten(self) -> bool:
-        """Whether the trial has ended for good, so that its reports may be dropped on a full server."""
+        """Whether the trial has ended permanently, so that its reports may be dropped on a full server."""
 
     def on_answer(self, answer: str) -> None:
         """Handle the journal's answer to a batch: an intent, or that the attempt was fenced."""
@@ -164,7 +166,7 @@ class Stream:
         #: The part that was written last, and the number of the journal's outages before that.
         self.last: Cut | None = None
         self.written_after = 0
-        #: When reading goes on, by the monotonic clock: infinite until the journal has room, 0 while it is read.
+        #: Monotonic time at which reading resumes: infinite until the journal has room, 0 while it is read.
         self.read_from = 0.0
         #: Whether a full server refused the last part, and the reports of it that the journal may lack.
         self.is_refused = False
@@ -203,7 +205,9 @@ class Stream:
         return self._read
 
     def read(self) -> Cut | None:
-        """Return the next part, from the pipe or from the rest of the last read; None without a complete frame.
+        """Return the next part, from the pipe or from the rest of the last read.
+
+        Return None without a complete frame.
 
         At the pipe's end, ``is_over`` becomes true.
         """
@@ -627,7 +631,7 @@ class Uplink:
                 stream.waited_s += away_s
 
     def _write(self, journal: Journal, batch: list[tuple[Stream, Cut]]) -> None:
-        """Write a batch: checkpoints in memory, then all reports as one entry, then checkpoints without a report."""
+        """Write a batch in order: checkpoints in memory, reports as one entry, other checkpoints."""
         batch = [(stream, cut) for stream, cut in batch if stream.begin_write(cut)]
         batch = [(stream, cut) for stream, cut in batch if all(self._hold(stream, *held) for held in cut.held)]
         reporting = [(stream, cut.segment) for stream, cut in batch if cut.segment is not None]

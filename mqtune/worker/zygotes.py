@@ -1,4 +1,7 @@
-"""The worker's side of zygotes: has them run trials, and makes sure that nothing of a trial is left."""
+"""The worker's side of zygotes.
+
+It has them run trials, and cleans up all processes of a trial.
+"""
 
 from __future__ import annotations
 
@@ -153,7 +156,9 @@ class ZygoteHandle:
         return self._is_ended or self._process.wait(0.0)
 
     def send_start(self, message: StartMessage, fds: Sequence[int]) -> None:
-        """Start a trial as soon as the one before it is gone; another thread may still wait for that one's end.
+        """Start a trial as soon as the one before it is gone.
+
+        Another thread may still wait for that one's end.
 
         Raises:
             ZygoteDied: the zygote is dead, or accepts no messages.
@@ -167,7 +172,9 @@ class ZygoteHandle:
             raise ZygoteSilent(f"the zygote of {self.spec} took no start message; it may have been frozen")
 
     def wait_started(self) -> int:
-        """Wait until the trial is started and return its process id; the one before it must have ended.
+        """Wait until the trial is started and return its process id.
+
+        The one before it must have ended.
 
         Raises:
             ZygoteDied: the zygote is dead, or did not answer in time.
@@ -205,7 +212,9 @@ class ZygoteHandle:
                 signal_process(pid, number, pidfd=self.pidfd, group=group)
 
     def keep(self, status: int | None, objection: Callable[[bool], str]) -> tuple[bool, str]:
-        """Return whether the process of an ended attempt stays for further ones, and why not; by default it never does.
+        """Return whether the process of an ended attempt stays for further ones, and why not.
+
+        By default it never does.
 
         Args:
             status: the wait status of the process.
@@ -221,7 +230,9 @@ class ZygoteHandle:
         """
 
     def hear_end(self) -> Gone | None:
-        """Wait for the zygote's next message; return how the trial ended, or None while the zygote still cleans up.
+        """Wait for the zygote's next message.
+
+        Return how the trial ended, or None while the zygote still cleans up.
 
         Raises:
             ZygoteDied: the zygote is dead; the trial was killed, and all its processes have exited.
@@ -237,7 +248,9 @@ class ZygoteHandle:
         return Gone(message["status"])
 
     def take_over(self, why: str) -> Gone:
-        """Kill a zygote that does not reap its trial, and reap it here; return how the trial had ended.
+        """Kill a zygote that does not reap its trial, and reap it here.
+
+        Return how the trial had ended.
 
         Args:
             why: the zygote's failure, for the log.
@@ -277,7 +290,10 @@ class ZygoteHandle:
         return ZygoteDied(f"the zygote of {self.spec} died")
 
     def _reap(self) -> int | None:
-        """Kill and reap the zygote and its descendants; return its trial's wait status, if that had ended before."""
+        """Kill and reap the zygote and its descendants.
+
+        Return its trial's wait status, if that had ended before.
+        """
         trial = self._trial
         status = reaper.kill(self._process, trial or 0)
         if trial is not None and not reaper.adopts:
@@ -290,12 +306,18 @@ class ZygoteHandle:
         return status
 
     def end(self) -> None:
-        """Make the zygote kill whatever it runs, and end. A thread that waits for its trial gets ZygoteDied."""
+        """Make the zygote kill whatever it runs, and end.
+
+        A thread that waits for its trial gets ZygoteDied.
+        """
         self._is_ended = True
         self.channel.end()
 
     def close(self) -> None:
-        """End the zygote and wait until it is gone, unless that was done before. It must not be running a trial."""
+        """End the zygote and wait until it is gone, unless that was done before.
+
+        It must not be running a trial.
+        """
         with self._closing:
             if self.is_closed:
                 return

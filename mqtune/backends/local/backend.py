@@ -1,4 +1,7 @@
-"""The backend of a run on one machine: attempts go to the worker that the driver has started, without Celery."""
+"""The backend of a run on one machine, without Celery.
+
+Attempts go to the worker that the driver has started.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from mqtune.journal.redis import RedisJournal
 
 
 class LocalBackend(QueueBackend):
-    """A driver's session with the worker that it has started, which takes this experiment's attempts alone.
+    """A driver's session with its own worker, which takes this experiment's attempts alone.
 
     Other experiments may use the same server. Their workers get none of its attempts.
     """

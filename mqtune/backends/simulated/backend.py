@@ -21,7 +21,7 @@ Delay = float | Callable[[random.Random], float]
 
 
 class Simulated:
-    """Runs an experiment in virtual time: hours of many workers take only the time to decide on their reports.
+    """Runs an experiment in virtual time: only the decisions on reports take real time.
 
     The same driver, experiment, schedulers and searchers run as over a broker, and write the same journal; only the
     workers and the clock are simulated, and the trainable is not called. Nothing sleeps. A report is decided on before
@@ -117,7 +117,9 @@ class Simulated:
 
 
 class SimulatedBackend:
-    """A driver's session with simulated workers. An attempt with several seats takes a worker for each.
+    """A driver's session with simulated workers.
+
+    An attempt with several seats takes a worker for each.
 
     Args:
         fleet: the workers.
@@ -210,7 +212,7 @@ def _draw(name: str, delay: Delay, rng: random.Random) -> Draw:
 
 
 class SimulatedJournal(MemoryJournal):
-    """The driver's journal in a simulation: it passes intents on to the workers, and they work while the driver reads.
+    """The driver's journal in a simulation. Its workers work while the driver reads.
 
     The work for one call does not grow with the number of trials. Locks never expire: time passes only while the driver
     waits.
@@ -224,7 +226,7 @@ class SimulatedJournal(MemoryJournal):
         self._fleet = fleet
 
     def read(self, after: str, *, count: int, block_s: float = 0) -> list[Entry]:
-        """Return the new entries; if none is a worker's, let up to *block_s* virtual seconds pass until one writes.
+        """Return new entries. Without one, let up to *block_s* virtual seconds pass until a worker writes.
 
         The workers act in the order of time, up to the first instant that leaves an entry, so that the driver decides on
         it before anything else happens. Entries that the driver itself wrote do not stop the time.
@@ -249,7 +251,7 @@ class SimulatedJournal(MemoryJournal):
     def stage(self, trial: TrialId, attempt: int, assignment: Assignment, event: bytes) -> bool:
         """Make an attempt claimable, and offer it to the workers in the same step: no queue could lose it.
 
-        For the journal a gang has one seat: all its workers take it in one step, by one claim.
+        For the journal a gang has one seat: one claim takes all its workers in one step.
         """
         is_staged = super().stage(trial, attempt, assignment._replace(gang=""), event)
         if is_staged:

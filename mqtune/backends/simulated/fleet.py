@@ -1,4 +1,7 @@
-"""Simulated workers: they claim, run and end attempts in virtual time as real ones do, one event after the other."""
+"""Simulated workers.
+
+They claim, run and end attempts in virtual time, like real ones, one event after the other.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ class Precedence(IntEnum):
 
 
 class Agenda:
-    """The actions to come, by time; at one instant by their order, then by when they were added. O(log n) for each."""
+    """The actions to come, by time.
+
+    Actions at one instant go by their order, then by when they were added. O(log n) for each.
+    """
 
     def __init__(self, clock: SimulatedClock) -> None:
         self._clock = clock
@@ -74,10 +80,10 @@ class Agenda:
         heapq.heappush(self._events, (at, order, self._number, action, subject))
 
     def carry_out_instant(self, until: float) -> bool:
-        """Go to the next instant with an action, up to *until*, and carry out all that were due then when it began.
+        """Go to the next instant up to *until*, and carry out the actions due then.
 
-        Actions that these add at the same instant are left to the next call, so that a driver may decide in between.
-        Returns False, with the time at *until*, when there is none up to then.
+        Actions added meanwhile for the same instant are left to the next call, so that a driver may decide in between.
+        Returns False, with the time at *until*, if no action is due by then.
         """
         events = self._events
         if not events or events[0][0] > until:
@@ -119,7 +125,7 @@ class Run:
     items: Iterator[Item] = field(default_factory=lambda: iter(()))
     #: The metrics of its next report, or the error that it will raise.
     next: Metrics | Exception = field(default_factory=dict)
-    #: The duration of that report, and of all reports so far, including those of the attempts that it goes on from.
+    #: The duration of that report, and of all reports so far, including those of earlier attempts that it resumes.
     seconds: float = 0.0
     total_s: float = 0.0
     #: The number of reports before its first, from its checkpoint.
@@ -202,7 +208,10 @@ class Run:
 
 @dataclass(slots=True, order=True)
 class Worker:
-    """A simulated worker with one slot; the free worker with the lowest number claims the next attempt."""
+    """A simulated worker with one slot.
+
+    The free worker with the lowest number claims the next attempt.
+    """
 
     number: int
     is_alive: bool = field(default=True, compare=False)
@@ -216,7 +225,7 @@ class Worker:
         return f"simulated-{self.number}"
 
 
-#: The time until the lease of a dead worker's attempt expires, in virtual seconds; that of a real worker.
+#: Virtual seconds until the lease of a dead worker's attempt expires, as with real workers.
 LEASE_S: Final = 15.0
 #: The number of waits in a row without any action to come that is an error: at the driver's 2 virtual seconds each, two
 #: days, and a second or two of real time.
@@ -295,7 +304,7 @@ class SimulatedFleet:
             self._live(worker)
 
     def advance(self, seconds: float) -> None:
-        """Let so many virtual seconds pass, or fewer: up to the first instant that concerns the driver.
+        """Let virtual time pass: *seconds*, or until the first instant that concerns the driver.
 
         Raises:
             MqtuneError: nothing can ever happen any more.
@@ -438,7 +447,10 @@ class SimulatedFleet:
                 heapq.heappush(self._free, worker)
 
     def _free_workers(self) -> list[Worker]:
-        """Take as many workers as an attempt has seats from the free ones, the first of these; none if there are fewer."""
+        """Take as many workers as an attempt has seats from the free ones, the first of these.
+
+        Take none if there are fewer.
+        """
         taken: list[Worker] = []
         while self._free and len(taken) < self.seats:
             worker = heapq.heappop(self._free)

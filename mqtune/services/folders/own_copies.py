@@ -34,7 +34,10 @@ _detaching: Final = threading.RLock()
 
 
 class _Attempt:
-    """The attempt of this process: its place, and the mirrored folder, above the program's. Empty without one."""
+    """The attempt of this process: its place, and the mirrored folder, above the program's.
+
+    Empty without one.
+    """
 
     place = mirrored = ""
     is_watched = False

@@ -41,7 +41,10 @@ class Part:
         protect_originals(place, self._home)
 
     def begin(self, message: StartMessage) -> None:
-        """Let the attempt's working directory be a link to the working folder; its worker replaces that at the end."""
+        """Let the attempt's working directory be a link to the working folder.
+
+        Its worker replaces that at the end.
+        """
         if message["working_dir"]:
             path = Path(message["working_dir"])
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,10 @@ class Folders(WorkerService):
         return replace(key, program=replace(key.program, parts=parts))
 
     def working_dir(self, run: AttemptHere) -> Path | None:
-        """Return an attempt's own working directory, a new one for each claim; None for the worker's."""
+        """Return an attempt's own working directory, a new one for each claim.
+
+        Return None for the worker's.
+        """
         if run.definition.get("working_dir") != "trial":
             return None
         experiment, claim = run.journal.experiment, run.claim
@@ -103,7 +106,9 @@ def _keeps(run: AttemptHere) -> str:
 
 
 def _leave(working_dir: Path, keep: str, end: AttemptEnd) -> Path | None:
-    """Move new files to the working directory, or delete them; return the place if they can't be moved.
+    """Move new files to the working directory, or delete them.
+
+    Return the place if they can't be moved.
 
     An empty working directory is deleted.
     """

@@ -11,7 +11,7 @@ from mqtune.services.gangs.seating import Seating
 
 
 def check_for_settings(asked: Sequence[Resources], backend: BackendSession | None) -> None:
-    """Have a backend seat gangs. Refuse them on a backend without gangs, or on several machines if there is one.
+    """Have a backend seat gangs, or refuse them if it can't run such gangs.
 
     Args:
         asked: the resources that trials may ask for.

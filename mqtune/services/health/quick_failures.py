@@ -54,7 +54,10 @@ class _Row:
 
 @dataclass(slots=True)
 class _Experiment:
-    """The attempts of one experiment, as this worker knows them; times are by ``time.monotonic``."""
+    """The attempts of one experiment, as this worker knows them.
+
+    Times are by ``time.monotonic``.
+    """
 
     needed: int = IN_A_ROW
     rows: dict[Devices, _Row] = field(default_factory=dict)
@@ -70,7 +73,7 @@ class _Experiment:
 
 @dataclass(slots=True, eq=False)
 class _Suspicion(Cause):
-    """Quick failures as the cause of an impairment: their begin by ``time.monotonic``, experiment and number."""
+    """The cause of an impairment by quick failures: begin (monotonic), experiment and number."""
 
     began_at: float = 0.0
     experiment: str = ""

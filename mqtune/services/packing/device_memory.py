@@ -32,7 +32,9 @@ class DeviceQuery(Protocol):
     """Says how much memory of devices is in use."""
 
     def used(self, devices: Sequence[str]) -> dict[str, int]:
-        """Return the bytes in use on each device, by any process; devices whose use is unknown are left out.
+        """Return the bytes in use on each device, by any process.
+
+        Devices whose use is unknown are left out.
 
         Any thread may call it. It answers within seconds and never raises.
         """
@@ -104,7 +106,10 @@ class DeviceMemory(WorkerService):
         return self._query.used([device]).get(device, math.inf) <= most
 
     def admit(self, slot: SlotHere) -> bool:
-        """Return whether a slot's devices are free enough for a trial. If so, record their baselines."""
+        """Return whether a slot's devices are free enough for a trial.
+
+        If so, record their baselines.
+        """
         with self._entering:
             with self._lock:
                 if any(self._impairments.cause_of(device, _MEMORY) for device in slot.places):

@@ -16,7 +16,10 @@ from mqtune.worker.ports import WorkerHost, WorkerService
 
 
 def for_worker(host: WorkerHost, settings: WorkerSettings) -> Sequence[WorkerService]:
-    """Return the check of the worker's devices. Return the division of shared GPUs' memory, too, if there is one."""
+    """Return the check of the worker's devices.
+
+    Return the division of shared GPUs' memory, too, if there is one.
+    """
     plan, timing = host.plan, host.timing
     if not any(plan.devices):
         return ()

@@ -1,4 +1,7 @@
-"""The driver's part of retention: moves the oldest entries of a journal from its server into chapters in the store."""
+"""The driver's part of retention.
+
+It moves a journal's oldest entries from the server into chapters in the store.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class _Written(NamedTuple):
 
 
 class Trimmer(DriverService):
-    """Has a server keep the newest entries of a journal only, where the experiment has a store that others reach.
+    """Keeps only the newest entries of a journal on its server, if there is a shared store.
 
     Files are written in a thread of its own, from the driver's copy, which is flushed to disk before. So nothing leaves
     the server that the copy and the store do not have, or that the driver has not read. A driver that dies between a

@@ -1,4 +1,4 @@
-"""The process of a class runs the next trials of its experiment in the slot, too: ``Process(reuse=True)``.
+"""A class's process also runs the slot's next trials: ``Process(reuse=True)``.
 
 Promises: a process runs another trial only if the trial before it has ended well, between two steps, and has left no
 process, no thread and little memory on a device. Each trial has its own config, output and folders. A fresh process

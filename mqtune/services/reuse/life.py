@@ -1,4 +1,4 @@
-"""The trial process's part of reuse: it runs attempts one after the other, with one instance of its class.
+"""Reuse in a trial's process: one instance of the class runs one attempt after another.
 
 Within each attempt it asks the zygote whether it may stay (``done``). When all of the attempt is over it says so
 (``kept``). Next comes a start message, or the end of the channel. It answers a start message with ``taken``, or leaves
@@ -66,7 +66,10 @@ class KeptSession(Session):
         self._raise_if_told()
 
     def close(self) -> None:
-        """Close the pipes, unless they are closed; threads that still use this session are told to stop."""
+        """Close the pipes, unless they are closed.
+
+        Threads that still use this session are told to stop.
+        """
         # Nothing may be written to, or read from, files that get the descriptors' numbers next.
         with self._lock, self._hearing:
             self._told = "stop"
@@ -184,7 +187,10 @@ class KeptLife(Life):
         return f"it has left the threads {', '.join(at_work)}" if at_work else ""
 
     def _take_next(self) -> bool:
-        """Wait for another attempt and prepare for it. Return False to leave it to a fresh process, or without one."""
+        """Wait for another attempt and prepare for it.
+
+        Return False to leave it to a fresh process, or without one.
+        """
         self.session.close()
         flush_native()
         self.channel.send({"is": "kept"})
@@ -219,7 +225,10 @@ class KeptLife(Life):
         return "" if answer is True else f"{name}.reset_config returned {answer!r}"
 
     def _clean_up(self) -> None:
-        """Clean up behind the last attempt; an error in that is only printed, since the attempt has ended."""
+        """Clean up behind the last attempt.
+
+        An error in that is only printed, since the attempt has ended.
+        """
         self._stays = False
         try:
             self._steps.clean_up(None)

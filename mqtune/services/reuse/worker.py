@@ -48,7 +48,10 @@ class KeepingZygote(ZygoteHandle):
         return Gone(message["status"])
 
     def keep(self, status: int | None, objection: Callable[[bool], str]) -> tuple[bool, str]:
-        """Return whether the process of an ended trial stays for further ones, and why not; end it if it may not."""
+        """Return whether the process of an ended trial stays for further ones, and why not.
+
+        End it if it may not.
+        """
         why = objection(self.holds) or self._left
         if self.holds:
             if why:

@@ -17,7 +17,10 @@ LIBC: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def own_children() -> list[int]:
-    """Return this process's children, adopted ones too; none where the kernel does not list them (Linux does)."""
+    """Return this process's children, adopted ones too.
+
+    None where the kernel does not list them (Linux does).
+    """
     me = os.getpid()
     try:
         return _children(me, me)
@@ -42,7 +45,9 @@ def children_of(pid: int) -> list[int]:
 
 
 def has_descendants(pid: int, others: Collection[int]) -> bool:
-    """Whether a child of this process has descendants; True where the kernel does not list children.
+    """Whether a child of this process has descendants.
+
+    It is True where the kernel does not list children.
 
     Args:
         pid: the child.
@@ -58,14 +63,20 @@ def has_descendants(pid: int, others: Collection[int]) -> bool:
 
 
 def pidfd_of(child: int) -> int | None:
-    """Return a pidfd of a child that can't have been reaped, so it never means another process; None without pidfds."""
+    """Return a pidfd of a child that can't have been reaped, so it never means another process.
+
+    Return None without pidfds.
+    """
     with contextlib.suppress(ProcessLookupError, AttributeError):
         return os.pidfd_open(child)
     return None
 
 
 def signal_group(group: int, number: int) -> bool:
-    """Send a signal to a process group, 0 for none; return whether the group has a process, perhaps a dead one."""
+    """Send a signal to a process group, 0 for none.
+
+    Return whether the group has a process, perhaps a dead one.
+    """
     try:
         os.killpg(group, number)
     except ProcessLookupError:
@@ -93,7 +104,10 @@ def signal_process(pid: int, number: int, *, pidfd: int | None = None, group: bo
 
 
 def reap(child: int) -> bool:
-    """Reap a child if it has ended, and return whether it has; another thread may have reaped it."""
+    """Reap a child if it has ended, and return whether it has.
+
+    Another thread may have reaped it.
+    """
     try:
         return os.waitpid(child, os.WNOHANG) != (0, 0)
     except ChildProcessError:
@@ -106,7 +120,9 @@ def _children(pid: int, task: int) -> list[int]:
 
 
 def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when its parent dies (Linux only); 0 takes that back.
+    """Have the kernel send this process a signal when its parent dies (Linux only).
+
+    0 takes that back.
 
     The signal comes when the *thread* that created this process ends, so that must be a thread that stays.
     """
@@ -117,6 +133,6 @@ def die_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
 
 
 def become_subreaper(*, on: bool = True) -> None:
-    """Have orphaned descendants become children of this process, which can reap them (Linux only); not unless *on*."""
+    """Make orphaned descendants children of this process if *on*, to reap them (Linux only)."""
     if LIBC is not None:
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, int(on))

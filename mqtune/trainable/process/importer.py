@@ -1,4 +1,6 @@
-"""The importer of a program: it imports installed packages once, and forks the zygote of each slot.
+"""The importer of a program.
+
+It imports installed packages once, and forks the zygote of each slot.
 
 Each trial's process executes the program itself, in a fork that has these packages. So the program's files, threads,
 random numbers and arguments are those of one trial, as if its author had started it. A *scout*, a fork that no trial
@@ -127,7 +129,10 @@ class Importer:
         self._poll = select.poll()
 
     def run(self) -> None:
-        """Serve the worker until it closes the channel or dies. The zygotes live on, until the worker ends each."""
+        """Serve the worker until it closes the channel or dies.
+
+        The zygotes live on, until the worker ends each.
+        """
         me = os.getpid()
         try:
             if not self._prepare():
@@ -140,7 +145,10 @@ class Importer:
                 end_children(self._zygotes)
 
     def _prepare(self) -> bool:
-        """Import the packages, and have a scout execute the program; if that fails, say why and return False."""
+        """Import the packages, and have a scout execute the program.
+
+        If that fails, say why and return False.
+        """
         _import_for_trials(self._program)
         # An import finds the path of a trial. The scout says that the program is missing.
         with suppress(TrainableNotFound):
@@ -157,7 +165,9 @@ class Importer:
         return True
 
     def _send_scout(self) -> bool:
-        """Have a scout execute the program, and decide how trials do; return False if the program can't be executed.
+        """Have a scout execute the program, and decide how trials do.
+
+        Return False if the program can't be executed.
 
         It returns in the scout, too, if that becomes the importer.
         """
@@ -208,7 +218,7 @@ class Importer:
         _end_as(os.waitpid(scout.pid, 0)[1])
 
     def _describe_at_hand(self) -> bool:
-        """Describe a program that no scout executes: a script, or one whose trainable is in this process's memory."""
+        """Describe a program without a scout: a script, or a trainable in this process's memory."""
         program, path = self._program, None
         try:
             if program.is_script:
@@ -240,7 +250,10 @@ class Importer:
             _exit_with_error()
 
     def _preload(self, batches: Iterable[Batch]) -> bool:
-        """Import packages that trials import; return False, and say so, if no zygote can be forked behind one of them."""
+        """Import packages that trials import.
+
+        Return False, and say so, if no zygote can be forked behind one of them.
+        """
         if not self._program.spawns:
             self._loaded, unsafe = preload(without_packages(batches, self._refused), self._looks)
             if unsafe is not None:
@@ -263,7 +276,10 @@ class Importer:
         self._channel.send({"is": "ready", "loaded": self._loaded, "looked": bool(self._looks.seen)})
 
     def _serve(self) -> bool:
-        """Wait for one event and handle it; return False when the worker is gone, or no more zygotes can be forked."""
+        """Wait for one event and handle it.
+
+        Return False when the worker is gone, or no more zygotes can be forked.
+        """
         is_asked = self._poll.poll(_REAP_MS if self._zygotes else None)
         self._zygotes = {pid for pid in self._zygotes if not reap(pid)}
         if not is_asked:
@@ -319,7 +335,7 @@ class Importer:
 
 
 def _verdict_of(scout: Child) -> Verdict:
-    """Return a scout's verdict. If its program has ended that process, end this one in the same way, for the worker."""
+    """Return a scout's verdict. If its program ended that process, end this one in the same way."""
     received = scout.channel.receive()
     if received is None:
         _end_as(os.waitpid(scout.pid, 0)[1])
@@ -382,7 +398,7 @@ def _use_large_pages() -> None:
 
 
 def _import_for_trials(program: Program) -> None:
-    """Import mqtune's own modules for each trial: this would take longer than all else until its first report."""
+    """Import mqtune's modules that each trial needs, so that no trial waits for them."""
     kind = "class_" if program.spec.kind == "class" else program.spec.kind
     services = [program.zygote or __name__, *(module for module, _ in program.parts)]
     for name in ("mqtune.checkpoints.checkpoint", "mqtune.checkpoints.dicts", f"mqtune.trainable.{kind}", *services):
@@ -390,7 +406,7 @@ def _import_for_trials(program: Program) -> None:
 
 
 def command(role: str, fd: int, parent: int | None = None) -> list[str]:
-    """Return the command that starts an importer, a scout or a spare as a child of *parent*, or of this process.
+    """Return the command of an importer, a scout or a spare, a child of *parent* or this process.
 
     Its first message comes on the channel with the descriptor *fd*.
     """

@@ -1,4 +1,6 @@
-"""The life of a trial's process: it executes the program, waits for a start message, runs that attempt, and exits.
+"""The life of a trial's process.
+
+It executes the program, waits for a start message, runs that attempt, and exits.
 
 The program is executed before the start message comes, so no slot waits for it; or afterwards, where the program takes
 a device or a port, which the trial before may still have.
@@ -34,7 +36,7 @@ class Executed(NamedTuple):
 
 
 class ProcessPart(Protocol):
-    """A service's part in a trial's process: ``Part`` of a module that the program names (``Program.parts``).
+    """A service's part in a trial's process: ``Part`` of a module in ``Program.parts``.
 
     It is made with the program and the text that comes with the module's name. An error in ``enter`` or ``begin`` is
     the attempt's.
@@ -51,7 +53,9 @@ class ProcessPart(Protocol):
 
 
 class Life:
-    """One process, from its begin to its exit. A service may derive from it, for a zygote of its own.
+    """One process, from its begin to its exit.
+
+    A service may derive from it, for a zygote of its own.
 
     Args:
         channel: to the zygote.

@@ -1,4 +1,7 @@
-"""The user's program as each process of a trial executes it: its code, its arguments, its seed and its folder."""
+"""The user's program as each trial process executes it.
+
+It has its code, arguments, seed and folder.
+"""
 
 from __future__ import annotations
 
@@ -80,13 +83,16 @@ class Program:
             freeze(self.manifest, is_run=self.is_script)
 
     def compile(self, files: Iterable[str]) -> None:
-        """Compile the program's main module and those *files* that are frozen: forks of this process then need not."""
+        """Compile the main module and the frozen ones of *files*, so that forks need not."""
         frozen().compile(files)
         if self.spec.script or self.spec.is_main:
             compile_file(self.spec.locate(self.code_root))
 
     def load(self) -> Loaded:
-        """Execute the program as far as its trainable needs, and return that; of a script return the path."""
+        """Execute the program as far as its trainable needs, and return that.
+
+        Of a script return the path.
+        """
         if not self.is_script:
             self.set_arguments()
             with seeded(self.seed):

@@ -1,4 +1,7 @@
-"""The protocol between a worker, a zygote and a trial's process: messages, frames, records, and how a trial ended."""
+"""The protocol between a worker, a zygote and a trial's process.
+
+It has messages, frames, records, and the end of a trial.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ _HERE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class Ending(NamedTuple):
-    """How a trainable ended: the type and the text of its error, if it failed, and the exit code of its process."""
+    """A trainable's end: the type and text of its error, if any, and its process's exit code."""
 
     end: AttemptEnd
     error_type: str = ""

@@ -98,7 +98,9 @@ def swallowed(told: Told) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Which trial this process runs, and in which of its seats; all fields are empty outside a trial.
+    """Which trial this process runs, and in which of its seats.
+
+    All fields are empty outside a trial.
 
     ``seat`` is 0 and ``seats`` 1, unless the trial has several seats (``Resources(machines=…)`` or ``seats=…``). Then
     ``address`` is a host and a free port of seat 0, such as "10.0.0.7:41234", by which the others reach it; else it is
@@ -295,7 +297,10 @@ class Session:
             return decode_value(base64.b64decode(self._answer))
 
     def save(self, checkpoint: Savable, counters: Mapping[str, object] | None = None) -> CheckpointId:
-        """Save a checkpoint without a report, also when the trial was already told to end; return its id."""
+        """Save a checkpoint without a report, also when the trial was already told to end.
+
+        Return its id.
+        """
         if _forks != self._forks:
             refuse("save_checkpoint")
         told = self._told
@@ -327,7 +332,10 @@ class Session:
         return checkpoint
 
     def end(self, body: bytes) -> None:
-        """Send how the trainable ended. It is the last message, and threads that still run are told to stop."""
+        """Send how the trainable ended.
+
+        It is the last message, and threads that still run are told to stop.
+        """
         with self._lock:
             self._send(FRAME_END, body)
             # A thread may wait for the lock with a report that it was allowed to make.
@@ -380,7 +388,10 @@ class Session:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _read_control(self) -> None:
-        """Read the control pipe without waiting; in the main thread only while the stop signal can't raise."""
+        """Read the control pipe without waiting.
+
+        Do so in the main thread only while the stop signal can't raise.
+        """
         with self._hearing:
             if file_of(self._control) != self._control_file:
                 raise ReportingClosed(PIPE_CLOSED)
@@ -427,7 +438,10 @@ class Session:
             self._read_control()
 
     def _counted(self, metrics: Metrics, took_s: float) -> Metrics:
-        """Return the metrics of the next report with its iteration and times; the caller's own values win."""
+        """Return the metrics of the next report with its iteration and times.
+
+        The caller's own values win.
+        """
         if not isinstance(metrics, dict):
             # An error of pack_metrics.
             return metrics
@@ -494,7 +508,7 @@ class Session:
 
 
 def file_of(fd: int) -> tuple[int, int]:
-    """Return the inode and device of a descriptor's file, which no other file has while this one is open somewhere."""
+    """Return the inode and device of a descriptor's file. No other file has both while it is open."""
     try:
         found = os.fstat(fd)
     except OSError:

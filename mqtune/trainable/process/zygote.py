@@ -1,4 +1,6 @@
-"""The zygote of one slot: forked from an importer, it has never touched a device, and forks trials in a millisecond.
+"""The zygote of one slot.
+
+It is forked from an importer, has never touched a device, and forks trials in a millisecond.
 
 It runs one trial at a time, and keeps one *spare*: a process that has executed the program, and waits for its start
 message. It is forked while the trial before it runs, so no slot waits. The zygote is the trial's parent and subreaper:
@@ -89,7 +91,10 @@ class Child(NamedTuple):
             time.sleep(_SWEEP_POLL_S)
 
     def end(self) -> int | None:
-        """Kill and reap it, with its group; return its wait status, None if a thread of the user's module has taken it."""
+        """Kill and reap it, with its group.
+
+        Return its wait status, None if a thread of the user's module has taken it.
+        """
         # Its id is still reserved, so no other group is hit.
         signal_process(self.pid, signal.SIGKILL, group=True)
         try:
@@ -112,7 +117,10 @@ class Signals(NamedTuple):
 
     @classmethod
     def block(cls) -> Signals:
-        """Block all signals, with or without handlers; return those and the handler that trials get back."""
+        """Block all signals, with or without handlers.
+
+        Return those and the handler that trials get back.
+        """
         on_child = signal.getsignal(signal.SIGCHLD)
         # If it were ignored, the kernel would reap the children.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -127,7 +135,9 @@ class Signals(NamedTuple):
 
 
 class Zygote:
-    """Makes the trial processes of one slot, and reaps them. A service may derive from it (``Program.zygote``).
+    """Makes the trial processes of one slot, and reaps them.
+
+    A service may derive from it (``Program.zygote``).
 
     Args:
         channel: to the worker.
@@ -197,7 +207,10 @@ class Zygote:
         return True
 
     def hear(self, ready: Collection[int]) -> bool:
-        """Handle a message that a process has sent, and return whether there was one; the kernel's send none."""
+        """Handle a message that a process has sent, and return whether there was one.
+
+        The kernel's send none.
+        """
         return False
 
     @property
@@ -229,7 +242,7 @@ class Zygote:
             os._exit(1)
 
     def forget(self) -> None:
-        """Close, in a fork, the zygote's descriptors: open there too, their other ends' end would never be seen."""
+        """Close the zygote's descriptors in a fork. Open ones would hide the end of their other side."""
         self.channel.close()
         if self.process is not None:
             self.process.close()
@@ -273,7 +286,7 @@ class Zygote:
         return self.process is not None and self.process.pid == pid
 
     def finish(self, process: Child) -> None:
-        """Kill the descendants of a process that has ended, reap all, tell the worker, and make the next spare."""
+        """Kill and reap an ended process's descendants, tell the worker, and make the next spare."""
         self.end_trial(status=self.remove(process))
         if self.spare is None:
             self.spare = self._make_process()
@@ -337,7 +350,10 @@ class Zygote:
 
 
 def fork_child(become: Callable[[int, Channel], None]) -> Child | None:
-    """Fork this process, and return the child; in the child call *become* with its parent and its channel."""
+    """Fork this process, and return the child.
+
+    In the child call *become* with its parent and its channel.
+    """
     ours, theirs = Channel.pair()
     me = os.getpid()
     pid = os.fork()

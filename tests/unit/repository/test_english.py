@@ -1,0 +1,83 @@
+"""The docstrings and comments of the package are in plain English, as far as patterns can tell."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pages import ROOT
+
+PACKAGE: Final = ROOT / "mqtune"
+#: Sentences that a reader has to read twice. A hit is a hint: some are right, so a folder may have a few.
+PATTERNS: Final = {
+    "a relative clause without its noun": (
+        r"(?:^|[,;:(] ?|\b(?:as|after|at|before|by|for|from|in|is|of|on|than|to|with) )"
+        r"(?:what|whatever|who|whoever|those (?:that|who)|ones? that|all that) \w+"
+    ),
+    "a sentence that begins with such a clause": r"(?:^|\. )(?:What|Whatever|Who|Whoever|Those that|One that|All that) \w+(?! \w+\?)",
+    "none as a noun": r"\bthere (?:is|are|was|were) none\b|\bof which (?:there|it|they) \w+",
+}
+#: The most hits in 1,000 words of a folder.
+MOST_HITS: Final = 0.5
+LONGEST_FIRST_LINE: Final = 100
+
+
+def texts_in(path: Path) -> Iterator[str]:
+    """Yield the docstrings and comments of a file."""
+    source = path.read_text()
+    if path.suffix == ".lua":
+        yield from (line.strip(" -") for line in source.splitlines() if line.lstrip().startswith("--"))
+        return
+    yield from docstrings_in(source)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith(("# noqa", "# type:", "# pragma")):
+            yield token.string.lstrip("#: ")
+
+
+def docstrings_in(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+
+
+def hits_in(text: str) -> list[str]:
+    """Return the names of the patterns that match, once for each match."""
+    return [name for name, pattern in PATTERNS.items() for _ in re.finditer(pattern, text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize(
+    "folder", sorted({path.parent for path in PACKAGE.rglob("*.py")}), ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_the_texts_of_a_folder_are_plain(folder: Path) -> None:
+    words, hits, first_lines = 0, Counter[str](), []
+    for path in (*folder.glob("*.py"), *folder.glob("*.lua")):
+        for text in texts_in(path):
+            words += len(text.split())
+            hits.update(f"{path.name}: {name}: {text[:80]}" for name in hits_in(text))
+        # There a docstring is the error's text, by default.
+        if path.suffix == ".py" and path.name != "errors.py":
+            first_lines += [text.splitlines()[0] for text in docstrings_in(path.read_text()) if text]
+
+    assert hits.total() <= max(1, MOST_HITS * words / 1000), hits
+    assert [line for line in first_lines if len(line) > LONGEST_FIRST_LINE] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Return what it was asked for.", 0),
+        ("The error of what it was asked for.", 1),
+        ("What no driver has answered, the next one does.", 1),
+        ("A request for a trial; there is none.", 1),
+        ("Return the part that the journal lacks.", 0),
+    ],
+)
+def test_a_riddle_is_found(text: str, found: int) -> None:
+    assert len(hits_in(text)) == found
