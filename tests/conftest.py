@@ -118,7 +118,8 @@ def random_by_default() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """When all tests and their fixtures are done, no process that they started runs any more."""
+    """When all tests and their fixtures are done, no process that they started runs, and no file is left here."""
+    before = {path.name for path in Path.cwd().iterdir()}
     mark, folder = secrets.token_hex(8), tmp_path_factory.getbasetemp()
     # A run that is killed can't clean up. The watchdog, which doesn't carry the mark, does it then.
     watchdog = subprocess.Popen(
@@ -132,6 +133,9 @@ def no_process_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     try:
         yield
         check_that_nothing_is_left(mark, folder, watchdog.pid)
+        # Tools of tests keep caches under such names.
+        left = [path.name for path in Path.cwd().iterdir() if path.name[0] not in "._" and path.name not in before]
+        assert not left, "tests left files in the working directory"
     finally:
         watchdog.communicate()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +18,7 @@ from mqtune.core.owner import NOBODY
 from mqtune.core.resources import Resources
 from mqtune.core.trial import Config
 from mqtune.driver import Driver, Failures, KnownTrainable, Place, Process, RunOptions, Settings
-from mqtune.journal import Entry, JournalFile
+from mqtune.journal import JOURNAL_FILE, Entry, JournalFile
 from mqtune.schedulers.base import FIFO, Scheduler
 from mqtune.search.base import Searcher
 from mqtune.search.domains import uniform
@@ -41,10 +43,12 @@ class Killed(BaseException):
 
 
 class Copy(JournalFile):
-    """A local copy in memory."""
+    """A local copy in memory. Its folder, below the test's home, has the other files of the experiment."""
 
     def __init__(self) -> None:
-        super().__init__(Path("nowhere"))
+        home = Path(os.environ["MQTUNE_HOME"])
+        home.mkdir(parents=True, exist_ok=True)
+        super().__init__(Path(tempfile.mkdtemp(dir=home)) / JOURNAL_FILE)
         self.entries: list[Entry] = []
 
     def begin(self, entries: Iterable[Entry]) -> None:
