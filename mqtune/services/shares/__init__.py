@@ -5,5 +5,7 @@ slots: waiting attempts are withdrawn, and preemptible trials are paused with a 
 quotas. An account that may not read the demands of others uses the free slots.
 
 Terms: a *demand* is the number of slots that an experiment has, and the number that it wants. Its *share* is the number
-of slots that it may have. A *pool* is all slots of the fleet. A *cap* is the most that an experiment may request.
+of slots that it may have. The *dividing driver* computes the shares of all experiments. A *pool* is all slots of the
+fleet. A *crew* is a group of equal workers. A *quota* limits the running attempts of all experiments with a matching
+name. A *cap* is the most that an experiment may request.
 """

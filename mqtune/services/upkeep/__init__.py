@@ -7,6 +7,6 @@ deletes it, and its next driver restores it. An interrupted deletion can be repe
 It asks ``submissions`` about submitted scripts.
 
 Terms: *garbage* belongs to no experiment. *Orphans* are keys and messages of experiments that are no longer on the
-server. The *remains* of an experiment are its keys and checkpoints. A *mark* in a store names an experiment with
-checkpoints there.
+server. The *remains* of an experiment are its keys and checkpoints. A *tenant* of a store is an experiment, with its
+server, that has checkpoints there. A *mark* in the store names a tenant.
 """
