@@ -10,6 +10,7 @@ from mqtune.core.version import __version__
 if TYPE_CHECKING:
     from mqtune import checkpoints as checkpoints, results as results, schedulers as schedulers, search as search
     from mqtune.backends.simulated import Simulated
+    from mqtune.background import BackgroundTuner
     from mqtune.checkpoints import Checkpoint
     from mqtune.client import Client, TrialHandle
     from mqtune.core import errors as errors
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
     from mqtune.trainable.process.session import StopTrial
     from mqtune.trainable.reporting import ask, get_checkpoint, get_context, report, save_checkpoint, should_checkpoint
     from mqtune.trainable.script_arguments import Script
-    from mqtune.tuner import BackgroundTuner, Tuner
+    from mqtune.tuner import Tuner
 
 __all__ = [
     "ASHA",
@@ -164,7 +165,8 @@ _HOMES: Final[dict[str, str]] = {
     "TrialStatus": "mqtune.core.trial",
     "Resources": "mqtune.core.resources",
     "Results": "mqtune.results.results",
-    **dict.fromkeys(("BackgroundTuner", "Tuner"), "mqtune.tuner"),
+    "BackgroundTuner": "mqtune.background",
+    "Tuner": "mqtune.tuner",
     **dict.fromkeys(("Client", "TrialHandle"), "mqtune.client"),
     "Simulated": "mqtune.backends.simulated",
     "follow_log": "mqtune.results.logs",

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
-import queue
 import random
 import shutil
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from mqtune.backends.base import Backend
 from mqtune.backends.local.worker import WorkerProcess
@@ -56,11 +52,6 @@ from mqtune.trainable.spec import AnyTrainable, refuse_on_import
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-#: The longest that a call waits for the thread, which waits for news meanwhile; an idle one takes a hundredth of a core.
-LOOK_S: Final = 0.02
-#: How long ``close`` waits for the thread: a worker and a server of this machine's own take as long to end, and a Redis that is
-#: away is waited for much longer otherwise.
-_CLOSE_S: Final = 30.0
 #: A disk with less room than this can't take what a server or a copy writes next.
 _FULL_BELOW_BYTES: Final = 2**20
 
@@ -778,96 +769,6 @@ class Tuner:
         return self._look().backend.has_gpus()
 
 
-class BackgroundTuner:
-    """Drives a tuner without a space in a thread, so that trials run while its user is busy.
-
-    Every method may be called from any thread. A trial that is seen to have ended has all its reports in ``reports``. An error that a
-    step raises ends the thread: it is ``problem``, and every later call of ``do`` raises it. It is closed with its process.
-
-    Args:
-        open_tuner: makes the tuner; called in the thread.
-
-    Raises:
-        Exception: what *open_tuner* raises, or ``Tuner.run`` when it connects.
-    """
-
-    def __init__(self, open_tuner: Callable[[], Tuner]) -> None:
-        #: The error that has ended the thread.
-        self.problem: BaseException | None = None
-        self._reports: dict[TrialId, list[Report]] = {}
-        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
-        #: Held while a call is queued, and when the thread ends: none is queued after that.
-        self._ending = threading.Lock()
-        self._thread = threading.Thread(target=self._run, args=(open_tuner,), name="mqtune-tuner", daemon=True)
-        self._thread.start()
-        self._tuner = self.do(lambda tuner: tuner)
-        atexit.register(self.close)
-
-    def do(self, action: Callable[[Tuner], T]) -> T:
-        """Return what *action* returns, which the thread calls with the tuner between two steps.
-
-        Raises:
-            Exception: the error of *action*, or the one that has ended the thread.
-        """
-        call = _Call(action)
-        with self._ending:
-            if self.problem is not None:
-                raise self.problem
-            self._calls.put(call)
-        found: T = call.answer.result()
-        return found
-
-    def find(self, key: str) -> Trial | None:
-        """Return the trial that was added with this key, or None; without waiting for the thread."""
-        return self._tuner.find(key)
-
-    def reports(self, trial: Trial) -> list[Report]:
-        """Return all valid reports of a trial, oldest first, including earlier drivers'.
-
-        It does not wait for the thread.
-        """
-        return list(self._reports.get(trial.id, ()))
-
-    def close(self) -> None:
-        """Close the tuner and end the thread; trials on a broker's workers go on."""
-        atexit.unregister(self.close)
-        self._calls.put(None)
-        self._thread.join(_CLOSE_S)
-
-    def _run(self, open_tuner: Callable[[], Tuner]) -> None:
-        problem: BaseException = ConfigurationError("this BackgroundTuner is closed; make another one")
-        try:
-            with contextlib.closing(open_tuner()) as tuner:
-                tuner.listen(self._keep)
-                while self._carry_out_calls(tuner):
-                    self._go_on(tuner)
-        except BaseException as error:  # noqa: BLE001 - its callers get it
-            problem = error
-        with self._ending:
-            self.problem = problem
-        while not self._calls.empty():
-            if (call := self._calls.get()) is not None:
-                call.answer.set_exception(problem)
-
-    def _carry_out_calls(self, tuner: Tuner) -> bool:
-        """Carry out what was called meanwhile; whether to go on."""
-        while not self._calls.empty():
-            if (call := self._calls.get()) is None:
-                return False
-            call.carry_out(tuner)
-        return True
-
-    def _go_on(self, tuner: Tuner) -> None:
-        if tuner.is_finished:
-            # Until a trial is added, which begins it again.
-            time.sleep(LOOK_S)
-        else:
-            tuner.step(LOOK_S)
-
-    def _keep(self, report: Report) -> None:
-        self._reports.setdefault(report.trial, []).append(report)
-
-
 def _is_interactive() -> bool:
     """Whether a person types the next line, in Python or in a notebook.
 
@@ -881,17 +782,3 @@ def _is_full(folder: Path) -> bool:
         return shutil.disk_usage(folder).free < _FULL_BELOW_BYTES
     except OSError:
         return False
-
-
-class _Call:
-    """A call from another thread, whose caller waits for the answer."""
-
-    def __init__(self, action: Callable[[Tuner], object]) -> None:
-        self.answer: Future[Any] = Future()
-        self._action = action
-
-    def carry_out(self, tuner: Tuner) -> None:
-        try:
-            self.answer.set_result(self._action(tuner))
-        except Exception as error:  # noqa: BLE001 - the caller gets it
-            self.answer.set_exception(error)

@@ -85,8 +85,9 @@ if TYPE_CHECKING:
         ZygoteFinder as ZygoteFinder,
     )
     from mqtune.worker.start import IMPORTER_IDLE_S as IMPORTER_IDLE_S, make_worker as make_worker
+    from mqtune.worker.stream import READ_BYTES as READ_BYTES, Stream as Stream
     from mqtune.worker.threads import Step as Step, guarded as guarded
-    from mqtune.worker.uplink import READ_BYTES as READ_BYTES, Stream as Stream, Uplink as Uplink
+    from mqtune.worker.uplink import Uplink as Uplink
     from mqtune.worker.zygotes import (
         Gone as Gone,
         ZygoteDied as ZygoteDied,
@@ -139,7 +140,8 @@ _NAMES = {
     "slots": ("BACK_OFF_S", "BackOff", "FAILED_STARTS", "Slot", "Slots", "ZygoteFinder"),
     "start": ("IMPORTER_IDLE_S", "make_worker"),
     "threads": ("Step", "guarded"),
-    "uplink": ("READ_BYTES", "Stream", "Uplink"),
+    "stream": ("READ_BYTES", "Stream"),
+    "uplink": ("Uplink",),
     "zygotes": ("Gone", "ZygoteDied", "ZygoteHandle", "ZygoteSilent", "is_readable"),
 }
 __getattr__ = facade_of(__name__, _NAMES)

@@ -31,7 +31,8 @@ from mqtune.worker.ports import NO_HOOKS, WorkerHooks
 from mqtune.worker.processes import MemoryKills
 from mqtune.worker.scratch import Scratch
 from mqtune.worker.slots import Problem, Slot, Slots, Turn, ZygoteFinder, import_again
-from mqtune.worker.uplink import Stream, Uplink, Wake
+from mqtune.worker.stream import Stream
+from mqtune.worker.uplink import Uplink, Wake
 from mqtune.worker.zygotes import Gone, ZygoteDied, ZygoteHandle
 
 logger = logging.getLogger(__name__)

@@ -9,9 +9,9 @@ import pytest
 from waiting import eventually
 
 import mqtune
+from mqtune import BackgroundTuner
 from mqtune.core.errors import ConfigurationError, InvalidTransition
 from mqtune.core.trial import TrialStatus
-from mqtune.tuner import BackgroundTuner
 
 
 def curve(config: dict[str, Any]) -> Any:

@@ -34,6 +34,7 @@ FLOORS: Final = {
     "integrations": 4,
     "results": 4,
     "services": 4,
+    "background": 4,
     "tuner": 4,
     "__main__": 5,
     "cli": 5,

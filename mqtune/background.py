@@ -1,0 +1,128 @@
+"""A tuner that a thread drives, for loops of users and of other libraries."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Report, Trial, TrialId
+from mqtune.tuner import Tuner
+
+T = TypeVar("T")
+
+#: The longest that a call waits for the thread, which waits for news. An idle thread takes a hundredth of a core.
+LOOK_S: Final = 0.02
+#: How long ``close`` waits for the thread. A local worker and server take as long to end; a Redis that is away would
+#: take much longer.
+_CLOSE_S: Final = 30.0
+
+
+class BackgroundTuner:
+    """Drives a tuner without a space in a thread, so that trials run while its user is busy.
+
+    Every method may be called from any thread. An ended trial has all its reports in ``reports``. An error of a step
+    ends the thread: it is ``problem``, and every later call of ``do`` raises it. The tuner is closed with its process.
+
+    Args:
+        open_tuner: makes the tuner, in the thread.
+
+    Raises:
+        Exception: the error of *open_tuner*, or of ``Tuner.run`` when it connects.
+    """
+
+    def __init__(self, open_tuner: Callable[[], Tuner]) -> None:
+        #: The error that has ended the thread.
+        self.problem: BaseException | None = None
+        self._reports: dict[TrialId, list[Report]] = {}
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        #: Held while a call is queued, and while the thread ends. No call is queued after that.
+        self._ending = threading.Lock()
+        self._thread = threading.Thread(target=self._run, args=(open_tuner,), name="mqtune-tuner", daemon=True)
+        self._thread.start()
+        self._tuner = self.do(lambda tuner: tuner)
+        atexit.register(self.close)
+
+    def do(self, action: Callable[[Tuner], T]) -> T:
+        """Return what *action* returns, which the thread calls with the tuner between two steps.
+
+        Raises:
+            Exception: the error of *action*, or the one that has ended the thread.
+        """
+        call = _Call(action)
+        with self._ending:
+            if self.problem is not None:
+                raise self.problem
+            self._calls.put(call)
+        found: T = call.answer.result()
+        return found
+
+    def find(self, key: str) -> Trial | None:
+        """Return the trial that was added with this key, or None, without waiting for the thread."""
+        return self._tuner.find(key)
+
+    def reports(self, trial: Trial) -> list[Report]:
+        """Return all valid reports of a trial, oldest first, including earlier drivers'.
+
+        It does not wait for the thread.
+        """
+        return list(self._reports.get(trial.id, ()))
+
+    def close(self) -> None:
+        """Close the tuner and end the thread. Trials on a broker's workers continue."""
+        atexit.unregister(self.close)
+        self._calls.put(None)
+        self._thread.join(_CLOSE_S)
+
+    def _run(self, open_tuner: Callable[[], Tuner]) -> None:
+        problem: BaseException = ConfigurationError("this BackgroundTuner is closed; make another one")
+        try:
+            with contextlib.closing(open_tuner()) as tuner:
+                tuner.listen(self._keep)
+                while self._carry_out_calls(tuner):
+                    self._go_on(tuner)
+        except BaseException as error:  # noqa: BLE001 - its callers get it
+            problem = error
+        with self._ending:
+            self.problem = problem
+        while not self._calls.empty():
+            if (call := self._calls.get()) is not None:
+                call.answer.set_exception(problem)
+
+    def _carry_out_calls(self, tuner: Tuner) -> bool:
+        """Carry out all calls, and return whether to continue."""
+        while not self._calls.empty():
+            if (call := self._calls.get()) is None:
+                return False
+            call.carry_out(tuner)
+        return True
+
+    def _go_on(self, tuner: Tuner) -> None:
+        if tuner.is_finished:
+            # Until a trial is added, which begins it again.
+            time.sleep(LOOK_S)
+        else:
+            tuner.step(LOOK_S)
+
+    def _keep(self, report: Report) -> None:
+        self._reports.setdefault(report.trial, []).append(report)
+
+
+class _Call:
+    """A call from another thread, whose caller waits for the answer."""
+
+    def __init__(self, action: Callable[[Tuner], object]) -> None:
+        self.answer: Future[Any] = Future()
+        self._action = action
+
+    def carry_out(self, tuner: Tuner) -> None:
+        try:
+            self.answer.set_result(self._action(tuner))
+        except Exception as error:  # noqa: BLE001 - the caller gets it
+            self.answer.set_exception(error)
