@@ -36,13 +36,13 @@ from mqtune.worker import (
     WorkerParts,
     ZygoteFinder,
 )
-from mqtune.worker.ports import WorkerHooks
+from mqtune.worker.ports import WorkerHooks, WorkerService
 
 
 class Machine:
     """A worker without Celery and Redis: one slot, and a journal in memory."""
 
-    def __init__(self, folder: Path, code: str, timing: Timing) -> None:
+    def __init__(self, folder: Path, code: str, timing: Timing, *services: WorkerService) -> None:
         self.code_root, self.log_root = folder / "code", folder / "logs"
         self.code_root.mkdir()
         (self.code_root / "worker_code.py").write_text(code)
@@ -50,15 +50,16 @@ class Machine:
         # As in a worker, they outlive the zygotes that they start.
         self.threads = ThreadPoolExecutor(8)
         self.runs: list[AttemptRun] = []
+        scratch = Scratch(self.log_root)
+        hooks = WorkerHooks([Folders(self.log_root, scratch), Reuse(), *services])
         slots = Slots(
             SlotPlan(offer=Resources(cpus=1), devices=((),)),
             self.log_root,
             nothing_impaired(),
+            hooks,
             preloads=LateImports(self.log_root),
             timing=timing,
         )
-        scratch = Scratch(self.log_root)
-        hooks = WorkerHooks([Folders(self.log_root, scratch), Reuse()])
         (self.slot,), self.back_off = slots.all, slots.back_off
         self.parts = WorkerParts(
             name="w1@here",

@@ -25,6 +25,7 @@ from mqtune.core.timing import Timing
 from mqtune.core.trial import UNDRIVEN, AttemptEnd, Intent, TrialId, attempt_and_number
 from mqtune.journal import FENCED, GAP, MemoryJournal
 from mqtune.worker import IMPORTER_IDLE_S, revoke
+from mqtune.worker.ports import AttemptHere, SlotHere, WorkerService
 
 CODE = """
 import os, signal, time
@@ -107,6 +108,12 @@ def closes_everything(config):
                 mqtune.report({"loss": epoch})
             except Exception as error:
                 print("refused:", error, flush=True)
+
+class Once(mqtune.Trainable):
+    def step(self):
+        return {"pid": os.getpid(), "place": os.environ.get("PLACE", ""), "done": True}
+    def reset_config(self, config):
+        return True
 
 class Steps(mqtune.Trainable):
     def setup(self, config):
@@ -407,6 +414,38 @@ def test_a_folder_of_its_own_is_kept_by_the_rule(
     assert {trial for trial, folder in folders.items() if folder.exists()} == kept
     assert all((folders[trial] / "model.txt").read_text() == trial for trial in kept)
     assert not list(machine.log_root.glob(".scratch/*/*"))
+
+
+class Asked(WorkerService):
+    """Has variables for trials, and a reason why a process may not run another one."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+
+    def variables(self, run: AttemptHere) -> dict[str, str]:
+        return {"PLACE": f"trial {run.claim.trial}"}
+
+    def retires(self, slot: SlotHere) -> str:
+        return self.reason
+
+
+def test_a_service_has_variables_for_a_trial_and_says_which_process_runs_no_other_one(
+    tmp_path: Path, timing: Timing
+) -> None:
+    service = Asked()
+    reused = {"kind": "class", "reuse": True}
+    with contextlib.closing(Machine(tmp_path, CODE, timing, service)) as machine:
+        first = machine.start("Once", trial="0001", **reused)
+        assert first.ended().retired == ""
+        service.reason = "it has left 3 GB"
+        second = machine.start("Once", trial="0002", **reused)
+        assert second.ended().retired == "it has left 3 GB"
+        third = machine.start("Once", trial="0003", **reused)
+        third.ended()
+
+        (pid, other, fresh) = (one.reports[0].metrics["pid"] for one in (first, second, third))
+        assert (pid == other, fresh == pid) == (True, False)
+        assert first.reports[0].metrics["place"] == "trial 0001"
 
 
 def test_a_trial_that_has_closed_its_pipe_is_told_so_and_writes_nothing_elsewhere(machine: Machine, tmp_path: Path):

@@ -482,6 +482,22 @@ def test_a_scheduler_resumes_from_the_checkpoint_that_it_names_while_that_is_the
     assert (bench.trial().attempt.checkpoint, bench.trial().attempt.source) == (newest, TWO)
 
 
+def test_an_order_that_a_server_has_lost_in_an_outage_is_given_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lockstep=True).step().start(ONE)
+    bench.report(ONE, 0.5)
+    bench.step()
+    state = bench.server.experiments[NAME].trials[TrialId(ONE)]
+    given = dict(state.orders)
+    state.orders.clear()
+
+    bench.step()
+    assert state.orders == {}
+    bench.journal.outages += 1
+    bench.step()
+
+    assert state.orders == given != {}
+
+
 def test_in_lockstep_an_answer_to_a_report_stays_when_that_is_decided_on(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lockstep=True).step().start(ONE)
     bench.driver.listen_to_reports(lambda _, report: bench.driver.carry_out(AnswerQuestion(report, "yes")))

@@ -14,7 +14,7 @@ from pages import ROOT
 TESTS: Final = ROOT / "tests"
 #: The modules of mqtune that tests of units and services may import, by their folders; "" is a folder's own facade. Their number may only fall.
 IMPORTED: Final = {
-    "": "|client|tuner",
+    "": "|client",
     "backends": "|celery|queues",
     "checkpoints": "",
     "cli": "|doctor|machine_use",
