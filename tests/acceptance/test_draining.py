@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import trainables_saving as saving
-from pair import Tune, counting, rows, tuners, workers
+from pair import SPACE, Tune, counting, rows, tuners, workers
 from waiting import eventually
 
 import mqtune
@@ -77,10 +77,12 @@ def test_a_worker_that_is_drained_is_gone_and_its_trial_goes_on_where_it_was(
 
 
 def test_down_to_no_worker_and_up_again_costs_nothing(
-    own_broker: str, start: Callable[..., subprocess.Popen[bytes]], tune: Tune
+    own_broker: str, start: Callable[..., subprocess.Popen[bytes]], tune: Tune, tmp_path: Path
 ):
     both = [start("one"), start("two")]
-    tuner = tune(saving.CountsInDict, *[counting(steps, step_s=0.05) for steps in (100, 100, 20)])
+    # On a busy machine the command needs seconds to begin: no trial ends before it has drained.
+    gate = tmp_path / "drained"
+    tuner = tune(saving.CountsInDict, *[counting(20, step_s=0.05)] * 3, space={**SPACE, "gate": str(gate)})
     drive(tuner, lambda: sum(trial.attempt.reports >= 3 for trial in tuner.get_trials()) == 2)
 
     done = drain(own_broker, "--all")
@@ -90,15 +92,15 @@ def test_down_to_no_worker_and_up_again_costs_nothing(
     assert [worker.wait(timeout=END_S) for worker in both] == [0, 0]
     drive(tuner, lambda: "no worker is connected" in tuner.debug_string(), "the experiment must wait, and say so")
     assert not tuner.is_finished
+    gate.touch()
 
     start("three")
     drive(tuner, lambda: tuner.is_finished)
     for trial in tuner.get_trials():
         assert (trial.status, trial.failures) == (TrialStatus.COMPLETED, 0)
         steps = [row["step"] for number in range(len(trial.attempts)) for row in rows(tuner, trial, number + 1)]
-        assert steps == list(range(1, trial.config["steps"] + 1)), (
-            "each step once: it was saved where it was handed back"
-        )
+        assert len(steps) >= trial.config["steps"]
+        assert steps == list(range(1, len(steps) + 1)), "each step once: it was saved where it was handed back"
 
 
 def test_with_stop_what_nobody_drives_any_more_is_handed_back_with_its_state(

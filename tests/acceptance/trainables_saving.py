@@ -10,7 +10,10 @@ import mqtune
 
 
 class Counts(mqtune.Trainable):
-    """Counts up by lr; saves a file when it is told to pause, and with every so many steps if its config says so."""
+    """Counts up by lr; saves a file when it is told to pause, and with every so many steps if its config says so.
+
+    It counts on past its last step until the file `gate` is there, if its config names one.
+    """
 
     def setup(self, config):
         self.total = 0.0
@@ -19,7 +22,8 @@ class Counts(mqtune.Trainable):
     def step(self):
         time.sleep(self.config["step_s"])
         self.total += self.config["lr"]
-        done = self.training_iteration + 1 >= self.config["steps"]
+        gate = self.config.get("gate")
+        done = self.training_iteration + 1 >= self.config["steps"] and (gate is None or os.path.exists(gate))
         return {"loss": -self.total, "step": self.training_iteration + 1, "pid": os.getpid(), "done": done}
 
     def save_checkpoint(self, folder):
