@@ -133,7 +133,7 @@ def cell_of(trainable: object) -> Cell | None:
                 "; or write the whole cell to a file: %%writefile train.py at its top, and then `from train import …`"
             )
         raise TrainableStays(
-            f"trainable {name!r} travels to workers as source, and they can't have what it uses: {'; '.join(writer.problems)}. "
+            f"trainable {name!r} is sent to workers as source, but some values that it uses can't be sent: {'; '.join(writer.problems)}. "
             f"{ways_out}"
         )
     return Cell(spec, f"{module}.py", writer.text.encode(), _root(trainable, writer), writer.script, writer.values)
@@ -336,7 +336,7 @@ class _Writer:
             getattr(value, "__qualname__", getattr(value, "__name__", "")),
         )
         if isinstance(value, BuiltinFunctionType) and not isinstance(value.__self__, ModuleType):
-            raise CannotTravel(f"{what}, no plain value")
+            raise CannotTravel(f"{what}, which is not a plain value")
         if self._session and module == "__main__":
             first = path.partition(".")[0]
             if _found_in(self._session, path) is not value:
@@ -525,7 +525,7 @@ def _why_no_instance(kind: type) -> str:
         return f"whose class has __slots__: {', '.join(sorted(slots))}"
     # An instance of a class that is not written in Python is larger: it has values beside its attributes.
     if not kind.__dictoffset__ or maker is not object.__new__ or kind.__basicsize__ > _Writer.__basicsize__:
-        return "no plain value"
+        return "which is not a plain value"
     if any(getattr(kind, name, None) is not getattr(object, name, None) for name in _STATE):
         return "whose class has its own way to be copied"
     return ""
