@@ -414,7 +414,7 @@ class Tuner:
         """Connect, take the lock, and create or replay the experiment; only once."""
         if self._is_closed:
             raise ConfigurationError(
-                f"this tuner is closed; make another one with name={self.name!r} to go on with the experiment"
+                f"this tuner is closed; to continue the experiment, make another one with name={self.name!r}"
             )
         if self._driver is None:
             refuse_on_import()
@@ -536,15 +536,13 @@ class Tuner:
         """Return how a person who has interrupted the run can continue it."""
         full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
         if self._driver is None:
-            return (
-                f"Interrupted before experiment {self.name} was opened: nothing of it has changed; run the same script "
-                "again."
-            )
+            return f"Interrupted before experiment {self.name} was opened, so nothing of it has changed. Run the script again."
         drive = f"mqtune drive {self.name}"
-        script = f"run the same script with name={self.name!r} to go on, or {drive}"
+        code = "script" if self._settings.cell is None else "cell"
+        resume = f"To resume, run the {code} again (name={self.name!r}), or: {drive}"
         if self._settings.overwrites:
-            script = f"{drive} goes on with it; the same script would delete it and start from scratch (overwrite=True)"
-        return f"Interrupted. Everything is kept in {self.folder}; {script}.{full}"
+            resume = f"To resume: {drive}. The {code} would delete it and start over (overwrite=True)"
+        return f"Interrupted. Progress is saved in {self.folder}. {resume}.{full}"
 
     # Trials.
 

@@ -14,14 +14,14 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-_SAID: Final = "Stopping: running trials are requeued. Ctrl-C again ends at once."
+_SAID: Final = "Stopping: running trials are requeued. Ctrl-C again ends immediately."
 _STDERR: Final = 2
 #: Time for closing everything after the second Ctrl-C, well below the second within which the run must end.
 AT_ONCE_S: Final = 0.5
 #: Time limit of a shutdown. Trials have 20 s, a worker and a server as long again. Waiting for an unavailable Redis
 #: would take much longer.
 ORDERLY_S: Final = 90.0
-_TOO_LONG: Final = b"\nThe shutdown takes too long; ending at once.\n"
+_TOO_LONG: Final = b"\nThe shutdown takes too long; ending now.\n"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 #: Added to a signal's number for the exit code of a process ended by it, as in shells.
 _EXIT_CODE_OF_SIGNAL: Final = 128

@@ -184,7 +184,7 @@ class SlotFiller:
         if self.journal_room.is_full:
             return self.journal_room.shortage
         if self.max_concurrent is not None and self._experiment.live >= self.max_concurrent:
-            return f"no more than max_concurrent={self.max_concurrent} trials may run at once"
+            return f"its limit max_concurrent={self.max_concurrent} is reached"
         if self._experiment.to_retry and self._to_retry() is None:
             trial = self._experiment.trials[self._experiment.to_retry[0]]
             return f"trial {trial.id} waits: {trial.why_it_pauses}"
@@ -331,7 +331,7 @@ class SlotFiller:
         new = next_trial_id(self._experiment)
         suggestion = self._deciders.suggest(new) if self._wants_more else None
         if suggestion is WAIT:
-            self.waits_for = "the searcher works out the next config"
+            self.waits_for = "choosing the next config"
             self.is_suggestion_due = True
             return None
         if suggestion is None:

@@ -103,6 +103,12 @@ def _standard(value: object) -> object:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
+def _plural_of(time_attr: str) -> str:
+    """Return what a scheduler's time counts, such as ``epochs``."""
+    name = "iteration" if time_attr == ITERATION else time_attr
+    return name if name.endswith("s") else f"{name}s"
+
+
 def _write(path: Path, parts: Iterable[str]) -> None:
     """Write a file in one step. Readers see the old or the new one, and a failure keeps the old.
 
@@ -125,6 +131,11 @@ class Budget(NamedTuple):
 
     used: float
     saved: float
+    #: Of the scheduler's time, such as "iterations".
+    unit: str = "iterations"
+
+    def __str__(self) -> str:
+        return f"{self.used:,.15g} of {self.used + self.saved:,.15g} {self.unit}"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -465,7 +476,7 @@ class Results:
             used += time
             if trial.status is TrialStatus.EARLY_STOPPED:
                 saved += max(0, scheduler.get("max_t", time) - time)
-        return Budget(used, saved)
+        return Budget(used, saved, _plural_of(scheduler.get("time_attr", ITERATION)))
 
     def get_checkpoint(
         self, trial_id: str | None = None, which: Which = "newest", *, target: Path | None = None
@@ -613,7 +624,7 @@ class Results:
 
     def summary(self) -> dict[str, object]:
         """Return a summary of the experiment in plain values."""
-        experiment, best = self.experiment, self.experiment.best
+        experiment, best, budget = self.experiment, self.experiment.best, self.budget
         return {
             "name": self.name,
             "outcome": experiment.outcome,
@@ -630,7 +641,7 @@ class Results:
             "tags": list(self.tags),
             "notes": self.notes,
             "unreadable_reports": experiment.unreadable,
-            "budget": self.budget._asdict(),
+            "budget": {"used": budget.used, "saved": budget.saved},
             "progress": progress_of(experiment, self.definition),
             "best": None if best is None else {**_summary(best), "value": best.best_value},
             **(

@@ -111,7 +111,7 @@ class Simulated:
         if self._fleet.has_begun and not self._keep_journal:
             raise ConfigurationError(
                 f"this Simulated has run the experiment {experiment!r} and has not kept its journal: make another one to "
-                "start over, or give keep_journal=True to go on with it"
+                "start over, or give keep_journal=True to continue it"
             )
         return SimulatedBackend(self._fleet, self._conditions.slots, self._offer, resources or Resources())
 

@@ -98,8 +98,8 @@ def test_who_interrupts_a_run_that_overwrites_is_warned(capsys: pytest.CaptureFi
         tuned(backend=mqtune.Simulated(interrupted), run=run).run()
 
     said = "".join(capsys.readouterr())
-    assert "mqtune drive x goes on with it" in said
-    assert "the same script would delete it" in said
+    assert "To resume: mqtune drive x." in said
+    assert "The script would delete it" in said
 
 
 class Unreachable:
@@ -114,7 +114,7 @@ def test_who_interrupts_early_is_not_told_of_a_folder(mqtune_home: Path, capsys:
     with pytest.raises(SystemExit):
         tuned(backend=Unreachable()).run()
 
-    said = "Interrupted before experiment x was opened: nothing of it has changed; run the same script again."
+    said = "Interrupted before experiment x was opened, so nothing of it has changed. Run the script again."
     assert said in capsys.readouterr().err
 
 

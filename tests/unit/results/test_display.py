@@ -121,6 +121,34 @@ def test_the_table_shows_counts_the_best_trial_and_each_trial_those_that_run_fir
     assert sorted(("0001", "0002", "0003", "0004"), key=table.index) == ["0002", "0003", "0004", "0001"]
 
 
+@pytest.mark.parametrize(
+    ("total", "words"),
+    [
+        (12, "less than a minute left"),
+        (41, "about 5 min left"),
+        (1_000, "about 3 h left"),
+        (20_000, "about 2 days left"),
+    ],
+)
+def test_the_remaining_time_is_estimated_after_ten_trials_and_without_seconds(tmp_path: Path, total: int, words: str):
+    watched = Watched(tmp_path / "mine", total=lambda: total)
+    # A trial that ended before this driver began says nothing about its pace.
+    watched.book.run("0001", 0.5)
+    watched.tell()
+    watched.progress.on_start(watched.experiment)
+    for number in range(2, 11):
+        watched.book.run(f"{number:04d}", 0.5)
+    before = watched.step(after_s=90.0)
+    watched.book.run("0011", 0.5)
+
+    shown = watched.step(after_s=10.0)
+
+    assert "━" in before
+    assert " left" not in before
+    assert words in shown
+    assert " left" not in watched.end()
+
+
 @pytest.mark.parametrize("width", [1, 10, 59, 60, 300])
 def test_no_terminal_is_too_narrow_and_no_config_too_large(tmp_path: Path, width: int):
     watched = Watched(tmp_path / "mine", width=width, height=3)
@@ -253,10 +281,10 @@ def test_what_ctrl_c_says_stands_above_one_table(tmp_path: Path, columns: int, h
         watched.book.stage(trial, {"optimizer": "x" * 100})
         watched.step()
 
-    message = "\nStopping: running trials are requeued. Ctrl-C again ends at once.\n"
+    message = "\nStopping: running trials are requeued. Ctrl-C again ends immediately.\n"
     # A terminal may show the key before or after the message.
     watched.file.write(f"{message}^C" if said_first else f"^C{message}")
-    said.append("Stopping: running trials are requeued. Ctrl-C again ends at once.")
+    said.append("Stopping: running trials are requeued. Ctrl-C again ends immediately.")
     watched.book.end("0001", AttemptEnd.HANDED_BACK)
     watched.step()
     watched.book.run("0004", 0.5)
@@ -269,7 +297,7 @@ def test_what_ctrl_c_says_stands_above_one_table(tmp_path: Path, columns: int, h
     assert shown[:4] == ["$ python tune.py"] * 4
     assert len(heads) == 1, shown
     assert place_said == 4
-    assert heads[0] == place_said + math.ceil(66 / columns)
+    assert heads[0] == place_said + math.ceil(len(said[0]) / columns)
 
 
 def test_a_stuck_reader_does_not_stop_the_driver_and_sees_the_end_once_it_reads(tmp_path: Path) -> None:
