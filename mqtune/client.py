@@ -661,7 +661,7 @@ class Client:
     """A connection to a broker's experiments, from any process. It is a context manager.
 
     Args:
-        broker: the broker's URL; ``mqtune acl operator`` creates an account.
+        broker: the broker's URL; ``mqtune fleet acl operator`` creates an account.
 
     Raises:
         BrokerUnavailable: Redis is missing or too old, or refuses the password.

@@ -177,7 +177,7 @@ class CheckpointStore(ABC):
         progress.
         """
 
-    # For ``mqtune delete --unused``, which never collects a store without these methods.
+    # For ``mqtune gc``, which never collects a store without these methods.
 
     def claim(self, tenant: Tenant) -> None:
         """Record that an experiment has checkpoints here, once for each broker."""

@@ -636,7 +636,7 @@ def _warn_of_open_doors(url: str) -> None:
     if not address.get("password") and "ssl_certfile" not in address:
         _logger.warning(
             "the Redis at %s lets everybody in who reaches it: they can stop trials, and start whatever is below a "
-            "worker's code root; set a password, or make accounts with what `mqtune acl` prints",
+            "worker's code root; set a password, or make accounts with what `mqtune fleet acl` prints",
             redact(url),
             extra={"action": "broker_is_open"},
         )

@@ -197,7 +197,7 @@ class RedisJournal(Journal):
             return JournalBlocked(
                 f"experiment {self.experiment!r}: Redis takes no more entries for its journal, as somebody has given "
                 "one the last id that there is; docs/security.md says how it goes on: XDEL that entry and those behind "
-                f"it, delete journal.msgpack in its folder, then mqtune delete {self.experiment} --archive --yes, and "
+                f"it, delete journal.msgpack in its folder, then mqtune archive {self.experiment} --yes, and "
                 f"mqtune drive {self.experiment}"
             )
         return None

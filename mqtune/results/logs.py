@@ -212,7 +212,7 @@ def follow_log(
         except LogUnavailable:
             if not output.tail and exchange is None and is_in_folder_alone(Results.load(experiment).folder):
                 raise LogUnavailable(
-                    f"experiment {experiment!s} was imported, archived or ran in virtual time: it has no output of trial {id_}"
+                    f"experiment {experiment!s} was imported, archived or simulated, and so has no output of trial {id_}"
                 ) from None
             if not output.tail:
                 raise

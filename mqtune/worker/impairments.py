@@ -138,7 +138,7 @@ class Impairments:
         disabled = {device: cause for (device, kind), cause in self._causes.items() if kind == "by_hand"}
         for device, by in devices.items():
             if device not in disabled:
-                ends = f"it is enabled: mqtune drain {self._worker}:{device} --undo"
+                ends = f"it is enabled: mqtune fleet undrain {self._worker}:{device}"
                 self.put([device], "by_hand", Cause(f"disabled by {by}", ends))
         for device, cause in disabled.items():
             if device not in devices:

@@ -38,7 +38,7 @@ def tune(own_broker: str, tmp_path: Path) -> Iterator[Tune]:
 
 def drain(broker: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "mqtune", "drain", *arguments],
+        [sys.executable, "-m", "mqtune", "fleet", "drain", *arguments],
         env={**os.environ, "MQTUNE_BROKER": broker},
         capture_output=True,
         text=True,

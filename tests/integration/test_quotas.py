@@ -138,7 +138,7 @@ def test_after_how_long_an_experiment_gets_a_slot_is_set_for_all_and_is_no_quota
     demands = Demands(redis_client, patience_s=1.0)
 
     def run(*arguments: str) -> str:
-        return CliRunner().invoke(group, ["quota", *arguments]).output.strip().splitlines()[-1]
+        return CliRunner().invoke(group, ["fleet", "quota", *arguments]).output.strip().splitlines()[-1]
 
     def told() -> float:
         table = demands.table()
@@ -168,7 +168,7 @@ def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
     demands = Demands(redis_client, patience_s=1.0)
 
     def run(*arguments: str) -> str:
-        return CliRunner().invoke(group, ["quota", *arguments]).output
+        return CliRunner().invoke(group, ["fleet", "quota", *arguments]).output
 
     shown = run("team-*", "5", "--priority", "normal", "--share", "2")
 
@@ -182,7 +182,7 @@ def test_a_cap_is_set_heard_of_and_dropped_by_its_pattern(
         redis_client.hset(QUOTAS, b":cap x", unsound)
         assert demands.table() == table
     assert Many(redis_client, "team-1").start() == "granted"
-    assert "team-*" not in run("team-*", "--drop")
+    assert "team-*" not in run("team-*", "none")
     assert "give a pattern" in run("--share", "2")
     run("both-*", "--share", "2")
     run("both-*", "--priority", "low")

@@ -61,7 +61,7 @@ _HEIGHT, _SMALL_HEIGHT = 300, 240
 #: Bytes of a shown file.
 _MOST_SOURCE: Final = 256 * 1024
 _NO_SHARES: Final = (
-    "this account may not read what experiments want of the fleet: make it again with mqtune acl monitor"
+    "this account may not read what experiments want of the fleet: make it again with mqtune fleet acl monitor"
 )
 TRIAL: Final = "trial"
 

@@ -108,7 +108,7 @@ def rules_of(
         db: database number, a part of Celery's channel names.
         remote_control: whether a monitor may send Celery's remote commands, as Flower does. They can end trials and
             workers.
-        all_keys: whether a driver may see the names of all keys, including other programs'. ``mqtune delete --unused``
+        all_keys: whether a driver may see the names of all keys, including other programs'. ``mqtune gc``
             needs it.
 
     Raises:
@@ -122,7 +122,7 @@ def rules_of(
         )
     if all_keys and (role, experiments) != ("driver", EVERY):
         raise ConfigurationError(
-            "--all-keys is for a driver of all experiments: mqtune acl driver --all-keys, without --experiments"
+            "--all-keys is for a driver of all experiments: mqtune fleet acl driver --all-keys, without --experiments"
         )
     kept = ExperimentKeys(experiments, db)
     match role:

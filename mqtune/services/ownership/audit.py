@@ -30,7 +30,7 @@ class AuditEntry(NamedTuple):
     Attributes:
         at: its time by the server's clock, in seconds since the epoch.
         by: the person, as stated by that person's process.
-        action: an ``AuditAction``, or "acl" by the output of ``mqtune acl``.
+        action: an ``AuditAction``, or "acl" by the output of ``mqtune fleet acl``.
         target: a worker, a device, a pattern, an experiment or an account.
         detail: details in words.
     """

@@ -74,7 +74,7 @@ def garbage_on(url: str, places: Sequence[str] = (), *, unused_s: float = 0.0) -
             try:
                 found += look()
             except AccessDenied:
-                unseen.append(f"{what}: this account may not look at them; one of mqtune acl driver --all-keys may")
+                unseen.append(f"{what}: this account may not see them; one of mqtune fleet acl driver --all-keys may")
             except StoreUnavailable as error:
                 unseen.append(f"{what}: {error}")
         yield Search(found, unseen)

@@ -385,7 +385,7 @@ class UsageSampler(WorkerService):
         self._may_write = False
         logger.warning(
             "this worker's account may not write what its trials use, which is seen only when they have ended: make it "
-            "again with what `mqtune acl` of this version prints"
+            "again with what `mqtune fleet acl` of this version prints"
         )
 
 

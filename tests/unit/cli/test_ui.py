@@ -269,7 +269,7 @@ def test_only_the_page_itself_steers_and_says_why_it_can_not(mqtune_home: Path):
         status, _, body = served.ask("/api/steer", wanted, X_Mqtune=csrf)
         nowhere = served.ask("/api/steer", {**wanted, "name": "yours"}, X_Mqtune=csrf)
 
-    assert (status, "nothing of it can be steered" in body["error"]) == (404, True)
+    assert (status, "it has no driver to control" in body["error"]) == (404, True)
     assert nowhere[0] == 404
 
 
