@@ -12,11 +12,11 @@ from mqtune.trainable.bundle import KEY_VARIABLE
 
 
 class Cause(NamedTuple):
-    """A cause of waiting, as a sentence, and what a person can do about it.
+    """A cause of waiting, and its way out.
 
     Attributes:
         meaning: the cause, for the docs.
-        way_out: what to do, with NAME and TRIAL in braces; empty if there is nothing to do.
+        way_out: a hint for a person, with NAME and TRIAL in braces; empty if nothing helps.
     """
 
     meaning: str

@@ -34,8 +34,8 @@ _broker = broker_option("The Redis server that the workers use.", required=True)
 def _drain(targets: tuple[str, ...], broker: str, *, force: bool, as_json: bool) -> None:
     """Drain workers: their trials move to other workers, and they shut down.
 
-    Returns when they have shut down. WORKER is a name such as gpu@node7, gpu if that is unique, or all. Its trials have the worker's --grace to save a
-    checkpoint. They continue elsewhere, and no failure is counted.
+    Returns when they have shut down. WORKER is a name such as gpu@node7, gpu if that is unique, or all. Its trials have
+    the worker's --grace to save a checkpoint. They continue elsewhere, and no failure is counted.
 
     WORKER:DEVICE, such as gpu@node7:2, drains one device. Its running trials finish, and no other trial starts there,
     even after a restart of the worker. `mqtune fleet undrain` returns it to service.

@@ -89,7 +89,7 @@ def _labels(tags: tuple[str, ...], untags: tuple[str, ...], note: str, notes: st
     """Return the request's arguments.
 
     Raises:
-        click.UsageError: there are none.
+        click.UsageError: no label is given.
     """
     lists: Body = {"tags": list(tags), "untag": list(untags), "note": note}
     given = {key: value for key, value in lists.items() if value}

@@ -76,8 +76,8 @@ def command(
 ) -> None:
     """List experiments on this machine, and then those on a broker; or only each NAME.
 
-    The most recently active comes first, and each is listed once. The best values of a broker's experiments are shown only for short journals. Owners are shown
-    if one of them is somebody else.
+    The most recently active comes first, and each is listed once. The best values of a broker's experiments are shown
+    only for short journals. Owners are shown if one of them is somebody else.
     """
     if names or compare:
         with _opened(names or _all_names(broker), broker, is_strict=bool(names)) as views:

@@ -45,9 +45,10 @@ def command(
 ) -> None:
     """Print the output of TRIAL of experiment NAME, or of its submitted script.
 
-    TRIAL is driver for the script. Each seat of a trial over several machines has its own output: 7 is seat 0's, and 7~1 seat 1's. It is read from a
-    file here, a folder shared with the worker, or the worker through the broker. In a terminal, control characters are
-    escaped; elsewhere bytes are unchanged. --json prints an object, and with --follow one object per line.
+    TRIAL is driver for the script. Each seat of a trial over several machines has its own output: 7 is seat 0's, and
+    7~1 seat 1's. It is read from a file here, a folder shared with the worker, or the worker through the broker. In a
+    terminal, control characters are escaped; elsewhere bytes are unchanged. --json prints an object, and with --follow
+    one object per line.
     """
     from mqtune.results.logs import follow_driver, follow_log  # noqa: PLC0415 - --help needs none of it
 

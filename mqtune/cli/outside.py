@@ -99,7 +99,8 @@ def _tell(
 ) -> None:
     """Report the result of a trial you evaluated, or of any --config.
 
-    TRIAL is from `mqtune ask`. Metrics are loss=0.3,training_iteration=9, or a JSON object. The trial is then COMPLETED.
+    TRIAL is from `mqtune ask`. Metrics are loss=0.3,training_iteration=9, or a JSON object. The trial is then
+    COMPLETED.
     """
     first, *rest = told
     is_trial = "=" not in first and not first.lstrip().startswith("{")

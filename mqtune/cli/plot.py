@@ -32,7 +32,8 @@ KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timel
 def command(name: str | None, kind: str | None, path: Path | None, broker: str | None, *, as_json: bool) -> None:
     """Plot a running or ended experiment, by default the newest.
 
-    NAME is its name or folder. Without KIND, the name of the file decides, such as curves.png; by default KIND is history. Needs mqtune's extra
+    NAME is its name or folder. KIND is history, curves, parallel, slices, importances, timeline, rungs, lineage or
+    pareto. By default the name of the file decides, such as curves.png, or else it is history. Needs mqtune's extra
     plot, except for --json.
     """
     from mqtune.results.plots.picture import drawn_by, require  # noqa: PLC0415

@@ -87,8 +87,9 @@ def command(
 ) -> None:
     """Show an experiment, by default the newest, and a table of its trials.
 
-    NAME is its name or folder. With TRIAL, show its attempts, its error and the end of its output. With --follow, Ctrl-C only stops watching.
-    Without a terminal, it prints a line every ten seconds, and with --json a trial whenever its status changes.
+    NAME is its name or folder. With TRIAL, show its attempts, its error and the end of its output. With --follow,
+    Ctrl-C only stops watching. Without a terminal, it prints a line every ten seconds, and with --json a trial whenever
+    its status changes.
 
     An experiment is read from the driver's copy on this machine, or from a broker. Only the broker knows how running
     trials use their machines.

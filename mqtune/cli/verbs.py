@@ -28,6 +28,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Control": {
         "stop": "Stop trials early.",
+        "end": "End an experiment.",
         "pause": "Pause trials.",
         "resume": "Resume paused trials, or restart trials.",
         "save": "Save checkpoints of running trials.",
@@ -36,7 +37,6 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "tell": "Report the result of a trial you evaluated.",
         "set": "Change an experiment's limits.",
         "label": "Add or remove tags and notes.",
-        "end": "End an experiment.",
     },
     "Continue": {
         "drive": "Take over an experiment and continue it.",
