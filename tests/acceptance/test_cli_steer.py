@@ -104,7 +104,7 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
     assert limits == (0, "steered-by-hand has new limits: max_trials=4, max_concurrent=3\n", "")
     assert added.code in (0, 3)
     assert stopped == (0, "trial 0002 is stopped\n", "")
-    assert nobody == (0, "", "no trial of steered-by-hand to stop\n")
+    assert nobody == (0, "", "steered-by-hand has no trial to stop\n")
     assert [(each["done"], each["trial"]) for each in json.loads(again.out)] == [(True, mine)]
     assert ended == (0, "steered-by-hand is ending\n", "")
     assert "can't pause trial 0002: it was already stopped early" in run("pause", "steered-by", "2").err

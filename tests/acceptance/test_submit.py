@@ -254,7 +254,7 @@ def test_ctrl_c_stops_following_and_nothing_else_and_stopping_the_experiment_end
         eventually(lambda: "arguments" in log.read_text())
         follower.send_signal(signal.SIGINT)
         assert follower.wait(10) == 128 + signal.SIGINT
-    assert "followed goes on" in log.read_text()
+    assert "followed continues" in log.read_text()
     eventually(lambda: "trials are running" in run(fleet, "why", "followed").output)
     assert "is ending" in said(fleet, "end", "followed", "--now")
     eventually(lambda: is_over(fleet, "followed"))
@@ -278,7 +278,7 @@ def test_bad_submissions_are_refused_at_once(fleet: str, own_broker: str, projec
     (project / "run.sh").touch()
     for broker, asked, words in (
         (own_broker, "waits.py", r"no worker of this fleet offers driver slots.*mqtune worker --drivers"),
-        (fleet, "run.sh", r"run.sh is no Python script"),
+        (fleet, "run.sh", r"run.sh is not a Python script"),
         (fleet, "waits.py --bundle parts", r"is not in --bundle"),
         (fleet, "waits.py --name a/b", r"'a/b' can't name an experiment"),
     ):
