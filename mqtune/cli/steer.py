@@ -63,7 +63,7 @@ ACTIONS: Final = {
 _DONE: Final = {
     "add": "is added",
     "ask": "is yours to evaluate",
-    "tell": "has its result",
+    "tell": "has your report",
     "set": "has new limits",
     "end": "is ending",
     "label": "has new labels",
