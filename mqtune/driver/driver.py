@@ -151,8 +151,14 @@ class Driver(Loop):
             from mqtune.results.display import ProgressDisplay  # noqa: PLC0415 - rich is slow to import
 
             deciders = deciders_of(place.definition).in_words(settings.why_random)
-            said = partial(getattr, place.interrupts, "said", "")
-            display = ProgressDisplay(total=lambda: self.max_trials, folder=place.folder, said=said, deciders=deciders)
+            interrupts = place.interrupts or Interrupts()
+            display = ProgressDisplay(
+                total=lambda: self.max_trials,
+                folder=place.folder,
+                said=lambda: interrupts.said,
+                deciders=deciders,
+                undisturbed=interrupts.deferred,
+            )
             callbacks.insert(0, display)
         return callbacks
 

@@ -45,6 +45,8 @@ class Interrupts:
         #: The line that was written to the terminal, outside the progress display.
         self.said = ""
         self._waiting = False
+        self._defers = False
+        self._is_pending = False
         self._raised = False
         self._number = signal.SIGINT
 
@@ -93,6 +95,18 @@ class Interrupts:
         except _Interrupted:
             return interrupted
 
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Write the line of a signal after this block, which draws on the terminal."""
+        self._defers = True
+        try:
+            yield
+        finally:
+            self._defers = False
+            if self._is_pending:
+                self._is_pending = False
+                self._say_stopping()
+
     def sleep(self, seconds: float) -> None:
         """Sleep. A signal, even an earlier one, raises KeyboardInterrupt."""
         self.wait(lambda: time.sleep(seconds), interrupted=None)
@@ -109,11 +123,17 @@ class Interrupts:
         if self.count > 1:
             raise KeyboardInterrupt
         self._number = signal.Signals(number)
+        if self._defers:
+            self._is_pending = True
+        else:
+            self._say_stopping()
+        if self._waiting:
+            self._end_wait()
+
+    def _say_stopping(self) -> None:
         # Not print(): the signal may have interrupted one.
         _say(f"\n{_SAID}\n".encode())
         self.said = _SAID if os.isatty(_STDERR) else ""
-        if self._waiting:
-            self._end_wait()
 
 
 def _say(message: bytes) -> None:

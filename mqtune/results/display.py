@@ -361,6 +361,7 @@ class ProgressDisplay(Callback):
         clock: a monotonic clock, in seconds.
         said: returns the line that others wrote below the table, or an empty text.
         deciders: the searcher and scheduler in words, for the first line.
+        undisturbed: returns a context in which others write no line.
     """
 
     in_loop = True
@@ -374,7 +375,9 @@ class ProgressDisplay(Callback):
         clock: Callable[[], float] = time.monotonic,
         said: Callable[[], str] = str,
         deciders: str = "",
+        undisturbed: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
+        self._undisturbed = undisturbed
         self._deciders = deciders
         self._total = total
         self._said = said
@@ -481,6 +484,11 @@ class ProgressDisplay(Callback):
         if self._console.is_jupyter:
             self._draw_in_cell(experiment, now, final=final)
             return
+        # A line within a frame would be counted as a row of it.
+        with self._undisturbed():
+            self._draw_live(experiment, final=final)
+
+    def _draw_live(self, experiment: Experiment, *, final: bool) -> None:
         if self._live is None:
             # The script's output goes above the table, unless it is redirected.
             self._live = Live(

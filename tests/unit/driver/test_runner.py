@@ -16,6 +16,7 @@ import mqtune
 from mqtune import Results
 from mqtune.core.errors import UserCodeFailed
 from mqtune.core.trial import Decision, Report, Trial
+from mqtune.driver import Interrupts
 
 
 def curve(config: dict[str, Any]) -> list[dict[str, float]]:
@@ -116,6 +117,19 @@ def test_who_interrupts_early_is_not_told_of_a_folder(mqtune_home: Path, capsys:
 
     said = "Interrupted before experiment x was opened, so nothing of it has changed. Run the script again."
     assert said in capsys.readouterr().err
+
+
+def test_the_line_of_a_signal_waits_for_a_frame_that_is_drawn(capfd: pytest.CaptureFixture[str]) -> None:
+    interrupts = Interrupts()
+
+    with interrupts.handled():
+        with interrupts.deferred():
+            signal.raise_signal(signal.SIGINT)
+            during = capfd.readouterr().err
+        after = capfd.readouterr().err
+
+    assert (during, after.strip()) == ("", "Stopping: running trials are requeued. Ctrl-C again ends immediately.")
+    assert interrupts.count == 1
 
 
 #: A searcher, say, that is in the middle of C code, where no Python handler can run.

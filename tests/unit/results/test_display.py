@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -298,6 +299,35 @@ def test_what_ctrl_c_says_stands_above_one_table(tmp_path: Path, columns: int, h
     assert len(heads) == 1, shown
     assert place_said == 4
     assert heads[0] == place_said + math.ceil(len(said[0]) / columns)
+
+
+def test_a_line_that_comes_while_a_frame_is_drawn_follows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    pending: list[str] = []
+
+    @contextlib.contextmanager
+    def undisturbed() -> Iterator[None]:
+        yield
+        for line in pending:
+            watched.file.write(f"^C\n{line}\n")
+            said.append(line)
+        pending.clear()
+
+    options = {"said": lambda: "".join(said), "undisturbed": undisturbed}
+    watched = Watched(tmp_path / "mine", width=80, **options)
+    watched.progress.on_start(watched.experiment)
+    watched.book.stage("0001")
+    watched.step()
+    # As a signal's handler does in the middle of drawing.
+    monkeypatch.setattr("mqtune.results.display.best_text", lambda _: pending.append("Stopping: …") or "")
+    watched.step()
+    monkeypatch.undo()
+    watched.step()
+    watched.end()
+
+    shown = [line for line in screen_of(watched.file.getvalue(), columns=80, lines=30) if line]
+    assert shown[0] == "Stopping: …"
+    assert [line.startswith("mine · ") for line in shown].count(True) == 1
 
 
 def test_a_stuck_reader_does_not_stop_the_driver_and_sees_the_end_once_it_reads(tmp_path: Path) -> None:
