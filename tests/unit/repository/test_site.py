@@ -30,6 +30,8 @@ RUN_BY: Final = {
     "deciding.md": "unit/repository/test_docs.py",
     "explanation/*.md": "acceptance/test_tutorials.py",
     "extensions.md": "unit/repository/test_docs.py",
+    "how-to/after-the-search.md": "acceptance/test_tutorials.py",
+    "how-to/environment.md": "acceptance/test_tutorials.py",
     "how-to/from-*.md": "acceptance/test_tutorials.py",
     "how-to/scripts.md": "acceptance/test_script_calls.py",
     "how-to/several-machines.md": "acceptance/test_several_machines.py",
