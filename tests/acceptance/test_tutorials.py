@@ -1,4 +1,4 @@
-"""What tutorials, guides and explanations say works when it is done as they say."""
+"""The programs and commands of tutorials, guides and explanations work as written."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def test_the_program_of_the_page_about_optunas_studies_runs(with_a_worker: Walkt
     with_a_worker.take(Block("console", "", "$ python study.py\n{'x': …"))
 
 
-#: Programs of pages about a library that CI doesn't install, with what makes them shorter; both run minutes as they are written.
+#: Programs of pages about a library that CI doesn't install, with replacements that shorten them from minutes to seconds.
 OF_PARTNERS = {
     "ax": {"max_trials=20": "max_trials=3", "run_n_trials(12)": "run_n_trials(2)", "range(1, 31)": "range(1, 4)"},
     "syne_tune": {"head:": "127.0.0.1:", "/shared": ".", "time=3600": "time=3", "n_workers=8": "n_workers=2"},
 }
-#: What the page about Syne Tune tunes.
+#: The script that the page about Syne Tune tunes.
 SCRIPT = """
 import argparse
 import time
