@@ -1,4 +1,4 @@
-"""Finds the program in the words of a command line, such as ``train.py`` in ``python train.py --epochs 3``.
+"""Finds the program in a command line, such as ``train.py`` in ``python train.py --epochs 3``.
 
 Trials run files below the folder of the code, by the worker's Python or as they are. So an interpreter or an installed
 program in front of the file is left out, if that changes nothing, or is an error with the way out.
