@@ -197,6 +197,51 @@ def test_a_program_is_tuned_without_a_changed_line(
         assert result.attempts[-1].worker.startswith("local-") is (place == "here")
 
 
+def test_a_sweep_of_weights_and_biases_runs_as_it_is(tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        """
+        import json, os, sys
+
+        given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
+        config = json.loads(given["optimizer"])
+        assert os.environ["SEED"] + os.environ["DATA"] == "7x"
+        assert config["name"] in ("adam", "sgd")
+        for epoch in range(int(given["epochs"])):
+            print(json.dumps({"val/loss": config["lr"] * (epoch + 1)}))
+        """,
+    )
+    write(
+        tmp_path / "sweep.yaml",
+        """
+        program: train.py
+        name: a demo
+        description: all of both
+        entity: me
+        method: grid
+        metric: {name: val/loss, goal: maximize}
+        command: ["${env}", SEED=7, "${interpreter}", "${program}", "${args}"]
+        parameters:
+          epochs: {value: 2}
+          optimizer:
+            parameters:
+              name: {values: [adam, sgd]}
+              lr: {values: [1e-3, 0.5]}
+        """,
+    )
+
+    done = tuned(tmp_path, "sweep.yaml", "--env", "DATA=x")
+
+    assert done.returncode == 0, done.stderr
+    assert "mqtune: entity: without effect here" in done.stderr
+    results = the_results()
+    assert results.name.startswith("a-demo-")
+    assert results.experiment.labels.notes == "all of both"
+    assert {(each.config["optimizer"]["name"], each.value) for each in results} == {
+        (name, 2 * lr) for name in ("adam", "sgd") for lr in (0.001, 0.5)
+    }
+
+
 def test_asha_stops_trials_by_the_step_in_the_output(tmp_path: Path) -> None:
     write(
         tmp_path / "slow.py",

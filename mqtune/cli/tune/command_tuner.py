@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from mqtune.cli.tune.plan import valid_group
 from mqtune.core.errors import MetricMissing
 from mqtune.core.text import names_in_words
 from mqtune.core.trial import AttemptEnd, Trial
@@ -59,10 +60,11 @@ def _why_missing(trial: Trial, metric: str, experiment: str) -> str:
     shown = "".join(f"\n  {line[:_SHOWN_CHARS]}" for line in lines[-_SHOWN_LINES:])
     printed = f"; its last lines:{shown}\n" if shown else ", as it printed nothing. "
     keys = next(filter(None, map(_keys_of_object, reversed(lines))), [])
+    name = valid_group(metric)
     way_out = (
         f"Its JSON lines have {names_in_words(keys)}: give one of them to --minimize or --maximize"
         if keys
-        else f"Have it read by --pattern, such as '{metric}[ =:]+(?P<{metric}>\\S+)', or have the program print JSON "
+        else f"Have it read by --pattern, such as '{name}[ =:]+(?P<{name}>\\S+)', or have the program print JSON "
         f'lines such as {{"{metric}": 0.1}}'
     )
     return (

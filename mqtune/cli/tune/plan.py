@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import re
@@ -20,7 +21,7 @@ from mqtune.cli.tune.words import Words
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.keys import is_name
 from mqtune.core.resources import Resources
-from mqtune.core.text import names_in_words
+from mqtune.core.text import names_in_words, put
 from mqtune.core.trial import ITERATION
 from mqtune.schedulers.asha import ASHA
 from mqtune.schedulers.base import Scheduler
@@ -117,6 +118,12 @@ class Plan:
             return
         wanted = [*self._modes, *filter(None, [self._options.step])]
         if missing := [name for name in wanted if name not in self._groups]:
+            name = valid_group(missing[0])
+            if name != missing[0]:
+                raise ConfigurationError(
+                    f"no group of a --pattern can have the name {missing[0]!r}; name it {name}, and give {name} to "
+                    "--minimize, --maximize or --step"
+                )
             raise ConfigurationError(
                 f"no --pattern has a group (?P<{missing[0]}>…); there are {names_in_words(self._groups)}"
             )
@@ -253,7 +260,22 @@ def _fixed(space: Mapping[str, object], fixed: Sequence[str], sweep: Sweep | Non
                 f"--fixed {name}: the command has no such parameter, but {names_in_words(space)}; write an argument "
                 "that never changes into the command itself"
             )
-    return {**space, **values}
+    found: dict[str, object] = {**space}
+    for name, value in values.items():
+        group, _, rest = name.partition(".")
+        inner = found.get(group)
+        if name not in space and rest and isinstance(inner, dict):
+            found[group] = inner = copy.deepcopy(inner)
+            put(inner, rest, value)
+        else:
+            found[name] = value
+    return found
+
+
+def valid_group(metric: str) -> str:
+    """Return a name for a group of a pattern that has this metric, such as ``val_loss`` for ``val/loss``."""
+    name = re.sub(r"\W", "_", metric)
+    return name if name.isidentifier() else f"_{name}"
 
 
 def _pair(text: str, option: str) -> tuple[str, str]:

@@ -57,7 +57,7 @@ def program_of(words: Sequence[str]) -> Program:
     if not words:
         raise TrainableNotFound("the program is missing; write it last: mqtune tune … -- python train.py --lr …")
     first, rest = words[0], words[1:]
-    if _PYTHON.fullmatch(Path(first).name) and not Path(first).name.endswith(".py"):
+    if _PYTHON.fullmatch(Path(first).name):
         begin, rest = _of_python(first, rest)
         return Program(begin, rest, env, _other_python(first))
     if not _is_own(first):
@@ -74,7 +74,7 @@ def _is_own(program: str) -> bool:
 def _without_env(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Return the variables of a leading ``env``, and the words behind them."""
     rest, env = list(words), dict[str, str]()
-    if not rest or Path(rest[0]).name != "env" or Path("env").is_file():
+    if not rest or Path(rest[0]).name != "env" or _is_own(rest[0]):
         return env, rest
     del rest[0]
     while rest and (found := _ASSIGNMENT.fullmatch(rest[0])) is not None:

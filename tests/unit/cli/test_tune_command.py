@@ -102,6 +102,7 @@ def test_a_program_that_trials_can_not_run_is_refused_with_the_way_out(words: li
         (["--minimize", "loss", "--", "train.py", "--lr", "0.1"], 1, "has no domain to search; write one in place of a value"),
         (["--minimize", "loss", "--", "train.py", "--lr", "~lognormal(1, 2)"], 2, "do you mean"),
         (["--minimize", "loss", "--pattern", r"(?P<los>\S+)", "--", "train.py", "--lr", LR], 1, "no --pattern has a group (?P<loss>…); there are 'los'"),
+        (["--minimize", "val/loss", "--pattern", r"(?P<los>\S+)", "--", "train.py", "--lr", LR], 1, "name it val_loss, and give val_loss to --minimize"),
         (["--minimize", "loss", "--pattern", "loss", "--", "train.py", "--lr", LR], 1, "name its group"),
         (["--minimize", "loss", "--fixed", "wd=1", "--", "train.py", "--lr", LR], 1, "--fixed wd: the command has no such parameter, but 'lr'"),
         (["--minimize", "loss", "--fixed", "lr", "--", "train.py", "--lr", LR], 1, "write --fixed NAME=VALUE"),

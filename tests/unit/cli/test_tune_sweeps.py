@@ -343,6 +343,13 @@ def test_options_have_precedence_over_the_file() -> None:
     assert found["scheduler"].rung_levels[-1] == 9
 
 
+def test_a_nested_parameter_is_fixed_by_its_path() -> None:
+    nested = {"optimizer": {"parameters": {"lr": {"min": 0.0, "max": 1.0}, "name": {"values": ["adam", "sgd"]}}}}
+    found = arguments_of({**SMALL, "parameters": nested}, fixed=["optimizer.lr=0.1", "data.path=x"])
+
+    assert found["space"] == {"optimizer": {"lr": 0.1, "name": mqtune.choice(["adam", "sgd"])}, "data.path": "x"}
+
+
 def test_words_replace_the_program_of_a_file() -> None:
     Path("other.py").write_text("")
     Path("sweep.json").write_text(json.dumps({**SMALL, "parameters": ONE}))
