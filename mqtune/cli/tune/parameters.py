@@ -232,8 +232,10 @@ def _multiples(found: _Described, low: float, high: float, *, log: bool) -> Doma
     if not isinstance(q, int):
         return qloguniform(low, high, q) if log else quniform(low, high, q)
     # Whole steps give whole numbers.
-    whole_low, whole_high = math.ceil(low), math.floor(high)
-    return qlograndint(max(1, whole_low), whole_high, q) if log else qrandint(whole_low, whole_high, q)
+    whole_low, whole_high = max(1, math.ceil(low)) if log else math.ceil(low), math.floor(high)
+    if whole_low + q > whole_high:
+        raise SpaceError(f"q: {q!r} leaves at most one value from {low!r} to {high!r}; give a smaller q, such as 0.1")
+    return qlograndint(whole_low, whole_high, q) if log else qrandint(whole_low, whole_high, q)
 
 
 def _inverse(found: _Described) -> Domain:

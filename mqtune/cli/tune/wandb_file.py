@@ -36,6 +36,8 @@ _REFUSED: Final = {
 _SEARCHERS: Final = {"random": "random", "bayes": "tpe", "grid": None}
 _GOALS: Final = {"minimize": "min", "maximize": "max"}
 _DEFAULT_COMMAND: Final = ("${env}", "${interpreter}", "${program}", "${args}")
+#: The macros that become the program.
+_OF_PROGRAM: Final = ("${env}", "${interpreter}", "${program}")
 _MACRO: Final = re.compile(r"\$\{([^}]*)\}")
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 
@@ -98,10 +100,16 @@ class Sweep:
         return [self._word(word) for word in self.command]
 
     def _word(self, word: str) -> str:
-        return word if word in _ARGUMENTS else _MACRO.sub(self._replaced, word)
+        found = _MACRO.fullmatch(word)
+        if found is None:
+            # Other braces are the program's own, such as Hydra's.
+            within = next((macro for macro in _MACRO.findall(word) if _is_known(macro)), None)
+            if within is not None:
+                raise ConfigurationError(f"command: {word!r} has a macro within a word; {_way_out(within)}")
+            return word
+        return word if word in _ARGUMENTS else self._replaced(found[1])
 
-    def _replaced(self, found: re.Match[str]) -> str:
-        macro = found[1]
+    def _replaced(self, macro: str) -> str:
         if macro == "env":
             return "env"
         if macro == "interpreter":
@@ -110,7 +118,7 @@ class Sweep:
             if not self.program:
                 raise ConfigurationError("program is missing; give the path of the script, or a command without it")
             return self.program
-        raise ConfigurationError(f"command: {found[0]} can't be given to trials; {_way_out(macro)}")
+        raise ConfigurationError(f"command: ${{{macro}}} can't be given to trials; {_way_out(macro)}")
 
     def macro(self, word: str) -> Iterable[Item] | None:
         """Return the items of a ``Script`` for a macro of arguments, or None for another word.
@@ -128,8 +136,11 @@ def _way_out(macro: str) -> str:
     if macro.startswith("envvar:"):
         name = macro.removeprefix("envvar:")
         return f"have the program read the variable {name}; it has that of its worker, or of --env {name}=VALUE"
-    known = ["${env}", "${interpreter}", "${program}", *_ARGUMENTS]
-    return f"there are {', '.join(known)}"
+    return f"there are {', '.join([*_OF_PROGRAM, *_ARGUMENTS])}, each as a word of its own"
+
+
+def _is_known(macro: str) -> bool:
+    return f"${{{macro}}}" in (*_OF_PROGRAM, *_ARGUMENTS) or macro.startswith(("envvar:", "args"))
 
 
 def _flags(space: Mapping[str, object]) -> list[Item]:
@@ -167,6 +178,7 @@ def _json(space: Mapping[str, object]) -> list[Item]:
 #: The items of a ``Script`` for each macro of arguments.
 _ARGUMENTS: Final[dict[str, Callable[[Mapping[str, object]], list[Item]]]] = {
     "${args}": lambda _: ["--{name}={value}"],
+    "${args_no_equals}": lambda _: ["--{name}", "{value}"],
     "${args_no_hyphens}": lambda _: ["{name}={value}"],
     "${args_no_boolean_flags}": _flags,
     "${args_json}": _json,
@@ -321,11 +333,15 @@ def _early(described: object, warnings: list[str]) -> EarlyTermination | None:
         warnings.append(f"{place}: strict: without effect, as ASHA has one rule: the best 1 in eta continue")
     if "max_iter" in given:
         last = _number(given, place, "max_iter")
+        if "min_iter" in given:
+            warnings.append(f"{place}: min_iter: without effect beside max_iter and s")
         if "s" not in given:
             raise ConfigurationError(f"{place}: s is missing; give it beside max_iter, or give min_iter instead")
         times = _number(given, place, "s")
         first = max(1.0, last / eta**times)
         return EarlyTermination(first, last, eta)
+    if "s" in given:
+        warnings.append(f"{place}: s: without effect beside min_iter")
     if "min_iter" not in given:
         raise ConfigurationError(f"{place}: min_iter is missing; give it, or max_iter and s")
     return EarlyTermination(_number(given, place, "min_iter"), None, eta)

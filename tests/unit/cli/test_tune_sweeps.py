@@ -153,6 +153,22 @@ def test_a_file_with_a_grid_flags_and_a_module_is_read_as_it_is() -> None:
     assert words_for(found, {**config, "amp": False}) == rest
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["${args}"], ["--x=2", "--y=a"]),
+        (["${args_no_equals}"], ["--x", "2", "--y", "a"]),
+        (["${args_no_hyphens}"], ["x=2", "y=a"]),
+        (["hydra.run.dir=runs/${now:%M-%S}", "${args_no_hyphens}"], ["hydra.run.dir=runs/${now:%M-%S}", "x=2", "y=a"]),
+    ],
+)
+def test_a_macro_gives_the_arguments_in_its_form(words: list[str], expected: list[str]) -> None:
+    space = {"x": {"values": [1, 2]}, "y": {"values": ["a", "b"]}}
+    found = arguments_of({**SMALL, "parameters": space, "command": ["${env}", "python", "${program}", *words]})
+
+    assert words_for(found, {"x": 2, "y": "a"}) == expected
+
+
 def test_arguments_in_json_are_one_word() -> None:
     given = {**SMALL, "command": ["python", "train.py", "${args_json}"]}
     found = arguments_of({**given, "parameters": {"x": {"values": [1, 2]}, "y": {"values": ["a", None]}}})
@@ -226,6 +242,10 @@ def test_a_domain_may_stand_in_place_of_a_parameter() -> None:
             {"distribution": "log_uniform_values", "min": 0, "max": 1},
             "parameters.x: loguniform: low=0.0 must be above 0",
         ),
+        (
+            {"distribution": "q_log_uniform_values", "min": 1e-5, "max": 0.1},
+            "parameters.x: q: 1 leaves at most one value",
+        ),
         ({"min": 2, "max": 1}, "parameters.x: randint: low=2 must be below high=1"),
         ({"min": 0, "max": 1, "q": 0.1}, "give distribution: q_uniform"),
         ({"min": 0}, "give value, values, min and max, or a distribution"),
@@ -276,7 +296,8 @@ def test_a_mistake_in_a_file_names_its_key_and_the_way_out(changes: dict[str, An
     [
         (["${envvar:HOME}"], r"have the program read the variable HOME.*--env HOME=VALUE"),
         (["${args_json_file}"], r"use \$\{args_json\}"),
-        (["--x=${args}"], r"there are \$\{env\}"),
+        (["--x=${args}"], r"has a macro within a word; there are \$\{env\}"),
+        (["--x=${envvar:HOME}"], r"has a macro within a word; have the program read the variable HOME"),
         (["${argz}"], r"there are \$\{env\}"),
     ],
 )
@@ -309,7 +330,7 @@ def test_keys_without_effect_are_named_in_one_line_each() -> None:
     described = {
         **SMALL, "parameters": ONE, "project": "p", "entity": "e",
         "metric": {"name": "loss", "impute": "worst"},
-        "early_terminate": {"type": "hyperband", "min_iter": 1, "strict": True},
+        "early_terminate": {"type": "hyperband", "min_iter": 1, "s": 2, "strict": True},
     }  # fmt: skip
     Path("sweep.json").write_text(json.dumps(described))
 
@@ -319,6 +340,7 @@ def test_keys_without_effect_are_named_in_one_line_each() -> None:
         "project, entity",
         "metric: impute",
         "early_terminate: strict",
+        "early_terminate: s",
     ]
 
 
