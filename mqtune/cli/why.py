@@ -228,9 +228,9 @@ class Inquiry:
         self._outcome, self._reason, self._counts = experiment.outcome, experiment.reason, dict(experiment.counts)
         self._on_workers = experiment.running
         self._trial = deepcopy(trial)
-        staged = [each for each in experiment.trials.values() if each.status is TrialStatus.STAGED]
-        self._first_staged = deepcopy(next(iter(staged), None))
-        self._asked = self._all_asked(staged)
+        queued = [each for each in experiment.trials.values() if each.status is TrialStatus.QUEUED]
+        self._first_queued = deepcopy(next(iter(queued), None))
+        self._asked = self._all_asked(queued)
         self._runs = runs
         self._make_view = view
         self._state: ExperimentState | None = None
@@ -311,7 +311,7 @@ class Inquiry:
     def _of_experiment(self) -> Reason:
         if (reason := self._no_driver()) is not None:
             return reason
-        running, staged = self._on_workers, self._counts[TrialStatus.STAGED]
+        running, queued = self._on_workers, self._counts[TrialStatus.QUEUED]
         waits = self._waits
         if waits.startswith(JOURNAL_FULL):
             return self._journal_full(_runs(running) if running else "nothing runs")
@@ -324,12 +324,12 @@ class Inquiry:
             what = f"{_runs(running)}; no other starts" if running else "nothing runs"
             return Reason("quota", f"{what}: {waits}", way_out=self._way_out_of_quota(waits))
         if not running:
-            if self._first_staged is not None:
-                return self._of_trial(self._first_staged)
+            if self._first_queued is not None:
+                return self._of_trial(self._first_queued)
             if (reason := self._no_slot(self._asked)) is not None:
                 return reason._replace(text=f"nothing runs: {reason.text}")
             return Reason("driver", f"nothing runs: {waits or 'the driver is about to start something'}")
-        if staged and (reason := self._no_slot(self._asked)) is not None:
+        if queued and (reason := self._no_slot(self._asked)) is not None:
             return reason._replace(text=f"{_runs(running)}; {reason.text}")
         return Reason("running", f"{_runs(running)}{f'; no other starts: {waits}' if waits else ''}")
 
@@ -395,7 +395,7 @@ class Inquiry:
 
     def _running(self, trial: Trial) -> Reason:
         attempt = trial.attempt
-        since = attempt.started_at or attempt.staged_at
+        since = attempt.started_at or attempt.queued_at
         if trial.outside:
             text = f"{_named(trial)} has been evaluated outside for {_ago(since)}"
             last = f"; its last report came {_ago(trial.last_timestamp)} ago" if trial.reports else ""
@@ -428,7 +428,7 @@ class Inquiry:
 
     def _staged(self, trial: Trial) -> Reason:
         """Return why no worker has started an attempt yet."""
-        since = trial.attempt.staged_at
+        since = trial.attempt.queued_at
         text = f"{_named(trial)} has waited for {_ago(since)}"
         asked_by_it = self._all_asked([trial])
         held = HeldSeats(trial.id, self._held(), asked_by_it)

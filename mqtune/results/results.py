@@ -251,7 +251,7 @@ class Results:
 
     @property
     def trials(self) -> list[TrialResult]:
-        """All trials, in the order in which they were first staged, each with its best value."""
+        """All trials, in the order in which they were first queued, each with its best value."""
         return list(self)
 
     @property
