@@ -127,6 +127,7 @@ SECTIONS: Final = {
     "Begin": {
         "demo": "Tune a small network on digits.",
         "init": "Write a starter project.",
+        "tune": "Tune a program, without a script.",
     },
 }
 COMMANDS: Final = tuple(sorted(verb for verbs in SECTIONS.values() for verb in verbs))

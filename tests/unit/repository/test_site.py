@@ -44,6 +44,7 @@ RUN_BY: Final = {
     "processes.md": "unit/repository/test_docs.py",
     "search.md": "unit/repository/test_docs.py",
     "syne-tune.md": "acceptance/test_tutorials.py",
+    "how-to/tune.md": "acceptance/test_tune.py",
     "trials.md": "unit/repository/test_docs.py",
     "tutorials/*.md": "acceptance/test_tutorials.py",
     "workers.md": "unit/repository/test_site.py",
