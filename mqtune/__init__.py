@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         uniform,
     )
     from mqtune.search.grid import GridSearcher
-    from mqtune.search.points import PointsFirst
+    from mqtune.search.points import InitialPoints
     from mqtune.search.random import RandomSearcher
     from mqtune.search.repeater import Repeater
     from mqtune.search.space import Space
@@ -79,10 +79,10 @@ __all__ = [
     "Failures",
     "GridSearcher",
     "HyperBand",
+    "InitialPoints",
     "Local",
     "MedianStopping",
     "MetricMaximum",
-    "PointsFirst",
     "Process",
     "PromotionASHA",
     "RandomSearcher",
@@ -146,7 +146,7 @@ _HOMES: Final[dict[str, str]] = {
     **dict.fromkeys(("MetricMaximum", "TrialDiverged", "TrialPlateau"), "mqtune.schedulers.stopping.trial_rules"),
     **dict.fromkeys(("ExperimentPlateau", "TargetReached", "TimeLimit"), "mqtune.schedulers.stopping.experiment_rules"),
     "GridSearcher": "mqtune.search.grid",
-    "PointsFirst": "mqtune.search.points",
+    "InitialPoints": "mqtune.search.points",
     "RandomSearcher": "mqtune.search.random",
     "Repeater": "mqtune.search.repeater",
     "Space": "mqtune.search.space",

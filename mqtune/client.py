@@ -88,7 +88,7 @@ class Steering(Protocol):
         trial: str,
         arguments: dict[str, object],
         *,
-        timeout_s: float | None = None,
+        wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
         """Return the answer; raise an ``MqtuneError`` if the action is refused.
@@ -98,7 +98,7 @@ class Steering(Protocol):
                 "tell", "set" or "end".
             trial: the trial's id; empty for an action on the experiment.
             arguments: the action's arguments, by name.
-            timeout_s: longest wait for the driver's answer, in seconds.
+            wait_s: longest wait for the driver's answer, in seconds.
             request_id: id of the request to repeat.
         """
 
@@ -107,7 +107,7 @@ class TrialHandle:
     """Steers one trial of an experiment from any process.
 
     In the driver's process, methods act immediately. Elsewhere they wait for the driver's answer, for at most
-    *timeout_s* seconds. Without a driver they return immediately, and the next driver carries the request out. Pass
+    *wait_s* seconds. Without a driver they return immediately, and the next driver carries the request out. Pass
     ``request_id`` to repeat a request whose answer was lost. An impossible action raises an error that says why.
 
     Args:
@@ -122,13 +122,13 @@ class TrialHandle:
     def __repr__(self) -> str:
         return f"<trial {self.id}>"
 
-    def stop(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+    def stop(self, reason: str = "", *, wait_s: float | None = None, request_id: str = "") -> Answer:
         """Stop the trial early."""
-        return self._do("stop", timeout_s, request_id, reason=reason)
+        return self._do("stop", wait_s, request_id, reason=reason)
 
-    def pause(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+    def pause(self, reason: str = "", *, wait_s: float | None = None, request_id: str = "") -> Answer:
         """Pause the trial: save a checkpoint if possible, end its process and free its slot."""
-        return self._do("pause", timeout_s, request_id, reason=reason)
+        return self._do("pause", wait_s, request_id, reason=reason)
 
     def resume(
         self,
@@ -136,7 +136,7 @@ class TrialHandle:
         reason: str = "",
         *,
         checkpoint: Origin | None = None,
-        timeout_s: float | None = None,
+        wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
         """Stage the paused trial again, from its newest checkpoint.
@@ -148,7 +148,7 @@ class TrialHandle:
                 path. "decided" is its checkpoint at the report of ``Tuner.next_report`` on which it was paused; without
                 one it starts from scratch.
         """
-        return self._do("resume", timeout_s, request_id, config=config, checkpoint=checkpoint, reason=reason)
+        return self._do("resume", wait_s, request_id, config=config, checkpoint=checkpoint, reason=reason)
 
     def restart(
         self,
@@ -157,7 +157,7 @@ class TrialHandle:
         *,
         source: str = "",
         checkpoint: Origin | None = None,
-        timeout_s: float | None = None,
+        wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
         """Restart the trial in place, from scratch or from a checkpoint.
@@ -171,24 +171,24 @@ class TrialHandle:
             checkpoint: "newest", "best" or an id, of *source* or of this trial; in the driver's process also a folder.
         """
         return self._do(
-            "restart", timeout_s, request_id, config=config, source=source, checkpoint=checkpoint, reason=reason
+            "restart", wait_s, request_id, config=config, source=source, checkpoint=checkpoint, reason=reason
         )
 
-    def save(self, *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+    def save(self, *, wait_s: float | None = None, request_id: str = "") -> Answer:
         """Have the running trial save a checkpoint soon. The answer doesn't wait for it."""
-        return self._do("save", timeout_s, request_id)
+        return self._do("save", wait_s, request_id)
 
-    def complete(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+    def complete(self, reason: str = "", *, wait_s: float | None = None, request_id: str = "") -> Answer:
         """End the trial as COMPLETED."""
-        return self._do("complete", timeout_s, request_id, reason=reason)
+        return self._do("complete", wait_s, request_id, reason=reason)
 
-    def abandon(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+    def abandon(self, reason: str = "", *, wait_s: float | None = None, request_id: str = "") -> Answer:
         """Abandon the trial: its config is never proposed again, and searchers ignore it."""
-        return self._do("abandon", timeout_s, request_id, reason=reason)
+        return self._do("abandon", wait_s, request_id, reason=reason)
 
-    def fail(self, reason: str = "", *, timeout_s: float | None = None, request_id: str = "") -> Answer:
+    def fail(self, reason: str = "", *, wait_s: float | None = None, request_id: str = "") -> Answer:
         """End the trial as FAILED, without a retry."""
-        return self._do("fail", timeout_s, request_id, reason=reason)
+        return self._do("fail", wait_s, request_id, reason=reason)
 
     def label(
         self,
@@ -197,7 +197,7 @@ class TrialHandle:
         untag: Sequence[str] = (),
         note: str = "",
         notes: str | None = None,
-        timeout_s: float | None = None,
+        wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
         """Change the trial's tags or notes, in any status.
@@ -211,10 +211,10 @@ class TrialHandle:
             notes: text that replaces the notes.
         """
         given = _labels(tags, untag, note, notes)
-        return self._steering.steer("label", self.id, given, timeout_s=timeout_s, request_id=request_id)
+        return self._steering.steer("label", self.id, given, wait_s=wait_s, request_id=request_id)
 
-    def _do(self, action: str, timeout_s: float | None, request_id: str, **arguments: object) -> Answer:
-        return self._steering.steer(action, self.id, given_of(**arguments), timeout_s=timeout_s, request_id=request_id)
+    def _do(self, action: str, wait_s: float | None, request_id: str, **arguments: object) -> Answer:
+        return self._steering.steer(action, self.id, given_of(**arguments), wait_s=wait_s, request_id=request_id)
 
 
 def _labels(tags: Sequence[str], untag: Sequence[str], note: str, notes: str | None) -> dict[str, object]:
@@ -388,11 +388,11 @@ class ExperimentHandle:
         source: str = "",
         checkpoint: str | None = None,
         *,
-        ttl_s: float | None = None,
+        timeout_s: float | None = None,
         tags: Sequence[str] = (),
         notes: str = "",
         key: str = "",
-        timeout_s: float | None = None,
+        wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
         """Try a config before the searcher's next one. The answer comes when a slot is free.
@@ -403,25 +403,31 @@ class ExperimentHandle:
             config: the config; missing values are sampled.
             source: id of the trial from whose current checkpoint the new trial starts.
             checkpoint: "newest" (default), "best" (without *source*, the best trial's), or the id of a kept checkpoint.
-            ttl_s: longest time that an attempt may run, in seconds.
+            timeout_s: longest time that an attempt may run, in seconds.
             tags: names by which to find the trial.
             notes: remarks on the trial.
             key: your own name for the trial. If a trial with this key exists, the answer names it immediately.
         """
         given = given_of(
-            config=config, source=source, checkpoint=checkpoint, ttl_s=ttl_s, key=key, tags=list(tags), notes=notes
+            config=config,
+            source=source,
+            checkpoint=checkpoint,
+            timeout_s=timeout_s,
+            key=key,
+            tags=list(tags),
+            notes=notes,
         )
-        return self.steer("add", "", given, timeout_s=timeout_s, request_id=request_id)
+        return self.steer("add", "", given, wait_s=wait_s, request_id=request_id)
 
     def ask(
         self,
         config: Config | None = None,
         *,
-        ttl_s: float | None = None,
+        timeout_s: float | None = None,
         tags: Sequence[str] = (),
         notes: str = "",
         key: str = "",
-        timeout_s: float | None = None,
+        wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
         """Begin a trial that you evaluate yourself; the answer has its id and config.
@@ -432,7 +438,7 @@ class ExperimentHandle:
         Args:
             config: your own config; missing values are sampled. By default the searcher's next, which counts for
                 ``max_trials``.
-            ttl_s: deadline for its last report, in seconds, after which it is FAILED; by default none.
+            timeout_s: deadline for its last report, in seconds, after which it is FAILED; by default none.
             tags: names by which to find the trial.
             notes: remarks on the trial.
             key: your own name for the trial. If a trial with this key exists, the answer names it.
@@ -440,8 +446,8 @@ class ExperimentHandle:
         Raises:
             RequestRefused: the searcher has no other config, ``max_trials`` have begun, or the experiment ends.
         """
-        given = given_of(config=config, ttl_s=ttl_s, key=key, tags=list(tags), notes=notes)
-        answer = self.steer("ask", "", given, timeout_s=timeout_s, request_id=request_id)
+        given = given_of(config=config, timeout_s=timeout_s, key=key, tags=list(tags), notes=notes)
+        answer = self.steer("ask", "", given, wait_s=wait_s, request_id=request_id)
         if answer.is_done and answer.config is None:
             # A trial with this key existed already.
             with tempfile.TemporaryDirectory(prefix="mqtune-") as folder:
@@ -457,7 +463,7 @@ class ExperimentHandle:
         tags: Sequence[str] = (),
         notes: str = "",
         key: str = "",
-        timeout_s: float | None = None,
+        wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
         """Report a result that you measured yourself, for a trial from ``ask`` or for any config.
@@ -483,7 +489,7 @@ class ExperimentHandle:
         """
         id_, config = (trial, None) if isinstance(trial, str) else ("", dict(trial))
         given = given_of(metrics=dict(metrics), ends=ends, config=config, key=key, tags=list(tags), notes=notes)
-        return self.steer("tell", id_, given, timeout_s=timeout_s, request_id=request_id)
+        return self.steer("tell", id_, given, wait_s=wait_s, request_id=request_id)
 
     def set(
         self,
@@ -494,7 +500,7 @@ class ExperimentHandle:
         share: float | None = None,
         preemptible: bool | None = None,
         journal_mb: float | None = None,
-        timeout_s: float | None = None,
+        wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
         """Change the experiment's limits. Omitted ones stay the same.
@@ -514,7 +520,7 @@ class ExperimentHandle:
             raise ConfigurationError(
                 "set() changes nothing: give max_trials, max_concurrent, priority, share, preemptible or journal_mb"
             )
-        return self.steer("set", "", given, timeout_s=timeout_s, request_id=request_id)
+        return self.steer("set", "", given, wait_s=wait_s, request_id=request_id)
 
     def label(
         self,
@@ -523,15 +529,15 @@ class ExperimentHandle:
         untag: Sequence[str] = (),
         note: str = "",
         notes: str | None = None,
-        timeout_s: float | None = None,
+        wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
         """Change the experiment's tags or notes, like ``TrialHandle.label`` for a trial."""
-        return self.steer("label", "", _labels(tags, untag, note, notes), timeout_s=timeout_s, request_id=request_id)
+        return self.steer("label", "", _labels(tags, untag, note, notes), wait_s=wait_s, request_id=request_id)
 
-    def end(self, *, now: bool = False, timeout_s: float | None = None, request_id: str = "") -> Answer:
+    def end(self, *, now: bool = False, wait_s: float | None = None, request_id: str = "") -> Answer:
         """End the experiment: start no other trial. Running ones finish, or stop if *now*."""
-        return self.steer("end", "", {"now": now}, timeout_s=timeout_s, request_id=request_id)
+        return self.steer("end", "", {"now": now}, wait_s=wait_s, request_id=request_id)
 
     def steer(
         self,
@@ -539,12 +545,12 @@ class ExperimentHandle:
         trial: str,
         arguments: dict[str, object],
         *,
-        timeout_s: float | None = None,
+        wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
         """Request an action and return the driver's answer.
 
-        Without a driver, or after *timeout_s*, the returned answer is pending.
+        Without a driver, or after *wait_s*, the returned answer is pending.
 
         Raises:
             RequestRefused: the driver or a cap refuses it; the message says why.
@@ -566,7 +572,7 @@ class ExperimentHandle:
             request.encode()
         except TypeError as error:
             raise ConfigurationError(f"an argument of {action} can't be sent: {error}") from None
-        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        deadline = math.inf if wait_s is None else time.monotonic() + wait_s
         try:
             self._make(request)
             return self._answer(request, deadline)

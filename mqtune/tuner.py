@@ -76,7 +76,7 @@ class Tuner:
         max_trials: number of trials; by default the size of the grid, or 1 without one.
         searcher: proposes configs. The default is "tpe", a model, if Optuna is installed (extra ``optuna``), and "random" if it
             isn't, if the space has a grid, or if there are enough trials for each config. "ax" (extra ``ax``) is another model.
-            ``mqtune.PointsFirst([…])`` tries given configs first, and ``mqtune.WarmStart([…])`` has a model learn from the
+            ``mqtune.InitialPoints([…])`` tries given configs first, and ``mqtune.WarmStart([…])`` has a model learn from the
             trials of other experiments.
         scheduler: stops, or pauses, trials early; by default ``mqtune.ASHA(max_t)`` if *max_t* is given, else nothing.
         max_t: the last ``training_iteration`` of trials that report step by step; bad ones are stopped before.
@@ -246,7 +246,7 @@ class Tuner:
             StoreUnavailable: the checkpoint store can't be reached or written, from here or from the first trial's worker.
             StoreMissing: a trial saved a folder, and there is no store.
             MetricMissing: the first report lacked the metric, or the time that the scheduler goes by; or, with
-                ``metric_from="later"``, the first trial that ended had never reported the metric.
+                ``metric_required="eventually"``, the first trial that ended had never reported the metric.
             ReportInvalid, ReportTooLarge: a trial failed with a report that can't be sent, before any trial had reported.
             UserCodeFailed: a scheduler, searcher or stop rule raised an error. Once it is corrected, the same script continues.
             DriverFenced: another driver took over while this one was frozen or cut off. The other one is not disturbed.
@@ -562,7 +562,7 @@ class Tuner:
         *,
         source: Trial | str = "",
         checkpoint: Origin | None = None,
-        ttl_s: float | None = None,
+        timeout_s: float | None = None,
         tags: Sequence[str] = (),
         notes: str = "",
         key: str = "",
@@ -578,7 +578,7 @@ class Tuner:
                 kept checkpoint; or, without *source*, the path of a folder on this machine. That is copied into the
                 experiment's store and becomes the trial's first checkpoint. One that lies in another experiment's store, or
                 was fetched from there, keeps its counters.
-            ttl_s: how long an attempt of it may run, in seconds; by default as ``Process(ttl_s=…)`` says.
+            timeout_s: how long an attempt of it may run, in seconds; by default as ``Process(timeout_s=…)`` says.
             tags: names by which it is found again, as ``Results.find`` does.
             notes: a text about it.
             key: a name of your own for it, which is journaled. If the experiment has a trial with this key, that trial is
@@ -601,7 +601,7 @@ class Tuner:
             ),
             "tags": checked_tags(tags),
             "notes": checked_notes(notes),
-            **given_of(source=from_trial, checkpoint=checkpoint, ttl_s=ttl_s, key=key),
+            **given_of(source=from_trial, checkpoint=checkpoint, timeout_s=timeout_s, key=key),
         }
         brought = LocalSteering(self._open).bring("add", new, arguments)
         return driver.requests.start(arguments, brought=brought)
@@ -610,7 +610,7 @@ class Tuner:
         self,
         config: Config | None = None,
         *,
-        ttl_s: float | None = None,
+        timeout_s: float | None = None,
         tags: Sequence[str] = (),
         notes: str = "",
         key: str = "",
@@ -625,7 +625,8 @@ class Tuner:
             SpaceError: the config does not fit the space.
             ConfigurationError: the searcher has no other config, ``max_trials`` have begun, or the experiment ends.
         """
-        return self._take("ask", "", given_of(config=config, ttl_s=ttl_s, notes=notes, key=key, tags=list(tags)))
+        given = given_of(config=config, timeout_s=timeout_s, notes=notes, key=key, tags=list(tags))
+        return self._take("ask", "", given)
 
     def tell(
         self,
@@ -672,7 +673,7 @@ class Tuner:
 
     @property
     def busy_trials(self) -> list[Trial]:
-        """The trials that hold a place: staged, running, or told to end and not gone yet."""
+        """The trials that hold a place: queued, running, or told to end and not gone yet."""
         return [trial for trial in self.get_trials() if trial.is_busy]
 
     @property

@@ -126,7 +126,7 @@ class Obedient(Scheduler):
         self.choices: list[Choice] = []
         self.heard: list[tuple[str, str]] = []
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         self._came_true(trial)
         self.heard.append(("stage", trial.id))
 

@@ -99,12 +99,12 @@ class Machine:
         *,
         trial: str = "0001",
         checkpoint: str = "",
-        ttl_s: float | None = None,
+        timeout_s: float | None = None,
         kind: str = "function",
         **definition: Any,
     ) -> Attempt:
         """Stage the next attempt of a trial and have it run."""
-        number = self.stage(config, trial=trial, checkpoint=checkpoint, ttl_s=ttl_s)
+        number = self.stage(config, trial=trial, checkpoint=checkpoint, timeout_s=timeout_s)
         return self.attempt(number, name, trial=trial, kind=kind, **definition)
 
     def stage(
@@ -113,12 +113,12 @@ class Machine:
         *,
         trial: str = "0001",
         checkpoint: str = "",
-        ttl_s: float | None = None,
+        timeout_s: float | None = None,
     ) -> int:
         """Stage the next attempt of a trial; returns its number."""
         number = self.attempts[trial] = self.attempts.get(trial, 0) + 1
         staged = TrialStaged(trial=TrialId(trial), attempt=number, config=config or {}, at=1.0, cursor=START)
-        assignment = Assignment(config or {"x": 1}, CheckpointId(checkpoint), ttl_s)
+        assignment = Assignment(config or {"x": 1}, CheckpointId(checkpoint), timeout_s)
         assert self.driver.stage(TrialId(trial), number, assignment, staged.encode())
         return number
 

@@ -1,4 +1,7 @@
-"""What MkDocs does for this site besides: the README is its first page, and each file that a page links to has a page."""
+"""Hooks of MkDocs for this site.
+
+The README is the first page. Each linked file of the repository has a page. The search ignores stop words.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,20 @@ from typing import Final
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).parents[2]
 _LINK: Final = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)(#[^)\s]*)?\)")
-#: How Pygments calls what a file's name alone tells.
+#: The languages by which Pygments highlights a file, by its name or suffix.
 _LANGUAGES: Final = {"Dockerfile": "docker", ".service": "ini", ".yml": "yaml", ".example": "bash", "": "text"}
 
 
 class PlainDocstrings(griffe.Extension):
-    """Docstrings say ``::`` and ``:class:`` for editors; Markdown needs neither."""
+    """Removes ``::`` and ``:class:`` from docstrings. Editors need them, Markdown does not."""
 
     def on_instance(self, *, obj: griffe.Object | griffe.Alias, **_: object) -> None:
-        """Take both out of an object's docstring."""
+        """Remove both from an object's docstring."""
         if not obj.is_alias and obj.docstring:
             obj.docstring.value = re.sub(
                 r"::$|:(?:class|meth|func):(?=`)", _plain, obj.docstring.value, flags=re.MULTILINE
@@ -50,8 +54,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> None:  # noqa: ARG001 - MkDocs passes it by name
+    """Remember the pages of the navigation."""
+    config.extra["in_nav"] = {page.file.src_uri for page in nav.pages}
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
-    """Have the links of a page, which are those of the repository, lead to pages of the site."""
+    """Turn a page's links to files of the repository into links to pages of the site.
+
+    Pages outside the navigation, such as the sources of examples, are excluded from the search.
+    """
+    if page.file.src_uri not in config.extra["in_nav"]:
+        page.meta["search"] = {"exclude": True}
     home = config.extra["home"][page.file.src_uri]
     if not home.endswith(".md"):
         return markdown
@@ -66,14 +80,20 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
     return _LINK.sub(link, markdown)
 
 
+def on_post_build(config: MkDocsConfig) -> None:
+    """Remove stop words from the queries of the site's search."""
+    (worker,) = Path(config.site_dir).glob("assets/javascripts/workers/search.*.min.js")
+    worker.write_text((ROOT / "docs" / "_site" / "search.js").read_text() + worker.read_text())
+
+
 def _target(home: str, link: str) -> str | None:
-    """Return the file or folder of the repository that a page links to."""
+    """Return the linked file or folder of the repository."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(home), link))
     return path if (ROOT / path).exists() else None
 
 
 def _linked(homes: object) -> list[str]:
-    """Return what pages link to."""
+    """Return the files of the repository that pages link to."""
     found = []
     for home in homes:
         if home.endswith(".md"):
@@ -83,7 +103,7 @@ def _linked(homes: object) -> list[str]:
 
 
 def _uri(path: str) -> str:
-    """Return the page of a file or folder."""
+    """Return the address of a file's or folder's page."""
     if path == "README.md":
         return "index.md"
     if path.startswith("docs/"):

@@ -14,7 +14,7 @@ from selenium.webdriver.chrome.service import Service
 
 FOLDER: Final = Path(__file__).parents[1] / "files"
 FLAGS: Final = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1200,1000")
-#: Enough colours, and time for all that is in sight to be drawn.
+#: Number of colours, and seconds until the charts are drawn.
 COLORS: Final = 96
 DRAWN_S: Final = 8
 

@@ -44,8 +44,8 @@ class BackendSession(Protocol):
     ``AttemptStarted``, ``Journal.report`` for each batch of reports, ``Journal.renew`` before the lease expires, and
     ``Journal.end`` with an ``AttemptEnded`` after all its processes have exited. A refused claim is not run. The
     answers to ``report`` and ``renew`` have the driver's intents, such as "stop" or "pause". "fenced" means that the
-    attempt no longer counts and must be killed. An attempt that exceeds its ``ttl_s`` ends as FAILED, with the error
-    type "TimeToLive" and ``outlived``. ``mqtune.journal.base`` has the details, and ``examples/extensions`` a backend
+    attempt no longer counts and must be killed. An attempt that exceeds its ``timeout_s`` ends as FAILED, with the error
+    type "AttemptTimeout" and ``outlived``. ``mqtune.journal.base`` has the details, and ``examples/extensions`` a backend
     of threads.
 
     **Threads.** The driver calls all methods from one thread and waits for them, so none may block for long.

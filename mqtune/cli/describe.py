@@ -41,7 +41,7 @@ def _attempt(attempt: Attempt, use: LiveUse | None) -> dict[str, object]:
         "host": attempt.host,
         "devices": list(attempt.devices),
         "pid": attempt.pid,
-        "staged_at": attempt.staged_at,
+        "queued_at": attempt.queued_at,
         "started_at": attempt.started_at,
         "ended_at": attempt.ended_at,
         "end": None if attempt.end is None else attempt.end.value,

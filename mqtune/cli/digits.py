@@ -64,7 +64,7 @@ def main(name: str | None = None) -> None:
     asha = mqtune.ASHA(max_t=EPOCHS, grace_period=3, reduction_factor=3)
     tuner = mqtune.Tuner(
         train, SPACE, metric="accuracy", mode="max", scheduler=asha, max_trials=150,
-        searcher=mqtune.PointsFirst([DEFAULT]), seed=1, name=name,
+        searcher=mqtune.InitialPoints([DEFAULT]), seed=1, name=name,
     )  # fmt: skip
     results = tuner.run()
     best, budget = results.best, results.budget

@@ -88,4 +88,4 @@ def _draw(changed: list[Trial], display: ProgressDisplay) -> None:
         if trial.status.is_terminal:
             display.on_trial_end(trial)
         else:
-            display.on_stage(trial)
+            display.on_queue(trial)

@@ -11,7 +11,7 @@ import click
 from mqtune.cli.output import broker_option, json_option
 from mqtune.cli.owners import force_option
 from mqtune.cli.place import Place, complete_trial, find_place, find_trial, name_argument, server_of, steered
-from mqtune.cli.steer import Outcome, ask, experiment_of, tell, timeout_option
+from mqtune.cli.steer import Outcome, ask, experiment_of, tell, wait_option
 from mqtune.core.errors import AccessDenied, NameTaken
 from mqtune.core.trial import NO_LABELS, TrialId
 from mqtune.results.labelling import is_in_folder_alone, label
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--untag", "untags", multiple=True, metavar="TAG", help="Remove this tag; may be repeated.")
 @click.option("--note", default="", metavar="TEXT", help="Add a line to the notes.")
 @click.option("--notes", metavar="TEXT", help="Replace the notes. An empty text removes them.")
-@timeout_option
+@wait_option
 @force_option
 @broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
 @json_option
@@ -43,7 +43,7 @@ def command(
     untags: tuple[str, ...],
     note: str,
     notes: str | None,
-    timeout_s: float,
+    wait_s: float,
     broker: str | None,
     *,
     force: bool,
@@ -55,11 +55,11 @@ def command(
     `mqtune show NAME --tag TAG`.
     """
     given, place = _labels(tags, untags, note, notes), find_place(name, broker)
-    tell(place.name, label_chosen(place, trials, given, timeout_s, force=force), as_json=as_json)
+    tell(place.name, label_chosen(place, trials, given, wait_s, force=force), as_json=as_json)
 
 
 def label_chosen(
-    place: Place, trials: Sequence[str], given: Body, timeout_s: float, *, force: bool = False
+    place: Place, trials: Sequence[str], given: Body, wait_s: float, *, force: bool = False
 ) -> Iterator[Outcome]:
     """Label trials, or the experiment itself, and yield each request's outcome.
 
@@ -67,7 +67,7 @@ def label_chosen(
         place: the experiment's place.
         trials: ids, whole or shortened; empty for the experiment.
         given: the request's arguments.
-        timeout_s: how long to wait for an answer.
+        wait_s: how long to wait for an answer.
         force: whether to label another's experiment.
 
     Raises:
@@ -82,7 +82,7 @@ def label_chosen(
         return
     with steered(place, force=force) as handle, server_of(place) as url:
         chosen = _chosen(experiment_of(handle), trials) if trials else [TrialId("")]
-        yield from _requested(handle, url, place.folder, chosen, given, timeout_s)
+        yield from _requested(handle, url, place.folder, chosen, given, wait_s)
 
 
 def _labels(tags: tuple[str, ...], untags: tuple[str, ...], note: str, notes: str | None) -> Body:
@@ -106,11 +106,11 @@ def _chosen(experiment: Experiment, trials: Sequence[str]) -> list[TrialId]:
 
 
 def _requested(
-    handle: ExperimentHandle, url: str, folder: Path | None, trials: list[TrialId], given: Body, timeout_s: float
+    handle: ExperimentHandle, url: str, folder: Path | None, trials: list[TrialId], given: Body, wait_s: float
 ) -> Iterator[Outcome]:
     for trial in trials:
         target = handle.trial(trial) if trial else handle
-        outcome = ask("label", trial, partial(target.label, **given, timeout_s=timeout_s))
+        outcome = ask("label", trial, partial(target.label, **given, wait_s=wait_s))
         if not outcome.done and not outcome.refused:
             outcome = _without_driver(handle, url, folder, outcome)
         yield outcome

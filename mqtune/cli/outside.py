@@ -10,7 +10,7 @@ import click
 from mqtune.cli.output import broker_option, json_option
 from mqtune.cli.owners import force_option
 from mqtune.cli.place import find_place, find_trial, name_argument, steered
-from mqtune.cli.steer import ask, config_option, experiment_of, tell, timeout_option
+from mqtune.cli.steer import ask, config_option, experiment_of, tell, wait_option
 from mqtune.cli.terms import config_of
 from mqtune.core.trial import Config
 from mqtune.results.results import json_text
@@ -24,8 +24,8 @@ _notes = click.option("--notes", default="", metavar="TEXT", help="Notes of a ne
 @name_argument
 @config_option
 @click.option(
-    "--ttl",
-    "ttl_s",
+    "--timeout",
+    "timeout_s",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
     help="Mark the trial as FAILED if its result is not reported within this time. By default there is no limit.",
@@ -33,7 +33,7 @@ _notes = click.option("--notes", default="", metavar="TEXT", help="Notes of a ne
 @_tags
 @_notes
 @click.option("--key", default="", help="Your own name for it. Asking for the same key again returns the same trial.")
-@timeout_option
+@wait_option
 @force_option
 @_broker
 @json_option
@@ -41,8 +41,8 @@ def _ask(
     name: str,
     broker: str | None,
     configs: tuple[str, ...],
-    ttl_s: float | None,
-    timeout_s: float,
+    timeout_s: float | None,
+    wait_s: float,
     *,
     force: bool,
     as_json: bool,
@@ -59,11 +59,11 @@ def _ask(
         request = partial(
             handle.ask,
             config_of(configs) or None,
-            ttl_s=ttl_s,
+            timeout_s=timeout_s,
             tags=tags,
             notes=notes,
             key=key,
-            timeout_s=timeout_s,
+            wait_s=wait_s,
         )
         outcome = ask("ask", "", request)
         if outcome.done:
@@ -79,7 +79,7 @@ def _ask(
 @_tags
 @_notes
 @click.option("--key", default="", help="Your own name for a new trial. Reporting the same key again has no effect.")
-@timeout_option
+@wait_option
 @force_option
 @_broker
 @json_option
@@ -88,7 +88,7 @@ def _tell(
     broker: str | None,
     told: tuple[str, ...],
     configs: tuple[str, ...],
-    timeout_s: float,
+    wait_s: float,
     *,
     intermediate: bool,
     force: bool,
@@ -110,7 +110,7 @@ def _tell(
     with steered(find_place(name, broker), force=force) as handle:
         which: str | Config = find_trial(experiment_of(handle), first) if is_trial else config_of(configs)
         request = partial(
-            handle.tell, which, metrics, ends=not intermediate, tags=tags, notes=notes, key=key, timeout_s=timeout_s
+            handle.tell, which, metrics, ends=not intermediate, tags=tags, notes=notes, key=key, wait_s=wait_s
         )
         tell(handle.name, [ask("tell", "", request)], as_json=as_json)
 

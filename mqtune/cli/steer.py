@@ -39,7 +39,7 @@ _TAKEN_S: Final = 0.5
 _OPEN: Final = frozenset(status for status in TrialStatus if not status.is_terminal)
 _RUNNING: Final = frozenset({TrialStatus.RUNNING})
 _PAUSED: Final = frozenset({TrialStatus.PAUSED})
-_DEPLOYED: Final = frozenset({TrialStatus.STAGED, TrialStatus.RUNNING})
+_DEPLOYED: Final = frozenset({TrialStatus.QUEUED, TrialStatus.RUNNING})
 
 
 class Action(NamedTuple):
@@ -107,9 +107,9 @@ class Outcome(NamedTuple):
 
 
 _broker = broker_option("The Redis server that has the experiment. Not needed for one that runs on this machine alone.")
-timeout_option = click.option(
-    "--timeout",
-    "timeout_s",
+wait_option = click.option(
+    "--wait",
+    "wait_s",
     type=click.FloatRange(min=0),
     default=_ANSWER_S,
     show_default=True,
@@ -317,25 +317,25 @@ _HOW: Final = (
 @click.command("pause", help=f"Pause trials. They save a checkpoint and free their slots.\n\n{_HOW}")
 @trial_options
 @_reason
-@timeout_option
+@wait_option
 @force_option
 @_broker
 @json_option
 def _pause(
-    name: str, broker: str | None, choice: Choice, reason: str, timeout_s: float, *, force: bool, as_json: bool
+    name: str, broker: str | None, choice: Choice, reason: str, wait_s: float, *, force: bool, as_json: bool
 ) -> None:
-    how: dict[str, object] = {"reason": reason, "timeout_s": timeout_s}
+    how: dict[str, object] = {"reason": reason, "wait_s": wait_s}
     steer_trials("pause", name, broker, choice, how, force=force, as_json=as_json)
 
 
 @click.command("save", help=f"Save checkpoints of running trials, as soon as they can.\n\n{_HOW}")
 @trial_options
-@timeout_option
+@wait_option
 @force_option
 @_broker
 @json_option
-def _save(name: str, broker: str | None, choice: Choice, timeout_s: float, *, force: bool, as_json: bool) -> None:
-    steer_trials("save", name, broker, choice, {"timeout_s": timeout_s}, force=force, as_json=as_json)
+def _save(name: str, broker: str | None, choice: Choice, wait_s: float, *, force: bool, as_json: bool) -> None:
+    steer_trials("save", name, broker, choice, {"wait_s": wait_s}, force=force, as_json=as_json)
 
 
 @click.command("stop", help=f"Stop trials, or end them as completed, failed or abandoned.\n\n{_HOW}")
@@ -351,7 +351,7 @@ def _save(name: str, broker: str | None, choice: Choice, timeout_s: float, *, fo
 @force_option
 @_yes
 @_reason
-@timeout_option
+@wait_option
 @_broker
 @json_option
 def _stop(
@@ -360,7 +360,7 @@ def _stop(
     choice: Choice,
     end: str,
     reason: str,
-    timeout_s: float,
+    wait_s: float,
     *,
     force: bool,
     yes: bool,
@@ -370,18 +370,18 @@ def _stop(
         raise click.UsageError(
             f"name the trials, or {_ALL}, or give --where or --status; to end the experiment: mqtune end {name}"
         )
-    how: dict[str, object] = {"reason": reason, "timeout_s": timeout_s}
+    how: dict[str, object] = {"reason": reason, "wait_s": wait_s}
     steer_trials(_ENDS[end], name, broker, choice, how, force=force, as_json=as_json, yes=yes)
 
 
 @click.command("end")
 @name_argument
 @click.option("--now", is_flag=True, help="Stop its running trials.")
-@timeout_option
+@wait_option
 @force_option
 @_broker
 @json_option
-def _end(name: str, broker: str | None, timeout_s: float, *, now: bool, force: bool, as_json: bool) -> None:
+def _end(name: str, broker: str | None, wait_s: float, *, now: bool, force: bool, as_json: bool) -> None:
     """End an experiment: no other trial starts, and its running trials finish.
 
     If the experiment has not begun or has finished, this ends the submitted script of that name.
@@ -394,7 +394,7 @@ def _end(name: str, broker: str | None, timeout_s: float, *, now: bool, force: b
         state = handle.state()
         if state is not None and state.outcome == "finished":
             raise ConfigurationError(f"experiment {handle.name!r} has already finished")
-        tell(handle.name, [ask("end", "", partial(handle.end, now=now, timeout_s=timeout_s))], as_json=as_json)
+        tell(handle.name, [ask("end", "", partial(handle.end, now=now, wait_s=wait_s))], as_json=as_json)
 
 
 def _halted(place: Place, *, force: bool) -> Outcome | None:
@@ -442,7 +442,7 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
 )
 @_yes
 @_reason
-@timeout_option
+@wait_option
 @force_option
 @_broker
 @json_option
@@ -453,14 +453,14 @@ def _resume(
     configs: tuple[str, ...],
     origin: str | None,
     reason: str,
-    timeout_s: float,
+    wait_s: float,
     *,
     yes: bool,
     force: bool,
     as_json: bool,
 ) -> None:
     action = "resume" if origin is None else "restart"
-    how: dict[str, object] = {"config": config_of(configs) or None, "reason": reason, "timeout_s": timeout_s}
+    how: dict[str, object] = {"config": config_of(configs) or None, "reason": reason, "wait_s": wait_s}
     found = None if origin == _SCRATCH else origin
     steer_trials(action, name, broker, choice, how, force=force, as_json=as_json, yes=yes, origin=found)
 
@@ -478,7 +478,7 @@ def _resume(
 @click.option("--tag", "tags", multiple=True, metavar="TAG", help="A tag of the new trial; may be repeated.")
 @click.option("--notes", default="", metavar="TEXT", help="Notes of the new trial.")
 @click.option("--key", default="", help="Your own name for it. Adding the same key again has no effect.")
-@timeout_option
+@wait_option
 @force_option
 @_broker
 @json_option
@@ -487,7 +487,7 @@ def _add(
     broker: str | None,
     configs: tuple[str, ...],
     origin: str | None,
-    timeout_s: float,
+    wait_s: float,
     *,
     force: bool,
     as_json: bool,
@@ -513,12 +513,12 @@ def _add(
             key=key,
             request_id=secrets.token_hex(16),
         )
-        outcome = ask("add", "", partial(request, timeout_s=min(timeout_s, _TAKEN_S)))
+        outcome = ask("add", "", partial(request, wait_s=min(wait_s, _TAKEN_S)))
         if not outcome.done and not outcome.refused and (state := handle.state()) is not None and state.is_driven:
             if why := _why_queued(place, handle, state):
                 outcome = outcome._replace(reason=f"it is queued and starts as soon as a slot is free: {why}")
-            elif timeout_s > _TAKEN_S:
-                outcome = ask("add", "", partial(request, timeout_s=timeout_s - _TAKEN_S))
+            elif wait_s > _TAKEN_S:
+                outcome = ask("add", "", partial(request, wait_s=wait_s - _TAKEN_S))
         tell(handle.name, [outcome], as_json=as_json)
 
 
@@ -561,13 +561,11 @@ _LIMITS: Final = {
 @click.command("set")
 @name_argument
 @click.argument("limits", nargs=-1, required=True, metavar="NAME=VALUE…")
-@timeout_option
+@wait_option
 @force_option
 @_broker
 @json_option
-def _set(
-    name: str, limits: tuple[str, ...], broker: str | None, timeout_s: float, *, force: bool, as_json: bool
-) -> None:
+def _set(name: str, limits: tuple[str, ...], broker: str | None, wait_s: float, *, force: bool, as_json: bool) -> None:
     """Change an experiment's limits: max_trials=200 max_concurrent=16 share=2.
 
     priority is high, normal or low. share is a number, relative to other experiments of that priority. preemptible is
@@ -580,7 +578,7 @@ def _set(
         if not _LIMITS[key].accepts(value):
             raise click.UsageError(f"{key}={value!r} {_LIMITS[key].must}")
     with steered(find_place(name, broker), force=force) as handle:
-        request = partial(handle.set, **values, timeout_s=timeout_s)
+        request = partial(handle.set, **values, wait_s=wait_s)
         outcome = with_limits(ask("set", "", request), values)
         tell(handle.name, [outcome], as_json=as_json)
 

@@ -13,6 +13,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "Start": {
         "demo": "Tune a small network on handwritten digits.",
         "init": "Write a starter project.",
+        "tune": "Tune a program, without a script.",
     },
     "Inspect": {
         "list": "List experiments, or compare them.",

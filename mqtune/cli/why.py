@@ -229,9 +229,9 @@ class Inquiry:
         self._reason_of_end = experiment.reason
         self._on_workers = experiment.running
         self._trial = deepcopy(trial)
-        staged = [each for each in experiment.trials.values() if each.status is TrialStatus.STAGED]
-        self._first_staged = deepcopy(next(iter(staged), None))
-        self._asked = self._all_asked(staged)
+        queued = [each for each in experiment.trials.values() if each.status is TrialStatus.QUEUED]
+        self._first_queued = deepcopy(next(iter(queued), None))
+        self._asked = self._all_asked(queued)
         self._runs = runs
         self._make_view = view
         self._state: ExperimentState | None = None
@@ -330,9 +330,9 @@ class Inquiry:
             return [self._reason("share", f"{no_other}: {waits}", more=more)]
         if waits.startswith(QUOTA_USED):
             return [self._reason("quota", f"{no_other}: {waits}{self._users_of_quota(waits)}")]
-        if not running and self._first_staged is not None:
-            return self._of_trial(self._first_staged)
-        if (not running or self._counts[TrialStatus.STAGED]) and (reasons := self._no_slot(self._asked)):
+        if not running and self._first_queued is not None:
+            return self._of_trial(self._first_queued)
+        if (not running or self._counts[TrialStatus.QUEUED]) and (reasons := self._no_slot(self._asked)):
             return _joined(f"{state}: " if not running else f"{state}; ", reasons)
         if _LIMIT in waits:
             return [self._reason("limit", f"{no_other}: {waits}")]
@@ -401,7 +401,7 @@ class Inquiry:
 
     def _running(self, trial: Trial) -> list[Reason]:
         attempt = trial.attempt
-        since = attempt.started_at or attempt.staged_at
+        since = attempt.started_at or attempt.queued_at
         last = f"; its last report came {_ago(trial.last_timestamp)} ago" if trial.reports else ""
         if trial.outside:
             text = f"{_named(trial)} has been evaluated outside for {_ago(since)}{last}"
@@ -430,7 +430,7 @@ class Inquiry:
 
     def _staged(self, trial: Trial) -> list[Reason]:
         """Return why no worker has started an attempt yet."""
-        since = trial.attempt.staged_at
+        since = trial.attempt.queued_at
         text = f"{_named(trial)} has been waiting for {_ago(since)}"
         asked_by_it = self._all_asked([trial])
         held = HeldSeats(trial.id, self._held(), asked_by_it)

@@ -53,7 +53,7 @@ class Callback:
         *waiting_for* says why nothing runs, or why no more than the share runs. It is empty otherwise.
         """
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         """An attempt, ``trial.attempt``, was put into a queue. Number 1 is a new trial."""
 
     def on_trial_start(self, trial: Trial) -> None:
@@ -75,7 +75,7 @@ class Callback:
         """A trial is paused. Its process has ended."""
 
     def on_trial_resume(self, trial: Trial) -> None:
-        """A paused trial resumes. Its next attempt is in a queue; ``on_stage`` was called as well."""
+        """A paused trial resumes. Its next attempt is in a queue; ``on_queue`` was called as well."""
 
     def on_trial_end(self, trial: Trial) -> None:
         """A trial has reached a final status."""

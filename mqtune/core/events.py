@@ -14,7 +14,7 @@ import hashlib
 import logging
 import reprlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, NamedTuple, Self, cast, get_args
 
@@ -31,6 +31,7 @@ from mqtune.core.codec import (
     is_version,
     readable_segments,
 )
+from mqtune.core.definition import with_new_names
 from mqtune.core.errors import MessageVersionError
 from mqtune.core.impairment import Impairment
 from mqtune.core.owner import NOBODY, Owner
@@ -49,24 +50,6 @@ from mqtune.core.trial import (
     TrialStatus,
     are_report_fields,
 )
-
-
-def decode_definition(experiment: str, kept: bytes | None) -> Body:
-    """Decode the definition of an experiment.
-
-    Raises:
-        MessageVersionError: the definition is missing or malformed.
-    """
-    if kept is None:
-        raise MessageVersionError(f"there is no experiment {experiment!r}, or nothing of it is left")
-    try:
-        definition = decode_value(kept)
-    except ValueError as error:
-        raise MessageVersionError(f"experiment {experiment!r} has a definition that can't be read: {error}") from None
-    if not isinstance(definition, dict):
-        raise MessageVersionError(f"experiment {experiment!r} has {reprlib.repr(definition)} for a definition")
-    return definition
-
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +78,10 @@ class _Body:
     KIND: ClassVar[str] = ""
     #: The name of a field whose None is an empty map in messages.
     MAP: ClassVar[str] = ""
+    #: The keys in messages of fields that have another name there.
+    KEYS: ClassVar[Mapping[str, str]] = {}
+    #: The name of a field with names of options, which may be those of an earlier version.
+    OPTIONS: ClassVar[str] = ""
 
     def plain(self) -> Body:
         """Return the fields whose values differ in messages."""
@@ -108,7 +95,8 @@ class _Body:
         """
         values = field_values(self)
         from_plain(type(self), values)
-        return encode_value([VERSION, self.KIND, values | self.plain()])
+        values = {self.KEYS.get(name, name): value for name, value in (values | self.plain()).items()}
+        return encode_value([VERSION, self.KIND, values])
 
     @classmethod
     def from_body(cls, body: Body) -> Self:
@@ -117,6 +105,10 @@ class _Body:
             if not isinstance(body[cls.MAP], dict):
                 raise TypeError(f"{cls.MAP}={reprlib.repr(body[cls.MAP])}")
             body = {**body, cls.MAP: body[cls.MAP] or None}
+        if isinstance(body, dict):
+            body = {**body, **{name: body[key] for name, key in cls.KEYS.items() if key in body}}
+            if isinstance(options := body.get(cls.OPTIONS), dict):
+                body[cls.OPTIONS] = with_new_names(options)
         return from_plain(cls, body)
 
 
@@ -125,6 +117,7 @@ class ExperimentCreated(_Body):
     """The first event: it has the experiment's definition."""
 
     KIND: ClassVar[str] = "created"
+    OPTIONS: ClassVar[str] = "definition"
     name: str
     definition: Body
     at: Number
@@ -141,10 +134,11 @@ class ExperimentCreated(_Body):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStaged(_Body):
-    """The driver asks for an attempt of a trial. Attempt 1 creates the trial."""
+    """The driver asks for an attempt of a trial, which is queued then. Attempt 1 creates the trial."""
 
     KIND: ClassVar[str] = "staged"
     MAP: ClassVar[str] = "resources"
+    KEYS: ClassVar[Mapping[str, str]] = {"timeout_s": "ttl_s"}
     trial: TrialId
     attempt: AttemptNumber
     config: Config
@@ -159,7 +153,7 @@ class TrialStaged(_Body):
     checkpoint: str = ""
     source: str = ""
     #: The longest duration of the attempt.
-    ttl_s: Number | None = None
+    timeout_s: Number | None = None
     #: The labels of a new trial.
     tags: list[str] = field(default_factory=list)
     notes: str = ""
@@ -308,6 +302,7 @@ class DriverStarted(_Body):
     """A driver begins or resumes the experiment. *changes* has the new settings by name."""
 
     KIND: ClassVar[str] = "driven"
+    OPTIONS: ClassVar[str] = "changes"
     driver: str
     version: str
     at: Number
@@ -333,7 +328,7 @@ class AttemptEnded(_Body):
     error: str = ""
     stdout_tail: str = ""
     stderr_tail: str = ""
-    #: Whether it ran longer than its ``ttl_s`` and so failed, as another attempt would.
+    #: Whether it ran longer than its ``timeout_s`` and so failed, as another attempt would.
     outlived: bool = False
     cursor: Cursor | None = None
     #: Why its process runs no other trial, where processes run several; empty if it may.
@@ -366,6 +361,7 @@ class Requested(_Body):
     """
 
     KIND: ClassVar[str] = "requested"
+    OPTIONS: ClassVar[str] = "arguments"
     #: Chosen by the client. The same id is the same request.
     id: str
     action: str

@@ -444,9 +444,9 @@ class Experiment:
             trial.history.append(Transition(TrialStatus.CANDIDATE, event.at, "", event.by))
             self.counts[TrialStatus.CANDIDATE] += 1
         self._no_longer_waits(trial)
-        self._advance(trial, TrialStatus.STAGED, event.reason, event.by, event.at)
+        self._advance(trial, TrialStatus.QUEUED, event.reason, event.by, event.at)
         trial.config = event.config
-        trial.ttl_s = event.ttl_s
+        trial.timeout_s = event.timeout_s
         trial.decision = trial.restart = trial.pause_point = None
         trial.late_metrics = {}
         trial.checkpoint = checkpoint = CheckpointId(event.checkpoint)
@@ -457,7 +457,7 @@ class Experiment:
         trial.attempts.append(
             Attempt(
                 event.attempt,
-                staged_at=event.at,
+                queued_at=event.at,
                 config=event.config,
                 checkpoint=checkpoint,
                 source=source,
@@ -534,7 +534,7 @@ class Experiment:
             self.run_s += ran_s
         if attempt is trial.attempt:
             status, reason = self._status_after(trial, attempt, outlived=event.outlived)
-            if status is TrialStatus.STAGED:
+            if status is TrialStatus.QUEUED:
                 bisect.insort(self.to_retry, trial.id, key=lambda id_: self.trials[id_].precedence)
             elif status is TrialStatus.PAUSED and trial.restart is not None:
                 self.to_restart.append(trial.id)
@@ -593,14 +593,14 @@ class Experiment:
             if trial.decision.action is Action.COMPLETE:
                 status, reason = self._status_of_completed(trial, trial.decision.reason)
                 # A trial that has used its budget gets no other attempt.
-                return (TrialStatus.FAILED if status is TrialStatus.STAGED else status), reason
+                return (TrialStatus.FAILED if status is TrialStatus.QUEUED else status), reason
             if trial.decision.action is Action.FAIL:
                 trial.failures += 1
             return trial.decision.action.effect.status, trial.decision.reason
         if end is AttemptEnd.COMPLETED:
             return self._status_of_completed(trial, "")
         if attempt.intent.hands_back:
-            return TrialStatus.STAGED, trial.reason
+            return TrialStatus.QUEUED, trial.reason
         if end is AttemptEnd.STOPPED:
             return TrialStatus.EARLY_STOPPED, attempt.error or "terminated by hand"
         if end is AttemptEnd.FAILED and outlived:
@@ -610,7 +610,7 @@ class Experiment:
         if end is AttemptEnd.FAILED:
             return self._status_of_failed(trial, _in_short(attempt))
         if attempt.error_type == FORGOTTEN:
-            return TrialStatus.STAGED, attempt.error
+            return TrialStatus.QUEUED, attempt.error
         broken = attempt.error_type == DEVICE_BROKEN
         if broken and _has_broken_another(trial):
             # A trial can raise an error with any text.
@@ -632,7 +632,7 @@ class Experiment:
         if 0 <= self.max_lost < trial.lost:
             so_often = f"{trial.lost} attempts in a row were lost or requeued without coming further"
             return TrialStatus.FAILED, f"{what}; {so_often}, and max_lost={self.max_lost}"
-        return TrialStatus.STAGED, what
+        return TrialStatus.QUEUED, what
 
     def _status_of_completed(self, trial: Trial, reason: str) -> tuple[TrialStatus, str]:
         if trial.has_metric or self.accept_no_report:
@@ -654,7 +654,7 @@ class Experiment:
         trial.failures += 1
         trial.setbacks += 1
         again = self.max_failures < 0 or trial.failures <= self.max_failures
-        return TrialStatus.STAGED if again else TrialStatus.FAILED, reason
+        return TrialStatus.QUEUED if again else TrialStatus.FAILED, reason
 
 
 def _keep(trial: Trial, checkpoint: CheckpointId, at: float, metrics: Metrics) -> None:

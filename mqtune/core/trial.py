@@ -27,14 +27,14 @@ class TrialStatus(Enum):
 
                         ┌────────────── resume ───────────────┐
                         ▼                                     │
-        CANDIDATE ──▶ STAGED ──▶ RUNNING ──▶ PAUSED ──────────┘
+        CANDIDATE ──▶ QUEUED ──▶ RUNNING ──▶ PAUSED ──────────┘
                         ▲          │ ├──▶ COMPLETED         │
                         └─ retry ──┘ ├──▶ EARLY_STOPPED ◀───┘ not resumed
                                      └──▶ FAILED          any that is not terminal ──▶ ABANDONED
     """
 
     CANDIDATE = "candidate"  #: has a config and no attempt
-    STAGED = "staged"  #: an attempt waits in a queue
+    QUEUED = "queued"  #: an attempt waits in a queue
     RUNNING = "running"  #: a worker has the lease on an attempt, or a person evaluates it outside
     PAUSED = "paused"  #: its process is gone; the scheduler may resume it
     COMPLETED = "completed"  #: ended by itself, or used its whole budget
@@ -55,7 +55,7 @@ class TrialStatus(Enum):
     @property
     def is_deployed(self) -> bool:
         """Whether an attempt waits in a queue or runs."""
-        return self is TrialStatus.STAGED or self is TrialStatus.RUNNING
+        return self is TrialStatus.QUEUED or self is TrialStatus.RUNNING
 
     @property
     def is_candidate(self) -> bool:
@@ -63,9 +63,9 @@ class TrialStatus(Enum):
         return self is TrialStatus.CANDIDATE
 
     @property
-    def is_staged(self) -> bool:
+    def is_queued(self) -> bool:
         """Whether an attempt waits in a queue."""
-        return self is TrialStatus.STAGED
+        return self is TrialStatus.QUEUED
 
     @property
     def is_running(self) -> bool:
@@ -103,14 +103,14 @@ _TERMINAL: Final = frozenset(
 )
 #: The statuses that may follow each status.
 ALLOWED: Final[dict[TrialStatus, frozenset[TrialStatus]]] = {
-    TrialStatus.CANDIDATE: frozenset({TrialStatus.STAGED, TrialStatus.ABANDONED}),
-    # A staged attempt fails if it can never run (import error, worker died on the claim). It is withdrawn from its
+    TrialStatus.CANDIDATE: frozenset({TrialStatus.QUEUED, TrialStatus.ABANDONED}),
+    # A queued attempt fails if it can never run (import error, worker died on the claim). It is withdrawn from its
     # queue if its trial is paused, stopped or completed.
-    TrialStatus.STAGED: _TERMINAL | {TrialStatus.STAGED, TrialStatus.RUNNING, TrialStatus.PAUSED},
-    TrialStatus.RUNNING: _TERMINAL | {TrialStatus.STAGED, TrialStatus.PAUSED},
+    TrialStatus.QUEUED: _TERMINAL | {TrialStatus.QUEUED, TrialStatus.RUNNING, TrialStatus.PAUSED},
+    TrialStatus.RUNNING: _TERMINAL | {TrialStatus.QUEUED, TrialStatus.PAUSED},
     # The scheduler stops a paused trial early that it will never resume. A person may mark it as failed.
     TrialStatus.PAUSED: frozenset(
-        {TrialStatus.STAGED, TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED}
+        {TrialStatus.QUEUED, TrialStatus.EARLY_STOPPED, TrialStatus.FAILED, TrialStatus.ABANDONED}
     ),
     **dict.fromkeys(_TERMINAL, frozenset()),
 }
@@ -222,7 +222,7 @@ PARAMETERS: Final = "mqtune.params"
 
 #: The delay, in seconds, before a retry after two attempts in a row without progress. The first retry is not delayed.
 #: Each further one doubles the delay, up to the last value. Without it a trial that fails at its first line would be
-#: staged a hundred times a second, and each attempt leaves up to 48 kB in the journal.
+#: queued a hundred times a second, and each attempt leaves up to 48 kB in the journal.
 RETRY_PAUSE_S: Final = 0.1
 RETRY_PAUSE_FACTOR: Final = 2.0
 LONGEST_RETRY_PAUSE_S: Final = 60.0
@@ -372,8 +372,8 @@ class Effect(NamedTuple):
 EFFECTS: Final = {
     "continue": Effect(Intent.RUN, AttemptEnd.COMPLETED, TrialStatus.RUNNING, 0),
     "pause": Effect(Intent.PAUSE, AttemptEnd.PAUSED, TrialStatus.PAUSED, 1, keeps_state=True),
-    "hand_back": Effect(Intent.HAND_BACK, AttemptEnd.HANDED_BACK, TrialStatus.STAGED, 1, keeps_state=True),
-    "give_way": Effect(Intent.GIVE_WAY, AttemptEnd.HANDED_BACK, TrialStatus.STAGED, 1, keeps_state=True),
+    "hand_back": Effect(Intent.HAND_BACK, AttemptEnd.HANDED_BACK, TrialStatus.QUEUED, 1, keeps_state=True),
+    "give_way": Effect(Intent.GIVE_WAY, AttemptEnd.HANDED_BACK, TrialStatus.QUEUED, 1, keeps_state=True),
     "stop": Effect(Intent.STOP, AttemptEnd.STOPPED, TrialStatus.EARLY_STOPPED, 2),
     "complete": Effect(Intent.COMPLETE, AttemptEnd.COMPLETED, TrialStatus.COMPLETED, 2),
     "abandon": Effect(Intent.ABANDON, AttemptEnd.STOPPED, TrialStatus.ABANDONED, 2),
@@ -494,7 +494,7 @@ class Attempt:
     """
 
     number: int
-    staged_at: Number
+    queued_at: Number
     config: Config = field(default_factory=dict)
     checkpoint: CheckpointId = CheckpointId("")
     source: TrialId | None = None
@@ -564,7 +564,7 @@ class Trial:
     #: The trial whose checkpoint or config it began with.
     parent: TrialId | None = None
     #: The longest duration of an attempt, in seconds.
-    ttl_s: Number | None = None
+    timeout_s: Number | None = None
     #: Its tags and notes.
     labels: Labels = NO_LABELS
     #: The user's own name for it, or empty. No other trial has it.
@@ -605,7 +605,7 @@ class Trial:
 
     @property
     def attempt(self) -> Attempt:
-        """The current attempt, which is the last one. IndexError before the first is staged."""
+        """The current attempt, which is the last one. IndexError before the first is queued."""
         return self.attempts[-1]
 
     @property
@@ -629,8 +629,8 @@ class Trial:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it occupies a slot, from STAGED until its attempt's process group is gone."""
-        return (self.status is TrialStatus.STAGED or self.status is TrialStatus.RUNNING) and not self.outside
+        """Whether it occupies a slot, from QUEUED until its attempt's process group is gone."""
+        return (self.status is TrialStatus.QUEUED or self.status is TrialStatus.RUNNING) and not self.outside
 
     @property
     def is_abandoned(self) -> bool:
@@ -645,9 +645,9 @@ class Trial:
         return self._first(TrialStatus.CANDIDATE)
 
     @property
-    def time_staged(self) -> datetime | None:
-        """The time when its first attempt was staged, in UTC."""
-        return self._first(TrialStatus.STAGED)
+    def time_queued(self) -> datetime | None:
+        """The time when its first attempt was queued, in UTC."""
+        return self._first(TrialStatus.QUEUED)
 
     @property
     def time_run_started(self) -> datetime | None:

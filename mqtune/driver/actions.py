@@ -117,7 +117,7 @@ class Stage:
     reason: str = ""
     checkpoint: CheckpointId = _NO_CHECKPOINT
     source: TrialId | None = None
-    ttl_s: float | None = None
+    timeout_s: float | None = None
     labels: Labels = NO_LABELS
     #: The key by which the garbage collector keeps *checkpoint* until now.
     holder: Hashable = None
@@ -132,7 +132,7 @@ class Stage:
             to.journal.record(packed)
         else:
             gang = (event.resources or to.resources).gang
-            assignment = Assignment(self.config, CheckpointId(event.checkpoint), self.ttl_s, gang)
+            assignment = Assignment(self.config, CheckpointId(event.checkpoint), self.timeout_s, gang)
             to.journal.stage(self.trial, event.attempt, assignment, packed)
         return [Written(event, packed)]
 
@@ -144,7 +144,7 @@ class Stage:
         """
         known = to.experiment.trials.get(self.trial)
         if known is not None:
-            known.check(TrialStatus.STAGED)
+            known.check(TrialStatus.QUEUED)
         checkpoint, source = self.checkpoint, self.source
         if is_in_memory(checkpoint) and not to.has(checkpoint):
             # Redis has lost it since it was named.
@@ -160,7 +160,7 @@ class Stage:
             by=self.by,
             checkpoint=checkpoint,
             source=source or "",
-            ttl_s=self.ttl_s,
+            timeout_s=self.timeout_s,
             tags=list(self.labels.tags),
             notes=self.labels.notes,
             request=self.request,
@@ -580,7 +580,7 @@ def again(trial: Trial, wanted: Restart, *, request: str = "") -> Stage:
         reason=wanted.reason,
         checkpoint=wanted.checkpoint,
         source=wanted.source,
-        ttl_s=trial.ttl_s,
+        timeout_s=trial.timeout_s,
         request=request,
         outside=trial.outside,
     )

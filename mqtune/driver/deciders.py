@@ -181,12 +181,12 @@ class Deciders:
 
     def _staged(self, event: TrialStaged) -> None:
         trial = self._experiment.trials[event.trial]
-        self._tell(self.scheduler, "on_stage", trial)
+        self._tell(self.scheduler, "on_queue", trial)
         if event.attempt == 1 and event.trial == self._suggested_for:
             self._suggested_for = None
         elif event.attempt == 1:
             self._take_over(trial, was_suggested=event.suggested)
-        self._tell(self.searcher, "on_stage", trial)
+        self._tell(self.searcher, "on_queue", trial)
 
     def _take_over(self, trial: Trial, *, was_suggested: bool) -> None:
         """Tell the searcher of a config from somebody else, or from an earlier driver."""

@@ -12,8 +12,8 @@ from typing import Final
 
 from mqtune.checkpoints.store import is_same_store
 from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.definition import decode_definition
 from mqtune.core.errors import CodeDiffers, NameTaken
-from mqtune.core.events import decode_definition
 from mqtune.core.experiment import LOST_BUDGET
 from mqtune.core.machine import CHECKPOINTS
 from mqtune.core.objective import OUTCOME_CONSTRAINTS
@@ -30,7 +30,7 @@ from mqtune.trainable.spec import program_arguments
 _IMPORTANT: Final = ("trainable", "metric", "mode", OUTCOME_CONSTRAINTS, "space", "searcher", "scheduler", "resources")
 _SHOWN: Final = 5
 #: The values of options that older definitions lack, and that must not change.
-_BEFORE: Final[Mapping[str, object]] = {"on_odd_report": "warn", "max_lost": LOST_BUDGET}
+_BEFORE: Final[Mapping[str, object]] = {"on_invalid_report": "warn", "max_lost": LOST_BUDGET}
 
 
 class DefinitionWriter:

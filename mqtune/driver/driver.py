@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from mqtune.backends.base import BackendSession
 from mqtune.core.callback import Callback
-from mqtune.core.codec import decode_value, encode_value
+from mqtune.core.codec import encode_value
+from mqtune.core.definition import decode_definition
 from mqtune.core.events import CheckpointsDropped, Cursor, Event, ExperimentCreated
 from mqtune.core.machine import DICTS, replace_file
 from mqtune.core.trial import UNDRIVEN, CheckpointId, Labels, Report, Trial, is_in_memory
@@ -174,7 +175,7 @@ class Driver(Loop):
             self._ledger.create(ExperimentCreated(name=self.settings.name, definition=definition, at=at, **owner))
         past = self._ledger.catch_up()
         kept = place.journal.definition()
-        before: dict[str, Any] = definition if kept is None else decode_value(kept)
+        before: dict[str, Any] = definition if kept is None else decode_definition(self.settings.name, kept)
         changes = {key: value for key, value in definition.items() if before.get(key) != value}
         # A rule that has changed says nothing about earlier reports.
         self._deciders.rule_decides = "stop" not in changes

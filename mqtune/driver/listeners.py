@@ -241,7 +241,7 @@ class CallbackListener:
         """Tell callbacks of an event."""
         match event:
             case TrialStaged():
-                self._tell("on_stage", event.trial)
+                self._tell("on_queue", event.trial)
                 if event.outside:
                     self._tell("on_trial_start", event.trial)
                 trial = self._experiment.trials[event.trial]

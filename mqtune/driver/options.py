@@ -31,8 +31,8 @@ _Check = Callable[[str, Any], object]
 _Keep = Callable[[Any], object]
 
 FailFast = Literal[False, True, "raise"]
-MetricFrom = Literal["first", "later"]
-OnOddReport = Literal["warn", "fail"]
+MetricRequired = Literal["at_first_report", "eventually"]
+OnInvalidReport = Literal["warn", "fail"]
 #: The trials that lose all their checkpoints at their end.
 Deletes = bool | Literal["stopped", "all"]
 StartMethod = Literal["fork", "spawn"]
@@ -159,12 +159,12 @@ class Failures(Checked):
             before its first report, while it comes no further than before; -1: always.
         fail_fast: the effect of the first trial that finally fails: False: none; True: all others are stopped; "raise":
             ``run`` raises TrialFailed immediately, and the others are requeued.
-        metric_from: "first": a first report without the metric, or one of several, or without the scheduler's time,
-            ends the run, as a mistyped name; "later": such reports may come first. Once any report had it, others need
-            not.
-        on_odd_report: the handling of a report whose metric is not a number, or whose time is missing, not a number or
-            goes down: "warn": it counts as one without the metric, with one warning for each trial and key; "fail": its
-            trial fails.
+        metric_required: "at_first_report": a first report without the metric, or one of several, or without the
+            scheduler's time, ends the run, as the name must be mistyped; "eventually": such reports may come first.
+            Once any report had it, others need not.
+        on_invalid_report: the handling of a report whose metric is not a number, or whose time is missing, not a
+            number or goes down: "warn": it counts as one without the metric, with one warning for each trial and key;
+            "fail": its trial fails.
         accept_no_report: whether a trial that ends without reporting the metric is completed rather than failed.
         on_driver_loss: the policy of a broker's workers after the driver was killed or closed: "continue": running and
             queued trials run; "finish": running trials run on and nothing else starts; "stop": running trials are
@@ -178,8 +178,10 @@ class Failures(Checked):
     max_failures: int = option(0, _is_retry_count)
     max_lost: int = option(LOST_BUDGET, _is_retry_count, is_later=True)
     fail_fast: FailFast = option(False, _one_of(False, True, "raise"), may_change=True)
-    metric_from: MetricFrom = option("first", _one_of(*get_args(MetricFrom)), may_change=True, is_later=True)
-    on_odd_report: OnOddReport = option("warn", _one_of(*get_args(OnOddReport)), is_later=True)
+    metric_required: MetricRequired = option(
+        "at_first_report", _one_of(*get_args(MetricRequired)), may_change=True, is_later=True
+    )
+    on_invalid_report: OnInvalidReport = option("warn", _one_of(*get_args(OnInvalidReport)), is_later=True)
     accept_no_report: bool = option(False, _flag)
     on_driver_loss: LossPolicy = option("continue", _one_of(*get_args(LossPolicy)), may_change=True)
     driver_loss_grace_s: float = option(DRIVER_LOSS_GRACE_S, _is_above_zero, may_change=True, keep=float)
@@ -239,7 +241,7 @@ class Process(Checked):
         reuse: whether the process of a trial runs the next trial in its slot too, with its instance, for a class whose
             ``reset_config`` returns True (see ``mqtune.Trainable``). ``attempt.retired`` says why one did not. See
             docs/processes.md.
-        ttl_s: for how long an attempt may run, in seconds; its worker stops it then, and its trial has failed.
+        timeout_s: for how long an attempt may run, in seconds; its worker stops it then, and its trial has failed.
         pass_config: how a script gets its config: as "arguments", or as the path of one "json" file.
         pass_checkpoint_dir: whether a script gets ``--st_checkpoint_dir`` too: a folder to start from, if it has
             something in it, and to save to; by default if ``checkpoints`` names a store.
@@ -266,7 +268,7 @@ class Process(Checked):
     sync: Sync = option("stream", _one_of(*get_args(Sync)))
     start_method: StartMethod = option("spawn" if sys.platform == "darwin" else "fork", _one_of(*get_args(StartMethod)))
     reuse: bool = option(False, _flag)
-    ttl_s: float | None = option(None, optional_seconds, may_change=True)
+    timeout_s: float | None = option(None, optional_seconds, may_change=True)
     pass_config: PassConfig = option("arguments", _one_of(*get_args(PassConfig)))
     pass_checkpoint_dir: bool | None = option(None, _one_of(None, False, True))
     env: Mapping[str, str] | None = option(None, _is_environment, may_change=True, is_later=True, keep=dict)

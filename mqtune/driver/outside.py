@@ -50,7 +50,7 @@ class Tell:
             return record(to, staged, told, *self._end(to, 1))
         trial = to.experiment.trials[self.trial]
         attempt = trial.attempt
-        since = trial.last_timestamp if attempt.reports else attempt.staged_at
+        since = trial.last_timestamp if attempt.reports else attempt.queued_at
         metrics = counted(self.metrics, trial.last_metrics, max(0.0, to.at - since))
         told = self._told(to, attempt.number, attempt.reports + 1, metrics)
         return record(to, told, *self._end(to, attempt.number))
@@ -74,7 +74,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """End a trial as FAILED because its result was not told within its ``ttl_s``."""
+    """End a trial as FAILED because its result was not told within its ``timeout_s``."""
 
     trial: Trial
 
@@ -85,8 +85,8 @@ class Expire:
             attempt=trial.attempt.number,
             end=AttemptEnd.FAILED,
             at=to.at,
-            error_type="TimeToLive",
-            error=f"nobody has told its result within its ttl_s of {trial.ttl_s:g} s",
+            error_type="AttemptTimeout",
+            error=f"nobody has told its result within its timeout_s of {trial.timeout_s:g} s",
             outlived=True,
             cursor=to.cursor,
         )
@@ -94,9 +94,9 @@ class Expire:
 
 
 def expired(experiment: Experiment, now: float) -> Iterator[Expire]:
-    """Yield an action for each trial past its ``ttl_s``. *now* is in seconds since the epoch."""
+    """Yield an action for each trial past its ``timeout_s``. *now* is in seconds since the epoch."""
     for trial in list(experiment.outside.values()):
-        if trial.ttl_s is not None and now > trial.attempt.staged_at + trial.ttl_s:
+        if trial.timeout_s is not None and now > trial.attempt.queued_at + trial.timeout_s:
             yield Expire(trial)
 
 

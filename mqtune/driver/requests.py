@@ -73,8 +73,8 @@ _ARGUMENTS: Final = {
     "save": frozenset[str](),
     "resume": frozenset({"config", "checkpoint", "reason"}),
     "restart": frozenset({"config", "source", "checkpoint", "reason"}),
-    "add": frozenset({"config", "source", "checkpoint", "ttl_s", "tags", "notes", "key"}),
-    "ask": frozenset({"config", "ttl_s", "tags", "notes", "key"}),
+    "add": frozenset({"config", "source", "checkpoint", "timeout_s", "tags", "notes", "key"}),
+    "ask": frozenset({"config", "timeout_s", "tags", "notes", "key"}),
     "tell": frozenset({"metrics", "ends", "config", "tags", "notes", "key"}),
     LABEL: LABELS,
     "set": frozenset({"max_trials", *_OPTIONS}),
@@ -383,7 +383,7 @@ class Requests:
         changes: Config = _argument(request, "config", dict) or {}
         wanted = self._space.changed(trial.config, changes, random.Random(0))
         has_ended = trial.attempt.end is not None
-        trial.check(TrialStatus.STAGED) if has_ended else check_decision(trial, Action.PAUSE)
+        trial.check(TrialStatus.QUEUED) if has_ended else check_decision(trial, Action.PAUSE)
         source, checkpoint = (None, brought) if brought else self._origin(request, trial)
         restart = Restart(wanted, checkpoint, source, by="user", reason=reason)
         if has_ended:
@@ -405,7 +405,7 @@ class Requests:
             config=self._space.complete(config, random.Random(request.id)),
             source=source,
             checkpoint=checkpoint,
-            ttl_s=optional_seconds("ttl_s", request.arguments.get("ttl_s")),
+            timeout_s=optional_seconds("timeout_s", request.arguments.get("timeout_s")),
             labels=NO_LABELS.changed(tags, _argument(request, "notes", str)),
             request=request.id,
             key=key,
@@ -420,7 +420,7 @@ class Requests:
             raise ConfigurationError(f"nothing is started any more: the experiment ends ({self.over})")
         config = _argument(request, "config", dict)
         labels = NO_LABELS.changed(_argument(request, "tags", list), _argument(request, "notes", str))
-        ttl_s = optional_seconds("ttl_s", request.arguments.get("ttl_s"))
+        timeout_s = optional_seconds("timeout_s", request.arguments.get("timeout_s"))
         if self._slots.journal_room.is_full:
             return None
         if config is not None:
@@ -431,7 +431,7 @@ class Requests:
             return None
         else:
             raise ConfigurationError(f"there is no config to ask for: {self._slots.why_none}; give one of your own")
-        return replace(stage, ttl_s=ttl_s, labels=labels, request=request.id, key=key, outside=True)
+        return replace(stage, timeout_s=timeout_s, labels=labels, request=request.id, key=key, outside=True)
 
     def _tell(self, request: Requested) -> Tell | Decide | AnswerRequest | None:
         metrics = check_told(request.arguments.get("metrics"), self._experiment, self._time_attr)
@@ -473,7 +473,7 @@ class Requests:
         stage = self._slots.staging(Addition(self._space.fit(config)))
         labels = NO_LABELS.changed(_argument(request, "tags", list), _argument(request, "notes", str))
         key = _argument(request, "key", str) or ""
-        stage = replace(stage, ttl_s=None, labels=labels, key=key, outside=True)
+        stage = replace(stage, timeout_s=None, labels=labels, key=key, outside=True)
         return Tell(trial=stage.trial, metrics=metrics, ends=True, stage=stage, request=request.id)
 
     def _setting(self, request: Requested) -> AnswerRequest:

@@ -51,9 +51,9 @@ class Screening:
     """Looks at each report before scheduler, searcher and rules do.
 
     A value of the metric that is no number, and a time that is missing, no finite number, or goes down within an
-    attempt, is odd. The report then counts as one without the metric, with one warning for each trial and key, or its
-    trial fails. NaN is a number, which each scheduler treats by its own rule. A constrained metric that no report has
-    had when the first trial completes is a mistake, too. A trial that was evaluated outside doesn't count there.
+    attempt, is invalid. The report then counts as one without the metric, with one warning for each trial and key, or
+    its trial fails. NaN is a number, which each scheduler treats by its own rule. A constrained metric that no report
+    has had when the first trial completes is a mistake, too. A trial that was evaluated outside doesn't count there.
 
     It is deterministic, so that a replay comes to the same.
     """
@@ -68,8 +68,8 @@ class Screening:
         self._scheduler = scheduler
         self._time = scheduler.time_attr
         self._read_by_rule = frozenset() if rule is None else rule.reads - {*self._metrics, self._time}
-        self._fails = failures.on_odd_report == "fail"
-        self._expects_metric = failures.metric_from == "first" and not experiment.accept_no_report
+        self._fails = failures.on_invalid_report == "fail"
+        self._expects_metric = failures.metric_required == "at_first_report" and not experiment.accept_no_report
         #: Constrained metrics that no report has had yet.
         self._awaited = (
             set() if experiment.accept_no_report else {each.metric for each in experiment.objective.constraints}
@@ -183,5 +183,5 @@ def _missing(trial: Trial, argument: str, key: str, metrics: Metrics) -> MetricM
     return MetricMissing(
         f"{argument}={key!r} is not in the first report, of trial {trial.id}, which has "
         f"{names_in_words(metrics) or 'nothing'}{hint}: correct the name here or in the trainable, or give "
-        "failures=mqtune.Failures(metric_from='later') if it comes with later reports only"
+        "failures=mqtune.Failures(metric_required='eventually') if it comes with later reports only"
     )

@@ -43,7 +43,7 @@ from mqtune.schedulers.moasha import MOASHA
 from mqtune.schedulers.stopping.rule import StopRule, as_rule
 from mqtune.search.base import TPE, Searcher, is_searcher_name, searcher_named
 from mqtune.search.model import MODELLED
-from mqtune.search.points import Nobody, PointsFirst
+from mqtune.search.points import InitialPoints, Nobody
 from mqtune.search.random import RandomSearcher
 from mqtune.search.repeater import Repeater
 from mqtune.search.space import SEPARATOR, AnySpace, Space
@@ -427,7 +427,7 @@ class Settings(Checked):
         searcher = self._given_or_default
         if searcher is None or self._is_searched_by_default:
             return max(self.space.grid_size, 1)
-        if isinstance(searcher, PointsFirst | Repeater) and searcher.count is not None:
+        if isinstance(searcher, InitialPoints | Repeater) and searcher.count is not None:
             return max(self.space.grid_size, searcher.count, 1)
         return None
 

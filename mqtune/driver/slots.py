@@ -56,7 +56,7 @@ class Addition:
     config: Config
     source: TrialId | None = None
     checkpoint: CheckpointId = CheckpointId("")  # noqa: RUF009 - a string
-    ttl_s: float | None = None
+    timeout_s: float | None = None
     labels: Labels = NO_LABELS
     #: The id of the request that asked for it; empty for none.
     request: str = ""
@@ -95,7 +95,7 @@ class SlotFiller:
         self._backend = backend
         self._deciders = deciders
         self._scheduler = deciders.scheduler
-        self._ttl_s = settings.process.ttl_s
+        self._timeout_s = settings.process.timeout_s
         self._added: deque[Addition] = deque()
         self._suggested = 0
         #: Whether there was nothing to start when it was last asked.
@@ -267,7 +267,7 @@ class SlotFiller:
                     reason=reason,
                     checkpoint=checkpoint_of(experiment, source),
                     source=source,
-                    ttl_s=self._ttl_s,
+                    timeout_s=self._timeout_s,
                 )
             case Release(trial_id, reason):
                 trial = experiment.trials[trial_id]
@@ -315,7 +315,7 @@ class SlotFiller:
             by="user",
             checkpoint=added.checkpoint,
             source=added.source,
-            ttl_s=added.ttl_s if added.ttl_s is not None else self._ttl_s,
+            timeout_s=added.timeout_s if added.timeout_s is not None else self._timeout_s,
             labels=added.labels,
             holder=added,
             request=added.request,
@@ -339,7 +339,7 @@ class SlotFiller:
             self.waits_for = "a trial to be added" if self.is_open else "the searcher has no other config"
             return None
         self._suggested += 1
-        return Stage(trial=new, config=suggestion, by="searcher", suggested=True, ttl_s=self._ttl_s)
+        return Stage(trial=new, config=suggestion, by="searcher", suggested=True, timeout_s=self._timeout_s)
 
     def hear(self, event: Event) -> tuple[()]:
         """In a replay, count what the searcher had suggested."""

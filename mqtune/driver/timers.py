@@ -152,7 +152,7 @@ class DriverTimers:
         It is empty when one does, or nothing is known.
         """
         counts = self._experiment.counts
-        is_waiting = self._journal.loses_attempts and counts[TrialStatus.STAGED] and not self._experiment.running
+        is_waiting = self._journal.loses_attempts and counts[TrialStatus.QUEUED] and not self._experiment.running
         if self.why_full or not is_waiting:
             return self.why_full
         return _in_words(self._journal.unclaimed(count=_HELD_COUNT))

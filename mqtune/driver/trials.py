@@ -38,7 +38,7 @@ class LocalSteering:
         trial: str,
         arguments: dict[str, object],
         *,
-        timeout_s: float | None = None,
+        wait_s: float | None = None,
         request_id: str = "",
     ) -> Answer:
         """Carry an action out; it takes no time, and is no request.

@@ -67,7 +67,7 @@ try:
 except ImportError as error:
     raise ConfigurationError(f"Ax can't be imported ({error}); {install_command('ax')}") from error
 
-#: Ax's statuses of ended trials. Others are RUNNING: Ax's loops end at STAGED trials and know no pause.
+#: Ax's statuses of ended trials. Others are RUNNING: Ax's loops end at QUEUED trials and know no pause.
 _STATUSES: Final = {
     TrialStatus.COMPLETED: Status.COMPLETED,
     TrialStatus.EARLY_STOPPED: Status.EARLY_STOPPED,

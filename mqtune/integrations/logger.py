@@ -88,7 +88,7 @@ class TrialLogger(Callback, ABC):
         if experiment.trials:
             self._write_missing(self._live_results(experiment))
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         self._progress_of(trial)
 
     def on_report(self, trial: Trial, report: Report) -> None:

@@ -75,7 +75,7 @@ class MLflow(TrialLogger):
     def begin_trial(self, trial: Trial) -> int:
         found = self._found(f"tags.`{_PARENT_TAG}` = '{self._parent}' AND tags.`{_TRIAL_TAG}` = '{trial.id}'")
         tags = {_PARENT_TAG: self._parent, _TRIAL_TAG: trial.id}
-        began_at = trial.attempts[0].staged_at if trial.attempts else None
+        began_at = trial.attempts[0].queued_at if trial.attempts else None
         run = found[0] if found else self._made(trial.id, tags, began_at)
         self._runs[trial.id] = run.info.run_id
         # An earlier logger may have been killed before it wrote the params.

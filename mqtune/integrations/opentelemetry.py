@@ -200,14 +200,14 @@ def _span_of_attempt(experiment: Experiment, trial: Trial, attempt: Attempt, key
         "mqtune.worker": attempt.worker,
         "mqtune.devices": ",".join(attempt.devices),
         "mqtune.queue": attempt.queue,
-        "mqtune.queued_s": (attempt.started_at or attempt.ended_at or attempt.staged_at) - attempt.staged_at,
+        "mqtune.queued_s": (attempt.started_at or attempt.ended_at or attempt.queued_at) - attempt.queued_at,
         "mqtune.checkpoint": attempt.checkpoint,
         "mqtune.reports": attempt.reports,
         "host.name": attempt.host,
         "process.pid": attempt.pid,
         "error.type": attempt.error_type,
     }
-    began_at = attempt.started_at or attempt.staged_at
+    began_at = attempt.started_at or attempt.queued_at
     times = began_at, attempt.ended_at or began_at
     status = _status(attempt.end, attempt.error)
     return _span(experiment, f"attempt {attempt.number}", key, trial.id, times, attributes, status)

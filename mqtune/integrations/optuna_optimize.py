@@ -124,7 +124,7 @@ def optuna_optimize(
         failures: ``max_failures`` reruns a failed trial with the same parameters. By default trials stop after 10
             minutes without a driver, and the next call reruns them.
         checkpoints: where checkpoints are stored.
-        process: how a trial's process runs; ``ttl_s`` limits each.
+        process: how a trial's process runs; ``timeout_s`` limits each.
 
     Returns:
         The experiment's results; the study has all else.

@@ -43,7 +43,7 @@ except ImportError as error:  # pragma: no cover - the tests have it
 
 _STATES: Final = {
     TrialStatus.CANDIDATE: TrialState.WAITING,
-    TrialStatus.STAGED: TrialState.WAITING,
+    TrialStatus.QUEUED: TrialState.WAITING,
     TrialStatus.RUNNING: TrialState.RUNNING,
     # It may resume. An attribute says so, as Optuna has no such state.
     TrialStatus.PAUSED: TrialState.RUNNING,

@@ -191,7 +191,7 @@ class SyneTuneScheduler(Scheduler):
         #: Every trial by Syne Tune's number, from 0.
         self._trials: dict[int, Trial] = {}
         self._next = 0
-        #: Not staged yet, oldest first.
+        #: Not queued yet, oldest first.
         self._suggested: list[_Suggestion] = []
         #: Whether anything has happened since the last empty suggestion.
         self._is_news = True
@@ -338,7 +338,7 @@ class SyneTuneScheduler(Scheduler):
             self._scheduler.on_trial_error(progress.theirs)
 
     def choose(self, *, can_start: bool) -> _Answer:
-        """Return Syne Tune's suggestion. It is asked again once that is staged."""
+        """Return Syne Tune's suggestion. It is asked again once that is queued."""
         while True:
             self._suggested = [each for each in self._suggested if self._can_be(each)]
             for suggestion in self._suggested:
@@ -433,8 +433,8 @@ class SyneTuneScheduler(Scheduler):
     def _config(self, flat: dict[str, Any]) -> Config:
         return self._space.config_of({path: each.to_value(flat[path]) for path, each in self._parameters.items()})
 
-    def staged(self, trial: Trial, *, was_suggested: bool) -> None:
-        """Record a staged attempt. *was_suggested*: an earlier driver got it from Syne Tune."""
+    def queued(self, trial: Trial, *, was_suggested: bool) -> None:
+        """Record a queued attempt. *was_suggested*: an earlier driver got it from Syne Tune."""
         progress = self._progress.get(trial.id)
         if progress is None:
             self._begin(trial, was_suggested=was_suggested)
@@ -454,7 +454,7 @@ class SyneTuneScheduler(Scheduler):
         if found is not None:
             self._suggested.remove(found)
         number = self._new_number() if found is None else found.number
-        theirs = TheirTrial(number, self._flat(trial.config), datetime.fromtimestamp(trial.attempt.staged_at, UTC))
+        theirs = TheirTrial(number, self._flat(trial.config), datetime.fromtimestamp(trial.attempt.queued_at, UTC))
         self._trials[number] = trial
         self._progress[trial.id] = _Progress(theirs)
         self._scheduler.on_trial_add(theirs)
@@ -510,16 +510,16 @@ class _Suggestions(Searcher):
         return self._scheduler.suggest()
 
     def replay(self, trial: TrialId, config: Config) -> Config:
-        """Return *config*, which is suggested when its trial is staged."""
+        """Return *config*, which is suggested when its trial is queued."""
         self._was_suggested = True
         return config
 
     def avoid(self, config: Config) -> None:
-        """Do nothing, as the config's trial is staged right after."""
+        """Do nothing, as the config's trial is queued right after."""
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         was_suggested, self._was_suggested = self._was_suggested, False
-        self._scheduler.staged(trial, was_suggested=was_suggested)
+        self._scheduler.queued(trial, was_suggested=was_suggested)
 
     def describe(self) -> Description:
         return {self.role: self._scheduler.kind}

@@ -454,7 +454,7 @@ class CeleryBackend(TrialBackend):
     def _may_look_ahead(self) -> bool:
         """Whether only Syne Tune ends trials on reports, and no trial waits for decisions."""
         failures, process = self._settings["failures"], self._settings["process"]
-        return bool(failures.on_odd_report == "warn" and process.sync != "lockstep")
+        return bool(failures.on_invalid_report == "warn" and process.sync != "lockstep")
 
     def _look_ahead(self, asked: dict[int, None]) -> list[tuple[int, _Result]]:
         """Return results of later reports, up to a trial that Syne Tune does not await."""

@@ -106,13 +106,13 @@ def revocation(trial: TrialId, attempt: int) -> str:
 class Assignment(NamedTuple):
     """The work of an attempt, encoded as a map. Readers ignore unknown keys.
 
-    ``checkpoint`` is the one that it starts from, or empty; ``ttl_s`` is how long it may run, None for ever; ``gang``
-    has the number and the resources of its seats (``Resources.gang``), and is empty for one seat.
+    ``checkpoint`` is the one that it starts from, or empty; ``timeout_s``, with the key ``ttl_s``, is how long it may
+    run, or None; ``gang`` has the number and the resources of its seats (``Resources.gang``), or is empty for one seat.
     """
 
     config: Config
     checkpoint: CheckpointId = CheckpointId("")
-    ttl_s: Number | None = None
+    timeout_s: Number | None = None
     gang: str = ""
 
     @property
@@ -122,7 +122,7 @@ class Assignment(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the assignment as Redis keeps it."""
-        return encode_value(self._asdict())
+        return encode_value({"ttl_s" if name == "timeout_s" else name: own for name, own in self._asdict().items()})
 
     @classmethod
     def decode(cls, data: bytes) -> Assignment:
@@ -133,6 +133,7 @@ class Assignment(NamedTuple):
         """
         try:
             known = cls._field_defaults | decode_value(data)
+            known["timeout_s"] = known.get("ttl_s")
             return from_plain(cls, [known[name] for name in cls._fields])
         except (ValueError, TypeError, LookupError) as error:
             raise MessageVersionError(f"malformed assignment {data[:100]!r}: {error}") from None

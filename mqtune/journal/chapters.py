@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, TypeVar, cast
 from mqtune.checkpoints import CheckpointStore, open_store
 from mqtune.checkpoints.files import remove_tree
 from mqtune.checkpoints.store import is_id, without_secrets
+from mqtune.core.definition import decode_definition
 from mqtune.core.errors import ChapterUnavailable, MessageVersionError, MqtuneError, StoreUnavailable
-from mqtune.core.events import decode_definition
 from mqtune.core.trial import CheckpointId
 from mqtune.journal.base import Chapter, Entry, Journal, entry_order
 from mqtune.journal.copy import JOURNAL_FILE, entries_of

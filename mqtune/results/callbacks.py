@@ -321,7 +321,7 @@ def _has_failed(trial: Trial, attempt: Attempt) -> bool:
     if attempt.end is None or attempt.number != len(trial.attempts):
         return False
     # It ended without having reported the metric, and may be retried.
-    wants_retry = trial.status is TrialStatus.STAGED and attempt.end is AttemptEnd.COMPLETED
+    wants_retry = trial.status is TrialStatus.QUEUED and attempt.end is AttemptEnd.COMPLETED
     return trial.status is TrialStatus.FAILED or wants_retry
 
 

@@ -418,7 +418,7 @@ class ProgressDisplay(Callback):
             with self._quiet_when_nobody_reads():
                 self._print_line(f"{printable(experiment.name)} · {printable(self._deciders)}")
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         self._open[trial.id] = trial
 
     def on_step(self, waiting_for: str) -> None:
@@ -564,7 +564,7 @@ class ProgressDisplay(Callback):
 
     def _newest(self) -> Iterator[Trial]:
         """Yield running trials, other unfinished ones, then ended ones, newest first."""
-        for status in (TrialStatus.RUNNING, TrialStatus.STAGED, TrialStatus.PAUSED, TrialStatus.CANDIDATE):
+        for status in (TrialStatus.RUNNING, TrialStatus.QUEUED, TrialStatus.PAUSED, TrialStatus.CANDIDATE):
             yield from (trial for trial in self._open.values() if trial.status is status)
         yield from reversed(self._ended)
 

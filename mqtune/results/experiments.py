@@ -235,7 +235,7 @@ def with_waiting(state: str, counts: Mapping[str, int]) -> str:
     *state* is one of ``state_in_words``, and *counts* the number of trials by status.
     """
     state = with_failures(state, counts)
-    waits = counts.get(TrialStatus.STAGED.value) and not counts.get(TrialStatus.RUNNING.value)
+    waits = counts.get(TrialStatus.QUEUED.value) and not counts.get(TrialStatus.RUNNING.value)
     return "waiting for a slot" if state == _RUNNING and waits else state
 
 

@@ -65,7 +65,7 @@ def _attempt_row(trial: Trial, attempt: Attempt) -> Row:
     return {
         "trial": trial.id,
         "attempt": attempt.number,
-        "staged_at": attempt.staged_at,
+        "queued_at": attempt.queued_at,
         "started_at": attempt.started_at,
         "ended_at": attempt.ended_at,
         "end": None if attempt.end is None else attempt.end.value,

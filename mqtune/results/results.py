@@ -126,7 +126,7 @@ SUMMARY_FILE: Final = "results.json"
 class Budget(NamedTuple):
     """Time that trials used and that early stopping saved, up to the scheduler's ``max_t``.
 
-    Without a ``max_t`` nothing is saved. Trials that failed, were abandoned or have not ended are left out.
+    Without a ``max_t`` that ends trials, nothing is saved. Trials that failed, were abandoned or have not ended are left out.
     """
 
     used: float
@@ -262,7 +262,7 @@ class Results:
 
     @property
     def trials(self) -> list[TrialResult]:
-        """All trials, in the order in which they were first staged, each with its best value."""
+        """All trials, in the order in which they were first queued, each with its best value."""
         return list(self)
 
     @property
@@ -474,7 +474,7 @@ class Results:
             counted = trial.attempt.reports + trial.late_reports
             time = reported if is_number(reported) and math.isfinite(reported) else counted
             used += time
-            if trial.status is TrialStatus.EARLY_STOPPED:
+            if trial.status is TrialStatus.EARLY_STOPPED and scheduler.get("stop_last_trials", True):
                 saved += max(0, scheduler.get("max_t", time) - time)
         return Budget(used, saved, _plural_of(scheduler.get("time_attr", ITERATION)))
 

@@ -174,7 +174,7 @@ class Replay:
             backend=BackendDeployment(simulated),
             name=_NAME,
             seed=self._seed,
-            failures=Failures(metric_from="later", accept_no_report=True),
+            failures=Failures(metric_required="eventually", accept_no_report=True),
             run=RunOptions(progress=False),
         )
 

@@ -130,7 +130,7 @@ class Climb(InBracket):
 class PromotionASHA(RungHalving[Climb]):
     """Asynchronous successive halving by promotion: pauses trials, and resumes the best.
 
-    **Rungs and brackets** are those of ``ASHA``, but a trial joins a bracket when it is staged. Its first rung is the
+    **Rungs and brackets** are those of ``ASHA``, but a trial joins a bracket when it is queued. Its first rung is the
     bracket's lowest.
 
     **The rule.** A trial enters its rung with the metric of the first report whose time has reached it, and is paused.
@@ -213,9 +213,9 @@ class PromotionASHA(RungHalving[Climb]):
             time_attr=time_attr,
         )
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         """Send a new trial to the lowest rung, and a promoted one to the next."""
-        climb = self._staged(trial)
+        climb = self._queued(trial)
         if climb is None:
             return
         if not climb.is_under_way:

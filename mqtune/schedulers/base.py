@@ -25,7 +25,7 @@ class Resume(NamedTuple):
     """Fill the slot with a paused trial, from its newest checkpoint, or from that of *source*.
 
     With a *config*, the trial has that from now on. With a *checkpoint* of the source, it starts from that one, if it
-    still exists when the trial is staged.
+    still exists when the trial is queued.
     """
 
     trial: TrialId
@@ -134,8 +134,8 @@ class Scheduler(Decider, ABC):
             ConfigurationError: the space is unsuitable.
         """
 
-    def on_stage(self, trial: Trial) -> None:
-        """Learn that ``trial.attempt`` was staged: the first, a retry, or a choice of ``choose``."""
+    def on_queue(self, trial: Trial) -> None:
+        """Learn that ``trial.attempt`` was queued: the first, a retry, or a choice of ``choose``."""
 
     @abstractmethod
     def on_report(self, trial: Trial, report: Report) -> Decision:
@@ -151,7 +151,7 @@ class Scheduler(Decider, ABC):
     def choose(self, *, can_start: bool) -> Choice:
         """Return the use of a free slot, without changing any state.
 
-        It may be called again immediately. ``on_stage`` and ``on_trial_end`` report the result.
+        It may be called again immediately. ``on_queue`` and ``on_trial_end`` report the result.
 
         Args:
             can_start: whether there is a config for a new trial. If not, ``Start`` means ``Wait``.
@@ -191,7 +191,7 @@ class FIFO(Scheduler):
             self._batch = checks.whole_number("FIFO", "batch", batch, 1)
             self.asks_ahead = False
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         if trial.attempt.number > 1:
             return
         if self._batch is not None and self._in_batch >= self._batch and not self._open:

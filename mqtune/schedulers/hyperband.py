@@ -92,8 +92,8 @@ class HyperBand(Halving[_Member]):
     - *Scores that count*: those of paused trials when the round is over. A trial that fails, is abandoned or ends
       before is out, but still counts in n. So it takes no other's place, and leaves none empty as long as others have
       scores.
-    - *Ties*: the trial that was staged earlier is better.
-    - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.
+    - *Ties*: the trial that was queued earlier is better.
+    - *NaN* is worse than every number; of several, the one queued earlier is better. Infinities are numbers.
     - *Outcome constraints*: as in ``ASHA``.
     - *A report without the metric*, or with None, gives no score; the next one with it does. At *max_t* the trial
       completes anyway.
@@ -167,8 +167,8 @@ class HyperBand(Halving[_Member]):
         lowest = 0 if self._brackets is None else self._highest + 1 - self._brackets
         return range(self._highest, lowest - 1, -1)
 
-    def on_stage(self, trial: Trial) -> None:
-        member = self._staged(trial)
+    def on_queue(self, trial: Trial) -> None:
+        member = self._queued(trial)
         if member is None:
             return
         bracket = member.bracket

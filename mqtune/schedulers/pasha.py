@@ -82,8 +82,8 @@ class PASHA(PromotionASHA):
     def current_max_t(self) -> float:
         return self._levels[self._top]
 
-    def on_stage(self, trial: Trial) -> None:
-        super().on_stage(trial)
+    def on_queue(self, trial: Trial) -> None:
+        super().on_queue(trial)
         climb = self._progress.get(trial.id)
         if climb is not None and climb.next_level < math.inf:
             # Each report must reach ``_reach``, which records it.

@@ -61,8 +61,8 @@ class PBT(TimedScheduler[Member]):
     neighbour. ``sample_from`` values stay, unless *explore* changes them. If the space's constraint refuses 100
     explored configs, the copy has its source's config.
 
-    - *Ties*: the trial that was staged earlier is better.
-    - *NaN* is worse than every number; of several, the one staged earlier is better. Infinities are numbers.
+    - *Ties*: the trial that was queued earlier is better.
+    - *NaN* is worse than every number; of several, the one queued earlier is better. Infinities are numbers.
     - *Outcome constraints*: as in ``ASHA``. A trial whose score violates one is not copied.
     - *A report without the metric*, or with None, reaches no milestone; the next one with it does.
     - *A late or repeated report* gets the decision in force.
@@ -156,11 +156,11 @@ class PBT(TimedScheduler[Member]):
         """
         self._exploration.check_space(space)
 
-    def on_stage(self, trial: Trial) -> None:
-        member = self._staged(trial)
+    def on_queue(self, trial: Trial) -> None:
+        member = self._queued(trial)
         if member is None:
             return
-        self._pace.staged(member)
+        self._pace.queued(member)
         member.copy = None
 
     def on_trial_pause(self, trial: Trial) -> None:

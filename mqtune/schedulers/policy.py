@@ -168,7 +168,7 @@ class PBTReplay(TimedScheduler[_Course]):
         """
         space.check(self.config, partial=False)
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         """Let *trial* run to the next step.
 
         Raises:
@@ -181,7 +181,7 @@ class PBTReplay(TimedScheduler[_Course]):
                 f"PBTReplay: trial {trial.id} begins with {trial.attempt.config!r}, and the policy with "
                 f"{self._policy[0].config!r}; give replay.config as the space"
             )
-        course = self._staged(trial)
+        course = self._queued(trial)
         if course is None:
             return
         if trial.id in self._waiting:

@@ -164,8 +164,8 @@ class Pace(ABC):
         """Add a new member."""
 
     @abstractmethod
-    def staged(self, member: Member) -> None:
-        """Process a staged attempt of a member, with its copy if any, and set its next level."""
+    def queued(self, member: Member) -> None:
+        """Process a queued attempt of a member, with its copy if any, and set its next level."""
 
     @abstractmethod
     def reached(self, member: Member, rank: Rank, report: Report) -> Decision:
@@ -212,7 +212,7 @@ class Turns(Pace):
         #: Paused members that are to continue, the one with the least time first.
         self._waiting = Waiting()
         self._enrolled = 0
-        #: The member that was staged last. While it is queued, no slot is free.
+        #: The member that was queued last. While it is queued, no slot is free.
         self._newest: Member | None = None
         #: Whether a member continued although the population had room, as no config was left to start.
         self._has_no_more = False
@@ -221,7 +221,7 @@ class Turns(Pace):
         self._enrolled += 1
         self._has_no_more = False
 
-    def staged(self, member: Member) -> None:
+    def queued(self, member: Member) -> None:
         self._newest = member
         self._aside.discard(member.trial.id)
         if member.trial.id in self._waiting:
@@ -271,7 +271,7 @@ class Turns(Pace):
         """Whether members take turns and one of them is paused, queued, or has not begun."""
         if self.size is None:
             return False
-        is_queued = self._newest is not None and self._newest.trial.status is TrialStatus.STAGED
+        is_queued = self._newest is not None and self._newest.trial.status is TrialStatus.QUEUED
         return is_queued or len(self._waiting) > 0 or (self._has_room and not self._has_no_more)
 
     def _replaced(self, member: Member, peers: int, report: Report) -> Decision:
@@ -361,7 +361,7 @@ class Generations(Pace):
             self._open = None
         self._cohorts[member.trial.id] = cohort
 
-    def staged(self, member: Member) -> None:
+    def queued(self, member: Member) -> None:
         trial, cohort = member.trial.id, self._cohorts[member.trial.id]
         has_scored = member.rank is not None
         if has_scored and self._may_complete(cohort) and member is self._parts_of(cohort)[0].member:

@@ -21,9 +21,9 @@ class RUSH(ASHA):
     Give known configs of earlier experiments first::
 
         known = [{"lr": 0.1}, {"lr": 0.03}]
-        Tuner(train, space, scheduler=RUSH(27, candidates=len(known)), searcher=PointsFirst(known), …)
+        Tuner(train, space, scheduler=RUSH(27, candidates=len(known)), searcher=InitialPoints(known), …)
 
-    **The rule.** The first *candidates* staged trials are the candidates. All trials follow the rule of ``ASHA``, with
+    **The rule.** The first *candidates* queued trials are the candidates. All trials follow the rule of ``ASHA``, with
     one bracket. Another trial that would continue also stops if its score is worse than the best with which a candidate
     has continued from that rung.
 
@@ -59,7 +59,7 @@ class RUSH(ASHA):
         self._known: set[TrialId] = set()
         self._bars: dict[str, dict[TrialId, AnyRank]] = {rung.name: {} for rung in self._all_brackets[0].rungs}
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         if len(self._known) < self._candidates:
             self._known.add(trial.id)
 

@@ -130,8 +130,8 @@ class TimedScheduler(Scheduler, Generic[P]):
     def _reach(self, trial: Trial, report: Report, progress: P) -> Decision:
         """Decide on a trial that has reached its next level, and set the level after that."""
 
-    def _staged(self, trial: Trial) -> P | None:
-        """Return the progress of *trial* at its staged attempt's start, or None if begun before."""
+    def _queued(self, trial: Trial) -> P | None:
+        """Return the progress of *trial* at its queued attempt's start, or None if begun before."""
         known = self._progress.get(trial.id)
         if known is not None and trial.attempt.number <= known.attempt:
             return None

@@ -71,9 +71,9 @@ class BackgroundSearcher(Searcher):
     def adopt(self, trial: TrialId, config: Config) -> None:
         self._tell("adopt", trial, copy.deepcopy(config))
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         self._running.add(trial.id)
-        self._tell("on_stage", trial)
+        self._tell("on_queue", trial)
 
     def on_report(self, trial: Trial, report: Report) -> None:
         self._tell("on_report", trial, report)

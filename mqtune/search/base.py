@@ -42,7 +42,7 @@ class PastTrial(NamedTuple):
 class Searcher(Registered, GoesByObjective, ABC):
     """Proposes configs, and is notified of their trials.
 
-    For each new trial, the driver calls either ``suggest`` or ``adopt``, then ``on_stage``. Reports and ends follow in
+    For each new trial, the driver calls either ``suggest`` or ``adopt``, then ``on_queue``. Reports and ends follow in
     the journal's order, each once. A searcher must not change a trial that it receives.
 
     A resumed driver repeats these calls, with ``replay`` in place of ``suggest``. Searchers that are slow or not
@@ -90,7 +90,7 @@ class Searcher(Registered, GoesByObjective, ABC):
         """Return a new config, which the caller may change, or None if there are no more.
 
         Args:
-            trial: the expected id. A trial that a user adds meanwhile may get it instead, so rely on ``on_stage``.
+            trial: the expected id. A trial that a user adds meanwhile may get it instead, so rely on ``on_queue``.
         """
 
     def replay(self, trial: TrialId, config: Config) -> Config | None:
@@ -111,7 +111,7 @@ class Searcher(Registered, GoesByObjective, ABC):
     def avoid(self, config: Config) -> None:
         """Learn that the complete *config* need not be suggested, as it is tried anyway."""
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         """Learn that an attempt of *trial* waits for a slot. A later one may have another config."""
 
     def on_report(self, trial: Trial, report: Report) -> None:
@@ -138,8 +138,8 @@ class Telling(Searcher):
 
     _searcher: Searcher
 
-    def on_stage(self, trial: Trial) -> None:
-        self._searcher.on_stage(trial)
+    def on_queue(self, trial: Trial) -> None:
+        self._searcher.on_queue(trial)
 
     def on_report(self, trial: Trial, report: Report) -> None:
         self._searcher.on_report(trial, report)

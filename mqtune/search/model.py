@@ -157,7 +157,7 @@ class ModelSearcher(Searcher, Generic[R]):
         self._seed = seed
         self._bound: tuple[Space, int] | None = None
         self._records: dict[TrialId, R] = {}
-        #: Suggestions whose trial is not staged yet, oldest first.
+        #: Suggestions whose trial is not queued yet, oldest first.
         self._asked: deque[R] = deque()
 
     def bind(self, space: Space, seed: int, *, metric: str, mode: str) -> None:
@@ -212,7 +212,7 @@ class ModelSearcher(Searcher, Generic[R]):
     def adopt(self, trial: TrialId, config: Config) -> None:
         self._records[trial] = self._begin(config)
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         """Assign a suggestion to its trial, or begin a new one for the model if the config changed."""
         record = self._records.get(trial.id)
         if record is None:

@@ -27,7 +27,7 @@ from mqtune.search.space import Space, space_of
 from mqtune.search.values import copy_value
 
 
-class PointsFirst(Telling):
+class InitialPoints(Telling):
     """Proposes given points in order, then the configs of another searcher.
 
     The points don't affect that searcher's suggestions, with two exceptions. A RandomSearcher over a small finite space
@@ -54,12 +54,12 @@ class PointsFirst(Telling):
         seed: int = 0,
     ) -> None:
         if isinstance(points, str | bytes) or not isinstance(points, Sequence):
-            raise ConfigurationError(f"PointsFirst: points={points!r} is not a list of dicts")
+            raise ConfigurationError(f"InitialPoints: points={points!r} is not a list of dicts")
         if isinstance(searcher, str) and is_searcher_name(searcher):
             searcher = searcher_named(searcher)
         if searcher is not None and not isinstance(searcher, Searcher):
             raise ConfigurationError(
-                f"PointsFirst: searcher={searcher!r} is not a searcher, nor one of {', '.join(searcher_names())}"
+                f"InitialPoints: searcher={searcher!r} is not a searcher, nor one of {', '.join(searcher_names())}"
             )
         self._given = list(points)
         self._after = searcher
@@ -69,12 +69,12 @@ class PointsFirst(Telling):
         self.is_slow = searcher is not None and searcher.is_slow
         self.wants_whole_trials = searcher is not None and searcher.wants_whole_trials
         self._next = 0
-        #: Suggested points, and added trials, that are not staged yet.
+        #: Suggested points, and added trials, that are not queued yet.
         self._asked: list[str] = []
         self._added: set[TrialId] = set()
         self._abandoned: set[str] = set()
         if space is not None:
-            check_arguments("PointsFirst", space, seed)
+            check_arguments("InitialPoints", space, seed)
             self._complete_points(space, seed, searcher if searcher is not None else RandomSearcher(space, seed))
 
     @property
@@ -110,7 +110,7 @@ class PointsFirst(Telling):
             self._searcher.bind(space, seed, metric=metric, mode=mode)
             return
         if self._bound is not None and (self._bound[0] is not space or self._bound[1] != seed):
-            raise ConfigurationError("this PointsFirst is another experiment's; make another one")
+            raise ConfigurationError("this InitialPoints is another experiment's; make another one")
         searcher = self._after if self._after is not None else RandomSearcher(space, seed)
         searcher.bind(space, seed, metric=metric, mode=mode)
         if self._bound is None:
@@ -163,7 +163,7 @@ class PointsFirst(Telling):
     def avoid(self, config: Config) -> None:
         self._searcher.avoid(config)
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         """Notify the other searcher. A point's trial is known only now."""
         is_added = trial.id in self._added
         self._added.discard(trial.id)
@@ -172,7 +172,7 @@ class PointsFirst(Telling):
             if point in self._asked:
                 self._asked.remove(point)
                 self._searcher.adopt(trial.id, copy_value(trial.config))
-        super().on_stage(trial)
+        super().on_queue(trial)
 
     def on_abandon(self, trial: Trial) -> None:
         """Skip the points that equal its config from now on."""
@@ -189,7 +189,7 @@ def _named(index: int) -> Iterator[None]:
     try:
         yield
     except SpaceError as error:
-        raise SpaceError(f"PointsFirst: points[{index}]: {error}") from None
+        raise SpaceError(f"InitialPoints: points[{index}]: {error}") from None
 
 
 class Nobody(Searcher):
@@ -216,4 +216,4 @@ def searcher_of(description: Description, space: Space) -> Searcher:
     searcher = Searcher.rebuild(inner)
     if isinstance(searcher, Repeater) and repeated is not None:
         searcher = Repeater(inner["over"], searcher_of(repeated, searcher.rest(space)))
-    return searcher if points is None else PointsFirst(points, searcher, space=space, seed=points_seed)
+    return searcher if points is None else InitialPoints(points, searcher, space=space, seed=points_seed)

@@ -29,7 +29,7 @@ class _Group:
     #: Repetitions that were not suggested yet, and the number of unfinished ones.
     left: deque[Config]
     missing: int
-    #: The trial that the other searcher sees, once the first repetition is staged.
+    #: The trial that the other searcher sees, once the first repetition is queued.
     trial: Trial | None = None
     #: Last values of completed repetitions, and statuses of all ended ones.
     scores: list[float] = field(default_factory=list)
@@ -58,7 +58,7 @@ class Repeater(Searcher):
     - *Until all have ended* the config is pending for the other searcher, without reports, pauses or lost attempts.
     - *A scheduler* that stops or pauses trials is refused. Rules (``stop=``) may end trials.
     - *A trial that a user adds* is not repeated, and is a config of its own for the other searcher. So are points of a
-      ``PointsFirst`` around this searcher. Points of a ``PointsFirst`` within it are repeated.
+      ``InitialPoints`` around this searcher. Points of a ``InitialPoints`` within it are repeated.
     - *A repetition that a person continues with another config* no longer counts.
     - *Several metrics* are refused, and outcome constraints if the other searcher learns.
     - *An abandoned* repetition is not suggested again. Neither is a config whose repetitions are all abandoned.
@@ -94,7 +94,7 @@ class Repeater(Searcher):
         self.is_slow = searcher is not None and searcher.is_slow
         self._used: Space | None = None
         self._is_bound = False
-        #: Groups with repetitions to suggest, and suggestions whose trial is not staged yet, oldest first.
+        #: Groups with repetitions to suggest, and suggestions whose trial is not queued yet, oldest first.
         self._filling: deque[_Group] = deque()
         self._asked: deque[_Member] = deque()
         #: By trial. None for a trial with another config.
@@ -258,7 +258,7 @@ class Repeater(Searcher):
         else:
             self._avoided.append(config)
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         """Assign a suggestion to its trial. Notify the other searcher of a config's first one."""
         if trial.id not in self._members:
             self._members[trial.id] = self._suggested(trial.config)
@@ -270,9 +270,9 @@ class Repeater(Searcher):
             self._end(member.group, TrialStatus.EARLY_STOPPED)
         elif member.group.trial is None:
             config = member.group.config
-            attempt = Attempt(1, trial.attempt.staged_at, copy_value(config))
-            member.group.trial = Trial(trial.id, copy_value(config), TrialStatus.STAGED, [attempt])
-            self._searcher.on_stage(member.group.trial)
+            attempt = Attempt(1, trial.attempt.queued_at, copy_value(config))
+            member.group.trial = Trial(trial.id, copy_value(config), TrialStatus.QUEUED, [attempt])
+            self._searcher.on_queue(member.group.trial)
 
     def _suggested(self, config: Config) -> _Member:
         member = next(each for each in self._asked if each.fingerprint == fingerprint(config))

@@ -46,9 +46,9 @@ class Watched(Scheduler):
     def check_space(self, space: Space) -> None:
         self.inner.check_space(space)
 
-    def on_stage(self, trial: Trial) -> None:
-        assert trial.id not in self.ended, "staged after the trial's end"
-        self.inner.on_stage(trial)
+    def on_queue(self, trial: Trial) -> None:
+        assert trial.id not in self.ended, "queued after the trial's end"
+        self.inner.on_queue(trial)
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
         assert trial.id not in self.ended, "shown after the trial's end"

@@ -107,11 +107,11 @@ class SearcherContract(InVirtualTime):
         trial = story.begin(story.suggest() or {})
         story.report(trial, 0.5)
         story.searcher.on_attempt_end(trial)
-        story.searcher.on_stage(trial)
+        story.searcher.on_queue(trial)
         trial.status = TrialStatus.PAUSED
         story.searcher.on_trial_pause(trial)
-        trial.status = TrialStatus.STAGED
-        story.searcher.on_stage(trial)
+        trial.status = TrialStatus.QUEUED
+        story.searcher.on_queue(trial)
         story.report(trial, 0.25)
         story.end(trial, TrialStatus.COMPLETED)
 
@@ -185,9 +185,9 @@ class _Story:
         return found[0]
 
     def begin(self, config: Config) -> Trial:
-        trial = Trial(self._next, config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
+        trial = Trial(self._next, config, TrialStatus.QUEUED, [Attempt(1, 0.0, config)])
         self._number += 1
-        self.searcher.on_stage(trial)
+        self.searcher.on_queue(trial)
         return trial
 
     def adopt(self, config: Config) -> Trial:

@@ -99,7 +99,7 @@ class World:
             play_unsaved,
             backend=backend,
             name=name,
-            failures=Failures(metric_from="later"),
+            failures=Failures(metric_required="eventually"),
             run=RunOptions(callbacks=callbacks, progress=False),
             **{**usual, **arguments},
         )

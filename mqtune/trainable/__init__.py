@@ -80,7 +80,11 @@ if TYPE_CHECKING:
     from mqtune.trainable.process.session import Session as Session, StopTrial as StopTrial, file_of as file_of
     from mqtune.trainable.process.zygote import Child as Child, Zygote as Zygote
     from mqtune.trainable.script import MetricLines as MetricLines, WatchedFolder as WatchedFolder
-    from mqtune.trainable.script_arguments import ArgumentTemplate as ArgumentTemplate, OutputPatterns as OutputPatterns
+    from mqtune.trainable.script_arguments import (
+        ArgumentTemplate as ArgumentTemplate,
+        OutputPatterns as OutputPatterns,
+        reader_of as reader_of,
+    )
     from mqtune.trainable.spec import TrainableSpec as TrainableSpec
     from mqtune.trainable.values import CannotTravel as CannotTravel, stored as stored
 
@@ -137,7 +141,7 @@ _NAMES = {
     "process.session": ("Session", "StopTrial", "file_of"),
     "process.zygote": ("Child", "Zygote"),
     "script": ("MetricLines", "WatchedFolder"),
-    "script_arguments": ("ArgumentTemplate", "OutputPatterns"),
+    "script_arguments": ("ArgumentTemplate", "OutputPatterns", "reader_of"),
     "spec": ("TrainableSpec",),
     "values": ("CannotTravel", "stored"),
 }

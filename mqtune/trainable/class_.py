@@ -51,7 +51,7 @@ class Trainable:
     With ``Process(reuse=True)`` the instance and its process stay for the next trial of the experiment in the slot, if
     ``reset_config`` takes its config, so that everything that ``setup`` brought into memory or onto a GPU is still there. They
     stay only if the trial completed, stopped or paused between two steps; never after an error, an interrupted step, a
-    signal that ended the trial or an expired ``ttl_s``, nor if processes or non-daemon threads are left.
+    signal that ended the trial or an expired ``timeout_s``, nor if processes or non-daemon threads are left.
     Environment and random generators stay as they are. Each trial has its own working directory, already in ``reset_config``,
     unless ``working_dir="code"`` is set. ``cleanup`` is called when the process exits, not between its trials, and has
     one second if no trial runs there: the worker exits, there was no trial for two minutes, another experiment has the slot, or

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, cast
 from mqtune.core.errors import ConfigurationError, MqtuneError, ReportTooLarge
 from mqtune.core.machine import end_of_file, signal_name
 from mqtune.core.trial import AttemptEnd, Metrics
+from mqtune.trainable.json_reports import JsonReports
 from mqtune.trainable.process.channel import Channel
 from mqtune.trainable.process.late_imports import check_batches
 from mqtune.trainable.process.output import flush
@@ -29,7 +30,7 @@ from mqtune.trainable.process.protocol import RELAY, STOP_SIGNAL, UNBUFFERED, En
 from mqtune.trainable.process.relay import CONTEXT, address_of
 from mqtune.trainable.process.script_fork import ForkedScript, fork_script
 from mqtune.trainable.process.session import Session, StopTrial
-from mqtune.trainable.script_arguments import ArgumentTemplate, OutputPatterns
+from mqtune.trainable.script_arguments import ArgumentTemplate, OutputPatterns, reader_of
 from mqtune.trainable.spec import folder_above
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class ScriptRun:
         self._spec = program.spec
         metric = cast("str | Sequence[str]", current.message["options"].get("metric", ()))
         metrics = [metric] if isinstance(metric, str) else metric
-        patterns = [OutputPatterns(self._spec.metrics, metrics) for _ in range(2)]
+        patterns = [reader_of(self._spec.metrics, metrics) for _ in range(2)]
         self._lines = MetricLines(patterns[0])
         #: With patterns, stderr is read too, separately because the order of two pipes is unknown.
         self._error_lines = MetricLines(patterns[1], reads_tags=False) if patterns[1] else None
@@ -373,7 +374,7 @@ class MetricLines:
         reads_tags: whether to read reports in Syne Tune's format too: ``[tune-metric]: {"loss": 0.1}``.
     """
 
-    def __init__(self, patterns: OutputPatterns | None = None, *, reads_tags: bool = True) -> None:
+    def __init__(self, patterns: OutputPatterns | JsonReports | None = None, *, reads_tags: bool = True) -> None:
         self._patterns = patterns or None
         self._reads_tags = reads_tags
         self._rest = b""

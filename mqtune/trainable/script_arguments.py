@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mqtune.core.errors import ConfigurationError
+from mqtune.trainable.json_reports import JSON_LINES, JsonReports
 
 #: An item of a command: words that are present or absent together, usually one.
 Item = tuple[str, ...]
@@ -54,6 +55,7 @@ class Script:
             value``.
         metrics: a regular expression, or several, with a named group for each metric: ``(?P<val_loss>\S+)``. They are
             searched in each line of the program's output and errors. See docs/how-to/scripts.md for several patterns.
+            "json" reads lines that are JSON objects with the metric instead.
 
     Raises:
         ConfigurationError: an argument is an invalid template, or a pattern does not compile or has no named group.
@@ -83,7 +85,7 @@ class Script:
         #: The patterns.
         self.metrics: tuple[str, ...] = (metrics,) if isinstance(metrics, str) else _checked_texts("metrics", metrics)
         ArgumentTemplate(self.items)
-        OutputPatterns(self.metrics)
+        reader_of(self.metrics)
         if not are_items(self.items):
             raise ConfigurationError(
                 f"command has more than {_MOST_ITEMS:,} items or {_MOST_CHARS:,} characters, or a NUL; have the program read a file"
@@ -453,6 +455,15 @@ class OutputPatterns:
 
     def _has_metric(self) -> bool:
         return self._gathered.keys() >= self._wanted
+
+
+def reader_of(metrics: Sequence[str], metric: Collection[str] = ()) -> OutputPatterns | JsonReports:
+    """Return the reader of one stream of output, for the ``metrics`` of a script.
+
+    Raises:
+        ConfigurationError: as ``OutputPatterns``.
+    """
+    return JsonReports(metric) if tuple(metrics) == (JSON_LINES,) else OutputPatterns(metrics, metric)
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -83,7 +83,7 @@ _BROKER_SECRETS: Final = frozenset({"password", "transport_options", "alternates
 #: Remote commands without an effect on trials, and the replacements.
 _REFUSED_COMMANDS: Final = {
     "rate_limit": "a trial starts when a slot is free; max_concurrent= of the Tuner says how many run at once",
-    "time_limit": "how long a trial may run is its experiment's to say: ttl_s= of the Tuner, or its scheduler",
+    "time_limit": "how long a trial may run is its experiment's to say: timeout_s= of the Tuner, or its scheduler",
 }
 
 

@@ -141,8 +141,8 @@ class AttemptRun:
         self.pid: int | None = None
         #: When its process started, by ``time.monotonic``; None before that.
         self.began_at: float | None = None
-        #: When all its processes had exited; when the next signal (SIGTERM, then SIGKILL) is due; when its time to live
-        #: ends.
+        #: When all its processes had exited; when the next signal (SIGTERM, then SIGKILL) is due; when its timeout
+        #: expires.
         self.gone_at = self._rung_at = self._over_at = math.inf
         self._outlived = self._has_gap = self._forced = False
         #: The error of a child process of the trial that has tried to report, if the trial itself has made no report.
@@ -557,8 +557,8 @@ class AttemptRun:
                 zygote, pid = self._start(turn, zygote, message, [stream.write_end, self._control.read_end])
             finally:
                 os.close(stream.write_end)
-            if self.assignment.ttl_s is not None:
-                self._over_at = time.monotonic() + self.assignment.ttl_s
+            if self.assignment.timeout_s is not None:
+                self._over_at = time.monotonic() + self.assignment.timeout_s
             while True:
                 self.pid, self._retired = pid, zygote.retired
                 self._worker.slots.back_off.note_done("started")
@@ -594,7 +594,7 @@ class AttemptRun:
         The result is empty if it does.
         """
         if self._outlived:
-            return "it ran longer than its ttl_s"
+            return "it ran longer than its timeout_s"
         if self._forced:
             return "it was ended by a signal"
         return turn.slot.hooks.retires(turn.slot) if stays else ""
@@ -681,7 +681,7 @@ class AttemptRun:
             status=status,
             forced=self._forced,
             memory_ran_out=self._worker.memory_kills.happened,
-            outlived_s=self.assignment.ttl_s if self._outlived else None,
+            outlived_s=self.assignment.timeout_s if self._outlived else None,
             has_gap=self._has_gap,
             dropped=self.stream.dropped if self.stream is not None else 0,
             fault=self._fault,

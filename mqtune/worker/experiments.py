@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from mqtune.core.codec import encode_value
+from mqtune.core.definition import decode_definition
 from mqtune.core.errors import ConfigurationError
-from mqtune.core.events import decode_definition
 from mqtune.core.keys import is_name
 from mqtune.core.resources import Resources
 from mqtune.core.seats import is_seat

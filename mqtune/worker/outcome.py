@@ -91,7 +91,7 @@ class AttemptOutcome:
         status: the wait status of its process; None without a process, or when it is unknown.
         forced: whether its group was terminated or killed.
         memory_ran_out: returns whether the kernel has just killed a process for lack of memory.
-        outlived_s: its time to live in seconds, if it ran longer.
+        outlived_s: its longest duration in seconds, if it ran longer.
         has_gap: whether the journal lacks reports that it sent.
         dropped: how many of its reports were dropped, as it was told to end while the server was full.
         fault: type and text of the reason why its worker has ended it; None without one.
@@ -132,7 +132,7 @@ class AttemptOutcome:
             return Ending(AttemptEnd.COMPLETED, error=self.refusal)
         error = self.problem if said is None else (said["error_type"], said["error"])
         if self.outlived_s is not None:
-            return Ending(AttemptEnd.FAILED, "TimeToLive", _outlived(self.outlived_s, error[1]))
+            return Ending(AttemptEnd.FAILED, "AttemptTimeout", _outlived(self.outlived_s, error[1]))
         if intent is not Intent.RUN and not (intent is Intent.PAUSE and self._failed_before(heard=heard)):
             return Ending(intent.effect.end, *error)
         if said is None and error[0]:
@@ -167,10 +167,10 @@ def _without_dropped(reports: int) -> str:
     return f"{last} dropped: it was told to end while Redis had no memory left (maxmemory)"
 
 
-def _outlived(ttl_s: float, error: str) -> str:
+def _outlived(timeout_s: float, error: str) -> str:
     text = (
-        f"the attempt ran longer than its ttl_s of {ttl_s:g} s and was stopped; give trials more time, or smaller "
-        "budgets"
+        f"the attempt ran longer than its timeout_s of {timeout_s:g} s and was stopped; give trials more time, or "
+        "smaller budgets"
     )
     return f"{text}\n{error}" if error else text
 

@@ -176,7 +176,7 @@ TRANSPORT_OPTIONS: Final[dict[str, Any]] = {
 _LOOK_AGAIN_S: Final = 0.5
 _BY_SHAPE: Final = "the queue is that of the slots' resources"
 _OWN_PROCESS: Final = "each trial has a process of its own"
-_BY_SCHEDULER: Final = "the experiment limits how long a trial may take: ttl_s= of the Tuner, or its scheduler"
+_BY_SCHEDULER: Final = "the experiment limits how long a trial may take: timeout_s= of the Tuner, or its scheduler"
 #: Options of ``celery worker`` that would do harm, or have no effect, and why.
 _REFUSED_OPTIONS: Final = {
     "pool": "trials need mqtune's own pool",

@@ -52,7 +52,7 @@ def tuners(broker: str, store: Path) -> Iterator[Tune]:
     built: list[mqtune.Tuner] = []
 
     def tune(trainable: Any, *configs: dict[str, Any], store: Path | None = store, **options: Any) -> mqtune.Tuner:
-        first = mqtune.PointsFirst(configs)
+        first = mqtune.InitialPoints(configs)
         checkpoints = options.get("checkpoints", mqtune.Checkpoints())
         given = {"searcher": first, "max_trials": len(configs)} if configs else {"searcher": Nothing()}
         settings = {

@@ -145,7 +145,7 @@ def test_what_is_queued_or_paused_runs_one_that_ax_has_forgotten_is_abandoned_an
     assert runner.run_multiple([trials[0]]) == {0: trials[0].run_metadata}, (
         "one that Ax runs again is the one that runs"
     )
-    eventually(lambda: poll(experiment) and statuses(trials) == {"RUNNING", "STAGED"}, DONE_S)
+    eventually(lambda: poll(experiment) and statuses(trials) == {"RUNNING", "QUEUED"}, DONE_S)
     assert poll(experiment) == {Status.RUNNING: {0, 1, 2}}
     driven = runner.driven(experiment)
     copied = runner.clone()

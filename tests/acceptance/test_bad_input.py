@@ -42,7 +42,7 @@ SPACE = {"x": mqtune.uniform(0, 1)}
             r"searcher='tep' is not a Searcher; give one, its name \(random, tpe, auto, ax\)",
         ),
         (lambda: {"process": mqtune.Process(start_method="thread")}, "start_method='thread'"),
-        (lambda: {"searcher": mqtune.PointsFirst([{"y": 1}])}, r"points\[0\]"),
+        (lambda: {"searcher": mqtune.InitialPoints([{"y": 1}])}, r"points\[0\]"),
         (lambda: {"backend": mqtune.Local(slots=0)}, "slots=0"),
         (lambda: {"backend": 7}, "backend=7 is not a backend; give the URL"),
         (

@@ -76,7 +76,7 @@ def test_celerys_commands_work_on_a_worker_and_its_trials(own_broker: str, tmp_p
             if sys.platform == "linux":
                 assert password not in Path(f"/proc/{member.pid}/environ").read_bytes(), member.cmdline()
         to_it: dict[str, Any] = {"destination": [node], "reply": True, "timeout": ANSWER_S}
-        assert "ttl_s=" in str(ours.control.time_limit("mqtune.run_trial", hard=60, **to_it))
+        assert "timeout_s=" in str(ours.control.time_limit("mqtune.run_trial", hard=60, **to_it))
         pool = inspect.stats()[node]["pool"]
         assert (pool["trials"], pool["slots"], pool["max-concurrency"]) == (["face/0001"], "1 CPU", 2)
         assert "as many slots as it has devices" in str(ours.control.pool_grow(1, **to_it))

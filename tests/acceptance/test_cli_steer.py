@@ -76,7 +76,7 @@ def _address(fleet: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune):
     space = {"x": mqtune.uniform(0, 1), "kind": mqtune.choice(["a", "b"])}
-    points = mqtune.PointsFirst([{"x": 0.25, "kind": "a"}, {"x": 0.75, "kind": "b"}])
+    points = mqtune.InitialPoints([{"x": 0.25, "kind": "a"}, {"x": 0.75, "kind": "b"}])
     with driven(tune("slow", space, name="steered-by-hand", max_trials=2, searcher=points)):
         eventually(lambda: Results.load("steered-by-hand").experiment.counts[TrialStatus.RUNNING] == 2, 60)
 
@@ -87,7 +87,7 @@ def test_trials_are_steered_by_shortened_names_while_the_driver_lives(tune: Tune
         stopped = run("stop", "steered-by", "--where", "x>0.6 and kind=b")
         nobody = run("stop", "steered-by", "--where", "x>0.9")
         # Its slot is free, and no other config may have it before the limit is raised.
-        added = run("add", "steered-by", "--config", "x=0.5,kind=a", "--key", "mine", "--timeout", "0")
+        added = run("add", "steered-by", "--config", "x=0.5,kind=a", "--key", "mine", "--wait", "0")
         eventually(lambda: "mine" in Results.load("steered-by-hand").experiment.keys, 60)
         mine = Results.load("steered-by-hand").experiment.keys["mine"]
         again = run("add", "steered-by", "--config", "x=0.5,kind=a", "--key", "mine", "--json")
@@ -125,11 +125,11 @@ def test_why_says_what_a_trial_waits_for_while_others_have_the_slots(tune: Tune)
         # What the driver says of itself is as old as its lock, and for a moment one of the trials may not run.
         eventually(lambda: why("asked") == limited, 60)
         with driven(tune("slow", name="other", run=often, max_trials=1)):
-            eventually(lambda: status("other", "0001") is TrialStatus.STAGED, 60)
+            eventually(lambda: status("other", "0001") is TrialStatus.QUEUED, 60)
             eventually(lambda: why("other", "1")[0] == "busy", 60)
             waits = why("other", "1")
             began = time.monotonic()
-            full = run("add", "asked", "--config", "x=0.5", "--timeout", "60")
+            full = run("add", "asked", "--config", "x=0.5", "--wait", "60")
             took_s = time.monotonic() - began
             run("pause", "asked", "1", "--reason", "lunch")
             eventually(lambda: status("asked", "0001") is TrialStatus.PAUSED, 60)

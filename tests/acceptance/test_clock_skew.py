@@ -81,10 +81,12 @@ def run(broker: str, name: str, resources: mqtune.Resources) -> Results:
         name=name,
         scheduler=mqtune.ASHA(9, grace_period=1, reduction_factor=3),
         seed=5,
-        stop=mqtune.TimeLimit(HOUR_S) | mqtune.TimeLimit(HOUR_S, "driver") | mqtune.TimeLimit(HOUR_S, "trials"),
+        stop=mqtune.TimeLimit(HOUR_S)
+        | mqtune.TimeLimit(HOUR_S, count="driver_time")
+        | mqtune.TimeLimit(HOUR_S, count="trial_time"),
         max_trials=14,
         run=mqtune.RunOptions(max_concurrent=1, progress=False),
-        process=mqtune.Process(ttl_s=HOUR_S, sync="lockstep"),
+        process=mqtune.Process(timeout_s=HOUR_S, sync="lockstep"),
         resources=resources,
     ).run()
 

@@ -193,7 +193,7 @@ def test_a_gpu_whose_memory_somebody_else_has_takes_no_trial_until_it_is_back(ma
                 assert machine.info().note.startswith(f"device {machine.device} is quarantined, ")
                 second = gpus.add({"number": 2})
                 stepped(gpus, lambda: f"device {machine.device} is quarantined" in gpus.debug_string())
-                assert second.status is TrialStatus.STAGED
+                assert second.status is TrialStatus.QUEUED
             finally:
                 other.kill()
         eventually(lambda: machine.info().slots == 1, ROUND_S + WAIT_S)

@@ -113,10 +113,10 @@ def test_the_owner_is_shown_where_experiments_are_and_filters_them(
     "arguments",
     [
         ("delete", "NAME", "--yes"),
-        ("end", "NAME", "--timeout", "0"),
-        ("stop", "NAME", "1", "--as", "failed", "--timeout", "0"),
-        ("set", "NAME", "max_concurrent=1", "--timeout", "0"),
-        ("tell", "NAME", "--config", "x=0.1", "loss=1", "--timeout", "0"),
+        ("end", "NAME", "--wait", "0"),
+        ("stop", "NAME", "1", "--as", "failed", "--wait", "0"),
+        ("set", "NAME", "max_concurrent=1", "--wait", "0"),
+        ("tell", "NAME", "--config", "x=0.1", "loss=1", "--wait", "0"),
     ],
 )
 def test_nobody_changes_an_experiment_of_another_without_force(
@@ -151,9 +151,9 @@ def test_a_client_changes_an_experiment_of_another_only_with_force(
         (listed,) = (each for each in client.experiments() if each.name == "by-code")
         for change in (partial(listed.end, now=True), listed.trial("0001").stop, partial(listed.set, max_trials=1)):
             with pytest.raises(ConfigurationError, match=r"'by-code': this is ada@.*force=True"):
-                change(timeout_s=0)
+                change(wait_s=0)
         assert not events_of(team, "by-code", Requested)
-        assert client.experiment("by-code", force=True).end(now=True, timeout_s=0).reason.startswith("no driver")
+        assert client.experiment("by-code", force=True).end(now=True, wait_s=0).reason.startswith("no driver")
     assert [request.action for request in events_of(team, "by-code", Requested)] == ["end"]
 
     with pytest.raises(ConfigurationError, match=r"'by-code': this is ada@"):

@@ -67,15 +67,15 @@ class Bench:
             name=f"reuse-{os.getpid()}-{next(_names)}",
         )
 
-    def start(self, *, ttl_s: float | None = None, **config: Any) -> Trial:
+    def start(self, *, timeout_s: float | None = None, **config: Any) -> Trial:
         given = {"do": "", "lr": 1.0, "steps": 3, "step_s": 0.0, "log": str(self.log), **config}
-        return self.tuner.add(given, ttl_s=ttl_s)
+        return self.tuner.add(given, timeout_s=timeout_s)
 
-    def run(self, *, ttl_s: float | None = None, **config: Any) -> Trial:
+    def run(self, *, timeout_s: float | None = None, **config: Any) -> Trial:
         # Other drivers stand still here, and what they wanted last would hold the slot for some seconds.
         with contextlib.closing(connect(self._broker)) as client:
             client.delete(DEMANDS)
-        trial = self.start(ttl_s=ttl_s, **config)
+        trial = self.start(timeout_s=timeout_s, **config)
         drive(self.tuner, lambda: trial.status.is_terminal)
         return trial
 
@@ -139,15 +139,15 @@ def test_trials_are_paused_and_resumed_with_their_checkpoints_in_one_process(ben
 def test_a_process_whose_trial_has_outlived_its_time_is_not_used_again(new_bench: Callable[..., Bench]):
     bench = new_bench(sync="lockstep")
     first = bench.run()
-    outlived = bench.start(steps=ENDLESS, ttl_s=0.5)
+    outlived = bench.start(steps=ENDLESS, timeout_s=0.5)
     drive(bench.tuner, lambda: outlived.attempt.started_at is not None)
 
     # Nobody lets it go on, so that it is stopped between two steps, where its process could stay.
     eventually(lambda: not psutil.pid_exists(first.attempt.pid))
     drive(bench.tuner, lambda: outlived.status.is_terminal)
 
-    assert (outlived.attempt.pid, outlived.attempt.error_type) == (first.attempt.pid, "TimeToLive")
-    assert outlived.attempt.retired == "it ran longer than its ttl_s"
+    assert (outlived.attempt.pid, outlived.attempt.error_type) == (first.attempt.pid, "AttemptTimeout")
+    assert outlived.attempt.retired == "it ran longer than its timeout_s"
     assert bench.notes("cleanup") == [first.attempt.pid]
     assert bench.run().status is TrialStatus.COMPLETED
     assert len(bench.notes("setup")) == 2

@@ -104,7 +104,7 @@ def test_slots_are_shared_by_weight_then_by_priority_and_given_back(
     eventually(lambda: running(second) and second.debug_string().endswith(said))
 
     with mqtune.Client(fleet) as client:
-        client.experiment(second.name).set(priority="high", timeout_s=0)
+        client.experiment(second.name).set(priority="high", wait_s=0)
     eventually(lambda: running(first, second) == [0, 4], 60)
     said = "its share is used up: 0 of 4 slots, as 1 other experiment wants slots too, 1 of higher priority"
     eventually(lambda: running(first, second) and why(first)[:2] == ["share", f"nothing is running: {said}"], 60)

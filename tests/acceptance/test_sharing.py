@@ -35,7 +35,7 @@ def test_no_trial_waits_behind_a_long_one_while_another_worker_is_idle(
             tune(
                 "as_long_as_it_says",
                 {"seconds": mqtune.uniform(0, LONG_S)},
-                searcher=mqtune.PointsFirst(points),
+                searcher=mqtune.InitialPoints(points),
                 max_trials=len(points),
                 resources=SLOT,
             )

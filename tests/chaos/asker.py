@@ -21,7 +21,7 @@ def main(broker: str, said: Path, experiment: str, asked: str) -> None:
                 request["action"],
                 request["trial"],
                 request["arguments"],
-                timeout_s=request["timeout_s"],
+                wait_s=request["wait_s"],
                 request_id=request["id"],
             )
         if answer.is_done:

@@ -166,7 +166,7 @@ class Course:
             self._wrong("end", entry, "it is staged, and the experiment was to end")
         if body["attempt"] == 1 and body.get("request"):
             self.added.add(body["trial"])
-        self._become(entry, body["trial"], "STAGED")
+        self._become(entry, body["trial"], "QUEUED")
         trial.blames = body["config"].get("mischief") == BLAMES
         trial.ends.append(None)
         trial.intent = trial.decision = ""
@@ -225,17 +225,17 @@ class Course:
         if end == "completed":
             return "COMPLETED"
         if trial.intent in _TAKES_BACK:
-            return "STAGED"
+            return "QUEUED"
         if end == "stopped":
             return "EARLY_STOPPED"
         if end == "failed" or elsewhere:
             trial.failures += 1
             self._set_back(trial)
-            return "FAILED" if trial.failures > self._observed.max_failures else "STAGED"
+            return "FAILED" if trial.failures > self._observed.max_failures else "QUEUED"
         if gone:
             self._set_back(trial)
             trial.gone += 1
-        return "FAILED" if trial.gone > _LOST_BUDGET else "STAGED"
+        return "FAILED" if trial.gone > _LOST_BUDGET else "QUEUED"
 
     @staticmethod
     def _set_back(trial: _Trial) -> None:

@@ -51,9 +51,9 @@ class Watched(Scheduler):
         super().bind(metric, mode)
         self._inner.bind(metric, mode)
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         self._told("stage", trial.id, trial.attempt.number)
-        self._inner.on_stage(trial)
+        self._inner.on_queue(trial)
 
     def on_report(self, trial: Trial, report: Report) -> Decision:
         decision = self._inner.on_report(trial, report)

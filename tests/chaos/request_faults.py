@@ -100,7 +100,7 @@ def _requests(run: Run, experiment: Experiment) -> list[tuple[str, dict[str, Any
 
 def _request(run: Run, action: str, trial: str, arguments: dict[str, Any]) -> dict[str, Any]:
     id_ = f"{run.random.getrandbits(64):016x}"
-    return {"id": id_, "action": action, "trial": trial, "arguments": arguments, "timeout_s": 5.0}
+    return {"id": id_, "action": action, "trial": trial, "arguments": arguments, "wait_s": 5.0}
 
 
 def _resume(run: Run, experiment: Experiment, pause: dict[str, Any], asked: set[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 import mqtune
-from mqtune import GridSearcher, PointsFirst, RandomSearcher, Space
+from mqtune import GridSearcher, InitialPoints, RandomSearcher, Space
 from mqtune.integrations.optuna import OptunaSearcher
 from mqtune.search import Searcher
 from mqtune.testing.searchers import NewSearcher, SearcherContract
@@ -31,13 +31,13 @@ POINTS: list[dict[str, Any]] = [{"lr": 0.1}, {}]
 Made = Callable[[dict[str, Any]], Searcher]
 SEARCHERS: dict[str, Made] = {
     "random": lambda space: RandomSearcher(Space(space), seed=3),
-    "points": lambda space: PointsFirst(POINTS, RandomSearcher(Space(space), seed=3), space=Space(space), seed=2),
+    "points": lambda space: InitialPoints(POINTS, RandomSearcher(Space(space), seed=3), space=Space(space), seed=2),
     "optuna": lambda _: OptunaSearcher(),
-    "points before optuna": lambda _: PointsFirst(POINTS, OptunaSearcher()),
+    "points before optuna": lambda _: InitialPoints(POINTS, OptunaSearcher()),
 }
 CONDITIONED: dict[str, Made] = {
     "random": SEARCHERS["random"],
-    "points": lambda _: PointsFirst([{"opt": {"momentum": [0.5, {}]}}, {"opt": {"name": "adam"}}, {}]),
+    "points": lambda _: InitialPoints([{"opt": {"momentum": [0.5, {}]}}, {"opt": {"name": "adam"}}, {}]),
     "optuna": SEARCHERS["optuna"],
 }
 

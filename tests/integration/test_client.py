@@ -176,7 +176,7 @@ def test_an_answer_is_waited_for_up_to_a_deadline_and_comes_later(
     driver.be_silent()
 
     began = time.monotonic()
-    answer = experiment.trial("0001").pause(timeout_s=0.3, request_id="late")
+    answer = experiment.trial("0001").pause(wait_s=0.3, request_id="late")
 
     assert 0.25 < time.monotonic() - began < 5
     assert not answer.is_done
@@ -231,7 +231,7 @@ def test_experiments_and_trials_are_listed(
             client.experiment("steerd")
 
     assert [trial.id for trial in experiment.trials()] == ["0001", "0002"]
-    assert [trial.id for trial in experiment.trials(TrialStatus.STAGED)] == ["0001", "0002"]
+    assert [trial.id for trial in experiment.trials(TrialStatus.QUEUED)] == ["0001", "0002"]
     assert experiment.trials(TrialStatus.RUNNING) == []
     state = experiment.state()
     assert state is not None

@@ -112,7 +112,7 @@ def test_memory_that_others_have_from_the_start_closes_a_device_until_it_is_free
         let_go(tmp_path, 1)
         trial = tuner.add({"number": 1})
         drive(tuner, lambda: "device 0 is quarantined" in tuner.debug_string())
-        assert trial.status is TrialStatus.STAGED
+        assert trial.status is TrialStatus.QUEUED
 
         gpus.set("0", 0)
         drive(tuner, lambda: trial.status is TrialStatus.COMPLETED)
@@ -136,7 +136,7 @@ def test_the_next_trial_waits_for_the_memory_of_the_last_and_a_worker_that_is_to
         drive(tuner, lambda: "[full/0002/1] received" in (tmp_path / "worker.log").read_text())
         wait_for_looks()
         tuner.step(0)
-        assert (first.status, second.status) == (TrialStatus.RUNNING, TrialStatus.STAGED)
+        assert (first.status, second.status) == (TrialStatus.RUNNING, TrialStatus.QUEUED)
         gpus.set("0", 0)
         drive(tuner, lambda: first.status is TrialStatus.COMPLETED)
         drive(tuner, lambda: second.attempt.reports)

@@ -94,7 +94,7 @@ class Judging(Scheduler):
         self._paused: dict[TrialId, None] = {}
         self._forks: dict[TrialId, None] = {}
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         self.heard.append(("stage", trial.id, trial.attempt.number, trial.parent))
         self._trials[trial.id] = trial
         self._paused.pop(trial.id, None)

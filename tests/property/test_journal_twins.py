@@ -377,8 +377,8 @@ class JournalMachine(RuleBasedStateMachine):
         attempt = max(1, ahead + self.newest(trial))
         self.count += 1
         gangs = GANGS.get(trial, [""])
-        ttl_s = float(self.count) if attempt > 1 else None
-        assignment = Assignment({"n": self.count}, CheckpointId(""), ttl_s, gang=gangs[self.count % len(gangs)])
+        timeout_s = float(self.count) if attempt > 1 else None
+        assignment = Assignment({"n": self.count}, CheckpointId(""), timeout_s, gang=gangs[self.count % len(gangs)])
         self.by(self.seat(driver), "stage", trial, attempt, assignment, self.event("staged"))
 
     @rule(driver=driver, trial=trial, off=off, intent=intent)

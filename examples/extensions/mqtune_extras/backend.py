@@ -161,8 +161,8 @@ class ThreadSession:
         """Do nothing: the threads go on, for the next driver."""
 
 
-class TimeToLive(Exception):
-    """An attempt ran for longer than its ``ttl_s``."""
+class AttemptTimeout(Exception):
+    """An attempt ran for longer than its ``timeout_s``."""
 
 
 class _Ended(Exception):
@@ -186,7 +186,7 @@ class _Attempt:
         self._saved = 0
         self._saves_heard = 0
         self._cleared = 0
-        self._ttl_s = 0.0
+        self._timeout_s = 0.0
         self._until = float("inf")
         self._definition: dict[str, Any] = {}
 
@@ -210,7 +210,7 @@ class _Attempt:
         except _Ended as ended:
             if ended.end is not None:
                 self._end(ended.end)
-        except TimeToLive as error:
+        except AttemptTimeout as error:
             self._end(AttemptEnd.FAILED, error, outlived=True)
         except Exception as error:  # noqa: BLE001 - what the user's code raises is the trial's failure
             self._end(AttemptEnd.FAILED, error)
@@ -219,9 +219,9 @@ class _Attempt:
 
     def _play(self, assignment: Assignment) -> None:
         self._definition = decode_value(self._journal.definition() or b"")
-        if assignment.ttl_s is not None:
-            self._ttl_s = assignment.ttl_s
-            self._until = time.monotonic() + assignment.ttl_s
+        if assignment.timeout_s is not None:
+            self._timeout_s = assignment.timeout_s
+            self._until = time.monotonic() + assignment.timeout_s
         for seconds, metrics in self._items(assignment):
             self._wait(seconds)
             if isinstance(metrics, Exception):
@@ -268,7 +268,7 @@ class _Attempt:
             _Ended: the attempt is to end.
         """
         if time.monotonic() > self._until:
-            raise TimeToLive(f"the attempt ran for {self._ttl_s:g} s, which is its ttl_s")
+            raise AttemptTimeout(f"the attempt ran for {self._timeout_s:g} s, which is its timeout_s")
         if answer == FENCED:
             raise _Ended
         for word in answer.split():

@@ -235,8 +235,8 @@ HOST: Final = "simulated"
 _POSITION: Final = "position"
 
 
-class TimeToLive(Exception):
-    """An attempt ran for longer than its ``ttl_s``."""
+class AttemptTimeout(Exception):
+    """An attempt ran for longer than its ``timeout_s``."""
 
 
 Draw = Callable[[], float]
@@ -483,8 +483,8 @@ class SimulatedFleet:
         for each in workers:
             each.run = run
         self._in(self._conditions.start_delay(), Precedence.DONE, self._begin, run)
-        if grant.assignment.ttl_s is not None:
-            self._in(grant.assignment.ttl_s, Precedence.DONE, self._time_out, run)
+        if grant.assignment.timeout_s is not None:
+            self._in(grant.assignment.timeout_s, Precedence.DONE, self._time_out, run)
         return True
 
     def _release(self, run: Run) -> None:
@@ -603,7 +603,7 @@ class SimulatedFleet:
     def _time_out(self, run: Run) -> None:
         if not run.is_quiet:
             run.is_quiet = True
-            error = TimeToLive(f"the attempt ran for {run.assignment.ttl_s:g} s, which is its ttl_s")
+            error = AttemptTimeout(f"the attempt ran for {run.assignment.timeout_s:g} s, which is its timeout_s")
             self._in(self._conditions.stop_delay(), Precedence.HEARD, lambda _: self._fail(run, error, outlived=True))
 
     def _end_as_told(self, run: Run) -> None:

@@ -47,10 +47,10 @@ def steer(places: Places, wanted: Row) -> Row:
             found = experiment.trials[find_trial(experiment, trial)]
             outcome = _steered(handle, verb, found, _ANSWER_S)
         elif verb == "end":
-            outcome = ask("end", "", partial(handle.end, now=wanted.get("now") is True, timeout_s=_ANSWER_S))
+            outcome = ask("end", "", partial(handle.end, now=wanted.get("now") is True, wait_s=_ANSWER_S))
         elif verb == "set":
             most, at_once = (_limit(wanted, key) for key in ("max_trials", "max_concurrent"))
-            request = partial(handle.set, max_trials=most, max_concurrent=at_once, timeout_s=_ANSWER_S)
+            request = partial(handle.set, max_trials=most, max_concurrent=at_once, wait_s=_ANSWER_S)
             outcome = with_limits(ask("set", "", request), {"max_trials": most, "max_concurrent": at_once})
         else:
             raise ConfigurationError(
@@ -84,9 +84,9 @@ def _steer_many(handle: ExperimentHandle, verb: str, ids: list[str]) -> Row:
     return {"text": text, "done": not others, "refused": any(each.refused for each in others)}
 
 
-def _steered(handle: ExperimentHandle, verb: str, trial: Trial, timeout_s: float) -> Outcome:
+def _steered(handle: ExperimentHandle, verb: str, trial: Trial, wait_s: float) -> Outcome:
     why = {} if verb == "save" else {"reason": _REASON}
-    return steer_trial(handle, verb, trial, {"timeout_s": timeout_s, **why})
+    return steer_trial(handle, verb, trial, {"wait_s": wait_s, **why})
 
 
 def _told(outcome: Outcome, name: str) -> Row:

@@ -423,7 +423,7 @@ def why(places: Places, feeds: Feeds, feed: Feed, name: str = "") -> Row:
 def _waits(experiment: Experiment) -> bool:
     counts = experiment.counts
     is_idle = not experiment.running and experiment.outcome != "finished"
-    return is_idle or (not experiment.outcome and counts[TrialStatus.STAGED] > 0)
+    return is_idle or (not experiment.outcome and counts[TrialStatus.QUEUED] > 0)
 
 
 def fleet_page(places: Places, feeds: Feeds) -> Row:
@@ -486,7 +486,7 @@ def _runs_with_use(places: Places, feeds: Feeds) -> list[Run]:
 
 def _waiting(places: Places, feeds: Feeds) -> Iterator[Row]:
     for feed in _live(places, feeds):
-        if waiting := feed.experiment.counts[TrialStatus.STAGED]:
+        if waiting := feed.experiment.counts[TrialStatus.QUEUED]:
             yield {"experiment": feed.place.name, "waiting": waiting, **why(places, feeds, feed)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, get_args
 
 from mqtune.core import checks
 from mqtune.core.errors import ConfigurationError
@@ -13,6 +13,8 @@ from mqtune.core.objective import METRIC_KEY, Mode
 from mqtune.core.trial import Report, Trial, TrialId, TrialStatus
 from mqtune.schedulers.stopping.rule import Scope, StopRule, number, spread
 
+#: The time that a limit counts.
+TimeCount = Literal["wall_time", "driver_time", "trial_time"]
 #: Seconds between sums of running trials' times, as each trial is read.
 _SUM_EVERY_S: Final = 1.0
 
@@ -22,18 +24,18 @@ class TimeLimit(StopRule):
 
     Args:
         seconds: the limit, above 0.
-        of: the time that counts. "experiment": wall-clock time since its creation, also while no driver runs, as trials
-            run on; "driver": only while a driver runs; "trials": the sum of its trials' run times.
+        count: the time that counts. "wall_time": since the experiment's creation, also while no driver runs, as trials
+            run on; "driver_time": only while a driver runs; "trial_time": the sum of its trials' run times.
     """
 
     kind = "time_limit"
-    later: ClassVar = {"of": "experiment"}
+    later: ClassVar = {"count": "wall_time"}
     scopes = frozenset({Scope.EXPERIMENT})
     takes_several = True
 
-    def __init__(self, seconds: float, of: Literal["experiment", "driver", "trials"] = "experiment") -> None:
+    def __init__(self, seconds: float, count: TimeCount = "wall_time") -> None:
         self._seconds = checks.positive("TimeLimit", "seconds", seconds)
-        self._of = checks.one_of("TimeLimit", "of", of, ("experiment", "driver", "trials"))
+        self._count = checks.one_of("TimeLimit", "count", count, get_args(TimeCount))
         self._sum_at = -math.inf
 
     def stops_experiment(self, experiment: Experiment, now: float) -> str:
@@ -41,16 +43,16 @@ class TimeLimit(StopRule):
 
     def due(self, experiment: Experiment, now: float) -> float:
         """Return when the time is or may be over, or infinity if it is over already."""
-        if self._of == "trials":
+        if self._count == "trial_time":
             return max(self._sum_at, math.nextafter(now, math.inf))
         end = now + self._seconds - self._used(experiment, now)
         return end if end > now else math.inf
 
     def _used(self, experiment: Experiment, now: float) -> float:
         """Return the used time in seconds, or 0 until the trials' times are summed again."""
-        if self._of == "driver":
+        if self._count == "driver_time":
             return experiment.driven_s(now)
-        if self._of == "experiment":
+        if self._count == "wall_time":
             return -math.inf if experiment.created_at is None else now - experiment.created_at
         if now < self._sum_at:
             return 0.0
@@ -58,9 +60,9 @@ class TimeLimit(StopRule):
         return _trial_s(experiment, now)
 
     def _text(self) -> str:
-        if self._of == "trials":
+        if self._count == "trial_time":
             return f"the trials have run for {self._seconds:g} s in all, which is their limit"
-        whose = " of the driver" if self._of == "driver" else ""
+        whose = " of the driver" if self._count == "driver_time" else ""
         return f"the time limit{whose} of {self._seconds:g} s is over"
 
 

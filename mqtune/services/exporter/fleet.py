@@ -67,7 +67,7 @@ METRICS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
         ("worker", "device", "end"),
     ),
     "mqtune_experiment_running": ("Attempts that run.", _OWNED),
-    "mqtune_experiment_waiting": ("Attempts that are staged and wait for a slot.", _OWNED),
+    "mqtune_experiment_waiting": ("Attempts that are queued and wait for a slot.", _OWNED),
     "mqtune_experiment_waiting_oldest_seconds": ("For how long the first of them has waited.", _OWNED),
     "mqtune_experiment_driver_up": ("Whether a driver has the experiment.", _OWNED),
     "mqtune_experiment_script_up": ("Whether a worker runs its submitted script in a driver slot.", _OWNED),

@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from mqtune.core.codec import encode_value
+from mqtune.core.definition import decode_definition
 from mqtune.core.errors import MessageVersionError, StoreUnavailable
 from mqtune.core.events import (
     START,
@@ -20,7 +21,6 @@ from mqtune.core.events import (
     Reports,
     Requested,
     TrialStaged,
-    decode_definition,
     decode_event,
 )
 from mqtune.core.machine import ARCHIVED

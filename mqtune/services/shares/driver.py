@@ -353,7 +353,7 @@ class Sharing(DriverService):
 def _waits(trial: Trial) -> bool:
     """Whether an attempt waits for a slot, and nothing else is decided on it."""
     attempt = trial.attempt
-    return trial.status is TrialStatus.STAGED and attempt.intent is Intent.RUN
+    return trial.status is TrialStatus.QUEUED and attempt.intent is Intent.RUN
 
 
 def for_driver(host: DriverHost) -> Sequence[DriverService]:

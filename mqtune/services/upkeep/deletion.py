@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from mqtune.checkpoints import open_store
 from mqtune.checkpoints.store import Tenant
+from mqtune.core.definition import decode_definition
 from mqtune.core.errors import NameTaken
 from mqtune.core.events import (
     AttemptEnded,
     AttemptStarted,
     ExperimentCreated,
     TrialStaged,
-    decode_definition,
     readable_events,
 )
 from mqtune.core.keys import EXPERIMENTS, SUBMISSIONS

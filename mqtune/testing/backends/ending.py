@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import pytest
 
 from mqtune.core.errors import TrialFailed
 from mqtune.core.trial import CONTINUE, Action, AttemptEnd, Decision, Report, Trial, TrialStatus
 from mqtune.driver.options import Failures, Process, RunOptions
-from mqtune.schedulers.stopping.experiment_rules import TimeLimit
+from mqtune.schedulers.stopping.experiment_rules import TimeCount, TimeLimit
 from mqtune.testing.backends.world import Rule, Tune, TunerTests, await_reports, drive, reports_of
 from mqtune.testing.play import ENDLESS, played
 
@@ -97,20 +97,20 @@ class EndingContract(TunerTests):
         assert queued.reports == 0
         assert not tuner.busy_trials
 
-    def test_an_attempt_that_exceeds_its_time_to_live_fails(self, tune: Tune) -> None:
-        tuner = tune(played(2), process=Process(ttl_s=600), failures=Failures(max_failures=2))
-        trial = tuner.add(played(ENDLESS), ttl_s=_SHORT_S)
+    def test_an_attempt_that_exceeds_its_timeout_fails(self, tune: Tune) -> None:
+        tuner = tune(played(2), process=Process(timeout_s=600), failures=Failures(max_failures=2))
+        trial = tuner.add(played(ENDLESS), timeout_s=_SHORT_S)
         drive(tuner, lambda: tuner.is_finished)
 
         assert (trial.status, trial.attempt.end) == (TrialStatus.FAILED, AttemptEnd.FAILED)
-        assert (trial.attempt.error_type, len(trial.attempts)) == ("TimeToLive", 1)
-        assert "ttl_s" in trial.reason
+        assert (trial.attempt.error_type, len(trial.attempts)) == ("AttemptTimeout", 1)
+        assert "timeout_s" in trial.reason
         assert f"{_SHORT_S:g} s" in trial.reason
         assert [other.status for other in tuner.get_trials() if other is not trial] == [TrialStatus.COMPLETED]
 
-    @pytest.mark.parametrize("of", ["driver", "trials"])
-    def test_an_expired_time_limit_stops_all_trials(self, tune: Tune, of: Literal["driver", "trials"]) -> None:
-        tuner = tune(*[played(ENDLESS) for _ in range(4)], stop=TimeLimit(_SHORT_S, of))
+    @pytest.mark.parametrize("count", ["driver_time", "trial_time"])
+    def test_an_expired_time_limit_stops_all_trials(self, tune: Tune, count: TimeCount) -> None:
+        tuner = tune(*[played(ENDLESS) for _ in range(4)], stop=TimeLimit(_SHORT_S, count))
 
         drive(tuner, lambda: tuner.is_finished)
 
@@ -125,7 +125,7 @@ class EndingContract(TunerTests):
 
         other = tuner.get_trials()[0]
         assert other.attempt.end is AttemptEnd.HANDED_BACK
-        assert other.status is TrialStatus.STAGED
+        assert other.status is TrialStatus.QUEUED
 
     def test_reports_after_a_decision_are_kept_and_hidden(self, tune: Tune) -> None:
         # Five trials, as a single one may not run again before the decision arrives.

@@ -143,7 +143,7 @@ class ObservingContract(TunerTests):
         assert attempt.devices == ()
         assert attempt.started_at is not None
         assert attempt.ended_at is not None
-        assert attempt.staged_at <= attempt.started_at <= attempt.ended_at
+        assert attempt.queued_at <= attempt.started_at <= attempt.ended_at
         assert (attempt.exit_code, attempt.signal, attempt.error) == (0, None, "")
         environment = {"python", "platform", "mqtune", "packages", "code"} if self.runs_processes else set()
         assert attempt.environment.keys() == environment

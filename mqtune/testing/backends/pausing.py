@@ -45,10 +45,10 @@ class PausingContract(TunerTests):
         assert trial.last_metrics["training_iteration"] == last_step(trial)
         assert [step.status for step in trial.history] == [
             TrialStatus.CANDIDATE,
-            TrialStatus.STAGED,
+            TrialStatus.QUEUED,
             TrialStatus.RUNNING,
             TrialStatus.PAUSED,
-            TrialStatus.STAGED,
+            TrialStatus.QUEUED,
             TrialStatus.RUNNING,
         ]
         assert trial.history[4][2:] == ("its turn", "user")

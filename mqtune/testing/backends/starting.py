@@ -35,7 +35,7 @@ class StartingContract(TunerTests):
 
         trial = tuner.add(played(3))
 
-        assert trial.status is TrialStatus.STAGED
+        assert trial.status is TrialStatus.QUEUED
         assert trial in tuner.busy_trials
         tuner.trial("0001").stop()
         drive(tuner, lambda: trial.status is TrialStatus.COMPLETED)

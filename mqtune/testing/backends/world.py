@@ -18,7 +18,7 @@ from mqtune.core.trial import CONTINUE, Config, Decision, Report, Trial, TrialId
 from mqtune.driver.options import RunOptions
 from mqtune.schedulers.base import START, Choice, Scheduler
 from mqtune.search.base import Searcher
-from mqtune.search.points import PointsFirst
+from mqtune.search.points import InitialPoints
 from mqtune.testing.play import SPACE
 from mqtune.tuner import Tuner
 
@@ -70,7 +70,7 @@ class TunerTests:
         made: list[Tuner] = []
 
         def tune(*configs: Config, saves: bool = True, **arguments: Any) -> Tuner:
-            searcher = PointsFirst(configs)
+            searcher = InitialPoints(configs)
             given = {"searcher": searcher, "max_trials": len(configs)} if configs else {"searcher": Nothing()}
             usual = {
                 "space": SPACE,
@@ -160,14 +160,14 @@ Choose = Callable[[Mapping[TrialId, Trial]], Choice | None]
 
 
 class Rule(Scheduler):
-    """Decides by one function, and fills slots by another, with all trials staged so far."""
+    """Decides by one function, and fills slots by another, with all trials queued so far."""
 
     def __init__(self, decide: Decide = lambda _trial, _report: CONTINUE, choose: Choose = lambda _: None) -> None:
         self._decide = decide
         self._choose = choose
         self._trials: dict[TrialId, Trial] = {}
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         self._trials[trial.id] = trial
 
     def on_report(self, trial: Trial, report: Report) -> Decision:

@@ -19,5 +19,5 @@ def train(config):
 
 if __name__ == "__main__":
     space = {"method": mqtune.grid_search(["fork", "spawn"]), "x": mqtune.grid_search([1, 2])}
-    process = mqtune.Process(ttl_s=20)
+    process = mqtune.Process(timeout_s=20)
     mqtune.Tuner(train, space, metric="loss", mode="min", name="child-reports", process=process).run()

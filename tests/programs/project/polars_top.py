@@ -19,5 +19,5 @@ def train(config):
 
 if __name__ == "__main__":
     space = {"least": mqtune.grid_search([10, 40, 70, 90])}
-    process = mqtune.Process(ttl_s=20)
+    process = mqtune.Process(timeout_s=20)
     mqtune.Tuner(train, space, metric="loss", mode="min", name="polars-top", process=process).run()

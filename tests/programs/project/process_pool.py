@@ -18,5 +18,5 @@ def train(config):
 
 if __name__ == "__main__":
     space = {"method": mqtune.grid_search(["fork", "spawn", "forkserver"])}
-    process = mqtune.Process(ttl_s=20)
+    process = mqtune.Process(timeout_s=20)
     mqtune.Tuner(train, space, metric="loss", mode="min", name="process-pool", process=process).run()

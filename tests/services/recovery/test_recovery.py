@@ -80,7 +80,7 @@ def test_an_emptied_server_gets_its_journal_back_and_the_trials_run_again(bench:
     assert bench.events()[: len(before)] == before
     assert bench.worker.definition() == newest is not None
     assert forgotten(bench) == [(ONE, 1), (TWO, 1)]
-    assert [(t.status, t.attempt.number) for t in bench.experiment.trials.values()] == [(TrialStatus.STAGED, 2)] * 2
+    assert [(t.status, t.attempt.number) for t in bench.experiment.trials.values()] == [(TrialStatus.QUEUED, 2)] * 2
     assert bench.backend.published[-2:] == [(ONE, 2), (TWO, 2)]
     assert state_of(bench.replayed()) == state_of(bench.experiment)
     # The workers of what was lost are refused.

@@ -293,7 +293,7 @@ def test_a_backend_reads_its_register_where_the_shares_are_and_hears_that_the_fl
 def test_of_what_waits_those_are_taken_back_first_that_would_run_last():
     table = Table(q=4)
     ids = [TrialId(f"000{number}") for number in (1, 2, 3, 4)]
-    trials = {id_: Trial(id_, {}, TrialStatus.STAGED, [Attempt(1, staged_at=0.0)]) for id_ in ids}
+    trials = {id_: Trial(id_, {}, TrialStatus.QUEUED, [Attempt(1, queued_at=0.0)]) for id_ in ids}
     trials[ids[3]].reports = 3
     experiment = SimpleNamespace(busy=trials, running=0, live=4, mode="min")
     seat = Seat(table, "a", QUEUE)

@@ -110,7 +110,7 @@ def test_attempts_that_wait_are_found_in_every_queue(world: World) -> None:
     world.too_long = queue_name(LARGE)
     assert backend.queued() is None, "it is too long to look through"
     # This Celery has no events, and that disturbs nothing.
-    backend.lost(TrialId("0001"), Attempt(number=1, staged_at=0.0, worker="gpu@a"))
+    backend.lost(TrialId("0001"), Attempt(number=1, queued_at=0.0, worker="gpu@a"))
 
 
 def test_a_fleet_is_described_by_its_shapes_largest_first(world: World) -> None:

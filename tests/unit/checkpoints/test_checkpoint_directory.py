@@ -82,12 +82,12 @@ def left_in_staging(store: CheckpointStore) -> list[str]:
     return os.listdir(Path(store.describe()) / ".staging")
 
 
-@pytest.mark.parametrize("is_staged", [False, True])
+@pytest.mark.parametrize("is_queued", [False, True])
 def test_a_save_that_dies_at_any_step_leaves_a_whole_checkpoint_or_none(
-    store: CheckpointStore, source: Path, tmp_path: Path, *, is_staged: bool
+    store: CheckpointStore, source: Path, tmp_path: Path, *, is_queued: bool
 ) -> None:
     def given() -> Path:
-        return write_files(store.staging(), FILES) if is_staged else source
+        return write_files(store.staging(), FILES) if is_queued else source
 
     first = given()
     steps = steps_of(lambda: store.save(saved_id(1000), first, {"n": 1}))

@@ -285,7 +285,7 @@ def _odd() -> None:
 
     points = [{"lr": 0.1, "kind": "a"}, {"lr": 0.7, "kind": 3}, {"lr": 0.9, "kind": [1]}]
     space = {"lr": mqtune.uniform(0, 1), "kind": mqtune.choice(["a", 3, [1]])}
-    tuner_on(mqtune.Simulated(odd), curve, space, max_trials=3, name="odd", searcher=mqtune.PointsFirst(points)).run()
+    tuner_on(mqtune.Simulated(odd), curve, space, max_trials=3, name="odd", searcher=mqtune.InitialPoints(points)).run()
 
 
 @pytest.mark.usefixtures("_odd")

@@ -38,7 +38,7 @@ class View(NamedTuple):
 
 
 def experiment_of(seats: int) -> Experiment:
-    """An experiment with one staged trial; this number of its seats has started."""
+    """An experiment with one queued trial; this number of its seats has started."""
     found = Experiment("x", metric="loss", mode="min", max_failures=0)
     found.apply(TrialStaged(trial=ONE, attempt=1, config={}, at=1.0, cursor=START))
     for seat in range(seats):

@@ -36,7 +36,7 @@ class Slow(Searcher):
     def adopt(self, trial: TrialId, config: Config) -> None:
         self.calls.append(("adopt", trial, config))
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         self.calls.append(("stage", trial.id, trial.status))
 
     def on_report(self, trial: Trial, report: Report) -> None:
@@ -62,7 +62,7 @@ def searcher(slow: Slow) -> Iterator[BackgroundSearcher]:
 
 
 def trial() -> Trial:
-    return Trial(ONE, {"x": 1}, TrialStatus.STAGED, [Attempt(1, 0.0, {"x": 1})])
+    return Trial(ONE, {"x": 1}, TrialStatus.QUEUED, [Attempt(1, 0.0, {"x": 1})])
 
 
 def report(sequence: int, loss: object = 0.5) -> Report:
@@ -73,7 +73,7 @@ def test_what_it_is_told_while_it_works_it_hears_afterwards(searcher: Background
     searcher.suggest(ONE)
     eventually(lambda: slow.calls)
     running = trial()
-    searcher.on_stage(running)
+    searcher.on_queue(running)
     running.status = TrialStatus.RUNNING
     for sequence in (1, 2, 3):
         searcher.on_report(running, report(sequence))
@@ -86,7 +86,7 @@ def test_what_it_is_told_while_it_works_it_hears_afterwards(searcher: Background
     eventually(lambda: slow.calls[-1] == ("end", ONE))
     # Each trial as it was when it was told of.
     reports = [("report", sequence) for sequence in (1, 2, 3)]
-    assert slow.calls[1:] == [("stage", ONE, TrialStatus.STAGED), *reports, ("adopt", TWO, {"x": 7}), ("end", ONE)]
+    assert slow.calls[1:] == [("stage", ONE, TrialStatus.QUEUED), *reports, ("adopt", TWO, {"x": 7}), ("end", ONE)]
 
 
 def test_an_error_comes_out_of_the_next_call_and_nothing_else_is_done(searcher: BackgroundSearcher, slow: Slow) -> None:

@@ -124,7 +124,7 @@ def test_an_int_in_a_field_of_floats_stays_one() -> None:
 
     event: Any = decode_event(data)
 
-    assert (type(event.at), type(event.ttl_s), type(event.resources.gpus)) == (int, int, int)
+    assert (type(event.at), type(event.timeout_s), type(event.resources.gpus)) == (int, int, int)
     assert decode_value(event.encode())[2]["resources"] | {"at": 3} == {
         "gpus": 1, "cpus": 1, "gpu_memory_gb": 24, "tags": [], "at": 3
     }  # fmt: skip

@@ -171,7 +171,7 @@ def test_a_trial_may_fail_or_end_without_a_report_so_often_and_no_more(max_failu
     for attempt in range(1, (50 if max_failures < 0 else max_failures) + 1):
         run = story.run(attempt=attempt)
         run.fail(attempt=attempt) if reports else run.end(attempt=attempt)
-        assert story.trial().status is TrialStatus.STAGED
+        assert story.trial().status is TrialStatus.QUEUED
         assert list(story.experiment.to_retry) == [ONE]
     if max_failures < 0:
         return
@@ -236,14 +236,14 @@ def test_a_fault_of_a_device_or_worker_uses_up_the_budget_for_lost_ones(story: S
     for attempt in range(1, LOST_BUDGET + 2):
         story.run(attempt=attempt).report(1, attempt=attempt, training_iteration=1)
         story.end(HANDED_BACK, attempt=attempt, error_type=error_type, error="GPU is lost", pid=7)
-        assert story.trial().status is (TrialStatus.STAGED if attempt <= LOST_BUDGET else TrialStatus.FAILED)
+        assert story.trial().status is (TrialStatus.QUEUED if attempt <= LOST_BUDGET else TrialStatus.FAILED)
 
 
 def test_a_trial_that_has_broken_two_devices_has_failed_itself() -> None:
     story = Story(max_failures=1)
 
     story.break_device().break_device(2, device="2")
-    assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 1)
+    assert (story.trial().status, story.trial().failures) == (TrialStatus.QUEUED, 1)
     story.break_device(3, device="0")
 
     assert story.trial().status is TrialStatus.FAILED
@@ -274,7 +274,7 @@ def test_lost_and_handed_back_attempts_that_come_no_further_have_a_budget(
     story = Story(max_failures=-1)
 
     for attempt in range(1, LOST_BUDGET + 2 if uses_up else 4 * LOST_BUDGET):
-        assert attempt == 1 or story.trial().status is TrialStatus.STAGED
+        assert attempt == 1 or story.trial().status is TrialStatus.QUEUED
         story.run(attempt=attempt)
         for iteration in iterations(attempt):
             story.report(1, attempt=attempt, training_iteration=iteration)
@@ -286,7 +286,7 @@ def test_lost_and_handed_back_attempts_that_come_no_further_have_a_budget(
         assert list(story.experiment.to_retry) == []
     else:
         story.run(attempt=attempt + 1).end(LOST, attempt=attempt + 1)
-        assert story.trial().status is TrialStatus.STAGED
+        assert story.trial().status is TrialStatus.QUEUED
 
 
 @pytest.mark.parametrize("intent", [Intent.HAND_BACK, Intent.GIVE_WAY])
@@ -296,13 +296,13 @@ def test_what_the_driver_takes_back_uses_nothing_of_that_budget(story: Story, in
         assert story.trial().decision is None
         story.end(HANDED_BACK, attempt=attempt)
 
-        assert (story.trial().status, story.trial().reason) == (TrialStatus.STAGED, "Ctrl-C")
+        assert (story.trial().status, story.trial().reason) == (TrialStatus.QUEUED, "Ctrl-C")
     story.run(attempt=LOST_BUDGET + 5).end(LOST, attempt=LOST_BUDGET + 5)
 
-    assert story.trial().status is TrialStatus.STAGED
+    assert story.trial().status is TrialStatus.QUEUED
 
 
-@pytest.mark.parametrize(("max_lost", "times", "status"), [(0, 1, TrialStatus.FAILED), (-1, 20, TrialStatus.STAGED)])
+@pytest.mark.parametrize(("max_lost", "times", "status"), [(0, 1, TrialStatus.FAILED), (-1, 20, TrialStatus.QUEUED)])
 def test_a_trial_may_be_lost_as_often_as_was_said(max_lost: int, times: int, status: TrialStatus) -> None:
     story = Story(max_lost=max_lost)
 
@@ -326,7 +326,7 @@ def test_an_attempt_that_is_handed_back(
 ) -> None:
     story.run().end(HANDED_BACK, error_type=error_type, error=error, pid=pid)
 
-    assert (story.trial().status, story.trial().failures) == (TrialStatus.STAGED, 0)
+    assert (story.trial().status, story.trial().failures) == (TrialStatus.QUEUED, 0)
     assert story.trial().attempt.could_not_start is (pid is None)
     assert story.trial().reason.startswith(reason)
     assert list(story.experiment.to_retry) == [ONE]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mqtune
-from mqtune import GridSearcher, PointsFirst, RandomSearcher, Space
+from mqtune import GridSearcher, InitialPoints, RandomSearcher, Space
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.registry import described
@@ -71,7 +71,7 @@ SCHEDULERS: list[Callable[[], Scheduler]] = [
 ]
 
 RULES: list[Callable[[], StopRule]] = [
-    lambda: mqtune.TimeLimit(0.5, of="trials"),
+    lambda: mqtune.TimeLimit(0.5, count="trial_time"),
     lambda: mqtune.schedulers.stopping.TrialsStarted(1),
     lambda: mqtune.schedulers.stopping.TrialsCompleted(2),
     lambda: mqtune.schedulers.stopping.TrialsFailed(3),
@@ -94,11 +94,13 @@ RULES: list[Callable[[], StopRule]] = [
 SEARCHERS: list[Callable[[], Searcher]] = [
     lambda: RandomSearcher(Space({"own": mqtune.uniform(-1, 1)}), 2**40),
     lambda: GridSearcher(SPACE, 1),
-    lambda: PointsFirst([{"lr": 0.1}, {}], RandomSearcher(SPACE, 7), space=SPACE, seed=3),
+    lambda: InitialPoints([{"lr": 0.1}, {}], RandomSearcher(SPACE, 7), space=SPACE, seed=3),
     lambda: mqtune.Repeater("depth"),
-    lambda: mqtune.Repeater("net/kind", PointsFirst([{"lr": 0.1}], GridSearcher(REST, 7), space=REST, seed=3)),
-    lambda: PointsFirst([{"depth": 2.5}], mqtune.Repeater("net/width"), space=SPACE, seed=3),
-    lambda: PointsFirst([{"depth": 2.5}], PointsFirst([], GridSearcher(SPACE, 7), space=SPACE), space=SPACE, seed=3),
+    lambda: mqtune.Repeater("net/kind", InitialPoints([{"lr": 0.1}], GridSearcher(REST, 7), space=REST, seed=3)),
+    lambda: InitialPoints([{"depth": 2.5}], mqtune.Repeater("net/width"), space=SPACE, seed=3),
+    lambda: InitialPoints(
+        [{"depth": 2.5}], InitialPoints([], GridSearcher(SPACE, 7), space=SPACE), space=SPACE, seed=3
+    ),
 ]
 
 
@@ -170,7 +172,7 @@ class MyBound(mqtune.schedulers.stopping.MaximumIteration):
         (Scheduler.rebuild, MyASHA(9), "the scheduler is of a class of your own, .*:MyASHA"),
         *(
             (lambda d: searcher_of(d, SPACE), searcher, "the searcher is of a class of your own, .*:MyRandom")
-            for searcher in (MyRandom(SPACE), PointsFirst([], MyRandom(SPACE), space=SPACE))
+            for searcher in (MyRandom(SPACE), InitialPoints([], MyRandom(SPACE), space=SPACE))
         ),
         (StopRule.rebuild, MyBound(3) | {"loss": 1}, "the rule is of a class of your own, .*:MyBound"),
         (StopRule.rebuild, as_rule(lambda trial, report: False), "the rule is a function of yours, .*<lambda>"),

@@ -13,27 +13,27 @@ from mqtune.core.trial import EFFECTS, Action, Intent, Transition, Trial, TrialI
 
 #: Written from the drawing in TrialStatus, and not from the table in the code.
 LEGAL = {
-    ("CANDIDATE", "STAGED"),
+    ("CANDIDATE", "QUEUED"),
     ("CANDIDATE", "ABANDONED"),
-    ("STAGED", "STAGED"),  # a claim that was lost is staged again
-    ("STAGED", "RUNNING"),
-    ("STAGED", "PAUSED"),  # an attempt that was not claimed is taken back
-    ("STAGED", "COMPLETED"),
-    ("STAGED", "EARLY_STOPPED"),
-    ("STAGED", "FAILED"),
-    ("STAGED", "ABANDONED"),
-    ("RUNNING", "STAGED"),  # retry
+    ("QUEUED", "QUEUED"),  # a claim that was lost is queued again
+    ("QUEUED", "RUNNING"),
+    ("QUEUED", "PAUSED"),  # an attempt that was not claimed is taken back
+    ("QUEUED", "COMPLETED"),
+    ("QUEUED", "EARLY_STOPPED"),
+    ("QUEUED", "FAILED"),
+    ("QUEUED", "ABANDONED"),
+    ("RUNNING", "QUEUED"),  # retry
     ("RUNNING", "PAUSED"),
     ("RUNNING", "COMPLETED"),
     ("RUNNING", "EARLY_STOPPED"),
     ("RUNNING", "FAILED"),
     ("RUNNING", "ABANDONED"),
-    ("PAUSED", "STAGED"),  # resume
+    ("PAUSED", "QUEUED"),  # resume
     ("PAUSED", "EARLY_STOPPED"),  # its scheduler will not resume it
     ("PAUSED", "FAILED"),  # a person says so
     ("PAUSED", "ABANDONED"),
 }
-NAMES = ["CANDIDATE", "STAGED", "RUNNING", "PAUSED", "COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"]
+NAMES = ["CANDIDATE", "QUEUED", "RUNNING", "PAUSED", "COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"]
 
 
 def trial(status: str = "CANDIDATE") -> Trial:
@@ -42,7 +42,7 @@ def trial(status: str = "CANDIDATE") -> Trial:
 
 def test_a_status_can_not_be_set_past_its_history() -> None:
     known = trial()
-    known.advance(TrialStatus.STAGED)
+    known.advance(TrialStatus.QUEUED)
     known.advance(TrialStatus.RUNNING)
 
     with pytest.raises(InvalidTransition, match=r"trial t7 is RUNNING.*COMPLETED.*tuner\.trial\('t7'\)"):
@@ -72,8 +72,8 @@ def test_a_step_is_taken_with_its_reason_or_refused_without_a_change(before: str
 HOLDS: dict[str, set[str]] = {
     **{f"is_{name.lower()}": {name} for name in NAMES},
     "is_terminal": {"COMPLETED", "EARLY_STOPPED", "FAILED", "ABANDONED"},
-    "is_deployed": {"STAGED", "RUNNING"},
-    "is_busy": {"STAGED", "RUNNING"},
+    "is_deployed": {"QUEUED", "RUNNING"},
+    "is_busy": {"QUEUED", "RUNNING"},
     "expecting_data": {"RUNNING", "PAUSED", "COMPLETED", "EARLY_STOPPED"},
     "completed_successfully": {"COMPLETED"},
     "did_not_complete": {"EARLY_STOPPED", "FAILED", "ABANDONED"},
@@ -90,12 +90,12 @@ def test_a_status_shows_its_name_and_each_predicate_is_true_of_its_statuses_alon
 
 def test_times_are_those_of_the_first_step_to_a_status_in_utc() -> None:
     subject = trial()
-    assert subject.time_staged is subject.time_run_started is subject.time_completed is None
+    assert subject.time_queued is subject.time_run_started is subject.time_completed is None
 
-    for at, status in enumerate(("STAGED", "RUNNING", "STAGED", "RUNNING", "FAILED"), 1_700_000_000):
+    for at, status in enumerate(("QUEUED", "RUNNING", "QUEUED", "RUNNING", "FAILED"), 1_700_000_000):
         subject.advance(TrialStatus[status], at=float(at))
 
-    assert subject.time_staged == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert subject.time_queued == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     assert subject.time_run_started == datetime(2023, 11, 14, 22, 13, 21, tzinfo=UTC)
     assert subject.time_completed == datetime(2023, 11, 14, 22, 13, 24, tzinfo=UTC)
 

@@ -47,14 +47,14 @@ class Told(Searcher):
         return {"searcher": "told"}
 
 
-for hook in ("adopt", "on_stage", "on_report", "on_trial_pause", "on_attempt_end", "on_abandon", "on_trial_end"):
+for hook in ("adopt", "on_queue", "on_report", "on_trial_pause", "on_attempt_end", "on_abandon", "on_trial_end"):
     noted = lambda told, trial, *_, hook=hook: told.calls.append((hook, getattr(trial, "id", trial)))  # noqa: E731
     setattr(Told, hook, noted)
 
 CALLS = """
-    on_stage 1, on_stage 2, on_report 1, on_trial_pause 1, on_attempt_end 2, on_stage 2, on_attempt_end 2, on_stage 2,
-    on_stage 1, on_report 1, on_trial_end 1, on_abandon 2, on_trial_end 2,
-    adopt 3, on_stage 3, on_report 3, on_trial_end 3
+    on_queue 1, on_queue 2, on_report 1, on_trial_pause 1, on_attempt_end 2, on_queue 2, on_attempt_end 2, on_queue 2,
+    on_queue 1, on_report 1, on_trial_end 1, on_abandon 2, on_trial_end 2,
+    adopt 3, on_queue 3, on_report 3, on_trial_end 3
 """
 
 
@@ -81,7 +81,7 @@ def test_a_searcher_is_told_of_all_that_becomes_of_a_trial_also_by_a_driver_that
     assert [call for call in first if call[0] == "suggest"] == [("suggest", ONE), ("suggest", TWO)]
     second = bench.searcher.calls
     assert [call for call in second if call[0] != "replay"] == expected
-    # Each right before its trial is staged.
+    # Each right before its trial is queued.
     assert second[:4] == [("replay", ONE), expected[0], ("replay", TWO), expected[1]]
 
 
@@ -151,7 +151,7 @@ def fail(simulation: Simulation) -> MqtuneError:
 @pytest.mark.parametrize(
     ("who", "method"),
     [
-        *(("scheduler", each) for each in ("on_stage", "on_report", "on_trial_pause", "on_trial_end", "choose")),
+        *(("scheduler", each) for each in ("on_queue", "on_report", "on_trial_pause", "on_trial_end", "choose")),
         *(("searcher", each) for each in ("on_report", "on_trial_end", "suggest")),
         *(("rule", each) for each in ("stops_trial", "on_trial_end", "stops_experiment")),
     ],
@@ -365,7 +365,7 @@ def test_an_odd_value_is_said_once_for_each_trial_and_key(caplog: pytest.LogCapt
 
 
 def test_an_odd_report_fails_its_own_trial_if_that_is_asked_for(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, slots=2, on_odd_report="fail", max_failures=3).step().start(ONE).start(TWO)
+    bench = Bench(tmp_path, slots=2, on_invalid_report="fail", max_failures=3).step().start(ONE).start(TWO)
     bench.report(ONE, 0.5)
     bench.report(TWO, 0.5)
 
@@ -398,7 +398,7 @@ def first_report(metrics: dict[str, Any], scheduler: Callable[[], Scheduler] = F
             {"los": 0.5, "acc": 0.5},
             (
                 r"metric='loss' is not in the first report, of trial 0001.*'los', 'acc'.*mean 'los'.*"
-                r"or give failures=mqtune\.Failures\(metric_from='later'\)"
+                r"or give failures=mqtune\.Failures\(metric_required='eventually'\)"
             ),
         ),
         ({"loss": 0.5, "epochs": 1}, r"time_attr='epoch' is not in the first report.*did you mean 'epochs'"),
@@ -411,7 +411,7 @@ def test_a_metric_or_time_that_the_first_report_lacks_ends_the_run(metrics: dict
 
 @pytest.mark.parametrize("metrics", [{"note": "warming up"}, {"los": 0.5, "acc": 0.5}, {}])
 def test_a_metric_may_come_later_if_that_is_said(metrics: dict[str, Any]) -> None:
-    simulation = first_report(metrics, lambda: ASHA(2, time_attr="epoch"), metric_from="later")
+    simulation = first_report(metrics, lambda: ASHA(2, time_attr="epoch"), metric_required="eventually")
 
     assert {trial.status for trial in simulation.experiment.trials.values()} == {TrialStatus.COMPLETED}
 

@@ -16,7 +16,7 @@ import mqtune
 from mqtune import RandomSearcher, Space
 from mqtune.core.codec import decode_value, encode_value
 from mqtune.core.errors import ConfigurationError, MessageVersionError, NameTaken
-from mqtune.core.events import ExperimentCreated
+from mqtune.core.events import ExperimentCreated, decode_event
 from mqtune.core.trial import TrialId
 from mqtune.core.version import install_command
 from mqtune.driver import BrokerDeployment, DefinitionWriter, Settings, attached
@@ -69,10 +69,10 @@ def many() -> dict[str, dict[str, Any]]:
                 "layers": [mqtune.uniform(0, 1), 4, {"width": mqtune.randint(1, 4)}],
             }
         },
-        "points": {"searcher": mqtune.PointsFirst([{"lr": 0.1}, {"net": {"width": 16}}])},
+        "points": {"searcher": mqtune.InitialPoints([{"lr": 0.1}, {"net": {"width": 16}}])},
         "points of a grid": {
             "space": {"a": mqtune.grid_search([1, 2]), "b": mqtune.uniform(0, 1)},
-            "searcher": mqtune.PointsFirst([{"a": 1}, {"a": 2}, {"b": 0.5}]),
+            "searcher": mqtune.InitialPoints([{"a": 1}, {"a": 2}, {"b": 0.5}]),
         },
         "searcher": {"searcher": mqtune.RandomSearcher(Space({"lr": mqtune.uniform(0, 1)}), 9)},
         "own searcher": {"searcher": MySearcher(Space(SPACE), 9), "scheduler": MyScheduler(9)},
@@ -80,7 +80,7 @@ def many() -> dict[str, dict[str, Any]]:
             "max_trials": 7,
             "run": mqtune.RunOptions(max_concurrent=3),
             "failures": mqtune.Failures(max_failures=-1, fail_fast="raise"),
-            "process": mqtune.Process(ttl_s=1.5),
+            "process": mqtune.Process(timeout_s=1.5),
         },
         "scheduler": {
             "scheduler": mqtune.PBT(4, {"lr": mqtune.loguniform(1e-5, 1)}, seed=3),
@@ -116,7 +116,7 @@ def many() -> dict[str, dict[str, Any]]:
             "process": mqtune.Process(start_method="spawn", pass_config="json"),
             "failures": mqtune.Failures(accept_no_report=True),
         },
-        "reports": {"failures": mqtune.Failures(metric_from="later", on_odd_report="fail")},
+        "reports": {"failures": mqtune.Failures(metric_required="eventually", on_invalid_report="fail")},
         "reuse": {"tuned": Reusable, "process": mqtune.Process(reuse=True)},
         "local": {"backend": SimpleNamespace(local_slots=3)},
     }
@@ -137,7 +137,36 @@ def test_a_definition_is_as_it_was_recorded(name: str, monkeypatch: pytest.Monke
 
     # Others differ between machines and versions.
     of_the_machine = {"code_root", "code_files", "version"}
-    assert {key: found[key] for key in found.keys() - of_the_machine} == json.loads(RECORDED.read_text())[name]
+    assert {key: found[key] for key in found.keys() - of_the_machine} == recorded(name)
+
+
+def recorded(name: str) -> dict[str, Any]:
+    """Return a definition as a driver reads it today."""
+    return as_read(json.loads(RECORDED.read_text())[name])
+
+
+def as_read(definition: dict[str, Any]) -> dict[str, Any]:
+    created = decode_event(ExperimentCreated(name="x", definition=definition, at=1.0).encode())
+    assert isinstance(created, ExperimentCreated)
+    return created.definition
+
+
+def test_an_experiment_of_version_0_1_continues_with_the_same_options(kept: dict[str, bytes]) -> None:
+    old = tuned().definition(None)
+    for name in ("timeout_s", "metric_required", "on_invalid_report"):
+        del old[name]
+    old |= {"ttl_s": 1.5, "metric_from": "later", "on_odd_report": "fail"}
+    limit = {"rule": "time_limit", "seconds": 60, "of": "driver"}
+    old["stop"] = {"rule": "any", "rules": [limit, {"rule": "metric_maximum", "metric": "loss", "maximum": 9}]}
+    kept["x"] = encode_value(old)
+
+    again, _ = attach()
+
+    assert again.settings.process.timeout_s == 1.5
+    assert again.settings.failures.metric_required == "eventually"
+    assert again.settings.failures.on_invalid_report == "fail"
+    # A changed rule would not decide on earlier reports.
+    assert again.definition(kept["x"]) == as_read(old)
 
 
 BROKER = "redis://:secret@nowhere:6379/0"
@@ -158,7 +187,7 @@ def kept(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     known: dict[str, bytes] = {}
 
     def definition(place: BrokerDeployment, name: str, folder: Path) -> dict[str, Any] | None:
-        return decode_value(known[name]) if name in known else None
+        return as_read(decode_value(known[name])) if name in known else None
 
     monkeypatch.setattr(BrokerDeployment, "definition", definition)
     monkeypatch.setattr(BrokerDeployment, "experiments", lambda place: sorted(known))
@@ -250,14 +279,14 @@ def test_who_may_write_to_a_shared_server_does_not_choose_where_code_is_taken_fr
 
 @pytest.mark.parametrize(
     "change",
-    [{"space": {"x": 5}}, {"retention": [5]}, {"trainable": 7}, {"resources": 7}, {"ttl_s": "long"}, {"stop": 3}],
+    [{"space": {"x": 5}}, {"retention": [5]}, {"trainable": 7}, {"resources": 7}, {"timeout_s": "long"}, {"stop": 3}],
     ids=repr,
 )
 def test_a_definition_that_makes_no_sense_is_a_clear_error(kept: dict[str, bytes], change: dict[str, Any]) -> None:
     definition = tuned().definition(None)
     kept["x"] = encode_value(definition | change)
 
-    with pytest.raises(ConfigurationError, match=r"ttl_s|invalid|experiment 'x'"):
+    with pytest.raises(ConfigurationError, match=r"timeout_s|invalid|experiment 'x'"):
         attach()
     del definition["retention"]
     kept["x"] = encode_value(definition)

@@ -62,11 +62,11 @@ def test_a_searcher_is_asked_ahead_unless_its_suggestions_depend_on_reports(tmp_
     assert bench.experiment.live == live
 
 
-def test_retries_come_before_new_trials_with_the_same_time_to_live(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, slots=1, max_failures=1, max_trials=9, ttl_s=60.0).step().start(ONE).fail(ONE)
+def test_retries_come_before_new_trials_with_the_same_timeout(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, slots=1, max_failures=1, max_trials=9, timeout_s=60.0).step().start(ONE).fail(ONE)
 
     assert [(event.trial, event.attempt) for event in bench.of(TrialStaged)] == [(ONE, 1), (ONE, 2)]
-    assert bench.start(ONE).grant.assignment.ttl_s == 60.0
+    assert bench.start(ONE).grant.assignment.timeout_s == 60.0
 
 
 def test_a_driver_keeps_its_lock_until_it_closes(tmp_path: Path) -> None:
@@ -383,10 +383,10 @@ def test_attempts_are_gathered_for_longer_the_longer_it_takes_to_send_some(takes
 
     with Publisher(SimpleNamespace(publish_all=publish_all), clock) as publisher:  # type: ignore[arg-type]
         for number in range(60):
-            publisher.publish(Trial(TrialId(f"{number:04d}"), {}, attempts=[Attempt(1, staged_at=0.0)]))
+            publisher.publish(Trial(TrialId(f"{number:04d}"), {}, attempts=[Attempt(1, queued_at=0.0)]))
             clock.now += 0.02
     sent_before = len(sent)
-    publisher.publish(Trial(TrialId("0061"), {}, attempts=[Attempt(1, staged_at=0.0)]))
+    publisher.publish(Trial(TrialId("0061"), {}, attempts=[Attempt(1, queued_at=0.0)]))
     assert sent[sent_before:] == [1], "who stages by hand does not wait"
 
     first, *middle, last = sent[:sent_before]

@@ -34,7 +34,7 @@ def statuses(bench: Bench) -> list[str]:
     [
         (mqtune.RunOptions, "max_concurrent", 0, "is not a whole number of at least 1"),
         (mqtune.RunOptions, "journal_mb", 0, "must be above 0"),
-        (mqtune.Process, "ttl_s", 0, "must be above 0"),
+        (mqtune.Process, "timeout_s", 0, "must be above 0"),
         (mqtune.Process, "working_dir", "elsewhere", "is neither"),
         (mqtune.Process, "keep_working_dir", "elsewhere", "is none of"),
         (mqtune.Checkpoints, "store", " ", ": give a folder"),
@@ -43,8 +43,8 @@ def statuses(bench: Bench) -> list[str]:
         (mqtune.Failures, "fail_fast", 2, ""),
         (mqtune.Failures, "on_driver_loss", "panic", "is none of 'continue', 'finish', 'stop'"),
         (mqtune.Failures, "driver_loss_grace_s", 0, "must be above 0"),
-        (mqtune.Failures, "on_odd_report", "ignore", "is neither"),
-        (mqtune.Failures, "metric_from", "never", "is neither"),
+        (mqtune.Failures, "on_invalid_report", "ignore", "is neither"),
+        (mqtune.Failures, "metric_required", "never", "is neither"),
     ],
 )
 def test_an_invalid_option_is_named_with_its_value(group: type, name: str, value: Any, says: str) -> None:
@@ -53,7 +53,7 @@ def test_an_invalid_option_is_named_with_its_value(group: type, name: str, value
 
 
 def test_the_time_budget_is_wall_clock_and_stops_trials_that_say_nothing(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, stop=TimeLimit(100.0, "driver"), max_trials=9).step().start(ONE).start(TWO)
+    bench = Bench(tmp_path, stop=TimeLimit(100.0, count="driver_time"), max_trials=9).step().start(ONE).start(TWO)
 
     bench.clock.now += 99.0
     bench.step()
@@ -72,7 +72,7 @@ def test_the_time_budget_is_wall_clock_and_stops_trials_that_say_nothing(tmp_pat
 def test_the_first_failure_that_is_not_tried_again_stops_all_others_when_asked_to(tmp_path: Path) -> None:
     bench = Bench(tmp_path, fail_fast=True, max_failures=1, max_trials=9).step().start(ONE).start(TWO)
     bench.fail(ONE)
-    assert (bench.driver.over, bench.trial(ONE).status) == ("", TrialStatus.STAGED)
+    assert (bench.driver.over, bench.trial(ONE).status) == ("", TrialStatus.QUEUED)
 
     bench.start(ONE).fail(ONE)
     bench.end(TWO)

@@ -358,7 +358,7 @@ def test_samplers_know_by_how_much_a_trial_violates_them() -> None:
         id_ = TrialId(f"{number:04d}")
         config: Any = searcher.suggest(id_)
         trial = Trial(id_, config, TrialStatus.COMPLETED, [Attempt(1, 0.0, config)], reports=1)
-        searcher.on_stage(trial)
+        searcher.on_queue(trial)
         searcher.on_report(trial, Report(id_, 1, 1, 0.0, {"loss": 1.0, "training_iteration": 1, **more}))
         searcher.on_trial_end(trial)
 

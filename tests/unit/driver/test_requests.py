@@ -68,7 +68,7 @@ def test_a_running_trial_is_told_what_a_request_says_and_the_answer_names_it(dri
 
 def test_a_trial_is_added_when_a_slot_is_free_and_only_then_answered(driven: Bench) -> None:
     saved = driven.save(ONE)
-    name = ask(driven, "add", config={"lr": 0.75}, source=ONE, ttl_s=60, tags=["mine"], notes="a guess")
+    name = ask(driven, "add", config={"lr": 0.75}, source=ONE, timeout_s=60, tags=["mine"], notes="a guess")
     driven.step()
     assert answered(driven) == []
     assert not driven.driver.is_finished
@@ -77,7 +77,7 @@ def test_a_trial_is_added_when_a_slot_is_free_and_only_then_answered(driven: Ben
 
     assert (answer(driven, name).done, answer(driven, name).trial) == (True, THREE)
     new = driven.trial(THREE)
-    assert (new.config, new.ttl_s, new.labels) == ({"lr": 0.75, "depth": 3}, 60.0, (("mine",), "a guess"))
+    assert (new.config, new.timeout_s, new.labels) == ({"lr": 0.75, "depth": 3}, 60.0, (("mine",), "a guess"))
     assert (new.attempt.checkpoint, new.attempt.source) == (saved, ONE)
     assert driven.of(TrialStaged)[-1].request == name
 
@@ -127,7 +127,7 @@ def test_options_that_are_set_stay_for_the_next_driver_and_others_are_as_they_we
 
 def test_an_end_lets_what_runs_end_by_itself_and_starts_nothing_else(tmp_path: Path) -> None:
     driven = Bench(tmp_path, max_trials=9).step().start(ONE)
-    assert driven.trial(TWO).status is TrialStatus.STAGED
+    assert driven.trial(TWO).status is TrialStatus.QUEUED
 
     assert request(driven, "end").done
 
@@ -179,7 +179,7 @@ def test_no_trial_goes_on_by_a_request_that_comes_with_the_end(driven: Bench, ac
         ({"action": "add", "config": {"lr": 7.0}}, "lr"),
         ({"action": "add", "config": {"lr": 0.5}, "source": "0009"}, "there is no trial '0009'"),
         ({"action": "add", "config": {"lr": 0.5}, "checkpoint": "p-0001-1-9"}, "there is no checkpoint 'p-0001-1-9'"),
-        ({"action": "add", "config": {"lr": 0.5}, "ttl_s": -1}, "ttl_s=-1"),
+        ({"action": "add", "config": {"lr": 0.5}, "timeout_s": -1}, "timeout_s=-1"),
         ({"action": "add", "config": {"lr": 0.5}, "tags": "mine"}, "tags"),
         ({"action": "set"}, "set changes nothing"),
         ({"action": "set", "max_trials": 0}, "max_trials=0 is not a whole number of at least 1"),
@@ -197,7 +197,7 @@ def test_no_trial_goes_on_by_a_request_that_comes_with_the_end(driven: Bench, ac
         ({"action": "label", "trial": ONE, "colour": "red"}, "label has no argument 'colour'"),
         ({"action": "ask", "config": {"lr": 7}}, "lr"),
         ({"action": "ask", "config": [1]}, "is not of type dict"),
-        ({"action": "ask", "ttl_s": -1}, "ttl_s"),
+        ({"action": "ask", "timeout_s": -1}, "timeout_s"),
         ({"action": "ask", "metrics": {}}, "ask has no argument 'metrics'"),
         ({"action": "tell", "metrics": {"loss": 0.5}}, "tell lacks both a trial and a config"),
         ({"action": "tell", "metrics": {"loss": 0.5}, "config": {"lr": 7}}, "lr"),
@@ -294,7 +294,7 @@ def heard(bench: Bench) -> list[Any]:
 
 
 def test_a_config_of_the_searcher_that_is_asked_for_runs_without_a_slot_and_counts_for_max_trials(bench: Bench) -> None:
-    answers = [request(bench, "ask", ttl_s=60.0, tags=["lab"], notes="bench 4", key="run-7")]
+    answers = [request(bench, "ask", timeout_s=60.0, tags=["lab"], notes="bench 4", key="run-7")]
     answers += [request(bench, "ask") for _ in range(4)]
 
     assert [(each.done, each.trial) for each in answers[:4]] == [(True, f"000{number}") for number in (1, 2, 3, 4)]
@@ -302,7 +302,7 @@ def test_a_config_of_the_searcher_that_is_asked_for_runs_without_a_slot_and_coun
     assert "all of max_trials=4 have begun; give one of your own" in answers[4].reason
     first = bench.trial(ONE)
     expected = RandomSearcher(SPACE, 1).suggest(ONE)  # type: ignore[arg-type]
-    assert (first.config, first.status, first.outside, first.ttl_s) == (expected, TrialStatus.RUNNING, True, 60.0)
+    assert (first.config, first.status, first.outside, first.timeout_s) == (expected, TrialStatus.RUNNING, True, 60.0)
     assert (first.labels, first.key, first.attempt.worker) == ((("lab",), "bench 4"), "run-7", "outside")
     assert (bench.experiment.live, bench.experiment.running, bench.server.experiments[NAME].trials) == (0, 0, {})
     assert [event.request for event in bench.of(TrialStaged)[:1]] == [answers[0].id]
@@ -456,7 +456,7 @@ def test_a_trial_that_is_to_go_on_with_another_config_is_stopped_as_nobody_outsi
 
 def test_a_trial_that_nobody_tells_of_in_time_fails_and_is_not_tried_again(tmp_path: Path) -> None:
     bench = bench_of(tmp_path, max_failures=3)
-    request(bench, "ask", ttl_s=60.0)
+    request(bench, "ask", timeout_s=60.0)
     request(bench, "ask")
     bench.clock.now += 59
     bench.step()
@@ -467,7 +467,7 @@ def test_a_trial_that_nobody_tells_of_in_time_fails_and_is_not_tried_again(tmp_p
 
     trial = bench.trial(ONE)
     assert trial.status is TrialStatus.FAILED
-    assert trial.reason == "TimeToLive: nobody has told its result within its ttl_s of 60 s"
+    assert trial.reason == "AttemptTimeout: nobody has told its result within its timeout_s of 60 s"
     assert (bench.trial(TWO).status, bench.experiment.to_retry) == (TrialStatus.RUNNING, [])
 
 

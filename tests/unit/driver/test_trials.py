@@ -15,7 +15,7 @@ from mqtune import (
     FIFO,
     Checkpoint,
     GridSearcher,
-    PointsFirst,
+    InitialPoints,
     RandomSearcher,
     Results,
     Space,
@@ -118,7 +118,7 @@ def test_a_trial_begins_with_the_checkpoint_that_is_chosen(stored: Bench, tmp_pa
         assert attempt.source == (None if source == trial.id else source)
         assert trial.parent == (source if call == "add" and name else None)
         if name is None:
-            assert (trial.status, source, trial.checkpoint) == (TrialStatus.STAGED, trial.id, attempt.checkpoint)
+            assert (trial.status, source, trial.checkpoint) == (TrialStatus.QUEUED, trial.id, attempt.checkpoint)
             assert trial.checkpoint in trial.checkpoints
             assert open_store(stored.store.url).fetch(trial.checkpoint, tmp_path / "fetched") == {}
             assert (tmp_path / "fetched" / "model").read_text() == "weights"
@@ -182,11 +182,11 @@ def test_a_trial_that_can_not_be_restarted_brings_nothing_into_the_store(stored:
         ("COMPLETED", "stop complete fail abandon pause resume restart save"),
         ("PAUSED", "complete pause save"),
         ("RUNNING", "resume"),
-        ("STAGED", "save"),
+        ("QUEUED", "save"),
     ],
 )
 def test_what_a_trial_in_this_status_can_not_do_does_nothing(bench: Bench, status: str, calls: str) -> None:
-    trial = bench.hand.add({}).id if status == "STAGED" else ONE
+    trial = bench.hand.add({}).id if status == "QUEUED" else ONE
     if status == "COMPLETED":
         bench.report(ONE, 1.0)
     if status == "PAUSED":
@@ -530,7 +530,7 @@ def test_random_search_that_starts_over_suggests_no_abandoned_config_and_ends_wi
 
 
 def test_points_and_grid_search_pass_over_what_was_abandoned_or_is_tried_anyway() -> None:
-    searcher = PointsFirst([{"depth": 1}, {"depth": 1}], GridSearcher(GRID), space=GRID)
+    searcher = InitialPoints([{"depth": 1}, {"depth": 1}], GridSearcher(GRID), space=GRID)
     searcher.avoid({"depth": 2})
     searcher.on_abandon(suggested_trial(searcher.suggest(ONE)))
 

@@ -46,8 +46,8 @@ class Story:
         else:
             config = self.searcher.suggest(id_)
         assert isinstance(config, dict)
-        trial = Trial(id_, config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
-        self.searcher.on_stage(trial)
+        trial = Trial(id_, config, TrialStatus.QUEUED, [Attempt(1, 0.0, config)])
+        self.searcher.on_queue(trial)
         return trial
 
     def report(self, trial: Trial, *values: object) -> Trial:

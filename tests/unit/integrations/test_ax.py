@@ -144,8 +144,8 @@ def test_of_what_it_has_learnt_a_value_alone_is_how_a_trial_ended_and_any_other_
 
 def test_a_paused_trial_that_goes_on_is_pending_again(story: OfAx) -> None:
     trial = story.end(story.report(story.begin(), 3.0), TrialStatus.PAUSED)
-    trial.status = TrialStatus.STAGED
-    story.searcher.on_stage(trial)
+    trial.status = TrialStatus.QUEUED
+    story.searcher.on_queue(trial)
     assert story.model == [(Status.RUNNING, 3.0, 1)]
 
     story.end(story.report(trial, 1.0))
@@ -155,7 +155,7 @@ def test_a_paused_trial_that_goes_on_is_pending_again(story: OfAx) -> None:
 def test_a_config_outside_the_space_teaches_nothing_and_breaks_nothing(story: OfAx) -> None:
     config = {**story.end(story.begin(), TrialStatus.FAILED).config, "x": 1.2, "half": 0.6}
     trial = story.end(story.report(story.begin(config), 0.25), TrialStatus.PAUSED)
-    story.searcher.on_stage(trial)
+    story.searcher.on_queue(trial)
     story.end(story.report(trial, 0.125))
 
     assert [state for state, *_ in story.model] == [Status.FAILED]

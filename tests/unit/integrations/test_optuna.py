@@ -196,8 +196,8 @@ def test_a_step_that_is_reported_again_keeps_its_first_value(story: Study) -> No
 
 def test_a_paused_trial_that_goes_on_counts_once_more_when_it_ends(story: Study) -> None:
     trial = story.end(story.report(story.begin(), 3.0), TrialStatus.PAUSED)
-    trial.status = TrialStatus.STAGED
-    story.searcher.on_stage(trial)
+    trial.status = TrialStatus.QUEUED
+    story.searcher.on_queue(trial)
     story.end(story.report(trial, 1.0))
 
     assert [(seen.state, seen.value) for seen in story.model] == [(TrialState.PRUNED, 3.0), (TrialState.COMPLETE, 1.0)]
@@ -238,7 +238,7 @@ def test_trials_that_were_stopped_are_compared_at_the_latest_time_that_ten_have_
 def test_a_trial_that_goes_on_with_another_config_is_another_one_for_the_sampler(story: Study) -> None:
     trial = story.report(story.begin(), 3.0)
     trial.config = {**trial.config, "x": 0.125, "half": 0.0625}
-    story.searcher.on_stage(trial)
+    story.searcher.on_queue(trial)
     story.end(story.report(trial, 1.0))
 
     assert [(seen.state, seen.params["x"]) for seen in story.model][1] == (TrialState.COMPLETE, 0.125)
@@ -368,7 +368,7 @@ def test_constraints_on_what_trials_report_reach_the_sampler(status: TrialStatus
             searcher.on_report(trial, Report(trial.id, 1, number, 0.0, metrics))
         story.end(trial, status)
         if status is TrialStatus.PAUSED:
-            searcher.on_stage(trial)
+            searcher.on_queue(trial)
             searcher.on_report(trial, Report(trial.id, 1, 3, 0.0, {**metrics, "latency": 8.0, "training_iteration": 3}))
             story.end(trial)
 

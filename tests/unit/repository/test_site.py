@@ -1,4 +1,4 @@
-"""The documentation's site: it is built without a warning, fetches nothing, and its reference has what the code has."""
+"""The documentation's site is built without a warning and fetches nothing, and its reference matches the code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import mqtune
 from mqtune.core import errors, events
 
 REFERENCE: Final = ROOT / "docs" / "reference"
-#: Which test runs the Python on a page.
+#: The test that runs the Python of each page.
 RUN_BY: Final = {
     "adapters.md": "unit/repository/test_adapters.py",
     "ax.md": "acceptance/test_tutorials.py",
@@ -30,6 +30,8 @@ RUN_BY: Final = {
     "deciding.md": "unit/repository/test_docs.py",
     "explanation/*.md": "acceptance/test_tutorials.py",
     "extensions.md": "unit/repository/test_docs.py",
+    "how-to/after-the-search.md": "acceptance/test_tutorials.py",
+    "how-to/environment.md": "acceptance/test_tutorials.py",
     "how-to/from-*.md": "acceptance/test_tutorials.py",
     "how-to/scripts.md": "acceptance/test_script_calls.py",
     "how-to/several-machines.md": "acceptance/test_several_machines.py",
@@ -42,11 +44,12 @@ RUN_BY: Final = {
     "processes.md": "unit/repository/test_docs.py",
     "search.md": "unit/repository/test_docs.py",
     "syne-tune.md": "acceptance/test_tutorials.py",
+    "how-to/tune.md": "acceptance/test_tune.py",
     "trials.md": "unit/repository/test_docs.py",
     "tutorials/*.md": "acceptance/test_tutorials.py",
     "workers.md": "unit/repository/test_site.py",
 }
-#: What only mqtune's own processes tell one another.
+#: Variables that only mqtune's own processes set for each other.
 OWN_VARIABLES: Final = {
     f"MQTUNE_{name}" for name in ["CHILD_NOTE", "IMPORTER_FD", "OWNER_FD", "RELAY", "SUBMISSION", "WORKER"]
 }

@@ -98,7 +98,7 @@ class Exiting(Broken):
 def every_event(mine: Experiment, one: Trial) -> list[tuple[Any, ...]]:
     return [
         ("on_start", mine),
-        ("on_stage", one),
+        ("on_queue", one),
         ("on_trial_start", one),
         ("on_report", one, report()),
         ("on_checkpoint", one, CheckpointId("p-0001-1-1")),
@@ -144,7 +144,7 @@ def test_a_callback_gets_a_trial_as_it_was_at_the_event(slow: Slow) -> None:
     dispatcher, live = CallbackDispatcher([slow]), trial()
     dispatcher.tell("on_report", live, report())
 
-    dispatcher.tell("on_stage", live)
+    dispatcher.tell("on_queue", live)
     live.status = TrialStatus.COMPLETED
     live.config = {"lr": 0.2}
     live.attempt.pid = 7

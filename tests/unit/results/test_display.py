@@ -47,7 +47,7 @@ class Watched:
             self.experiment.apply(event)
             trial = self.experiment.trials.get(getattr(event, "trial", ""))
             if isinstance(event, TrialStaged):
-                self.progress.on_stage(self.experiment.trials[TrialId(event.trial)])
+                self.progress.on_queue(self.experiment.trials[TrialId(event.trial)])
             if trial is not None and trial.status.is_terminal:
                 self.progress.on_trial_end(trial)
         self.told = len(self.book.entries)
@@ -114,7 +114,7 @@ def test_the_table_shows_counts_the_best_trial_and_each_trial_those_that_run_fir
 
     shown = live.step()
 
-    assert "2/8 trials: 1 staged, 1 running, 2 completed" in shown
+    assert "2/8 trials: 1 queued, 1 running, 2 completed" in shown
     assert "3 reports" in shown
     assert "best loss=0.25 in trial 0001: lr=0.125" in shown
     assert "w1@host" in shown

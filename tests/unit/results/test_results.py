@@ -11,6 +11,7 @@ import pytest
 from book import ASHA, Book
 from notebook_view import shown
 
+import mqtune
 from mqtune import Results
 from mqtune.core.codec import REPORTS_PREFIX, pack_metrics, segment_bytes
 from mqtune.core.errors import ConfigurationError, MetricMissing, MqtuneError, TrialFailed
@@ -306,3 +307,26 @@ def test_reports_that_can_not_be_read_are_left_out_and_counted(book: Book, caplo
     assert results.best.value == 1.0
     assert results.summary()["unreadable_reports"] == 2
     assert "2 reports that can't be read" in caplog.text
+
+
+@pytest.mark.parametrize(("stops", "saved"), [(True, 99), (False, 0)])
+def test_nothing_is_saved_if_trials_run_on_behind_the_schedulers_last_step(stops: bool, saved: int):
+    # The second trial is stopped at its first report.
+    def curve(config: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
+        return [(1.0, {"loss": config["x"]}) for _ in range(3)]
+
+    results = mqtune.Tuner(
+        never_called,
+        {"x": mqtune.grid_search([1, 2])},
+        metric="loss",
+        mode="min",
+        scheduler=mqtune.ASHA(100, stop_last_trials=stops),
+        backend=mqtune.Simulated(curve, slots=1),
+        run=mqtune.RunOptions(progress=False),
+    ).run()
+
+    assert results.budget == (4, saved)
+
+
+def never_called(config: dict[str, Any]) -> None:
+    """Stands for the trainable, whose reports the simulation makes."""

@@ -55,7 +55,7 @@ def tuner(searcher: Any = None, *, space: Any = SPACE, **options: Any) -> mqtune
         "max_trials": 10,
         "seed": 5,
         "backend": mqtune.Simulated(curve, slots=2),
-        "failures": mqtune.Failures(accept_no_report=True, metric_from="later"),
+        "failures": mqtune.Failures(accept_no_report=True, metric_required="eventually"),
         "run": mqtune.RunOptions(progress=False),
     }
     return mqtune.Tuner(train, space, searcher=searcher, **{**usual, **options})
@@ -199,7 +199,7 @@ def test_another_metric_or_mode_is_named_with_both(old: Results, options: Any, t
         ([""], "is nothing to learn from"),
         (["old", "best"], "searcher='best' is not a Searcher"),
         (["old", "random"], "searcher='random' learns nothing"),
-        (["old", mqtune.PointsFirst([{}])], "learns nothing from other trials"),
+        (["old", mqtune.InitialPoints([{}])], "learns nothing from other trials"),
     ],
 )
 def test_what_can_not_be_meant_is_refused_at_once(arguments: list[Any], text: str) -> None:

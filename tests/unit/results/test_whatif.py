@@ -94,7 +94,7 @@ def test_trials_of_one_config_keep_curves_of_their_own() -> None:
     assert replayed.course.trials_s == pytest.approx(replayed.original.trials_s)
 
 
-@pytest.mark.parametrize("searcher", ["random", "tpe", mqtune.PointsFirst([{"lr": 0.5}])])
+@pytest.mark.parametrize("searcher", ["random", "tpe", mqtune.InitialPoints([{"lr": 0.5}])])
 def test_a_searcher_proposes_each_recorded_config_once(searcher: Any) -> None:
     if searcher == "tpe":
         pytest.importorskip("optuna")
@@ -107,7 +107,7 @@ def test_a_searcher_proposes_each_recorded_config_once(searcher: Any) -> None:
     assert replayed.course.searcher == (
         "recorded, shuffled"
         if searcher == "random"
-        else f"nearest recorded to {'optuna' if searcher == 'tpe' else 'PointsFirst'}"
+        else f"nearest recorded to {'optuna' if searcher == 'tpe' else 'InitialPoints'}"
     )
 
 

@@ -209,7 +209,7 @@ class Play:
         self.events.append(
             TrialStaged(trial=trial.id, attempt=number, config=trial.config, at=0.0, cursor=START, **came)
         )
-        self.tell("on_stage", trial)
+        self.tell("on_queue", trial)
 
     def report(self, trial: Trial, run: Run) -> None:
         """Let a trial report once, or end if it has no more to say."""

@@ -26,7 +26,7 @@ def bound(scheduler: Scheduler, mode: str = "min") -> Any:
 
 
 class Table:
-    """A scheduler and its trials, by name or number; who is first heard of in a report is staged before.
+    """A scheduler and its trials, by name or number; who is first heard of in a report is queued before.
 
     Args:
         scheduler: a bound one.
@@ -46,7 +46,7 @@ class Table:
             number = len(trial.attempts) + 1
             trial.attempts.append(Attempt(number, 0.0, trial.config, checkpoint=trial.checkpoint, source=copied))
             trial.status = TrialStatus.RUNNING
-            self.scheduler.on_stage(trial)
+            self.scheduler.on_queue(trial)
 
     def report(
         self,

@@ -108,7 +108,7 @@ class Rule:
         """Check each decision and each choice of a game."""
         for call in play.calls:
             name = call.trial.id
-            if call.method == "on_stage":
+            if call.method == "on_queue":
                 self.stage(name)
             elif call.method == "on_trial_pause" and self.of[name].states.get(name) == "under way":
                 if name in self.of[name].scores:

@@ -55,14 +55,14 @@ class Population:
         decided: set[str] = set()
         for call in play.calls:
             name = call.trial.id
-            if name not in self.members and call.method == "on_stage":
+            if name not in self.members and call.method == "on_queue":
                 self.members[name] = Member(self.begun, self.lowest)
                 self.begun += 1
                 self.enrol(name)
             if (member := self.members.get(name)) is None:
                 continue
             member.checkpoint, member.saves = call.trial.checkpoint, bool(call.trial.checkpoints)
-            if call.method == "on_stage":
+            if call.method == "on_queue":
                 decided.discard(name)
                 self.stage(name, call.trial.attempt, play)
             elif call.method == "on_trial_pause":

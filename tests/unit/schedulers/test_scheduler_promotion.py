@@ -55,7 +55,7 @@ class Rule:
         """Check each decision and each choice of a game."""
         for call in play.calls:
             name = call.trial.id
-            if call.method == "on_stage":
+            if call.method == "on_queue":
                 self.at[name] = self.at.get(name, 0) + (name in self.paused)
                 self.paused.discard(name)
                 self.under_way.add(name)

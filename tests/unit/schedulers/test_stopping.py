@@ -226,10 +226,10 @@ def test_a_later_attempt_keeps_the_values_of_its_own_checkpoint(
 @pytest.mark.parametrize(
     ("rule", "below", "at"),
     [
-        (TrialsStarted(3), {"CANDIDATE": 5, "STAGED": 1, "FAILED": 1}, {"STAGED": 1, "RUNNING": 1, "PAUSED": 1}),
+        (TrialsStarted(3), {"CANDIDATE": 5, "QUEUED": 1, "FAILED": 1}, {"QUEUED": 1, "RUNNING": 1, "PAUSED": 1}),
         (TrialsCompleted(3), {"COMPLETED": 2, "EARLY_STOPPED": 9}, {"COMPLETED": 3}),
         (TrialsFailed(3), {"FAILED": 2, "ABANDONED": 9}, {"FAILED": 3}),
-        (TrialsFailed(2) & TrialsStarted(3), {"FAILED": 1, "STAGED": 9}, {"FAILED": 2, "STAGED": 1}),
+        (TrialsFailed(2) & TrialsStarted(3), {"FAILED": 1, "QUEUED": 9}, {"FAILED": 2, "QUEUED": 1}),
         (TrialsFailed(9) | TrialsStarted(3), {"FAILED": 2}, {"FAILED": 3}),
         (TrialsEnded(3), {"FAILED": 2, "RUNNING": 9, "PAUSED": 9}, {"COMPLETED": 1, "EARLY_STOPPED": 1, "ABANDONED": 1}),
     ],

@@ -46,8 +46,8 @@ def slow() -> Iterator[tuple[BackgroundSearcher, Gated]]:
 
 def stage(searcher: BackgroundSearcher, number: int) -> Trial:
     id_ = TrialId(f"{number:04d}")
-    trial = Trial(id_, {}, TrialStatus.STAGED, [Attempt(1, 0.0, {})])
-    searcher.on_stage(trial)
+    trial = Trial(id_, {}, TrialStatus.QUEUED, [Attempt(1, 0.0, {})])
+    searcher.on_queue(trial)
     return trial
 
 

@@ -33,7 +33,7 @@ class Noting(mqtune.RandomSearcher):
     def adopt(self, trial: TrialId, config: Config) -> None:
         self.told.append(("adopt", trial, config))
 
-    def on_stage(self, trial: Trial) -> None:
+    def on_queue(self, trial: Trial) -> None:
         self.told.append(("stage", trial.id, copy.deepcopy(trial.config)))
 
     def on_report(self, trial: Trial, report: Report) -> None:
@@ -75,9 +75,9 @@ class Story:
         config: Any = adds or replays or self.repeater.suggest(name)
         if replays is not None:
             assert self.repeater.replay(name, copy.deepcopy(replays)) == replays
-        trial = Trial(name, config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
+        trial = Trial(name, config, TrialStatus.QUEUED, [Attempt(1, 0.0, config)])
         self.trials.append(trial)
-        self.repeater.on_stage(trial)
+        self.repeater.on_queue(trial)
         return trial
 
     def end(self, trial: Trial, status: TrialStatus, *losses: float | None) -> None:
@@ -105,7 +105,7 @@ def test_each_config_is_tried_with_each_value_and_the_mean_is_told_once() -> Non
     assert [told[:2] for told in story.told] == [("stage", "0001"), ("stage", "0004")]
     story.end(trials[1], COMPLETED, 9.0, 1.0)
     story.repeater.on_attempt_end(trials[0])
-    story.repeater.on_stage(trials[0])
+    story.repeater.on_queue(trials[0])
     story.end(trials[0], COMPLETED, 9.0, 3.0, None)
     assert not story.told
     story.end(trials[2], COMPLETED, 5.0)
@@ -141,8 +141,8 @@ def test_a_repetition_that_goes_on_with_another_config_has_no_part_any_more() ->
     story = noting()
     trials = [story.begin() for _ in range(3)]
     trials[0].config = {**trials[0].config, "x": 1001}
-    story.repeater.on_stage(trials[0])
-    story.repeater.on_stage(trials[0])
+    story.repeater.on_queue(trials[0])
+    story.repeater.on_queue(trials[0])
     for trial, loss in zip(trials, (0.0, 2.0, 4.0), strict=True):
         story.end(trial, COMPLETED, loss)
 
@@ -155,7 +155,7 @@ def test_an_abandoned_repetition_is_not_suggested_again_and_the_others_are() -> 
     repeater.bind(space, 1, metric="loss", mode="min")
     first = repeater.suggest(TrialId("0001"))
     trial = Trial(TrialId("0001"), {"x": 1, "seed": 7}, ABANDONED, [Attempt(1, 0.0)])
-    repeater.on_stage(trial)
+    repeater.on_queue(trial)
     repeater.on_abandon(trial)
     repeater.on_trial_end(trial)
 
@@ -228,9 +228,11 @@ def test_bad_arguments_and_another_experiments_searcher_are_refused() -> None:
 
 
 def test_a_searcher_whose_own_space_has_the_entry_is_refused_when_it_suggests() -> None:
-    story = Story(mqtune.PointsFirst([{"seed": 8}], Noting(SPACE), space=SPACE))
+    story = Story(mqtune.InitialPoints([{"seed": 8}], Noting(SPACE), space=SPACE))
 
-    with pytest.raises(ConfigurationError, match=r"PointsFirst proposes .* in which 'seed' is the constant 7, or none"):
+    with pytest.raises(
+        ConfigurationError, match=r"InitialPoints proposes .* in which 'seed' is the constant 7, or none"
+    ):
         story.begin()
 
 
@@ -238,7 +240,7 @@ def test_a_searcher_whose_own_space_has_the_entry_is_refused_when_it_suggests() 
 def test_a_scheduler_that_ends_trials_early_is_refused_when_the_tuner_is_made(around: bool) -> None:
     space = {"x": mqtune.uniform(0, 1), "seed": mqtune.choice([1, 2])}
     repeater = mqtune.Repeater("seed")
-    searcher = mqtune.PointsFirst([{"x": 0.5}], repeater) if around else repeater
+    searcher = mqtune.InitialPoints([{"x": 0.5}], repeater) if around else repeater
 
     with pytest.raises(ConfigurationError, match=r"scheduler=ASHA\(…\): .* trials that have run to their own end"):
         mqtune.Tuner(curve, space, metric="loss", mode="min", searcher=searcher, scheduler=mqtune.ASHA(9))

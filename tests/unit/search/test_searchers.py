@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from mqtune import (
     GridSearcher,
-    PointsFirst,
+    InitialPoints,
     RandomSearcher,
     Space,
     choice,
@@ -99,7 +99,7 @@ def test_a_small_space_with_a_constraint_is_covered_without_repeats_and_then_all
 @given(points=st.lists(st.integers(1, 6), max_size=8), late=st.integers(1, 6), seed=st.integers(0, 99))
 def test_a_finite_space_is_covered_whatever_is_avoided(points: list[int], late: int, seed: int) -> None:
     space = Space({"x": randint(1, 6)})
-    searcher = PointsFirst([{"x": x} for x in points], RandomSearcher(space, seed), space=space)
+    searcher = InitialPoints([{"x": x} for x in points], RandomSearcher(space, seed), space=space)
 
     proposed = {config["x"] for config in take(searcher, len(points))}
     fresh = [config["x"] for config in take(searcher, 6 - len(proposed))]
@@ -120,7 +120,7 @@ def test_a_finite_space_is_covered_whatever_is_avoided(points: list[int], late: 
 )
 def test_a_bad_point_is_refused_at_once_by_index_key_and_value(space: Space, points: Any, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        PointsFirst(points, RandomSearcher(space), space=space)
+        InitialPoints(points, RandomSearcher(space), space=space)
 
 
 @patient
@@ -140,7 +140,7 @@ def test_a_finite_space_is_covered_also_if_the_journal_has_other_configs(seed: i
 
 def test_points_come_before_what_the_other_searcher_replays() -> None:
     space = Space({"x": randint(1, 6)})
-    searcher = PointsFirst([{"x": 3}], RandomSearcher(space), space=space)
+    searcher = InitialPoints([{"x": 3}], RandomSearcher(space), space=space)
 
     assert searcher.replay(TrialId("0001"), {"x": 3}) == {"x": 3}
     assert searcher.replay(TrialId("0001"), {"x": 5}) == {"x": 5}
@@ -154,7 +154,7 @@ def test_any_whole_number_is_a_seed(seed: int, space: Space) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [RandomSearcher, GridSearcher, lambda space, seed=0: PointsFirst([], "random", space=space, seed=seed)]
+    "make", [RandomSearcher, GridSearcher, lambda space, seed=0: InitialPoints([], "random", space=space, seed=seed)]
 )
 def test_a_searcher_refuses_a_space_or_a_seed_that_is_none(make: Any, grid: Space) -> None:
     with pytest.raises(ConfigurationError, match=r"space={'x': 1} is not a Space"):
@@ -166,15 +166,15 @@ def test_a_searcher_refuses_a_space_or_a_seed_that_is_none(make: Any, grid: Spac
 
 
 def test_points_come_before_the_configs_of_a_searcher_that_is_named_as_a_tuner_names_it() -> None:
-    tpe = PointsFirst([{"x": 0.5}], "tpe")
+    tpe = InitialPoints([{"x": 0.5}], "tpe")
 
     assert tpe.count is None
     assert tpe.can_learn
-    assert PointsFirst([{"x": 0.5}], "random").count == 1
+    assert InitialPoints([{"x": 0.5}], "random").count == 1
     with pytest.raises(ConfigurationError, match="searcher='best' is not a searcher, nor one of random, tpe, auto, ax"):
-        PointsFirst([{"x": 0.5}], "best")
+        InitialPoints([{"x": 0.5}], "best")
 
 
 def test_a_bad_point_for_the_tuners_space_is_refused_before_the_first_trial() -> None:
     with pytest.raises(ConfigurationError, match=r"points\[1\]: y is not in the space"):
-        PointsFirst([{}, {"y": 1}]).check_space(Space({"x": uniform(0, 1)}))
+        InitialPoints([{}, {"y": 1}]).check_space(Space({"x": uniform(0, 1)}))

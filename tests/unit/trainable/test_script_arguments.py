@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 import mqtune
 from mqtune import Script
 from mqtune.core.errors import ConfigurationError, TrainableNotFound
-from mqtune.trainable import ArgumentTemplate, MetricLines, OutputPatterns, TrainableSpec
+from mqtune.trainable import ArgumentTemplate, MetricLines, OutputPatterns, TrainableSpec, reader_of
 
 PAGE = (Path(__file__).parents[3] / "docs" / "how-to" / "scripts.md").read_text()
 #: The rows of the page's table: items, a config, and the words that become of them.
@@ -165,7 +165,7 @@ def test_a_malformed_call_in_a_definition_is_refused(values: dict[str, Any]):
 
 def reports(patterns: str | list[str], output: str, metric: list[str] | None = None) -> list[dict[str, Any]]:
     """The reports that patterns read from a whole output."""
-    lines = MetricLines(OutputPatterns(Script(["x"], metrics=patterns).metrics, metric or ["loss"]))
+    lines = MetricLines(reader_of(Script(["x"], metrics=patterns).metrics, metric or ["loss"]))
     return [each for each in [*lines.feed(output.encode()), *lines.finish()] if isinstance(each, dict)]
 
 
@@ -205,6 +205,10 @@ SEVERAL = r"epoch (?P<epoch>\d+): loss (?P<loss>[^\s,]+)(?:, acc (?P<acc>\S+))?"
         # Two patterns may read the same metric.
         ([r"^val (?P<loss>\S+)", r"^final (?P<loss>\S+)"], "val 2\nval 1\nfinal 0\n", [{"loss": 2}, {"loss": 1}, {"loss": 0}]),
         # Tagged lines are reports too, and are not matched.
+        # Lines that are JSON objects with the metric are reports; others, such as those of a log, are none.
+        ("json", 'loss 5\n{"epoch": 1, "loss": 0.5, "note": "a"}\n  {"loss": NaN, "ok": true}  \n', [{"epoch": 1, "loss": 0.5, "note": "a"}, {"loss": pytest.approx(math.nan, nan_ok=True), "ok": True}]),
+        ("json", '{"level": "info"}\n{"train": {"loss": 1}}\n[{"loss": 1}]\n{"loss": 1\nx {"loss": 2}\n{"loss": 3}', [{"loss": 3}]),
+        ("json", '{"a":' * 50_000 + '\n{"loss": 1}\n[tune-metric]: {"loss": 2}\n', [{"loss": 1}, {"loss": 2}]),
         (LOSS, 'loss 1\n[tune-metric]: {"loss": 2, "text": "loss 5"}\nloss 3\n', [{"loss": 1}, {"loss": 2, "text": "loss 5"}, {"loss": 3}]),
     ],
 )  # fmt: skip
@@ -225,6 +229,7 @@ def test_a_progress_bar_that_ends_no_line_is_read():
         ("(", "is not a regular expression"),
         ("(?P<loss>" + "x" * 1_000 + ")", "longer than 1,000 characters"),
         (["(?P<loss>x)"] * 33, "give up to 32"),
+        (["json", "(?P<loss>x)"], "the pattern 'json' of metrics names no metric"),
         (re.compile("(?P<loss>x)"), "give the pattern as text"),
         ([3], "neither text nor a list"),
         (3, "neither text nor a list"),

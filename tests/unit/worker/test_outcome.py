@@ -83,7 +83,7 @@ def test_a_pause_hides_no_failure_from_before_it_and_no_worse_end_makes_it_one(e
         *(({"status": number}, FAILED, "Killed") for number in sorted(signal.valid_signals())),
         ({"status": exited(0)}, FAILED, "Exited"),
         ({"said": said("stopped", "stop"), "status": 0}, COMPLETED, ""),
-        ({"status": signal.SIGTERM, "outlived_s": 2.5}, FAILED, "TimeToLive"),
+        ({"status": signal.SIGTERM, "outlived_s": 2.5}, FAILED, "AttemptTimeout"),
         # The system has killed it for lack of memory, or its script; or somebody else has, or another signal.
         ({"status": signal.SIGKILL, "memory_ran_out": lambda: True}, FAILED, "OutOfMemory"),
         (
@@ -108,7 +108,7 @@ def test_the_texts_of_ends_name_the_signal_the_limit_and_the_trials_own_error() 
     assert killed[0] == "the trial's process was killed by SIGKILL"
     assert "memory ran out" in killed[-1]
     assert "SIGSEGV" in ending(status=signal.SIGSEGV).error
-    assert "ttl_s of 2.5 s" in plain.error
+    assert "timeout_s of 2.5 s" in plain.error
     assert raised.error.endswith("no luck")
     assert ending(Intent.STOP, said=said("completed"), outlived_s=2.5).end is COMPLETED
 

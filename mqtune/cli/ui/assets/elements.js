@@ -72,7 +72,7 @@ export function progress({ counts, ended, planned, trials }) {
   return el("span", { class: "progress", title: told }, svg("svg", { viewBox: "0 0 100 6", preserveAspectRatio: "none", role: "img", "aria-label": told }, svg("rect", { x: 0, y: 0, width: 100, height: 6, class: "rest" }), ...parts), el("span", {}, text));
 }
 
-export const STATUSES = ["running", "completed", "early_stopped", "paused", "failed", "abandoned", "staged"];
+export const STATUSES = ["running", "completed", "early_stopped", "paused", "failed", "abandoned", "queued"];
 
 // A small line through values, without axes.
 export function sparkline(values) {

@@ -1,0 +1,222 @@
+"""The domains of a search space, as texts such as ``loguniform(1e-5, 1e-1)``.
+
+A text is parsed and never evaluated: the functions of search spaces, with plain values.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
+from typing import Final
+
+from mqtune.core.errors import ConfigurationError, SpaceError
+from mqtune.core.text import names_in_words
+from mqtune.search.domains import (
+    choice,
+    finrange,
+    grid_search,
+    logfinrange,
+    lograndint,
+    loguniform,
+    normal,
+    ordinal,
+    qlograndint,
+    qloguniform,
+    qrandint,
+    qrandn,
+    quniform,
+    randint,
+    reverseloguniform,
+    uniform,
+)
+from mqtune.search.kinds import Domain
+
+#: The functions whose arguments are the values.
+_OF_VALUES: Final[dict[str, Callable[[list[object]], Domain]]] = {
+    function.__name__: function for function in (choice, grid_search, ordinal)
+}
+_OF_NUMBERS: Final[dict[str, Callable[..., Domain]]] = {
+    function.__name__: function
+    for function in (
+        uniform,
+        loguniform,
+        quniform,
+        qloguniform,
+        randint,
+        lograndint,
+        qrandint,
+        qlograndint,
+        normal,
+        qrandn,
+        reverseloguniform,
+        finrange,
+        logfinrange,
+    )
+}
+DOMAINS: Final = (*_OF_NUMBERS, *_OF_VALUES)
+#: Names in other tuners that are not similar to the name here.
+_ELSEWHERE: Final = {
+    "categorical": "choice",
+    "gaussian": "normal",
+    "discrete": "ordinal",
+    "int": "randint",
+    "int_uniform": "randint",
+    "float": "uniform",
+    "log_uniform_values": "loguniform",
+}
+_CALL: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*\((.*)\)\s*", re.DOTALL)
+_KEYWORD: Final = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
+_CLOSED_BY: Final = {"[": "]", "{": "}", "(": ")"}
+_QUOTES: Final = "\"'"
+_WORDS: Final[dict[str, object]] = {
+    **dict.fromkeys(("true", "True"), True),
+    **dict.fromkeys(("false", "False"), False),
+    **dict.fromkeys(("null", "None"), None),
+}
+_NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_WHOLE_NUMBER: Final = re.compile(r"[-+]?\d+", re.ASCII)
+#: Brackets within brackets of a value.
+_MOST_LEVELS: Final = 20
+
+
+def domain_of(text: str) -> Domain:
+    """Return the domain of a text such as ``choice(cnn, mlp)``.
+
+    Raises:
+        SpaceError: it is no call of a function of search spaces, or the function refuses its arguments.
+    """
+    found = _CALL.fullmatch(text)
+    if found is None:
+        raise SpaceError(f"{text!r} is not a domain; write one such as 'uniform(0, 1)' or 'choice(a, b)', in quotes")
+    name, inner = found.groups()
+    if name not in DOMAINS:
+        raise SpaceError(f"{name}: there is no such domain; {_hint(name)}")
+    parts = list(_parts(inner, text))
+    if name in _OF_VALUES:
+        values = [value_of(part) for part in parts]
+        # The spelling of Python, choice([a, b]), has one list of values.
+        is_list = len(values) == 1 and isinstance(values[0], list)
+        return _OF_VALUES[name](values[0] if is_list else values)  # type: ignore[arg-type]
+    return _of_numbers(name, parts)
+
+
+def _hint(name: str) -> str:
+    if name == "fidelity":
+        return "give --max-t N, the last step of a trial, and --step, the metric that counts the steps"
+    if name == "sample_from":
+        return "a function of your own needs a script: mqtune.Tuner(mqtune.Script(…), …)"
+    likely = _ELSEWHERE.get(name) or next(iter(get_close_matches(name, DOMAINS, n=1)), "")
+    return f"do you mean {likely}{_signature(likely)}?" if likely else f"there are {names_in_words(DOMAINS)}"
+
+
+def _signature(name: str) -> str:
+    """Return the arguments of a domain's function, for people."""
+    if name in _OF_VALUES:
+        return "(a, b, …)"
+    return f"({', '.join(inspect.signature(_OF_NUMBERS[name]).parameters)})"
+
+
+def _of_numbers(name: str, parts: list[str]) -> Domain:
+    function, given, named = _OF_NUMBERS[name], list[object](), dict[str, object]()
+    for part in parts:
+        if (keyword := _KEYWORD.fullmatch(part)) is not None:
+            named[keyword[1]] = value_of(keyword[2])
+        else:
+            given.append(value_of(part))
+    try:
+        inspect.signature(function).bind(*given, **named)
+    except TypeError as error:
+        # Some functions have a hint for another library's argument.
+        if named:
+            _ask_for_hint(function, given, named)
+        raise SpaceError(f"{name}: {error}; write {name}{_signature(name)}") from None
+    return function(*given, **named)
+
+
+def _ask_for_hint(function: Callable[..., Domain], given: list[object], named: dict[str, object]) -> None:
+    try:
+        function(*given, **named)
+    except TypeError:
+        pass
+    except SpaceError:
+        raise
+    except ConfigurationError as error:
+        raise SpaceError(str(error).replace("mqtune.", "")) from None
+
+
+def value_of(text: str, level: int = 0) -> object:
+    """Return the value of a text: a number, a list, a JSON object, a word or a quoted text.
+
+    Raises:
+        SpaceError: a quote or a bracket is not closed, or there are too many brackets.
+    """
+    text = text.strip()
+    if text in _WORDS:
+        return _WORDS[text]
+    if _WHOLE_NUMBER.fullmatch(text):
+        return int(text)
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    if text[:1] in _QUOTES and text[:1]:
+        return _unquoted(text)
+    if text.startswith("[") and text.endswith("]"):
+        if level >= _MOST_LEVELS:
+            raise SpaceError(f"a value has more than {_MOST_LEVELS} levels of brackets")
+        return [value_of(part, level + 1) for part in _parts(text[1:-1], text)]
+    if text.startswith("{"):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise SpaceError(f"{text!r} is not a JSON object: {error}") from None
+    return text
+
+
+def _unquoted(text: str) -> str:
+    quote, inner = text[0], text[1:-1]
+    is_closed = len(text) > 1 and text.endswith(quote) and quote not in re.sub(r"\\.", "", inner)
+    if not is_closed:
+        raise SpaceError(f"{text!r} has text behind a quote, or an open one; write {quote}a text{quote}")
+    return re.sub(r"\\(.)", r"\1", inner)
+
+
+def _parts(text: str, whole: str) -> Iterator[str]:
+    """Yield the parts of a text between its commas, except within brackets or quotes.
+
+    Raises:
+        SpaceError: a part is empty, or a bracket or a quote of *whole* is not closed.
+    """
+    if not text.strip():
+        return
+    part, opened, quote, is_escaped = "", "", "", False
+    for char in text:
+        if quote:
+            if char == quote and not is_escaped:
+                quote = ""
+            is_escaped = char == "\\" and not is_escaped
+        elif char in _QUOTES and not part.strip():
+            quote = char
+        elif char in _CLOSED_BY:
+            opened += char
+        elif char in _CLOSED_BY.values():
+            if not opened or char != _CLOSED_BY[opened[-1]]:
+                raise SpaceError(f"{whole!r} has a {char!r} that closes nothing")
+            opened = opened[:-1]
+        elif char == "," and not opened:
+            yield _checked(part, whole)
+            part = ""
+            continue
+        part += char
+    if opened or quote:
+        raise SpaceError(f"{whole!r} has a {(quote or opened[-1])!r} that is not closed")
+    # A comma at the end is as in Python.
+    if part.strip():
+        yield part
+
+
+def _checked(part: str, whole: str) -> str:
+    if not part.strip():
+        raise SpaceError(f"{whole!r} has nothing between two commas; write '' for an empty text")
+    return part

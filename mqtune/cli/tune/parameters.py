@@ -1,0 +1,274 @@
+"""The parameters of a sweep's file as a search space."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import Final
+
+from mqtune.cli.tune.domains import domain_of
+from mqtune.core.errors import SpaceError
+from mqtune.core.text import names_in_words
+from mqtune.search.domains import (
+    MAX_VALUES,
+    choice,
+    grid_search,
+    loguniform,
+    normal,
+    qlograndint,
+    qloguniform,
+    qrandint,
+    qrandn,
+    quniform,
+    randint,
+    uniform,
+)
+from mqtune.search.kinds import Domain
+
+_KEYS: Final = ("value", "values", "min", "max", "mu", "sigma", "q", "distribution", "probabilities", "parameters")
+#: Distributions that no domain has, with the way out.
+_MISSING: Final = {
+    "log_normal": "give log_uniform_values with a min and a max",
+    "q_log_normal": "give q_log_uniform_values with a min and a max",
+    "beta": "give uniform with a min and a max",
+    "q_beta": "give q_uniform with a min and a max",
+}
+#: A number that YAML 1.1 reads as text, as it has no dot.
+_SCIENTIFIC: Final = re.compile(r"[-+]?\d+[eE][-+]?\d+", re.ASCII)
+#: Entries of a choice with probabilities, each of which counts once.
+_MOST_ENTRIES: Final = 1_000
+
+
+class Parameters:
+    """A search space from the key ``parameters`` of a sweep's file.
+
+    Args:
+        described: the parameters by name.
+        is_grid: whether each combination of values is tried once.
+
+    Raises:
+        SpaceError: a parameter is invalid, or has no counterpart here.
+    """
+
+    def __init__(self, described: Mapping[str, object], *, is_grid: bool = False) -> None:
+        self._is_grid = is_grid
+        #: Lines for the user about changes to a distribution.
+        self.notes: list[str] = []
+        self.space = self._group(described, "parameters")
+
+    def _group(self, described: object, place: str) -> dict[str, object]:
+        if not isinstance(described, Mapping) or not described:
+            raise SpaceError(f"{place}: {described!r} is no mapping of names to parameters")
+        return {str(name): self._parameter(each, f"{place}.{name}") for name, each in described.items()}
+
+    def _parameter(self, described: object, place: str) -> object:
+        if isinstance(described, str) and described.startswith("~"):
+            try:
+                return self._of_grid(domain_of(described[1:]), place)
+            except SpaceError as error:
+                raise _at(place, error) from None
+        if not isinstance(described, Mapping):
+            raise SpaceError(f"{place}: {described!r} is no parameter; write value: {described!r} below it")
+        for key in described:
+            if key not in _KEYS:
+                near = get_close_matches(str(key), _KEYS, n=1)
+                hint = f"do you mean {near[0]}?" if near else f"a parameter has {names_in_words(_KEYS)}"
+                raise SpaceError(f"{place}: there is no key {key!r}; {hint}")
+        if "parameters" in described:
+            _refuse_others(described, {"parameters"}, place)
+            return self._group(described["parameters"], f"{place}.parameters")
+        found = _Described(described, place)
+        kind = found.distribution
+        if kind in _MISSING:
+            raise SpaceError(f"{place}: mqtune has no distribution {kind}; {_MISSING[kind]}")
+        if kind not in _MAKERS:
+            near = get_close_matches(kind, _MAKERS, n=1)
+            hint = f"do you mean {near[0]}?" if near else f"there are {names_in_words(_MAKERS)}"
+            raise SpaceError(f"{place}: there is no distribution {kind!r}; {hint}")
+        keys, make = _MAKERS[kind]
+        _refuse_others(described, {*keys, "distribution"}, place)
+        try:
+            made = make(found)
+        except SpaceError as error:
+            raise _at(place, error) from None
+        self.notes += found.notes
+        return self._of_grid(made, place) if isinstance(made, Domain) else made
+
+    def _of_grid(self, domain: Domain, place: str) -> Domain:
+        """Return the steps of a grid for a domain, if there is to be one."""
+        if not self._is_grid:
+            return domain
+        if domain.size is None:
+            raise SpaceError(f"{place}: method grid needs values that can be counted; give values, or method: random")
+        if domain.size > MAX_VALUES:
+            raise SpaceError(
+                f"{place}: a grid of {domain.size:,} values is too long; give fewer values, or method: random"
+            )
+        return grid_search(list(domain.values()))
+
+
+def _at(place: str, error: SpaceError) -> SpaceError:
+    text = str(error)
+    return SpaceError(text if text.startswith(place) else f"{place}: {text}")
+
+
+def _refuse_others(described: Mapping[str, object], known: set[str], place: str) -> None:
+    for key in described:
+        if key not in known:
+            first = next(iter(sorted(known - {"distribution"})))
+            raise SpaceError(f"{place}: {key} has no meaning beside {first}; leave one of both out")
+
+
+class _Described:
+    """The keys of one parameter.
+
+    Args:
+        described: the parameter in the file.
+        place: the parameter's place in the file, for errors.
+    """
+
+    def __init__(self, described: Mapping[str, object], place: str) -> None:
+        self._described = described
+        self._place = place
+        self.notes: list[str] = []
+
+    @property
+    def distribution(self) -> str:
+        """The name of the distribution, which follows from the other keys if it is missing."""
+        given = self._described
+        if "distribution" in given:
+            return str(given["distribution"])
+        if "value" in given:
+            return "constant"
+        if "values" in given:
+            return "categorical_w_probabilities" if "probabilities" in given else "categorical"
+        if "min" in given and "max" in given:
+            if "q" in given:
+                raise SpaceError(f"{self._place}: q needs a distribution; give distribution: q_uniform")
+            return "int_uniform" if self.are_whole("min", "max") else "uniform"
+        raise SpaceError(f"{self._place}: give value, values, min and max, or a distribution")
+
+    def are_whole(self, *keys: str) -> bool:
+        """Whether the numbers of these keys are whole numbers, without a dot or an exponent."""
+        return all(isinstance(self._described.get(key, 1), int) for key in keys)
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return the number of a key, also if YAML has read it as text, such as 1e-5.
+
+        Raises:
+            SpaceError: it is missing, or is no number.
+        """
+        value = self._described.get(key, default)
+        if value is None:
+            raise SpaceError(f"{key} is missing; give a number")
+        if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
+            return float(value)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise SpaceError(f"{key}: {value!r} is not a number")
+        return value
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        return self.number("min"), self.number("max")
+
+    @property
+    def exponents(self) -> tuple[float, float]:
+        """The bounds as powers of e."""
+        low, high = self.bounds
+        try:
+            return math.exp(low), math.exp(high)
+        except OverflowError:
+            raise SpaceError(
+                f"max: e to the power of {high!r} is too large; bounds that are no exponents need log_uniform_values"
+            ) from None
+
+    @property
+    def values(self) -> list[object]:
+        values = self._described.get("values")
+        if not isinstance(values, list) or not values:
+            raise SpaceError(f"values: {values!r} is no list of values")
+        return [_meant(value) for value in values]
+
+    @property
+    def value(self) -> object:
+        if "value" not in self._described:
+            raise SpaceError("value is missing")
+        return _meant(self._described["value"])
+
+    def weighted(self) -> list[object]:
+        """Return the values, each as often as its probability says."""
+        values, given = self.values, self._described.get("probabilities")
+        if not isinstance(given, list) or len(given) != len(values):
+            raise SpaceError(f"probabilities: {given!r} is no list with a number for each of {len(values)} values")
+        if not all(isinstance(each, int | float) and each >= 0 for each in given) or not sum(given):
+            raise SpaceError(f"probabilities: {given!r} are not numbers of at least 0")
+        shares = [Fraction(str(each)) / sum(Fraction(str(other)) for other in given) for each in given]
+        parts = math.lcm(*(share.denominator for share in shares))
+        if parts > _MOST_ENTRIES:
+            parts = _MOST_ENTRIES
+            self.notes.append(f"{self._place}: the probabilities are rounded to multiples of {1 / parts:g}")
+        return list(_repeated(values, [round(share * parts) for share in shares]))
+
+
+def _repeated(values: list[object], counts: list[int]) -> Iterator[object]:
+    for value, count in zip(values, counts, strict=True):
+        yield from [value] * count
+
+
+def _meant(value: object) -> object:
+    """Return a value with the numbers that YAML 1.1 reads as texts."""
+    if isinstance(value, str) and _SCIENTIFIC.fullmatch(value):
+        return float(value)
+    if isinstance(value, list):
+        return [_meant(each) for each in value]
+    return value
+
+
+def _multiples(found: _Described, low: float, high: float, *, log: bool) -> Domain:
+    q = found.number("q", 1)
+    if not isinstance(q, int):
+        return qloguniform(low, high, q) if log else quniform(low, high, q)
+    # Whole steps give whole numbers.
+    whole_low, whole_high = max(1, math.ceil(low)) if log else math.ceil(low), math.floor(high)
+    if whole_low + q > whole_high:
+        raise SpaceError(f"q: {q!r} leaves at most one value from {low!r} to {high!r}; give a smaller q, such as 0.1")
+    return qlograndint(whole_low, whole_high, q) if log else qrandint(whole_low, whole_high, q)
+
+
+def _inverse(found: _Described) -> Domain:
+    low, high = found.exponents
+    return loguniform(1 / high, 1 / low)
+
+
+def _whole(found: _Described) -> Domain:
+    if not found.are_whole("min", "max"):
+        raise SpaceError("int_uniform needs whole numbers as min and max")
+    low, high = found.bounds
+    return randint(int(low), int(high))
+
+
+_BOUNDS: Final = ("min", "max")
+_MOMENTS: Final = ("mu", "sigma")
+#: The keys of each distribution, and the function that makes its domain or constant.
+_MAKERS: Final[dict[str, tuple[tuple[str, ...], Callable[[_Described], object]]]] = {
+    "constant": (("value",), lambda found: tuple(found.value) if isinstance(found.value, list) else found.value),
+    "categorical": (("values",), lambda found: choice(found.values)),
+    "categorical_w_probabilities": (("values", "probabilities"), lambda found: choice(found.weighted())),
+    "int_uniform": (_BOUNDS, _whole),
+    "uniform": (_BOUNDS, lambda found: uniform(*found.bounds)),
+    "q_uniform": ((*_BOUNDS, "q"), lambda found: _multiples(found, *found.bounds, log=False)),
+    "log_uniform": (_BOUNDS, lambda found: loguniform(*found.exponents)),
+    "log_uniform_values": (_BOUNDS, lambda found: loguniform(*found.bounds)),
+    "q_log_uniform": ((*_BOUNDS, "q"), lambda found: _multiples(found, *found.exponents, log=True)),
+    "q_log_uniform_values": ((*_BOUNDS, "q"), lambda found: _multiples(found, *found.bounds, log=True)),
+    "inv_log_uniform": (_BOUNDS, _inverse),
+    "inv_log_uniform_values": (_BOUNDS, lambda found: loguniform(*found.bounds)),
+    "normal": (_MOMENTS, lambda found: normal(found.number("mu", 0.0), found.number("sigma", 1.0))),
+    "q_normal": (
+        (*_MOMENTS, "q"),
+        lambda found: qrandn(found.number("mu", 0.0), found.number("sigma", 1.0), found.number("q", 1)),
+    ),
+}

@@ -1,0 +1,155 @@
+"""Finds the program in a command line, such as ``train.py`` in ``python train.py --epochs 3``.
+
+Trials run files below the folder of the code, by the worker's Python or as they are. So an interpreter or an installed
+program in front of the file is left out, if that changes nothing, or is an error with the way out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from mqtune.core.errors import TrainableNotFound
+
+_PYTHON: Final = re.compile(r"pythonw?(\d+(\.\d+)*)?")
+_ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+#: Options of Python that change nothing in a trial, whose output is unbuffered anyway.
+_WITHOUT_EFFECT: Final = frozenset({"-u"})
+_MODULE_OPTION: Final = "-m"
+#: Bytes of a program in which its interpreter is looked up.
+_FIRST_LINE_BYTES: Final = 200
+
+
+class Program(NamedTuple):
+    """A program of the user.
+
+    Attributes:
+        begin: the beginning of a ``Script``: a path, or ``-m`` and a module.
+        rest: the words behind it.
+        env: the variables that ``env`` sets for it.
+        note: a line for the user about a difference to a start by hand. It may be empty.
+    """
+
+    begin: list[str]
+    rest: list[str]
+    env: dict[str, str]
+    note: str = ""
+
+    @property
+    def stem(self) -> str:
+        """The name of the file or module, without folders and its ending."""
+        return self.begin[1].rpartition(".")[2] if self.begin[0] == _MODULE_OPTION else Path(self.begin[0]).stem
+
+
+def program_of(words: Sequence[str]) -> Program:
+    """Return the program of a command line.
+
+    Raises:
+        TrainableNotFound: no file below the current folder is its program, or it has another interpreter.
+    """
+    env, words = _without_env(words)
+    if not words:
+        raise TrainableNotFound("the program is missing; write it last: mqtune tune … -- python train.py --lr …")
+    first, rest = words[0], words[1:]
+    if _PYTHON.fullmatch(Path(first).name):
+        begin, rest = _of_python(first, rest)
+        return Program(begin, rest, env, _other_python(first))
+    if not _is_own(first):
+        return Program([_of_interpreter(first, rest)], rest[1:], env)
+    return Program([first], rest, env)
+
+
+def _is_own(program: str) -> bool:
+    """Whether a program is a file of the user, and not one that a shell finds by its name."""
+    folders = [Path(folder).resolve() for folder in os.get_exec_path()]
+    return Path(program).is_file() and Path(program).resolve().parent not in folders
+
+
+def _without_env(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the variables of a leading ``env``, and the words behind them."""
+    rest, env = list(words), dict[str, str]()
+    if not rest or Path(rest[0]).name != "env" or _is_own(rest[0]):
+        return env, rest
+    del rest[0]
+    while rest and (found := _ASSIGNMENT.fullmatch(rest[0])) is not None:
+        env[found[1]] = found[2]
+        del rest[0]
+    if rest and rest[0].startswith("-"):
+        raise TrainableNotFound(f"env {rest[0]}: trials have no such option; leave it out, or put it into a run.sh")
+    return env, rest
+
+
+def _of_python(python: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the beginning of a script that Python runs, and the words behind it."""
+    rest = [*words]
+    while rest and rest[0] in _WITHOUT_EFFECT:
+        del rest[0]
+    if rest[:1] == [_MODULE_OPTION] and len(rest) > 1:
+        return rest[:2], rest[2:]
+    has_script = rest and (not rest[0].startswith("-") or any(word.endswith(".py") for word in rest))
+    if not has_script:
+        raise TrainableNotFound(f"{python} has no script; write {python} train.py, or {python} -m package.train")
+    if rest[0].startswith("-"):
+        raise TrainableNotFound(
+            f"{python} {rest[0]}: trials run with the options of their worker's Python; leave {rest[0]} out, or "
+            f"{_way_by_shell(python, words)}"
+        )
+    if not Path(rest[0]).is_file():
+        raise TrainableNotFound(_there_is_no(rest[0]))
+    if Path(rest[0]).suffix != ".py":
+        raise TrainableNotFound(f"{rest[0]} is run by Python, but its name does not end with .py; rename it")
+    return rest[:1], rest[1:]
+
+
+def _other_python(python: str) -> str:
+    """Return that trials run by another Python than this one. Empty if they don't."""
+    found = shutil.which(python)
+    if found is None or Path(found).absolute().parent == Path(sys.executable).absolute().parent:
+        return ""
+    return f"trials run by the Python of their worker, on this machine {sys.executable}, and not by {found}"
+
+
+def _of_interpreter(interpreter: str, words: Sequence[str]) -> str:
+    """Return the file behind an interpreter, which it would run as it is.
+
+    Raises:
+        TrainableNotFound: the file is missing, or its first line names another interpreter.
+    """
+    if shutil.which(interpreter) is None:
+        raise TrainableNotFound(_there_is_no(interpreter))
+    name, file = Path(interpreter).name, Path(words[0] if words else "")
+    if not words or not file.is_file():
+        raise TrainableNotFound(
+            f"{interpreter} is a program of this machine, and trials run files of yours; {_way_by_shell(name, words)}"
+        )
+    with file.open("rb") as opened:
+        first_line = opened.read(_FIRST_LINE_BYTES).partition(b"\n")[0].decode(errors="replace")
+    if not first_line.startswith("#!") or name not in re.split(r"[\s/]", first_line) or not os.access(file, os.X_OK):
+        raise TrainableNotFound(
+            f"{interpreter} {words[0]}: trials run the file itself; begin it with a line #!/usr/bin/env {name}, and "
+            f"run: chmod +x {words[0]}"
+        )
+    return words[0]
+
+
+def _way_by_shell(program: str, words: Sequence[str]) -> str:
+    """Return how a script of the user starts a program that trials can't start."""
+    shown = " ".join([program, *words[:2], "…"] if words else [program])
+    return f'write a run.sh of two lines, #!/bin/sh and exec {shown} "$@", run: chmod +x run.sh, and give ./run.sh'
+
+
+def _there_is_no(name: str) -> str:
+    path = Path(name)
+    try:
+        others = [each.name for each in path.parent.iterdir() if each.is_file()]
+    except OSError:
+        others = []
+    near = get_close_matches(path.name, others, n=1)
+    hint = f"do you mean {path.with_name(near[0])}?" if near else f"give its path from here, {Path.cwd()}"
+    return f"there is no program {name!r}; {hint}"

@@ -1,0 +1,360 @@
+"""Files of sweeps as Weights & Biases has them, in YAML or JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+from mqtune.cli.tune.parameters import Parameters
+from mqtune.cli.tune.words import Item, plain_word
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.text import names_in_words
+from mqtune.core.version import install_command
+from mqtune.search.kinds import Choice, Constant, Domain
+
+_KEYS: Final = (
+    "program", "command", "method", "metric", "parameters", "early_terminate", "run_cap", "name", "description",
+)  # fmt: skip
+#: Keys of W&B's own service, which change nothing here.
+_WITHOUT_EFFECT: Final = (
+    "project", "entity", "controller", "apiVersion", "kind", "image_uri", "imageuri", "settings",
+)  # fmt: skip
+#: Keys that ask for something else than a sweep of a program, with the way out.
+_REFUSED: Final = {
+    "job": "give program, or command",
+    "launch": "give program, or command",
+    "scheduler": "give method, and early_terminate",
+    "metrics": "give mqtune tune --minimize and --maximize, each as often as there are metrics",
+}
+#: The searcher of each method. A grid needs none.
+_SEARCHERS: Final = {"random": "random", "bayes": "tpe", "grid": None}
+_GOALS: Final = {"minimize": "min", "maximize": "max"}
+_DEFAULT_COMMAND: Final = ("${env}", "${interpreter}", "${program}", "${args}")
+#: The macros that become the program.
+_OF_PROGRAM: Final = ("${env}", "${interpreter}", "${program}")
+_MACRO: Final = re.compile(r"\$\{([^}]*)\}")
+_ENDINGS: Final = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True)
+class EarlyTermination:
+    """The key ``early_terminate``: bad trials are stopped at some numbers of reports.
+
+    Attributes:
+        first: the number of reports at which trials are stopped first.
+        last: the number that a whole trial has, or None if unknown.
+        eta: one trial in this many continues.
+    """
+
+    first: float
+    last: float | None
+    eta: float
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep from a file.
+
+    Attributes:
+        space: the search space.
+        command: the words of the command, with macros.
+        program: the path of the program, or empty.
+        searcher: the searcher's name; None for a grid, or if the file has no method.
+        metric: the name of the metric, or empty.
+        mode: "min" or "max".
+        target: the metric's value that ends the sweep.
+        stops_early: how trials are stopped early, or None.
+        run_cap: the number of trials.
+        name: its name, for people.
+        notes: its description.
+        warnings: lines for the user about keys that have no effect, or another one.
+    """
+
+    space: dict[str, object]
+    command: tuple[str, ...] = _DEFAULT_COMMAND
+    program: str = ""
+    searcher: str | None = None
+    metric: str = ""
+    mode: str = "min"
+    target: float | None = None
+    stops_early: EarlyTermination | None = None
+    run_cap: int | None = None
+    name: str = ""
+    notes: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+    def words(self) -> list[str]:
+        """Return the command with its program, and without macros for them.
+
+        Macros for arguments stay.
+
+        Raises:
+            ConfigurationError: the program is missing, or a macro can't be had here.
+        """
+        return [self._word(word) for word in self.command]
+
+    def _word(self, word: str) -> str:
+        found = _MACRO.fullmatch(word)
+        if found is None:
+            # Other braces are the program's own, such as Hydra's.
+            within = next((macro for macro in _MACRO.findall(word) if _is_known(macro)), None)
+            if within is not None:
+                raise ConfigurationError(f"command: {word!r} has a macro within a word; {_way_out(within)}")
+            return word
+        return word if word in _ARGUMENTS else self._replaced(found[1])
+
+    def _replaced(self, macro: str) -> str:
+        if macro == "env":
+            return "env"
+        if macro == "interpreter":
+            return sys.executable
+        if macro == "program":
+            if not self.program:
+                raise ConfigurationError("program is missing; give the path of the script, or a command without it")
+            return self.program
+        raise ConfigurationError(f"command: ${{{macro}}} can't be given to trials; {_way_out(macro)}")
+
+    def macro(self, word: str) -> Iterable[Item] | None:
+        """Return the items of a ``Script`` for a macro of arguments, or None for another word.
+
+        Raises:
+            ConfigurationError: a parameter is a flag only sometimes.
+        """
+        make = _ARGUMENTS.get(word)
+        return None if make is None else make(self.space)
+
+
+def _way_out(macro: str) -> str:
+    if macro == "args_json_file":
+        return "use ${args_json}, the same as one argument, or ${args}"
+    if macro.startswith("envvar:"):
+        name = macro.removeprefix("envvar:")
+        return f"have the program read the variable {name}; it has that of its worker, or of --env {name}=VALUE"
+    return f"there are {', '.join([*_OF_PROGRAM, *_ARGUMENTS])}, each as a word of its own"
+
+
+def _is_known(macro: str) -> bool:
+    return f"${{{macro}}}" in (*_OF_PROGRAM, *_ARGUMENTS) or macro.startswith(("envvar:", "args"))
+
+
+def _flags(space: Mapping[str, object]) -> list[Item]:
+    """Return an option for each parameter. Those with booleans are flags.
+
+    Raises:
+        ConfigurationError: a parameter has booleans and other values.
+    """
+    items: list[Item] = []
+    for name, definition in space.items():
+        kinds = {isinstance(value, bool) for value in _values_of(definition)}
+        if len(kinds) > 1:
+            raise ConfigurationError(
+                f"command: ${{args_no_boolean_flags}} needs a parameter {name} whose values are all true or false, or "
+                "none of them; use ${args}"
+            )
+        items.append(f"{{{name}:--{name}}}" if kinds == {True} else f"--{name}={{{name}}}")
+    return items
+
+
+def _values_of(definition: object) -> Iterable[object]:
+    """Return the values of a choice or a constant, and one number for all of another domain."""
+    if isinstance(definition, Choice):
+        return definition.options
+    if isinstance(definition, Domain) and not isinstance(definition, Constant):
+        return [0.0]
+    return [definition]
+
+
+def _json(space: Mapping[str, object]) -> list[Item]:
+    pairs = ", ".join(f"{plain_word(json.dumps(name))}: {{{name}!json}}" for name in space)
+    return [f"{{{{{pairs}}}}}"]
+
+
+#: The items of a ``Script`` for each macro of arguments.
+_ARGUMENTS: Final[dict[str, Callable[[Mapping[str, object]], list[Item]]]] = {
+    "${args}": lambda _: ["--{name}={value}"],
+    "${args_no_equals}": lambda _: ["--{name}", "{value}"],
+    "${args_no_hyphens}": lambda _: ["{name}={value}"],
+    "${args_no_boolean_flags}": _flags,
+    "${args_json}": _json,
+}
+
+
+def is_sweep_file(word: str) -> bool:
+    """Whether a word of a command line is the path of a sweep's file."""
+    return word.endswith(_ENDINGS)
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Return the sweep of a file.
+
+    Raises:
+        ConfigurationError: it can't be read, or has a key or value that can't be done here.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} can't be read: {error}") from None
+    described = _parsed(path, text)
+    try:
+        return _sweep_of(described)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def _parsed(path: Path, text: str) -> object:
+    if path.suffix == ".json":
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigurationError(f"{path} is not JSON: {error}") from None
+    try:
+        import yaml  # noqa: PLC0415 - it is an extra
+    except ImportError:
+        raise ConfigurationError(f"YAML needs PyYAML: {install_command('yaml')}; {path.stem}.json needs none") from None
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+
+
+def _sweep_of(described: object) -> Sweep:
+    if not isinstance(described, Mapping):
+        raise ConfigurationError("the file has no keys; a sweep has method, metric, parameters and program")
+    for key in described:
+        _check_key(str(key))
+    warnings = []
+    if unused := [key for key in described if key in _WITHOUT_EFFECT]:
+        warnings.append(f"{', '.join(unused)}: without effect here, as no service of W&B takes part")
+    method = described.get("method")
+    if method is not None and method not in _SEARCHERS:
+        raise ConfigurationError(f"method: {method!r} is none of {names_in_words(_SEARCHERS)}")
+    if "parameters" not in described:
+        raise ConfigurationError("parameters is missing; give each parameter of the search below it")
+    parameters = Parameters(described["parameters"], is_grid=method == "grid")
+    metric, mode, target = _metric(described.get("metric"), warnings)
+    return Sweep(
+        parameters.space,
+        command=_command(described.get("command")),
+        program=_text(described, "program"),
+        searcher=None if method is None else _SEARCHERS[method],
+        metric=metric,
+        mode=mode,
+        target=target,
+        stops_early=_early(described.get("early_terminate"), warnings),
+        run_cap=_count(described.get("run_cap"), "run_cap"),
+        name=_text(described, "name"),
+        notes=_text(described, "description"),
+        warnings=[*warnings, *parameters.notes],
+    )
+
+
+def _check_key(key: str) -> None:
+    if key in _REFUSED:
+        raise ConfigurationError(f"{key} is not for programs that run here; {_REFUSED[key]}")
+    if key not in _KEYS and key not in _WITHOUT_EFFECT:
+        near = get_close_matches(key, _KEYS, n=1)
+        hint = f"do you mean {near[0]}?" if near else f"a sweep has {names_in_words(_KEYS)}"
+        raise ConfigurationError(f"there is no key {key!r}; {hint}")
+
+
+def _text(described: Mapping[str, object], key: str) -> str:
+    value = described.get(key)
+    if value is not None and not isinstance(value, str):
+        raise ConfigurationError(f"{key}: {value!r} is not a text")
+    return value or ""
+
+
+def _count(value: object, key: str) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ConfigurationError(f"{key}: {value!r} is not a whole number of at least 1")
+    return value
+
+
+def _keys_of(described: object, key: str, known: Iterable[str]) -> Mapping[str, object]:
+    """Return a mapping of the file, with checked keys."""
+    known = [*known]
+    if not isinstance(described, Mapping):
+        raise ConfigurationError(f"{key}: {described!r} is no mapping; it has {names_in_words(known)}")
+    for name in described:
+        if name not in known:
+            raise ConfigurationError(f"{key}: there is no key {name!r}; it has {names_in_words(known)}")
+    return described
+
+
+def _metric(described: object, warnings: list[str]) -> tuple[str, str, float | None]:
+    """Return the metric's name, its mode and its target."""
+    if described is None:
+        return "", "min", None
+    imputed = ("impute", "impute_while_running")
+    given = _keys_of(described, "metric", ("name", "goal", "target", *imputed))
+    name = _text(given, "name")
+    if not name:
+        raise ConfigurationError("metric: name is missing")
+    goal = given.get("goal", "minimize")
+    if goal not in _GOALS:
+        raise ConfigurationError(f"metric: goal: {goal!r} is neither minimize nor maximize")
+    if unused := [key for key in imputed if key in given]:
+        warnings.append(f"metric: {', '.join(unused)}: without effect, as failed trials are left out of the model")
+    target = given.get("target")
+    return name, _GOALS[str(goal)], None if target is None else _number(given, "metric", "target")
+
+
+def _number(given: Mapping[str, object], place: str, key: str) -> float:
+    value = given[key]
+    try:
+        # YAML 1.1 reads 1e-3 as text.
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise TypeError
+        return value if isinstance(value, int) else float(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{place}: {key}: {value!r} is not a number") from None
+
+
+def _early(described: object, warnings: list[str]) -> EarlyTermination | None:
+    if described is None:
+        return None
+    place = "early_terminate"
+    given = _keys_of(described, place, ("type", "min_iter", "max_iter", "s", "eta", "strict"))
+    if given.get("type") != "hyperband":
+        raise ConfigurationError(
+            f"{place}: type: {given.get('type')!r} is not hyperband; leave {place} out, and give mqtune tune "
+            "--scheduler 'MedianStopping()', for example"
+        )
+    eta = _number(given, place, "eta") if "eta" in given else 3
+    if eta <= 1:
+        raise ConfigurationError(f"{place}: eta: {eta!r} must be above 1")
+    if "strict" in given:
+        warnings.append(f"{place}: strict: without effect, as ASHA has one rule: the best 1 in eta continue")
+    if "max_iter" in given:
+        last = _number(given, place, "max_iter")
+        if "min_iter" in given:
+            warnings.append(f"{place}: min_iter: without effect beside max_iter and s")
+        if "s" not in given:
+            raise ConfigurationError(f"{place}: s is missing; give it beside max_iter, or give min_iter instead")
+        times = _number(given, place, "s")
+        first = max(1.0, last / eta**times)
+        return EarlyTermination(first, last, eta)
+    if "s" in given:
+        warnings.append(f"{place}: s: without effect beside min_iter")
+    if "min_iter" not in given:
+        raise ConfigurationError(f"{place}: min_iter is missing; give it, or max_iter and s")
+    return EarlyTermination(_number(given, place, "min_iter"), None, eta)
+
+
+def _command(described: object) -> tuple[str, ...]:
+    if described is None:
+        return _DEFAULT_COMMAND
+    if isinstance(described, str):
+        raise ConfigurationError(f"command: {described!r} is a text; give a list with an item for each word")
+    if not isinstance(described, list) or not described:
+        raise ConfigurationError(f"command: {described!r} is no list of words")
+    for word in described:
+        if isinstance(word, bool) or not isinstance(word, str | int | float):
+            raise ConfigurationError(f"command: {word!r} is no word; quote it")
+    return tuple(map(str, described))

@@ -1,0 +1,362 @@
+"""Programs that know nothing of mqtune are tuned from the command line: `mqtune tune`."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+from pages import ROOT
+from running import running_worker
+from terminal import processes_in, terminal
+from waiting import eventually
+from walkthrough import walkthrough
+
+from mqtune.backends import EmbeddedServer, find_binary
+from mqtune.core.trial import TrialStatus
+from mqtune.results.experiments import saved_experiments
+from mqtune.results.results import Results
+
+TUNE: Final = (sys.executable, "-m", "mqtune", "tune")
+#: Longer than a run of these takes on a machine that runs ten other programs.
+PATIENCE_S: Final = 150
+TRIALS: Final = 4
+
+#: A program with options of its own, which prints JSON lines.
+ARGPARSE: Final = """
+    import argparse, json
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--lr", type=float, required=True)
+    parser.add_argument("--model", choices=["cnn", "mlp"], required=True)
+    parser.add_argument("--epochs", type=int, default=1)
+    given = parser.parse_args()
+    print("loading data")
+    for epoch in range(1, given.epochs + 1):
+        print(json.dumps({"epoch": epoch, "loss": given.lr / epoch + (given.model == "mlp")}))
+    """
+#: A program with Hydra's overrides, whose metric is in its log.
+HYDRA: Final = """
+    import logging, sys
+
+    given = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    logging.basicConfig(level="INFO", format="[%(asctime)s][%(name)s][%(levelname)s] - %(message)s")
+    assert given.pop("hydra.run.dir") == "."
+    logging.info("val/loss=%r", float(given["model.lr"]) * int(given["+model.width"]))
+    """
+#: A program in C, with options of one letter, which prints text.
+IN_C: Final = r"""
+    #include <stdio.h>
+    #include <stdlib.h>
+    #include <unistd.h>
+
+    int main(int count, char **words) {
+        double rate = 0;
+        int width = 0, option, step;
+        while ((option = getopt(count, words, "r:w:")) != -1) {
+            if (option == 'r') rate = atof(optarg);
+            else if (option == 'w') width = atoi(optarg);
+            else return 2;
+        }
+        if (optind != count - 1) return 3;
+        for (step = 1; step <= 3; step++)
+            printf("step %d: error %.17g on %s\n", step, rate * width / step, words[optind]);
+        return 0;
+    }
+    """
+IN_R: Final = """
+    #!/usr/bin/env Rscript
+    rate <- as.numeric(sub("--lr=", "", grep("^--lr=", commandArgs(trailingOnly = TRUE), value = TRUE)))
+    print(paste("loss:", format(rate * 2, digits = 17)))
+    """
+#: Takes and prints the same, where there is no R.
+LIKE_R: Final = """
+    #!/bin/sh
+    case $1 in --lr=*) ;; *) exit 2 ;; esac
+    awk "BEGIN { printf \\"[1] \\\\\\"loss: %.17g\\\\\\"\\\\n\\", ${1#--lr=} * 2 }"
+    """
+
+
+class Case(NamedTuple):
+    """A program, as a user would tune it.
+
+    Attributes:
+        options: those of ``mqtune tune``.
+        command: the program with its arguments.
+        metric: the name of the metric.
+        expected: the best value of a trial with a config.
+        reports: how many reports a trial has.
+    """
+
+    options: tuple[str, ...]
+    command: tuple[str, ...]
+    metric: str
+    expected: Callable[[dict[str, Any]], float]
+    reports: int
+
+
+CASES: Final = {
+    "argparse": Case(
+        ("--minimize", "loss", "--fixed", "model=cnn"),
+        ("python", "train.py", "--epochs", "3", "--lr", "~loguniform(1e-5, 1e-1)", "--model", "~choice(cnn, mlp)"),
+        "loss",
+        lambda config: config["lr"] / 3,
+        3,
+    ),
+    "hydra": Case(
+        ("--minimize", "loss", "--pattern", r"val/loss=(?P<loss>\S+)"),
+        ("python", "with_hydra.py", "hydra.run.dir=.", "model.lr=~uniform(1, 2)", "+model.width=~randint(1, 8)"),
+        "loss",
+        lambda config: config["model.lr"] * config["model.width"],
+        1,
+    ),
+    "c": Case(
+        ("--minimize", "error", "--pattern", r"step (?P<step>\d+): error (?P<error>\S+)", "--scheduler", "FIFO()"),
+        ("./in_c", "-r", "~uniform(1, 2)", "-w~qrandint(8, 64, 8)", "data.txt"),
+        "error",
+        lambda config: config["r"] * config["w"] / 3,
+        3,
+    ),
+    "r": Case(
+        ("--minimize", "loss", "--pattern", r'\[1\] "loss: (?P<loss>[^"]+)"'),
+        ("./train.R", "--lr=~quniform(0.25, 2, 0.25)"),
+        "loss",
+        lambda config: config["lr"] * 2,
+        1,
+    ),
+}
+
+
+def write(path: Path, code: str) -> Path:
+    path.write_text(textwrap.dedent(code).lstrip())
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the programs."""
+    folder = tmp_path_factory.mktemp("project")
+    write(folder / "train.py", ARGPARSE)
+    write(folder / "with_hydra.py", HYDRA)
+    write(folder / "train.R", IN_R if shutil.which("Rscript") else LIKE_R)
+    if compiler := shutil.which("cc") or shutil.which("gcc"):
+        subprocess.run([compiler, "-o", folder / "in_c", write(folder / "in_c.c", IN_C)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def broker_of_project(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of a server whose worker has the programs."""
+    folder = tmp_path_factory.mktemp("worker")
+    with EmbeddedServer.start(tmp_path_factory.mktemp("server"), binary=find_binary()) as server:  # noqa: SIM117
+        with running_worker(server.url, folder / "worker.log", "--gpus", "0", "--slots", "2", code_root=project):
+            yield server.url
+
+
+def tuned(folder: Path, *command: str, broker: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*TUNE, *command],
+        cwd=folder, env={**os.environ, "MQTUNE_BROKER": broker}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=PATIENCE_S,
+    )  # fmt: skip
+
+
+def the_results() -> Results:
+    (name,) = saved_experiments()
+    return Results.load(name)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("place", ["here", "fleet"])
+def test_a_program_is_tuned_without_a_changed_line(
+    case: str, place: str, project: Path, request: pytest.FixtureRequest
+) -> None:
+    options, command, metric, expected, reports = CASES[case]
+    if case == "c" and not (project / "in_c").exists():
+        pytest.skip("there is no C compiler")
+    broker = request.getfixturevalue("broker_of_project") if place == "fleet" else ""
+
+    done = tuned(project, "--max-trials", str(TRIALS), "--searcher", "random", *options, "--", *command, broker=broker)
+
+    assert done.returncode == 0, done.stderr
+    results = the_results()
+    assert f"look at it again: mqtune show {results.name}" in done.stdout
+    assert f"best {metric}=" in done.stderr
+    assert [(each.status, each.error) for each in results] == [(TrialStatus.COMPLETED, "")] * TRIALS
+    for result in results:
+        assert result.value == pytest.approx(expected(result.config), rel=1e-9)
+        assert len([*results.reports(result.id)]) == reports
+        assert result.attempts[-1].worker.startswith("local-") is (place == "here")
+
+
+def test_a_sweep_of_weights_and_biases_runs_as_it_is(tmp_path: Path) -> None:
+    write(
+        tmp_path / "train.py",
+        """
+        import json, os, sys
+
+        given = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:])
+        config = json.loads(given["optimizer"])
+        assert os.environ["SEED"] + os.environ["DATA"] == "7x"
+        assert config["name"] in ("adam", "sgd")
+        for epoch in range(int(given["epochs"])):
+            print(json.dumps({"val/loss": config["lr"] * (epoch + 1)}))
+        """,
+    )
+    write(
+        tmp_path / "sweep.yaml",
+        """
+        program: train.py
+        name: a demo
+        description: all of both
+        entity: me
+        method: grid
+        metric: {name: val/loss, goal: maximize}
+        command: ["${env}", SEED=7, "${interpreter}", "${program}", "${args}"]
+        parameters:
+          epochs: {value: 2}
+          optimizer:
+            parameters:
+              name: {values: [adam, sgd]}
+              lr: {values: [1e-3, 0.5]}
+        """,
+    )
+
+    done = tuned(tmp_path, "sweep.yaml", "--env", "DATA=x")
+
+    assert done.returncode == 0, done.stderr
+    assert "mqtune: entity: without effect here" in done.stderr
+    results = the_results()
+    assert results.name.startswith("a-demo-")
+    assert results.experiment.labels.notes == "all of both"
+    assert {(each.config["optimizer"]["name"], each.value) for each in results} == {
+        (name, 2 * lr) for name in ("adam", "sgd") for lr in (0.001, 0.5)
+    }
+
+
+def test_asha_stops_trials_by_the_step_in_the_output(tmp_path: Path) -> None:
+    write(
+        tmp_path / "slow.py",
+        """
+        import sys, time
+
+        for epoch in range(1, 1000):
+            print(f"epoch {epoch} loss {float(sys.argv[1])}")
+            time.sleep(0.02)
+        """,
+    )
+    pattern = r"epoch (?P<epoch>\d+) loss (?P<loss>\S+)"
+    options = ("--minimize", "loss", "--pattern", pattern, "--max-t", "9", "--max-concurrent", "1")
+
+    done = tuned(tmp_path, *options, "--", "python", "slow.py", "rate~grid_search(1, 2, 3, 4)")
+
+    assert done.returncode == 0, done.stderr
+    results = the_results()
+    # The first one has the best loss of all.
+    assert [(each.value, each.status.name) for each in results] == [
+        (1, "COMPLETED"),
+        *((loss, "EARLY_STOPPED") for loss in (2, 3, 4)),
+    ]
+    assert results["0001"].reason == "reached max_t=9"
+    assert max(report.metrics["epoch"] for each in results for report in results.reports(each.id)) < 100
+
+
+def test_the_same_command_continues_after_ctrl_c_and_with_more_trials_adds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mqtune_home: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MQTUNE_BROKER", "")
+    write(
+        tmp_path / "slow.py",
+        """
+        import json, sys, time
+
+        time.sleep(0.3)
+        print(json.dumps({"loss": float(sys.argv[1])}))
+        """,
+    )
+
+    def command(trials: int) -> tuple[str, ...]:
+        options = ("--max-trials", str(trials), "--max-concurrent", "1", "--minimize", "loss", "--searcher", "random")
+        return (*TUNE, *options, "--", "python", "slow.py", "rate~uniform(0, 1)")
+
+    with terminal(command(8)) as screen:
+        screen.wait_for("[12] completed", PATIENCE_S)
+        screen.press(b"\x03")
+        assert screen.wait(PATIENCE_S) == 130
+        assert "The same command continues it, too." in screen.text
+    eventually(lambda: not processes_in(mqtune_home), why="Ctrl-C left a process behind")
+    halfway = the_results()
+    assert halfway.outcome == "interrupted"
+    assert 0 < len(halfway) < 8
+
+    with terminal(command(8)) as screen:
+        assert screen.wait(PATIENCE_S) == 0
+        assert "best loss=" in screen.text
+    finished = the_results()
+    assert (finished.name, finished.outcome, len(finished)) == (halfway.name, "finished", 8)
+    assert [each.config for each in finished][: len(halfway)] == [each.config for each in halfway]
+
+    again = tuned(tmp_path, *command(8)[len(TUNE) :])
+    assert (again.returncode, len(the_results())) == (0, 8)
+    assert f"experiment {finished.name} is finished; more --max-trials than its 8 continue it" in again.stdout
+
+    more = tuned(tmp_path, *command(9)[len(TUNE) :])
+    assert (more.returncode, len(the_results())) == (0, 9), more.stderr
+    eventually(lambda: not processes_in(mqtune_home), why="a run left a process behind")
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "messages"),
+    [
+        (
+            'print(\'{"los": 0.5, "epoch": 1}\')',
+            (),
+            ("Its JSON lines have 'los', 'epoch'", '{"los": 0.5, "epoch": 1}', "--minimize or --maximize"),
+        ),
+        (
+            'print("loss is 0.5")',
+            ("--pattern", r"loss: (?P<loss>\S+)"),
+            ("loss is 0.5", "--pattern, such as 'loss[ =:]+"),
+        ),
+        ("", (), ("as it printed nothing",)),
+    ],
+)
+def test_a_metric_that_never_appears_ends_the_run_with_the_output(
+    code: str, options: tuple[str, ...], messages: tuple[str, ...], tmp_path: Path
+) -> None:
+    write(tmp_path / "train.py", code)
+    limits = ("--max-trials", "50", "--max-concurrent", "1", "--minimize", "loss", *options)
+
+    done = tuned(tmp_path, *limits, "--", "python", "train.py", "--lr", "~uniform(0, 1)")
+
+    assert done.returncode == 1
+    assert "trial 0001 has ended without the metric 'loss'" in done.stderr
+    assert [message for message in messages if message not in done.stderr] == [], done.stderr
+    assert len(the_results()) < 10
+
+
+def test_a_program_that_fails_is_told_with_its_last_errors(tmp_path: Path) -> None:
+    write(tmp_path / "train.py", 'raise SystemExit("no such option: --lr")')
+
+    done = tuned(tmp_path, "--max-trials", "2", "--minimize", "loss", "--", "train.py", "--lr", "~uniform(0, 1)")
+
+    assert done.returncode == 1
+    assert "2 of 2 trials failed" in done.stderr
+    assert "no such option: --lr" in done.stderr
+
+
+def test_the_page_works_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MQTUNE_BROKER", "")
+    with walkthrough(tmp_path / "walk") as walked:
+        walked.follow(ROOT / "docs" / "how-to" / "tune.md")
+
+    assert all(math.isfinite(Results.load(name).best.value) for name in saved_experiments())

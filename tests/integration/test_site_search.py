@@ -1,0 +1,158 @@
+"""The search of the documentation's site answers the questions of a user's first week, in the user's words."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from pages import ROOT
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from waiting import eventually
+
+CHROMIUM: Final = shutil.which("chromium")
+DRIVER: Final = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="there is no chromium with its chromedriver")
+
+FLAGS: Final = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync", "--disable-extensions"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"),
+    "--window-size=1300,1400",
+)
+#: How long a page may take on a busy machine.
+PAGE_S: Final = 60.0
+#: Number of hits that a user looks at.
+FIRST: Final = 3
+#: The pages, or the sections of a page, that answer a question. One of them is enough.
+ANSWERS: Final = {
+    # Of a review by a newcomer.
+    "resume on another machine": ["questions#resume-after-ctrl-c-or-a-crash-also-on-another-machine"],
+    "2 GPUs a trial": ["questions#2-gpus-for-a-trial-or-several-nodes-distributed-training-ddp", "tutorials/pytorch"],
+    "limit time": ["questions#limit-the-time-or-stop-at-a-target-value"],
+    "log to W&B": ["questions#log-to-weights-biases-wb-mlflow-or-tensorboard", "loggers"],
+    "custom searcher": ["questions#a-custom-searcher-scheduler-or-stop-rule", "search", "extensions"],
+    "pruning by validation loss": ["questions#early-stopping-and-pruning-by-validation-loss"],
+    "save only best 3": ["questions#save-only-the-best-checkpoints-or-the-best-3"],
+    "Slurm": ["how-to/slurm"],
+    "several metrics": ["questions#several-metrics-multiple-objectives-and-the-pareto-front", "search"],
+    "retrain the best": ["how-to/after-the-search#retrain-the-best"],
+    "environment variables per trial": ["how-to/environment"],
+    "stop a trial": ["questions#stop-a-trial-or-pause-and-resume-one", "cli"],
+    "stdout of a trial": ["questions#see-the-stdout-log-or-printed-output-of-a-trial"],
+    "share a fleet": ["how-to/shared-fleet"],
+    "upgrade mqtune": ["how-to/upgrade"],
+    # Of users of other tuners.
+    "out of memory": ["questions#out-of-memory-oom"],
+    "Ctrl-C resume": ["questions#resume-after-ctrl-c-or-a-crash-also-on-another-machine"],
+    "use one GPU for several trials": ["questions#several-trials-on-one-gpu-share-a-gpu"],
+    "seed": ["questions#seed-reproducible-results", "how-to/environment#seeds"],
+    "DataFrame of results": ["questions#dataframe-or-csv-of-the-results", "results#data-frames"],
+    "conditional parameters": ["questions#conditional-parameters-which-depend-on-others", "search"],
+    "early stopping": ["questions#early-stopping-and-pruning-by-validation-loss"],
+    "which extra do I need?": ["installation#which-extra-to-install"],
+    "why does nothing start": ["questions#nothing-starts-or-a-trial-is-stuck-as-pending"],
+    "delete an experiment": ["clean-up"],
+    "jupyter notebook": ["questions#use-it-in-a-jupyter-notebook", "results"],
+    "retry failed trials": ["questions#retry-a-failed-trial-or-end-the-run-at-the-first-failure"],
+    "working directory of a trial": ["how-to/environment#working-directory-and-files", "processes"],
+    "limit number of parallel trials": ["questions#parallel-trials-limit-the-number-of-concurrent-trials"],
+    "deploy the best model": ["how-to/after-the-search#load-and-deploy-the-best-model"],
+    "hyperopt": ["how-to/from-hyperopt"],
+    "large dataset": ["questions#pass-a-large-dataset-to-trials"],
+}
+TYPE: Final = """
+const box = document.querySelector(".md-search__input");
+box.value = arguments[0];
+box.dispatchEvent(new KeyboardEvent("keyup"));
+"""
+#: The links of the first hits. Those below "more on this page" need another click.
+HITS: Final = f"""
+const items = [...document.querySelectorAll(".md-search-result__item")].slice(0, {FIRST});
+const links = items.map((item) => [...item.querySelectorAll(":scope > a.md-search-result__link")]);
+return links.map((item) => item.map((link) => new URL(link.href)).map(({{ pathname, hash }}) => pathname + hash));
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", folder]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(built: Path) -> Iterator[str]:
+    """The address of the built site."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=built)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves a folder without a log."""
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def search(site: str, browser: Any) -> Callable[[str], list[list[str]]]:
+    """Types a question into the search box, and returns the pages and sections of the first hits."""
+    browser.get(f"{site}/index.html")
+    browser.execute_script("document.querySelector('#__search').click()")
+
+    def search(question: str) -> list[list[str]]:
+        browser.execute_script(TYPE, "")
+        eventually(lambda: not browser.execute_script(HITS), PAGE_S)
+        browser.execute_script(TYPE, question)
+        eventually(lambda: browser.execute_script(HITS), PAGE_S, question)
+        return [[path.strip("/").replace(".html", "") for path in hit] for hit in browser.execute_script(HITS)]
+
+    return search
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_a_first_hit_of_the_search_answers(question: str, search: Callable[[str], list[list[str]]]) -> None:
+    hits = search(question)
+
+    assert [link for hit in hits for link in hit if is_answer(question, link)], hits
+
+
+def is_answer(question: str, link: str) -> bool:
+    return any(link == answer or link.startswith(f"{answer}#") for answer in ANSWERS[question])
+
+
+def test_each_answer_exists(built: Path) -> None:
+    missing = []
+    for answer in {answer for answers in ANSWERS.values() for answer in answers}:
+        page, _, section = answer.partition("#")
+        path = built / f"{page}.html"
+        if not path.is_file() or (section and f'id="{section}"' not in path.read_text()):
+            missing.append(answer)
+
+    assert missing == []
