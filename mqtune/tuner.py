@@ -357,7 +357,7 @@ class Tuner:
         lines = [f"{self.name}: {counts or 'no trials'}; {counted(experiment.reports, 'report')}"]
         if (best := experiment.best) is not None:
             lines.append(f"best {experiment.metric}={best.best_value:.6g} in trial {best.id}: {best.config}")
-        lines += [f"on the Pareto front: trial {each.id}: {each.config}" for each in experiment.pareto_front]
+        lines += [f"on the Pareto front: trial {trial.id}: {trial.config}" for trial in experiment.pareto_front]
         if self._driver is not None and self._driver.waiting_for:
             lines.append(self._driver.waiting_for)
         return "\n".join(lines)
@@ -656,9 +656,9 @@ class Tuner:
 
     def _take(self, action: str, trial: str, arguments: dict[str, object]) -> Trial:
         driver = self._open()
-        while (found := driver.requests.take(action, trial, arguments)) is None:
+        while (changed := driver.requests.take(action, trial, arguments)) is None:
             self.step()
-        return found
+        return changed
 
     def get_trials(self, *statuses: TrialStatus) -> list[Trial]:
         """Return all trials, or those with these statuses, in the order of staging. Only read them."""
@@ -691,9 +691,9 @@ class Tuner:
         if self._collected is None:
             self._collected = []
             self.listen(self._collected.append)
-        found = sorted(self._collected, key=lambda report: report.timestamp)
+        reports = sorted(self._collected, key=lambda report: report.timestamp)
         self._collected.clear()
-        return found
+        return reports
 
     def listen(self, listener: Callable[[Report], object]) -> None:
         """Call *listener* with each report that counts: now with all so far, later with new ones.

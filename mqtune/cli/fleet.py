@@ -34,7 +34,7 @@ from mqtune.core.version import UPGRADE, __version__, meets, minor
 from mqtune.results.display import short_value
 from mqtune.results.experiments import duration
 from mqtune.services.shares.divider import Cap, Demand, Table, entitlements, to_share
-from mqtune.services.shares.overview import Share, busy_slots, shares_of
+from mqtune.services.shares.overview import ShareSummary, busy_slots, shares_of
 
 if TYPE_CHECKING:
     from mqtune.client import ExperimentHandle
@@ -262,7 +262,7 @@ def _waiting(fleet: Fleet, queue: str) -> int | None:
 class Shares(NamedTuple):
     """A fleet's shares, largest first, and quotas; each None if the account may not know it."""
 
-    shares: list[Share] | None
+    shares: list[ShareSummary] | None
     quotas: list[Quota] | None
 
 
@@ -374,7 +374,7 @@ class Run(NamedTuple):
         return {**self._asdict(), "owner": self.owner._asdict(), "use": described_use(self.use)}
 
 
-def _waiting_row(share: Share, names: Mapping[str, str]) -> list[str]:
+def _waiting_row(share: ShareSummary, names: Mapping[str, str]) -> list[str]:
     name = names.get(share.token, "another experiment")
     cells = (name, duration(share.waiting_s), share.priority, f"{share.share:g}", str(share.wanted))
     return [*map(printable, cells)]

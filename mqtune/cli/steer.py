@@ -42,7 +42,7 @@ _PAUSED: Final = frozenset({TrialStatus.PAUSED})
 _DEPLOYED: Final = frozenset({TrialStatus.QUEUED, TrialStatus.RUNNING})
 
 
-class Action(NamedTuple):
+class ActionWords(NamedTuple):
     """An action's effect in words, and the statuses of trials that it is for."""
 
     done: str
@@ -50,14 +50,14 @@ class Action(NamedTuple):
 
 
 ACTIONS: Final = {
-    "stop": Action("is stopped", _OPEN),
-    "pause": Action("is paused", _DEPLOYED),
-    "resume": Action("is resumed", _PAUSED),
-    "restart": Action("restarts", _OPEN),
-    "save": Action("will save a checkpoint", _RUNNING),
-    "complete": Action("is completed", _DEPLOYED),
-    "abandon": Action("is abandoned", _OPEN),
-    "fail": Action("is marked as failed", _OPEN),
+    "stop": ActionWords("is stopped", _OPEN),
+    "pause": ActionWords("is paused", _DEPLOYED),
+    "resume": ActionWords("is resumed", _PAUSED),
+    "restart": ActionWords("restarts", _OPEN),
+    "save": ActionWords("will save a checkpoint", _RUNNING),
+    "complete": ActionWords("is completed", _DEPLOYED),
+    "abandon": ActionWords("is abandoned", _OPEN),
+    "fail": ActionWords("is marked as failed", _OPEN),
 }
 #: Other actions' effects in words.
 _DONE: Final = {
@@ -123,7 +123,7 @@ config_option = click.option(
 )
 
 
-class Choice(NamedTuple):
+class ChosenTrials(NamedTuple):
     """The trials that a command is for."""
 
     trials: tuple[str, ...]
@@ -162,7 +162,7 @@ def trial_options(command: Callable[..., object]) -> Callable[..., object]:
     def call(
         *, trials: tuple[str, ...], wheres: tuple[str, ...], statuses: tuple[str, ...], **others: object
     ) -> object:
-        return command(choice=Choice(trials, condition_of(wheres), statuses), **others)
+        return command(choice=ChosenTrials(trials, condition_of(wheres), statuses), **others)
 
     added: Callable[..., object] = call
     for add in (
@@ -185,7 +185,7 @@ def steer_trials(
     action: str,
     name: str,
     broker: str | None,
-    choice: Choice,
+    choice: ChosenTrials,
     how: dict[str, object],
     *,
     force: bool,
@@ -322,7 +322,7 @@ _HOW: Final = (
 @_broker
 @json_option
 def _pause(
-    name: str, broker: str | None, choice: Choice, reason: str, wait_s: float, *, force: bool, as_json: bool
+    name: str, broker: str | None, choice: ChosenTrials, reason: str, wait_s: float, *, force: bool, as_json: bool
 ) -> None:
     how: dict[str, object] = {"reason": reason, "wait_s": wait_s}
     steer_trials("pause", name, broker, choice, how, force=force, as_json=as_json)
@@ -334,7 +334,7 @@ def _pause(
 @force_option
 @_broker
 @json_option
-def _save(name: str, broker: str | None, choice: Choice, wait_s: float, *, force: bool, as_json: bool) -> None:
+def _save(name: str, broker: str | None, choice: ChosenTrials, wait_s: float, *, force: bool, as_json: bool) -> None:
     steer_trials("save", name, broker, choice, {"wait_s": wait_s}, force=force, as_json=as_json)
 
 
@@ -357,7 +357,7 @@ def _save(name: str, broker: str | None, choice: Choice, wait_s: float, *, force
 def _stop(
     name: str,
     broker: str | None,
-    choice: Choice,
+    choice: ChosenTrials,
     end: str,
     reason: str,
     wait_s: float,
@@ -449,7 +449,7 @@ def _halted(place: Place, *, force: bool) -> Outcome | None:
 def _resume(
     name: str,
     broker: str | None,
-    choice: Choice,
+    choice: ChosenTrials,
     configs: tuple[str, ...],
     origin: str | None,
     reason: str,

@@ -54,7 +54,7 @@ class Registered:
             ConfigurationError: an argument is in no attribute.
         """
         # A class derived from one of mqtune's may have its own constructor.
-        owner = next((each for each in type(self).__mro__ if vars(each).get("kind")), type(self))
+        owner = next((class_ for class_ in type(self).__mro__ if vars(class_).get("kind")), type(self))
         arguments = {name: self._argument(name) for name in _arguments(owner)}
         return {
             self.role: self.kind or type(self).__name__,
@@ -111,20 +111,28 @@ class Registered:
 @cache
 def _arguments(kind: type) -> tuple[str, ...]:
     parameters = signature(kind).parameters.values()
-    return tuple(each.name for each in parameters if each.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD))
+    return tuple(
+        parameter.name
+        for parameter in parameters
+        if parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    )
 
 
 def _kinds(base: type[T]) -> dict[str, type[T]]:
     package = import_module(base.__module__.rpartition(".")[0])
     for module in iter_modules(package.__path__, f"{package.__name__}."):
         import_module(module.name)
-    return {each.kind: each for each in _subclasses(base) if "kind" in vars(each) and _is_registered(each)}
+    return {
+        subclass.kind: subclass
+        for subclass in _subclasses(base)
+        if "kind" in vars(subclass) and _is_registered(subclass)
+    }
 
 
 def _subclasses(base: type[T]) -> Iterator[type[T]]:
-    for each in base.__subclasses__():
-        yield each
-        yield from _subclasses(each)
+    for subclass in base.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _is_own(kind: type) -> bool:

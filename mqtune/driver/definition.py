@@ -121,8 +121,8 @@ class DefinitionWriter:
         settings = self.settings
         if settings.warm_start is not None and not self._learnt:
             metric, mode = settings.objective.metrics[0], settings.objective.modes[0]
-            found = settings.warm_start.read(settings.space, metric, mode, broker=self.broker)
-            self._learnt = decode_value(encode_value({LEARNT: found}))
+            trials = settings.warm_start.read(settings.space, metric, mode, broker=self.broker)
+            self._learnt = decode_value(encode_value({LEARNT: trials}))
         return self._learnt
 
     def _check_code(self, now: Mapping[str, str], before: Definition) -> None:
@@ -215,8 +215,8 @@ class DefinitionWriter:
             **self._describe_bundle(),
         }
         # As the journal gives it back.
-        found: Definition = decode_value(encode_value(described_now))
-        return found
+        definition: Definition = decode_value(encode_value(described_now))
+        return definition
 
     def _describe_bundle(self) -> Definition:
         project = self.settings.project

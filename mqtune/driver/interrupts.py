@@ -175,15 +175,15 @@ class _Watch:
                 _say(_TOO_LONG)
                 os.kill(os.getpid(), numbers[0])
                 continue
-            found = os.read(self._read, 64)
-            if not found:
+            received = os.read(self._read, 64)
+            if not received:
                 os.close(self._read)
                 return
-            numbers += [number for number in found if number in _SIGNALS]
+            numbers += [number for number in received if number in _SIGNALS]
             if self._before != -1:
                 # Notify the previous wakeup descriptor as well.
                 with suppress(OSError):
-                    os.write(self._before, found)
+                    os.write(self._before, received)
         if self._over.wait(AT_ONCE_S):
             os.close(self._read)
             return

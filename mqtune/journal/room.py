@@ -105,6 +105,6 @@ def sizes_on(client: Any, experiments: Iterable[str]) -> dict[str, int]:
             # Count all elements of a key (0): a journal's first entries are small, and no sample of the others.
             pipe.memory_usage(ExperimentKeys(name).journal, samples=0)
             pipe.memory_usage(ExperimentKeys(name).checkpoints, samples=0)
-        found = [size or 0 for size in pipe.execute()]
-    sizes = {name: journal + held for name, journal, held in zip(names, found[::2], found[1::2], strict=True)}
-    return dict(sorted(sizes.items(), key=lambda each: -each[1]))
+        measured = [size or 0 for size in pipe.execute()]
+    sizes = {name: journal + held for name, journal, held in zip(names, measured[::2], measured[1::2], strict=True)}
+    return dict(sorted(sizes.items(), key=lambda size: -size[1]))

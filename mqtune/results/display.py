@@ -91,7 +91,9 @@ def _front_text(experiment: Experiment) -> str:
     if not front:
         return ""
     values = {name: [trial.best_metrics[name] for trial in front] for name in experiment.objective.metrics}
-    ranges = ", ".join(f"{name} {short_value(min(each))} to {short_value(max(each))}" for name, each in values.items())
+    ranges = ", ".join(
+        f"{name} {short_value(min(value))} to {short_value(max(value))}" for name, value in values.items()
+    )
     return f"Pareto front: {counted(len(front), 'trial')}, {ranges}"
 
 
@@ -182,7 +184,9 @@ def trial_table(experiment: Experiment, trials: Iterable[Trial], *, width: int) 
     trials = list(trials)
     has_tags = any(trial.labels.tags for trial in trials)
     columns = [
-        each for each in columns_of(experiment) if width >= each.from_width and (has_tags or each.head != "tags")
+        column
+        for column in columns_of(experiment)
+        if width >= column.from_width and (has_tags or column.head != "tags")
     ]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:

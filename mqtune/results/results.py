@@ -405,7 +405,7 @@ class Results:
             for trial in ahead
             if trial is not None and not trial.is_abandoned
         ]
-        valued = [each for each in results if not math.isnan(each.value) and objective.is_feasible(each.metrics)]
+        valued = [trial for trial in results if not math.isnan(trial.value) and objective.is_feasible(trial.metrics)]
         if not valued:
             raise MetricMissing(self._why_no_best())
         best = (min if self.experiment.mode == "min" else max)(valued, key=lambda result: result.value)
@@ -575,11 +575,11 @@ class Results:
         import numpy as np  # noqa: PLC0415  - `mqtune show` and `mqtune list` must not wait for it
 
         if trial_id is None:
-            found = [{**dict(flatten(each.config)), **dict(flatten(each.metrics))}.get(name) for each in self]
+            values = [{**dict(flatten(trial.config)), **dict(flatten(trial.metrics))}.get(name) for trial in self]
         else:
             reports = self.reports(self[trial_id].id)
-            found = [dict(flatten(each.metrics)).get(name) for each in reports if not each.late]
-        return np.array([value if is_number(value) else math.nan for value in found], dtype=float)
+            values = [dict(flatten(report.metrics)).get(name) for report in reports if not report.late]
+        return np.array([value if is_number(value) else math.nan for value in values], dtype=float)
 
     def to_optuna_study(self) -> Any:
         """Return an ``optuna.Study`` in memory with all trials and reports, for Optuna's tools.

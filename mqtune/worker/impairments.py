@@ -125,7 +125,7 @@ class Impairments:
             return
         now = self._clock()
         with self._lock:
-            before = [each.since for device in devices if (each := self._causes.get((device, kind))) is not None]
+            before = [known.since for device in devices if (known := self._causes.get((device, kind))) is not None]
             cause.since, cause.due_at = min([*before, now]), self._monotonic() + cause.pause_s
             cause.retry_at = now + cause.pause_s if math.isfinite(cause.pause_s) else 0.0
             self._causes = {**self._causes, **{(device, kind): cause for device in devices}}
@@ -147,8 +147,8 @@ class Impairments:
     def lift(self, cause: Cause, why: str = "") -> None:
         """End a cause on all its devices. *why* replaces its expected end in the log."""
         with self._lock:
-            lifted = [device for (device, _), each in self._causes.items() if each is cause]
-            self._causes = {key: each for key, each in self._causes.items() if each is not cause}
+            lifted = [device for (device, _), known in self._causes.items() if known is cause]
+            self._causes = {key: known for key, known in self._causes.items() if known is not cause}
         for device in lifted:
             named = "the worker is all right" if device == WHOLE_WORKER else f"device {device} is in use"
             logger.warning("%s again: %s", named, why or cause.ends)

@@ -13,7 +13,7 @@ from mqtune.core.events import busy_as
 from mqtune.core.resources import Resources, queue_name
 from mqtune.core.version import minor
 from mqtune.services.shares.divider import Cap, Demand, Table
-from mqtune.services.shares.overview import Share, shares_of
+from mqtune.services.shares.overview import ShareSummary, shares_of
 
 
 def wants(token: str, wanted: int, running: int, **more: Any) -> Demand:
@@ -34,7 +34,7 @@ def test_slots_of_trials_that_nobody_drives_are_shown_and_are_nobodys_to_have():
 
     found = shares_of(Table([wants("a", 8, 1)], {}), [worker("w1", slots=4, busy=busy)])
 
-    assert found == [Share("gone", "", 0.0, 2, 0, 0, []), Share("a", "normal", 1.0, 1, 8, 2, [])]
+    assert found == [ShareSummary("gone", "", 0.0, 2, 0, 0, []), ShareSummary("a", "normal", 1.0, 1, 8, 2, [])]
 
 
 @pytest.mark.parametrize(
