@@ -66,7 +66,7 @@ class _Found(NamedTuple):
 
 
 def facts(feed: Feed) -> Row:
-    """Return an experiment's figures: the best value's age, speed, time left, savings and errors.
+    """Return an experiment's figures: the best value's age, speed, savings and errors.
 
     Its cost grows with the number of trials.
     """

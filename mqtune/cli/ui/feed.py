@@ -229,7 +229,7 @@ class Feed:
         return self._fold.limits
 
     def curve_of(self, trial: TrialId) -> Curve | None:
-        """Return a trial's reports of the only metric. The caller holds the lock while it reads them."""
+        """Return a trial's reports of the only metric. The caller must hold the lock."""
         return self._fold.curves.get(trial, {}).get(self.experiment.metric)
 
     def curves_of_best(self) -> Curves:

@@ -66,7 +66,10 @@ class Line(NamedTuple):
 
 
 def log_page(feed: Feed, kind: str = "") -> Row:
-    """Return the newest lines of the log, of one kind or of all. It reads the whole journal, without reports."""
+    """Return the newest lines of the log, of one kind or of all.
+
+    It reads the whole journal, without reports.
+    """
     newest: deque[Line] = deque(maxlen=_MOST)
     total = 0
     for line in lines_of(readable_events(feed.read())):

@@ -16,7 +16,7 @@ from mqtune.core.text import flatten, printable
 from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, Trial, TrialId, is_number
 from mqtune.results.display import ranked, short_value
 from mqtune.results.frames import Row, trial_rows
-from mqtune.results.plots.data import spread, time_attr_of, time_label_of
+from mqtune.results.plots.data import time_attr_of, time_label_of
 from mqtune.results.results import Results, csv_text
 
 #: mqtune's own keys in reports, hidden by default.
@@ -47,7 +47,9 @@ def chosen(experiment: Experiment, where: str) -> list[Trial]:
 
 
 def ordered(feed: Feed, where: str, sort: str, *, reverse: bool) -> Row:
-    """Return the filtered trials' ids, in order, by default best first, their counts by status, and all columns.
+    """Return the filtered trials' ids in order, their counts by status, and all columns.
+
+    The default order is best first.
 
     Raises:
         as ``chosen``.
@@ -82,7 +84,10 @@ def statuses_of(feed: Feed, ids: Iterable[str]) -> list[str]:
 
 
 def rows_for(feed: Feed, trials: Sequence[Trial]) -> list[Row]:
-    """Return trials with their cells, as numbers or texts, by column key. The caller holds the feed's lock."""
+    """Return trials with their cells by column key, as numbers or texts.
+
+    The caller must hold the feed's lock.
+    """
     experiment, time_attr = feed.experiment, time_attr_of(feed.results)
     front = {each.id for each in experiment.pareto_front}
     found = []
@@ -95,7 +100,8 @@ def rows_for(feed: Feed, trials: Sequence[Trial]) -> list[Row]:
 
 def _spark(values: Sequence[float]) -> list[float | None]:
     """Return some values of a curve, for a small line."""
-    kept = (values[place] for place in spread(len(values), _SPARK))
+    last, points = len(values) - 1, min(len(values), _SPARK)
+    kept = (values[place * last // max(1, points - 1)] for place in range(points))
     return [None if math.isnan(value) else _rounded(value) for value in kept]
 
 

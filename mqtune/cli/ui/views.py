@@ -465,9 +465,9 @@ def _trial(feed: Feed, name: str) -> Trial:
 
 
 def why(places: Places, feeds: Feeds, feed: Feed, name: str = "") -> Row:
-    """Return why a trial waits or, without one, why an experiment does not run; empty if it is fine.
+    """Return why a trial waits or, without one, why an experiment does not run.
 
-    An experiment whose own trials keep the slots busy is fine. ``is_wrong`` says whether somebody may have to act.
+    It is empty if nothing is wrong, as when an experiment's own trials keep the slots busy. ``is_wrong`` says whether somebody may have to act.
 
     Raises:
         ConfigurationError: the trial is missing.

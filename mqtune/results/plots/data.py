@@ -170,14 +170,14 @@ def joined(name: str, look: Look, lines: Iterable[tuple[str, Sequence[float], Se
 
 
 def is_wide(values: Sequence[float], ratio: float = _LOG_RATIO) -> bool:
-    """Return whether values need a logarithmic axis: they are above 0, and span more than *ratio*."""
+    """Return whether values need a logarithmic axis: above 0, and over a larger *ratio*."""
     finite = [value for value in values if math.isfinite(value)]
     return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > ratio
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A hyperparameter: the place of each trial on its axis, or NaN, and the names of places if it has names."""
+    """A hyperparameter: each trial's place on its axis, or NaN, and any names of places."""
 
     name: str
     places: list[float]

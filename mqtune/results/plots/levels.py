@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Final
-
-import numpy as np
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Trial, TrialId, TrialStatus
@@ -32,7 +32,7 @@ BEST: Final = math.inf
 
 
 def rungs_of(results: Read) -> list[float]:
-    """Return the times of the scheduler's rungs. Return an empty list for a scheduler without rungs."""
+    """Return the times of the scheduler's rungs; an empty list without rungs."""
     found = results.definition["scheduler"]
     try:
         return levels_of(found["scheduler"], found["grace_period"], found["max_t"], found["reduction_factor"])
@@ -47,14 +47,12 @@ def stops_trials(results: Read) -> bool:
 
 def value_at(curve: Curve, time: float) -> float:
     """Return the first value that was reported when *time* was reached. Return NaN before."""
-    reached = np.frombuffer(curve.time) >= time
-    values = np.frombuffer(curve.value)[reached]
-    there = values[~np.isnan(values)]
-    return float(there[0]) if len(there) else math.nan
+    place = bisect_left(curve.time, time)
+    return next((value for value in islice(curve.value, place, None) if not math.isnan(value)), math.nan)
 
 
 class CommonLevel:
-    """The values of trials at one level, which is chosen or else the latest that enough trials reached.
+    """The values of trials at one level: a chosen one, or the latest with enough trials.
 
     Without a scheduler there are no levels: completed trials have their best values.
 
@@ -81,11 +79,12 @@ class CommonLevel:
             completed = {trial.id for trial in trials if trial.status is TrialStatus.COMPLETED}
             self.values = {id_: bests[id_] for id_ in completed} or bests
             return
-        reached = {time: _values_at(trials, curves, time) for time in _times(results, curves.values())}
-        reached = {time: values for time, values in reached.items() if values} | {BEST: bests}
-        every = [Level(time, len(values)) for time, values in reached.items()]
+        ends = [curves[trial.id].time[-1] for trial in trials if trial.id in curves]
+        timed = [Level(time, sum(end >= time for end in ends)) for time in _times(results, ends)]
+        every = [*(each for each in timed if each.count), Level(BEST, len(bests))]
         shown = next((each for each in every if each.time == at), None) or _default(every)
-        self.values = reached[shown.time]
+        if shown.time != BEST:
+            self.values = _values_at(trials, curves, shown.time)
         self.levels = Levels(time_label_of(results), every, shown)
 
     @property
@@ -97,10 +96,10 @@ class CommonLevel:
         return "at each trial's best" if time == BEST else f"at {self.levels.unit} {time:g}"
 
 
-def _times(results: Read, curves: Iterable[Curve]) -> list[float]:
+def _times(results: Read, ends: Sequence[float]) -> list[float]:
     if rungs := rungs_of(results):
         return rungs
-    longest = max((max(curve.time, default=0.0) for curve in curves), default=0.0)
+    longest = max(ends, default=0.0)
     return sorted({float(math.ceil(longest / each)) for each in _DIVISORS} - {0.0})
 
 

@@ -88,9 +88,9 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """The content between two axes. *texts* are placed at their x and y, and *band* is a tinted range of x.
+    """The content between two axes.
 
-    *key* is the parameter or metric of the panel, and *note* a remark on it.
+    *texts* are placed at their x and y, *band* is a tinted range of x, *key* is the parameter or metric of the panel, and *note* a remark on it.
     """
 
     x: Axis
@@ -105,7 +105,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A time of the scheduler at which trials are compared, and the number of trials that reached it.
+    """A time of the scheduler for comparisons, and the number of trials that reached it.
 
     Infinity stands for each trial's best value.
     """
@@ -116,7 +116,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """The levels of a metric: their unit, such as "epoch", all of them, and the level of this picture."""
+    """All levels of a metric, their unit, such as "epoch", and the level of this picture."""
 
     unit: str
     every: Sequence[Level]

@@ -491,7 +491,7 @@ class Plots:
         return [Parameter("", lengths)] if len(set(lengths)) > 1 else []
 
     def ranges(self, metric: str | None = None, at: float | None = None) -> Picture:
-        """Return the ranges of the best trials, as ``importances`` does, without shares and without a panel."""
+        """Return the ranges of the best trials, as ``importances`` does, without shares."""
         metric = self._metric(metric)
         level = self._common(metric, at)
         trials = [trial for trial in self._trials() if trial.id in level.values]
@@ -723,7 +723,10 @@ class Plots:
         y: Callable[[Trial], float],
         every: Sequence[Trial] = (),
     ) -> list[Series]:
-        """Return points by status. *every* has the trials that the legend counts; the default are the drawn ones."""
+        """Return points by status. *every* has the trials for the legend's counts.
+
+        The default are the drawn ones.
+        """
         totals = Counter(trial.status for trial in every or trials)
         found = []
         if violating := [trial for trial in trials if not self._experiment.is_feasible(trial)]:
@@ -778,7 +781,7 @@ def _in_words(status: TrialStatus) -> str:
 
 
 def _jitter(number: int, parameter: Parameter) -> float:
-    """Return a point's fixed distance from its category, so that points of one category don't cover each other."""
+    """Return a point's fixed distance from its category, which keeps points apart."""
     return (number * _GOLDEN % 1 - 0.5) * _JITTER if parameter.names else 0.0
 
 

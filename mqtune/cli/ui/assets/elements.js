@@ -24,21 +24,34 @@ export function refill(node, children) {
     const old = node.children[index];
     if (!old) node.append(child);
     else if (old.isEqualNode(child)) return;
-    else if (old.tagName === "TR" && old.dataset.id && old.dataset.id === child.dataset.id && old.className === child.className) refill(old, [...child.children]);
+    else if (
+      old.tagName === "TR" &&
+      old.dataset.id &&
+      old.dataset.id === child.dataset.id &&
+      old.className === child.className
+    )
+      refill(old, [...child.children]);
     else old.replaceWith(child);
   });
   while (node.children.length > wanted.length) node.lastElementChild.remove();
 }
 
 export const place = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
-export const button = (text, onclick, attributes) => el("button", { class: "button", type: "button", onclick, ...attributes }, text);
-export const plain = (text, onclick, attributes) => el("button", { class: "plain", type: "button", onclick, ...attributes }, text);
+export const button = (text, onclick, attributes) =>
+  el("button", { class: "button", type: "button", onclick, ...attributes }, text);
+export const plain = (text, onclick, attributes) =>
+  el("button", { class: "plain", type: "button", onclick, ...attributes }, text);
 export const tag = (text) => el("span", { class: "tag" }, text);
 
 // A card with its title, and controls at the right of that.
 export function card(title, attributes, ...children) {
   const { controls, level = "h2", ...others } = attributes ?? {};
-  const head = el("div", { class: "title" }, el(level, {}, title), controls ? el("div", { class: "controls" }, controls) : null);
+  const head = el(
+    "div",
+    { class: "title" },
+    el(level, {}, title),
+    controls ? el("div", { class: "controls" }, controls) : null,
+  );
   return el("section", { class: "card", "aria-label": title, ...others }, head, ...children);
 }
 
@@ -62,12 +75,19 @@ const GLYPHS = {
   paused: () => [svg("path", { d: "M1.5 1h2.6v8H1.5zM5.9 1h2.6v8H5.9z", class: "fill" })],
   failed: () => [svg("path", { d: "M5 .6 9.8 9.4H.2z", class: "fill" })],
   interrupted: () => [svg("path", { d: "M5 .8 9.2 5 5 9.2.8 5z", class: "ring" })],
-  best: () => [svg("path", { d: "M5 .2 6.5 3.4 10 3.8 7.4 6.2 8.1 9.7 5 8 1.9 9.7 2.6 6.2 0 3.8 3.5 3.4z", class: "fill" })],
+  best: () => [
+    svg("path", { d: "M5 .2 6.5 3.4 10 3.8 7.4 6.2 8.1 9.7 5 8 1.9 9.7 2.6 6.2 0 3.8 3.5 3.4z", class: "fill" }),
+  ],
 };
 const SAME = { finished: "completed", abandoned: "failed", unreadable: "failed", candidate: "staged" };
 
 // The mark of a state. It stands beside the state's word.
-export const glyph = (kind) => svg("svg", { class: `glyph ${kind}`, viewBox: "0 0 10 10", "aria-hidden": "true" }, (GLYPHS[SAME[kind] ?? kind] ?? GLYPHS.staged)());
+export const glyph = (kind) =>
+  svg(
+    "svg",
+    { class: `glyph ${kind}`, viewBox: "0 0 10 10", "aria-hidden": "true" },
+    (GLYPHS[SAME[kind] ?? kind] ?? GLYPHS.staged)(),
+  );
 export const status = (kind, text = words(kind)) => el("span", { class: "state" }, glyph(kind), text);
 export const star = () => el("span", { class: "starred", title: "the best" }, glyph("best"));
 
@@ -78,33 +98,85 @@ export function progress({ counts = {}, planned, trials = 0 }) {
   const all = Math.max(planned ?? 0, trials) || 1;
   let from = 0;
   const parts = PARTS.filter((each) => counts[each]).flatMap((each) => {
-    const width = (100 * counts[each]) / all, x = from;
+    const width = (100 * counts[each]) / all,
+      x = from;
     from += width;
-    return [svg("rect", { x, y: 0, width, height: 8, class: each }), x > 0 ? svg("rect", { x: x - 0.4, y: 0, width: 0.8, height: 8, class: "gap" }) : null];
+    return [
+      svg("rect", { x, y: 0, width, height: 8, class: each }),
+      x > 0 ? svg("rect", { x: x - 0.4, y: 0, width: 0.8, height: 8, class: "gap" }) : null,
+    ];
   });
-  const told = PARTS.filter((each) => counts[each]).map((each) => `${number(counts[each])} ${words(each)}`).join(", ") || "no trial";
-  return el("span", { class: "progress", title: told }, svg("svg", { viewBox: "0 0 100 8", preserveAspectRatio: "none", role: "img", "aria-label": told }, ...parts));
+  const told =
+    PARTS.filter((each) => counts[each])
+      .map((each) => `${number(counts[each])} ${words(each)}`)
+      .join(", ") || "no trial";
+  return el(
+    "span",
+    { class: "progress", title: told },
+    svg("svg", { viewBox: "0 0 100 8", preserveAspectRatio: "none", role: "img", "aria-label": told }, ...parts),
+  );
 }
 
 // A small line through values, without axes, with a dot at its end.
 export function sparkline(values, kind = "") {
-  const there = values.map((value, index) => [index, value]).filter(([, value]) => typeof value === "number" && Number.isFinite(value));
+  const there = values
+    .map((value, index) => [index, value])
+    .filter(([, value]) => typeof value === "number" && Number.isFinite(value));
   if (there.length < 2) return null;
-  const ys = there.map(([, value]) => value), low = Math.min(...ys), span = Math.max(...ys) - low || 1;
-  const points = there.map(([index, value]) => [((66 * index) / (values.length - 1) + 2).toFixed(1), (18 - (16 * (value - low)) / span).toFixed(1)]);
+  const ys = there.map(([, value]) => value),
+    low = Math.min(...ys),
+    span = Math.max(...ys) - low || 1;
+  const points = there.map(([index, value]) => [
+    ((66 * index) / (values.length - 1) + 2).toFixed(1),
+    (18 - (16 * (value - low)) / span).toFixed(1),
+  ]);
   const [x, y] = points.at(-1);
-  return svg("svg", { class: `spark ${kind}`, viewBox: "0 0 72 20", "aria-hidden": "true" }, svg("polyline", { points: points.map((each) => each.join(",")).join(" ") }), svg("circle", { cx: x, cy: y, r: 2 }));
+  return svg(
+    "svg",
+    { class: `spark ${kind}`, viewBox: "0 0 72 20", "aria-hidden": "true" },
+    svg("polyline", { points: points.map((each) => each.join(",")).join(" ") }),
+    svg("circle", { cx: x, cy: y, r: 2 }),
+  );
 }
 
 // A table of cells, each an element or a text. Heads are texts, or a text and "right" for numbers.
 export function table(heads, rows, attributes) {
   const titles = heads.map((head) => (Array.isArray(head) ? head : [head, null]));
-  const cellOf = (cell, index) => (cell instanceof Element && cell.tagName === "TD" ? cell : el("td", { class: titles[index]?.[1] }, cell ?? ""));
+  const cellOf = (cell, index) =>
+    cell instanceof Element && cell.tagName === "TD" ? cell : el("td", { class: titles[index]?.[1] }, cell ?? "");
   const body = rows.map((cells) => el("tr", {}, cells.map(cellOf)));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": titles.map(([title]) => title).filter(Boolean).join(", ") || "table", ...attributes }, el("table", {}, el("thead", {}, el("tr", {}, titles.map(([title, kind]) => el("th", { scope: "col", class: kind }, title)))), el("tbody", {}, body)));
+  return el(
+    "div",
+    {
+      class: "scroll",
+      tabindex: "0",
+      role: "region",
+      "aria-label":
+        titles
+          .map(([title]) => title)
+          .filter(Boolean)
+          .join(", ") || "table",
+      ...attributes,
+    },
+    el(
+      "table",
+      {},
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          titles.map(([title, kind]) => el("th", { scope: "col", class: kind }, title)),
+        ),
+      ),
+      el("tbody", {}, body),
+    ),
+  );
 }
 
-// A button with a menu of items: [text, action, hint], an element, or null for a line. A hint without an action says why.
+// A button with a menu of items: [text, action, hint], an element, or null for a line. A hint without an action is a
+// reason.
 export function menu(name, items, { label, side = "", kind = "button caret" } = {}) {
   const box = el("span", { class: "menu" });
   let popup;
@@ -118,7 +190,23 @@ export function menu(name, items, { label, side = "", kind = "button caret" } = 
     if (!item) return el("hr", {});
     if (item instanceof Element) return item;
     const [text, action, hint] = item;
-    return el("button", { class: "item", type: "button", "aria-disabled": action ? null : "true", title: action ? null : hint, onclick: () => { if (action) { close(true); action(); } } }, text, el("span", {}, hint ?? ""));
+    return el(
+      "button",
+      {
+        class: "item",
+        type: "button",
+        "aria-disabled": action ? null : "true",
+        title: action ? null : hint,
+        onclick: () => {
+          if (action) {
+            close(true);
+            action();
+          }
+        },
+      },
+      text,
+      el("span", {}, hint ?? ""),
+    );
   };
   const open = () => {
     popup = el("div", { class: `popup ${side}` }, (typeof items === "function" ? items() : items).map(itemOf));
@@ -126,25 +214,46 @@ export function menu(name, items, { label, side = "", kind = "button caret" } = 
     box.append(popup);
     popup.querySelector(".item, input")?.focus();
   };
-  const opener = el("button", { class: kind, type: "button", "aria-expanded": "false", "aria-label": label, onclick: () => (popup ? close(true) : open()) }, name);
+  const opener = el(
+    "button",
+    {
+      class: kind,
+      type: "button",
+      "aria-expanded": "false",
+      "aria-label": label,
+      onclick: () => (popup ? close(true) : open()),
+    },
+    name,
+  );
   box.addEventListener("keydown", (event) => {
     if (!popup) return;
-    if (event.key === "Escape") { event.stopPropagation(); close(true); }
+    if (event.key === "Escape") {
+      event.stopPropagation();
+      close(true);
+    }
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (!step) return;
     event.preventDefault();
     const all = [...popup.querySelectorAll(".item, input")];
     all[(all.indexOf(document.activeElement) + step + all.length) % all.length]?.focus();
   });
-  box.addEventListener("focusout", (event) => { if (popup && event.relatedTarget && !box.contains(event.relatedTarget)) close(false); });
-  document.addEventListener("pointerdown", (event) => { if (popup && !box.contains(event.target)) close(false); });
+  box.addEventListener("focusout", (event) => {
+    if (popup && event.relatedTarget && !box.contains(event.relatedTarget)) close(false);
+  });
+  document.addEventListener("pointerdown", (event) => {
+    if (popup && !box.contains(event.target)) close(false);
+  });
   box.append(opener);
   return box;
 }
 
 // A choice in quiet letters: its name, and the chosen option.
 export function quietSelect(name, options, value, changed) {
-  const box = el("select", { "aria-label": name }, Object.entries(options).map(([key, text]) => el("option", { value: key }, text)));
+  const box = el(
+    "select",
+    { "aria-label": name },
+    Object.entries(options).map(([key, text]) => el("option", { value: key }, text)),
+  );
   box.value = value;
   box.addEventListener("change", () => changed(box.value));
   return el("label", { class: "quiet-select" }, name, box);
@@ -152,7 +261,14 @@ export function quietSelect(name, options, value, changed) {
 
 // A command to copy, with a button for it.
 export function command(text) {
-  const done = button("Copy", async () => { try { await navigator.clipboard.writeText(text); done.textContent = "Copied"; } catch { getSelection().selectAllChildren(code); } });
+  const done = button("Copy", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      done.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code);
+    }
+  });
   const code = el("code", {}, text);
   return el("span", { class: "bar" }, code, done);
 }
@@ -163,4 +279,3 @@ export function save(file, text, type) {
   el("a", { href: url, download: file }).click();
   setTimeout(() => URL.revokeObjectURL(url), 1000);
 }
-

@@ -12,67 +12,144 @@ import { parametersTab } from "./parameters.js";
 import { scheduleTab } from "./schedule.js";
 import { trialsTab } from "./trials.js";
 
-const TABS = { "": ["Overview", overviewTab], trials: ["Trials", trialsTab], parameters: ["Parameters", parametersTab], schedule: ["Schedule", scheduleTab], log: ["Log", historyTab] };
+const TABS = {
+  "": ["Overview", overviewTab],
+  trials: ["Trials", trialsTab],
+  parameters: ["Parameters", parametersTab],
+  schedule: ["Schedule", scheduleTab],
+  log: ["Log", historyTab],
+};
 // The tabs of charts, for links to one.
-const OF_CHART = { slices: "parameters", parallel: "parameters", importances: "parameters", rungs: "schedule", timeline: "schedule", lineage: "schedule" };
+const OF_CHART = {
+  slices: "parameters",
+  parallel: "parameters",
+  importances: "parameters",
+  rungs: "schedule",
+  timeline: "schedule",
+  lineage: "schedule",
+};
 const CHARTED = new Set(["", "parameters", "schedule"]);
 // How long somebody may type before charts follow.
 const TYPED_MS = 600;
 const MODES = { min: "minimise", max: "maximise" };
 
 // A filter may have an "or", which binds its operands less than an "and".
-const all = (...filters) => { const given = filters.filter(Boolean); return given.length > 1 ? given.map((each) => `(${each})`).join(" and ") : given.join(""); };
+const all = (...filters) => {
+  const given = filters.filter(Boolean);
+  return given.length > 1 ? given.map((each) => `(${each})`).join(" and ") : given.join("");
+};
 
 // The seconds until the trials of the plan have ended, or undefined.
 export function secondsLeft({ planned, ended, outcome }, facts) {
-  return outcome || !planned || planned <= ended || !facts?.per_minute ? undefined : (60 * (planned - ended)) / facts.per_minute;
+  return outcome || !planned || planned <= ended || !facts?.per_minute
+    ? undefined
+    : (60 * (planned - ended)) / facts.per_minute;
 }
 
 export function experimentPage(main, name) {
   const asked = new URLSearchParams(location.hash.split("?")[1] ?? "");
-  const state = el("span", { class: "state" }), who = el("p", { class: "who" }), brief = el("span", { class: "brief" }), actions = el("span", { class: "actions" });
-  const labelled = labels(name), strip = attention(name), body = el("div"), tabs = el("nav", { class: "tabs", "aria-label": "tabs" });
-  const stopped = el("input", { type: "checkbox" }), follows = el("input", { type: "checkbox" });
-  const options = el("span", { class: "options" }, el("label", { class: "check" }, stopped, "hide early-stopped"), el("label", { class: "check" }, follows, "apply table filter"));
-  const links = Object.fromEntries(Object.entries(TABS).map(([key, [title]]) => [key, el("a", { href: tabAddress(key) }, title, " ", el("small", {}))]));
-  let summary, facts, tab, shownTab, typed, last = "", counts = { parameters: 0 };
+  const state = el("span", { class: "state" }),
+    who = el("p", { class: "who" }),
+    brief = el("span", { class: "brief" }),
+    actions = el("span", { class: "actions" });
+  const labelled = labels(name),
+    strip = attention(name),
+    body = el("div"),
+    tabs = el("nav", { class: "tabs", "aria-label": "tabs" });
+  const stopped = el("input", { type: "checkbox" }),
+    follows = el("input", { type: "checkbox" });
+  const options = el(
+    "span",
+    { class: "options" },
+    el("label", { class: "check" }, stopped, "hide early-stopped"),
+    el("label", { class: "check" }, follows, "apply table filter"),
+  );
+  const links = Object.fromEntries(
+    Object.entries(TABS).map(([key, [title]]) => [
+      key,
+      el("a", { href: tabAddress(key) }, title, " ", el("small", {})),
+    ]),
+  );
+  let summary,
+    facts,
+    tab,
+    shownTab,
+    typed,
+    last = "",
+    counts = { parameters: 0 };
   stopped.checked = asked.has("hide");
   follows.checked = asked.has("filter");
 
   // What the tabs share.
   const context = {
-    name, states: chartStates(), where: asked.get("where") ?? "",
-    get summary() { return summary; },
-    get facts() { return facts; },
+    name,
+    states: chartStates(),
+    where: asked.get("where") ?? "",
+    get summary() {
+      return summary;
+    },
+    get facts() {
+      return facts;
+    },
     scope: () => all(follows.checked ? context.where : "", stopped.checked ? "status!=early_stopped" : ""),
-    linked: () => ({ tab: shownTab, hide: stopped.checked ? "1" : "", filter: follows.checked ? "1" : "", where: context.where }),
+    linked: () => ({
+      tab: shownTab,
+      hide: stopped.checked ? "1" : "",
+      filter: follows.checked ? "1" : "",
+      where: context.where,
+    }),
     filtered(text) {
       context.where = text;
       clearTimeout(typed);
       if (follows.checked) typed = setTimeout(() => tab?.again?.(), TYPED_MS);
     },
     // A box on parallel coordinates filters the table.
-    brushed(where) { if (where) { context.where = all(context.where, where); location.hash = tabAddress("trials"); } },
-    parameters(count) { counts.parameters = count; fillTabs(); },
+    brushed(where) {
+      if (where) {
+        context.where = all(context.where, where);
+        location.hash = tabAddress("trials");
+      }
+    },
+    parameters(count) {
+      counts.parameters = count;
+      fillTabs();
+    },
   };
   [stopped, follows].forEach((each) => each.addEventListener("change", () => tab?.again?.()));
   tabs.append(...Object.values(links), options);
-  main.replaceChildren(el("div", { class: "head" }, el("h1", {}, name), state, labelled.tags, brief, actions), who, labelled.notes, tabs, body);
+  main.replaceChildren(
+    el("div", { class: "head" }, el("h1", {}, name), state, labelled.tags, brief, actions),
+    who,
+    labelled.notes,
+    tabs,
+    body,
+  );
   if (me.steer) actions.append(...experimentButtons(name, () => summary ?? { counts: {}, limits: {} }));
 
-  function tabAddress(key) { return `#/e/${encodeURIComponent(name)}${key ? `?tab=${key}` : ""}`; }
+  function tabAddress(key) {
+    return `#/e/${encodeURIComponent(name)}${key ? `?tab=${key}` : ""}`;
+  }
   function route() {
-    const wanted = new URLSearchParams(location.hash.split("?")[1] ?? ""), chart = wanted.get("chart");
-    const key = wanted.get("tab") ?? OF_CHART[chart] ?? "", known = key in TABS ? key : "";
+    const wanted = new URLSearchParams(location.hash.split("?")[1] ?? ""),
+      chart = wanted.get("chart");
+    const key = wanted.get("tab") ?? OF_CHART[chart] ?? "",
+      known = key in TABS ? key : "";
     if (known === shownTab) return;
     tab?.end();
     shownTab = known;
-    for (const [each, link] of Object.entries(links)) { if (each === known) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current"); }
+    for (const [each, link] of Object.entries(links)) {
+      if (each === known) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
     options.hidden = !CHARTED.has(known);
     brief.hidden = known === "";
     main.classList.toggle("broad", known === "trials");
     tab = TABS[known][1](context);
-    body.replaceChildren(...(known === "" ? [el("div", { class: "stack" }, strip.node, ...tab.nodes)] : [el("div", { class: "stack" }, ...tab.nodes)]));
+    body.replaceChildren(
+      ...(known === ""
+        ? [el("div", { class: "stack" }, strip.node, ...tab.nodes)]
+        : [el("div", { class: "stack" }, ...tab.nodes)]),
+    );
     if (summary) tab.show(summary, facts);
     if (chart) body.querySelector(`[data-kind="${CSS.escape(chart)}"]`)?.scrollIntoView({ block: "center" });
   }
@@ -82,28 +159,57 @@ export function experimentPage(main, name) {
     links.parameters.lastChild.textContent = counts.parameters ? number(counts.parameters) : "";
   }
   function showHead() {
-    const { best, metrics, modes } = summary, now = summary.is_virtual ? (facts?.newest_at ?? summary.created_at) : undefined;
+    const { best, metrics, modes } = summary,
+      now = summary.is_virtual ? (facts?.newest_at ?? summary.created_at) : undefined;
     state.replaceChildren(glyph(kindOf(summary)), summary.state);
     actions.hidden = !me.steer || summary.outcome === "finished";
-    const part = (label, value, more = "", kind = "") => el("span", { class: kind }, `${label} `, el("b", {}, value), more ? ` ${more}` : "");
+    const part = (label, value, more = "", kind = "") =>
+      el("span", { class: kind }, `${label} `, el("b", {}, value), more ? ` ${more}` : "");
     const goal = metrics.map((metric, index) => [MODES[modes[index] ?? modes[0]] ?? "", metric]);
     refill(who, [
       ...goal.filter(([, metric]) => metric).map(([mode, metric]) => part(mode, metric)),
       summary.searcher ? part("search", summary.searcher) : el("span", {}, "no searcher"),
       summary.scheduler ? part("stopping", summary.scheduler, summary.range) : el("span", {}, "no early stopping"),
-      summary.created_at ? el("span", { class: "seldom", title: exact(summary.created_at) }, "started ", el("b", {}, summary.is_virtual ? "in virtual time" : ago(summary.created_at, now)), summary.owner ? ` by ${summary.owner}` : "") : null,
-      summary.outcome && summary.reason ? el("span", {}, summary.reason) : null, summary.unreadable ? el("span", { class: "warn-text" }, `${number(summary.unreadable)} reports can't be read`) : null,
+      summary.created_at
+        ? el(
+            "span",
+            { class: "seldom", title: exact(summary.created_at) },
+            "started ",
+            el("b", {}, summary.is_virtual ? "in virtual time" : ago(summary.created_at, now)),
+            summary.owner ? ` by ${summary.owner}` : "",
+          )
+        : null,
+      summary.outcome && summary.reason ? el("span", {}, summary.reason) : null,
+      summary.unreadable
+        ? el("span", { class: "warn-text" }, `${number(summary.unreadable)} reports can't be read`)
+        : null,
     ]);
     const left = secondsLeft(summary, facts);
-    brief.replaceChildren(...[
-      best ? el("span", {}, "best ", el("b", {}, best.value)) : null, el("span", { class: "bar" }, progress(summary), el("b", {}, `${number(summary.ended)}${summary.planned ? ` / ${number(Math.max(summary.planned, summary.trials))}` : ""}`)), left === undefined ? null : el("span", {}, `${about(left)} left`),
-    ].filter(Boolean));
+    brief.replaceChildren(
+      ...[
+        best ? el("span", {}, "best ", el("b", {}, best.value)) : null,
+        el(
+          "span",
+          { class: "bar" },
+          progress(summary),
+          el(
+            "b",
+            {},
+            `${number(summary.ended)}${summary.planned ? ` / ${number(Math.max(summary.planned, summary.trials))}` : ""}`,
+          ),
+        ),
+        left === undefined ? null : el("span", {}, `${about(left)} left`),
+      ].filter(Boolean),
+    );
     fillTabs();
   }
   const fetchFacts = paced(async () => {
     const found = await api("facts", { name });
     facts = found;
-    if (summary) { showHead(); tab?.show(summary, facts); }
+    if (summary) {
+      showHead();
+      tab?.show(summary, facts);
+    }
     return Math.max(1000, 1000 * found.pause_s);
   });
   const end = stream("events", { name }, ({ summary: found, rows }) => {
@@ -124,6 +230,12 @@ export function experimentPage(main, name) {
   return {
     route,
     escape: () => tab?.escape?.(),
-    end: () => { end(); clearTimeout(typed); strip.end(); fetchFacts.stop(); tab?.end(); },
+    end: () => {
+      end();
+      clearTimeout(typed);
+      strip.end();
+      fetchFacts.stop();
+      tab?.end();
+    },
   };
 }

@@ -9,10 +9,13 @@ import { fleetPage } from "./fleet.js";
 import { keyboard } from "./keyboard.js";
 import { trialPage } from "./trial.js";
 
-const main = document.getElementById("main"), fleetLine = document.getElementById("fleet");
+const main = document.getElementById("main"),
+  fleetLine = document.getElementById("fleet");
 // The open page: what ends it, and what shows another tab of it.
 let page = { end: () => {} };
-let turns = 0, opened = "", shown = "";
+let turns = 0,
+  opened = "",
+  shown = "";
 // The login under way. A page that is opened during it waits, as the token is no longer in the address.
 let entering;
 
@@ -21,7 +24,11 @@ wanting.login = login;
 wanting.experiment = async () => {
   const turn = turns;
   if (!opened) return;
-  try { await api("summaries", { of: opened }); } catch (error) { if (error.status === 404 && turn === turns) await missing(error.message); }
+  try {
+    await api("summaries", { of: opened });
+  } catch (error) {
+    if (error.status === 404 && turn === turns) await missing(error.message);
+  }
 };
 
 function close() {
@@ -34,27 +41,68 @@ async function missing(why) {
   const name = opened;
   leave();
   close();
-  main.replaceChildren(card(`There is no experiment "${name}" here`, { level: "h1" }, el("p", { class: "soft" }, `${why}. It may have been deleted, or have another name.`), el("p", { id: "near" }), el("p", {}, el("a", { href: "#/" }, "All experiments"))));
+  main.replaceChildren(
+    card(
+      `There is no experiment "${name}" here`,
+      { level: "h1" },
+      el("p", { class: "soft" }, `${why}. It may have been deleted, or have another name.`),
+      el("p", { id: "near" }),
+      el("p", {}, el("a", { href: "#/" }, "All experiments")),
+    ),
+  );
   try {
     const near = (await api("near", { name })).name;
-    if (near) document.getElementById("near")?.replaceChildren("Do you mean ", el("a", { href: place("e", near) }, near), "?");
-  } catch { /* The card says enough. */ }
+    if (near)
+      document.getElementById("near")?.replaceChildren("Do you mean ", el("a", { href: place("e", near) }, near), "?");
+  } catch {
+    /* The card says enough. */
+  }
 }
 
 function login(why) {
   close();
-  const token = el("input", { type: "password", "aria-label": "token", autocomplete: "off" }), error = el("p", { class: "note" }, why);
+  const token = el("input", { type: "password", "aria-label": "token", autocomplete: "off" }),
+    error = el("p", { class: "note" }, why);
   const enter = async (event) => {
     event.preventDefault();
-    try { await api("login", {}, { token: token.value.replace(/.*#token=/, "").replace(/\/.*/, "").trim() }); route(); } catch (failed) { error.textContent = failed.message; }
+    try {
+      await api(
+        "login",
+        {},
+        {
+          token: token.value
+            .replace(/.*#token=/, "")
+            .replace(/\/.*/, "")
+            .trim(),
+        },
+      );
+      route();
+    } catch (failed) {
+      error.textContent = failed.message;
+    }
   };
-  main.replaceChildren(card("mqtune", { level: "h1" }, el("form", { onsubmit: enter }, error, el("div", { class: "bar" }, token, el("button", { class: "button primary" }, "Open")))));
+  main.replaceChildren(
+    card(
+      "mqtune",
+      { level: "h1" },
+      el(
+        "form",
+        { onsubmit: enter },
+        error,
+        el("div", { class: "bar" }, token, el("button", { class: "button primary" }, "Open")),
+      ),
+    ),
+  );
   show("", "");
 }
 
 // A typed address may not be encoded.
 function decoded(text) {
-  try { return decodeURIComponent(text); } catch { return text; }
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 async function route() {
@@ -62,7 +110,10 @@ async function route() {
   const given = location.hash.match(/^#token=([\w-]+)(.*)$/);
   const key = location.hash.replace(/\?.*/, "");
   // Another tab of the open page.
-  if (!given && key && key === shown && page.route) { page.route(); return; }
+  if (!given && key && key === shown && page.route) {
+    page.route();
+    return;
+  }
   leave();
   close();
   opened = "";
@@ -70,8 +121,19 @@ async function route() {
     history.replaceState(null, "", `#${given[2] || "/"}`);
     entering = api("login", {}, { token: given[1] });
   }
-  try { await entering; } catch (error) { entering = undefined; login(error.message); return; }
-  try { Object.assign(me, await api("me")); } catch (error) { if (error.status !== 401 && !error.away) problem(error.message); return; }
+  try {
+    await entering;
+  } catch (error) {
+    entering = undefined;
+    login(error.message);
+    return;
+  }
+  try {
+    Object.assign(me, await api("me"));
+  } catch (error) {
+    if (error.status !== 401 && !error.away) problem(error.message);
+    return;
+  }
   // The reader may have opened another page meanwhile.
   if (turn !== turns) return;
   document.getElementById("reads").textContent = me.steer ? "" : "read-only";
@@ -79,25 +141,54 @@ async function route() {
   const parts = location.hash.replace(/^#\/?/, "").replace(/\?.*/, "").split("/").map(decoded);
   const [kind, name, trial] = parts;
   document.title = [trial, name, kind === "fleet" ? "Fleet" : "", "mqtune"].filter(Boolean).join(" · ");
-  document.querySelectorAll("header [data-page]").forEach((link) => link.toggleAttribute("aria-current", (link.dataset.page === "fleet") === (kind === "fleet")));
+  document
+    .querySelectorAll("header [data-page]")
+    .forEach((link) => link.toggleAttribute("aria-current", (link.dataset.page === "fleet") === (kind === "fleet")));
   document.querySelectorAll("header [aria-current]").forEach((link) => link.setAttribute("aria-current", "page"));
   scrollTo(0, 0);
   main.className = kind === "fleet" ? "broad" : "";
-  page = kind === "fleet" ? fleetPage(main)
-    : kind === "compare" ? comparePage(main, parts.slice(1))
-    : kind === "trials" ? trialsPage(main, name, parts.slice(2))
-    : kind === "e" && trial ? trialPage(main, name, /^\d+$/.test(trial) ? trial.padStart(4, "0") : trial)
-    : kind === "e" ? experimentPage(main, name) : experimentsPage(main);
+  page =
+    kind === "fleet"
+      ? fleetPage(main)
+      : kind === "compare"
+        ? comparePage(main, parts.slice(1))
+        : kind === "trials"
+          ? trialsPage(main, name, parts.slice(2))
+          : kind === "e" && trial
+            ? trialPage(main, name, /^\d+$/.test(trial) ? trial.padStart(4, "0") : trial)
+            : kind === "e"
+              ? experimentPage(main, name)
+              : experimentsPage(main);
   shown = location.hash.replace(/\?.*/, "");
-  if (kind === "e" || kind === "trials") { opened = name; wanting.experiment(); }
+  if (kind === "e" || kind === "trials") {
+    opened = name;
+    wanting.experiment();
+  }
 }
 
 poll(5, async () => {
   if (!me.csrf) return;
   let found;
-  try { found = await api("fleet/line"); } catch { return; }
-  const impaired = found.impaired ? [" · ", el("b", { class: "warn-text" }, `${counted(found.impaired, "worker")} with a problem`)] : [];
-  fleetLine.replaceChildren(...(found.workers ? ["Fleet ", el("b", {}, `${found.busy} of ${found.slots}`), " slots busy · ", el("b", {}, counted(found.workers, "worker")), ...impaired] : ["no worker"]));
+  try {
+    found = await api("fleet/line");
+  } catch {
+    return;
+  }
+  const impaired = found.impaired
+    ? [" · ", el("b", { class: "warn-text" }, `${counted(found.impaired, "worker")} with a problem`)]
+    : [];
+  fleetLine.hidden = false;
+  fleetLine.replaceChildren(
+    ...(found.workers
+      ? [
+          "Fleet ",
+          el("b", {}, `${found.busy} of ${found.slots}`),
+          " slots busy · ",
+          el("b", {}, counted(found.workers, "worker")),
+          ...impaired,
+        ]
+      : ["no worker"]),
+  );
 });
 
 keyboard(document.getElementById("help"), () => page);

@@ -12,12 +12,28 @@ export function parametersTab(context) {
   const state = Object.assign({ at: "", y: "", metric: "", hidden: [] }, states.slices);
   states.slices = state;
   const link = (chart) => chartLink(chart, states, context.linked());
-  const levels = el("span", { class: "bar" }), legend = el("div", { class: "legend" }), controls = el("span", { class: "bar push" }), note = el("p", { class: "note" });
+  const levels = el("span", { class: "bar" }),
+    legend = el("div", { class: "legend" }),
+    controls = el("span", { class: "bar push" }),
+    note = el("p", { class: "note" });
   const row = el("div", { class: "bar" }, levels, controls, legend);
-  const matter = importances(context, { title: "Importance", at: () => state.at, metric: () => state.metric, told: order });
+  const matter = importances(context, {
+    title: "Importance",
+    at: () => state.at,
+    metric: () => state.metric,
+    told: order,
+  });
   const grid = el("div", { class: "cards", "data-kind": "slices" }, matter);
-  let shares = [], last, drawn = Promise.resolve();
-  const parallel = picture("picture", { name, kind: "parallel" }, "Parallel coordinates", { states, scope, link, brushed: context.brushed, more: () => [["at", state.at], ...shares.map((each) => ["order", each.name])] });
+  let shares = [],
+    last,
+    drawn = Promise.resolve();
+  const parallel = picture("picture", { name, kind: "parallel" }, "Parallel coordinates", {
+    states,
+    scope,
+    link,
+    brushed: context.brushed,
+    more: () => [["at", state.at], ...shares.map((each) => ["order", each.name])],
+  });
   const cards = new Map();
 
   // Shows importances, and sorts the cards by them.
@@ -28,7 +44,10 @@ export function parametersTab(context) {
     if (shares.map((each) => each.name).join() !== before) parallel.changed();
   }
   function arrange() {
-    const rank = (key) => { const at = shares.findIndex((each) => each.name === key); return at < 0 ? shares.length : at; };
+    const rank = (key) => {
+      const at = shares.findIndex((each) => each.name === key);
+      return at < 0 ? shares.length : at;
+    };
     const keys = [...cards.keys()].sort((a, b) => rank(a) - rank(b));
     keys.forEach((key, index) => {
       const { node, share } = cards.get(key);
@@ -37,27 +56,66 @@ export function parametersTab(context) {
     });
   }
   function cardOf(key) {
-    const share = el("span", { class: "soft" }), range = el("span", { class: "note" }), plot = el("div", { class: "plot small" }), figure = el("figure", { class: "figure" }, plot);
-    const own = chartMenu(key, `${name}-${key}`, () => [plot], () => [cards.get(key).panel], () => link("slices"));
-    const node = el("section", { class: "card chart", "aria-label": key }, el("div", { class: "title" }, el("h2", {}, key), share, el("div", { class: "controls" }, range, own)), figure);
-    return { node, share, range, plot, figure, listen: tips(node, { name, kind: "slices" }), panel: undefined, listens: false };
+    const share = el("span", { class: "soft" }),
+      range = el("span", { class: "note" }),
+      plot = el("div", { class: "plot small" }),
+      figure = el("figure", { class: "figure" }, plot);
+    const own = chartMenu(
+      key,
+      `${name}-${key}`,
+      () => [plot],
+      () => [cards.get(key).panel],
+      () => link("slices"),
+    );
+    const node = el(
+      "section",
+      { class: "card chart", "aria-label": key },
+      el("div", { class: "title" }, el("h2", {}, key), share, el("div", { class: "controls" }, range, own)),
+      figure,
+    );
+    return {
+      node,
+      share,
+      range,
+      plot,
+      figure,
+      listen: tips(node, { name, kind: "slices" }),
+      panel: undefined,
+      listens: false,
+    };
   }
   async function drawAll() {
     for (const [, card] of cards) {
       card.node.yName = state.metric || context.summary?.metrics[0];
       await draw(card.plot, card.panel, { ...state, key: state.at }, { tips: true, plainX: true, plainY: true });
-      if (!card.listens) { card.listens = true; card.listen(card.plot); }
+      if (!card.listens) {
+        card.listens = true;
+        card.listen(card.plot);
+      }
     }
   }
   const redraw = () => (drawn = drawn.catch(() => {}).then(drawAll));
 
   watched(grid, async () => {
-    const [found] = await Promise.all([api("picture", { name, kind: "slices", at: state.at, metric: state.metric, where: scope() }), plotly()]);
+    const [found] = await Promise.all([
+      api("picture", { name, kind: "slices", at: state.at, metric: state.metric, where: scope() }),
+      plotly(),
+    ]);
     last = found;
-    if (found.nothing) { note.textContent = /no trials yet|finite value|a number for/.test(found.nothing) ? "Charts appear with the first report." : found.nothing; return 2000; }
+    if (found.nothing) {
+      note.textContent = /no trials yet|finite value|a number for/.test(found.nothing)
+        ? "Charts appear with the first report."
+        : found.nothing;
+      return 2000;
+    }
     note.textContent = found.remarks.filter((each) => !/^at | trials$/.test(each)).join(" · ");
     const keys = new Set(found.panels.map(({ key }) => key));
-    for (const [key, card] of cards) if (!keys.has(key)) { Plotly.purge(card.plot); card.node.remove(); cards.delete(key); }
+    for (const [key, card] of cards)
+      if (!keys.has(key)) {
+        Plotly.purge(card.plot);
+        card.node.remove();
+        cards.delete(key);
+      }
     for (const panel of found.panels) {
       if (!cards.has(panel.key)) cards.set(panel.key, cardOf(panel.key));
       const card = cards.get(panel.key);
@@ -73,24 +131,84 @@ export function parametersTab(context) {
   });
 
   function fillControls() {
-    const metric = state.metric || context.summary?.metrics[0] || "values", { levels: at, choices } = last;
-    const choose = (value) => { state.at = value; matter.forget(); grid.again(); matter.again(); parallel.changed(); };
+    const metric = state.metric || context.summary?.metrics[0] || "values",
+      { levels: at, choices } = last;
+    const choose = (value) => {
+      state.at = value;
+      matter.forget();
+      grid.again();
+      matter.again();
+      parallel.changed();
+    };
     const unit = at?.unit;
-    levels.replaceChildren(...(at ? [el("span", { class: "soft" }, `Compare ${metric} at`), el("div", { class: "segments", role: "group", "aria-label": "common time" }, at.every.filter(({ trials }) => trials).map((each) => el("button", { type: "button", "aria-pressed": String(each.at === at.shown), onclick: () => choose(each.at) }, each.at === "best" ? "each trial's best" : `${unit} ${each.at}`, el("small", {}, `${number(each.trials)} trials`))))] : [el("span", { class: "soft" }, `${metric} of completed trials`)]));
-    legend.replaceChildren(...legendOf(last.panels.flatMap((panel) => panel.data.map((trace) => ({ ...trace, count: undefined }))), state, () => { fillControls(); redraw(); }));
+    levels.replaceChildren(
+      ...(at
+        ? [
+            el("span", { class: "soft" }, `Compare ${metric} at`),
+            el(
+              "div",
+              { class: "segments", role: "group", "aria-label": "common time" },
+              at.every
+                .filter(({ trials }) => trials)
+                .map((each) =>
+                  el(
+                    "button",
+                    { type: "button", "aria-pressed": String(each.at === at.shown), onclick: () => choose(each.at) },
+                    each.at === "best" ? "each trial's best" : `${unit} ${each.at}`,
+                    el("small", {}, `${number(each.trials)} trials`),
+                  ),
+                ),
+            ),
+          ]
+        : [el("span", { class: "soft" }, `${metric} of completed trials`)]),
+    );
+    legend.replaceChildren(
+      ...legendOf(
+        last.panels.flatMap((panel) => panel.data.map((trace) => ({ ...trace, count: undefined }))),
+        state,
+        () => {
+          fillControls();
+          redraw();
+        },
+      ),
+    );
     const { metrics = [] } = choices ?? {};
-    controls.replaceChildren(...[
-      metrics.length > 1 ? quietSelect("metric", Object.fromEntries(metrics), state.metric, (value) => { state.metric = value; choose(state.at); }) : null, quietSelect("scale", AXES, state.y, (value) => { state.y = value; redraw(); }),
-    ].filter(Boolean));
+    controls.replaceChildren(
+      ...[
+        metrics.length > 1
+          ? quietSelect("metric", Object.fromEntries(metrics), state.metric, (value) => {
+              state.metric = value;
+              choose(state.at);
+            })
+          : null,
+        quietSelect("scale", AXES, state.y, (value) => {
+          state.y = value;
+          redraw();
+        }),
+      ].filter(Boolean),
+    );
   }
-  const recolor = () => { if (last?.panels) { fillControls(); redraw(); } };
+  const recolor = () => {
+    if (last?.panels) {
+      fillControls();
+      redraw();
+    }
+  };
   dark.addEventListener("change", recolor);
   const parts = [grid, matter, parallel];
   return {
     nodes: [row, note, grid, parallel],
     show() {},
-    changed: (rows, isNew) => { if (isNew) parts.forEach((each) => each.changed()); },
+    changed: (rows, isNew) => {
+      if (isNew) parts.forEach((each) => each.changed());
+    },
     again: () => parts.forEach((each) => each.changed()),
-    end: () => { grid.stop(); matter.end(); parallel.end(); dark.removeEventListener("change", recolor); for (const { plot } of cards.values()) globalThis.Plotly?.purge(plot); },
+    end: () => {
+      grid.stop();
+      matter.end();
+      parallel.end();
+      dark.removeEventListener("change", recolor);
+      for (const { plot } of cards.values()) globalThis.Plotly?.purge(plot);
+    },
   };
 }

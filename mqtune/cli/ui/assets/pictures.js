@@ -1,11 +1,21 @@
 // Draws the panels of pictures, which come as Plotly's data and layout, in the colours of the page.
 "use strict";
 
-const dark = matchMedia("(prefers-color-scheme: dark)"), coarse = matchMedia("(pointer: coarse)");
+const dark = matchMedia("(prefers-color-scheme: dark)"),
+  coarse = matchMedia("(pointer: coarse)");
 // The colours of pictures are the page's in light mode.
 const TOKENS = {
-  "#1a1f26": "--text", "#57606d": "--soft", "#e1e5ea": "--line", "#e8f0fc": "--accent-weak", "#2367c6": "--completed", "#08775f": "--running",
-  "#7f8895": "--stopped", "#9c4a8c": "--paused", "#8f5a00": "--warn", "#c42b3a": "--failed", "#ffffff": "--surface",
+  "#1a1f26": "--text",
+  "#57606d": "--soft",
+  "#e1e5ea": "--line",
+  "#e8f0fc": "--accent-weak",
+  "#2367c6": "--completed",
+  "#08775f": "--running",
+  "#7f8895": "--stopped",
+  "#9c4a8c": "--paused",
+  "#8f5a00": "--warn",
+  "#c42b3a": "--failed",
+  "#ffffff": "--surface",
 };
 const DATA = new Set(["x", "y", "text", "ticktext", "tickvals", "name"]);
 
@@ -40,16 +50,22 @@ const OPTIONS = { responsive: true, displaylogo: false, displayModeBar: false };
 function draw(node, panel, chosen = {}, look = {}) {
   const { data, layout } = recolored({ data: panel.data, layout: panel.layout });
   const font = { family: token("--sans"), size: 12, color: token("--soft") };
-  const height = node.clientHeight || 272, brushes = Boolean(look.brushes) && !coarse.matches;
+  const height = node.clientHeight || 272,
+    brushes = Boolean(look.brushes) && !coarse.matches;
   const { xaxis, yaxis } = layout;
   const titled = Boolean(xaxis.title?.text) && !look.plainX;
-  Object.assign(xaxis, { title: { ...xaxis.title, text: titled ? xaxis.title.text : "", standoff: 4, font }, showline: true, linecolor: token("--edge") });
+  Object.assign(xaxis, {
+    title: { ...xaxis.title, text: titled ? xaxis.title.text : "", standoff: 4, font },
+    showline: true,
+    linecolor: token("--edge"),
+  });
   Object.assign(yaxis, { title: { ...yaxis.title, text: look.plainY ? "" : yaxis.title?.text, standoff: 6, font } });
   // Names may be long, and may have two lines.
   const names = (xaxis.ticktext ?? []).join("");
   xaxis.automargin = names.includes("<br>") || names.length > 60;
   yaxis.automargin = true;
-  for (const axis of [xaxis, yaxis]) Object.assign(axis, { zeroline: false, tickfont: font, fixedrange: coarse.matches });
+  for (const axis of [xaxis, yaxis])
+    Object.assign(axis, { zeroline: false, tickfont: font, fixedrange: coarse.matches });
   if (chosen.y && !yaxis.tickvals && (yaxis.type ?? "linear") !== chosen.y) {
     // The steps between ticks are those of the other kind.
     for (const each of ["dtick", "tick0", "tickformat"]) delete yaxis[each];
@@ -65,8 +81,18 @@ function draw(node, panel, chosen = {}, look = {}) {
   }
   const dragmode = coarse.matches ? false : brushes ? "select" : "zoom";
   Object.assign(layout, {
-    font, height, autosize: true, hovermode: "closest", showlegend: false, dragmode, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    margin: { l: 44, r: 14, t: look.top ?? 10, b: titled ? 36 : 26 }, hoverlabel: { align: "left" }, selectionrevision: Date.now(), uirevision: `kept ${chosen.key ?? ""} ${chosen.y ?? ""}`,
+    font,
+    height,
+    autosize: true,
+    hovermode: "closest",
+    showlegend: false,
+    dragmode,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    margin: { l: 44, r: 14, t: look.top ?? 10, b: titled ? 36 : 26 },
+    hoverlabel: { align: "left" },
+    selectionrevision: Date.now(),
+    uirevision: `kept ${chosen.key ?? ""} ${chosen.y ?? ""}`,
   });
   return Plotly.react(node, data, layout, OPTIONS);
 }

@@ -3,9 +3,12 @@
 
 const pictures = JSON.parse(document.getElementById("pictures").textContent);
 document.querySelectorAll(".chart").forEach((card) => {
-  const { panels, height, scales } = pictures[card.dataset.kind], box = card.querySelector(".plots");
+  const { panels, height, scales } = pictures[card.dataset.kind],
+    box = card.querySelector(".plots");
   for (const panel of panels) {
-    const part = document.createElement("div"), title = document.createElement("div"), node = document.createElement("div");
+    const part = document.createElement("div"),
+      title = document.createElement("div"),
+      node = document.createElement("div");
     title.className = "panel-title";
     title.textContent = [panel.title || (panels.length > 1 ? panel.key : ""), panel.note].filter(Boolean).join(" · ");
     node.className = scales.length ? "plot parallel" : panels.length > 3 ? "plot small" : "plot";

@@ -8,10 +8,13 @@ export const me = {};
 // Called with the reason when the server wants the token, and when the experiment on the page may be missing.
 export const wanting = { login: () => {}, experiment: () => {} };
 
-const light = document.getElementById("live"), line = document.getElementById("away");
+const light = document.getElementById("live"),
+  line = document.getElementById("away");
 // Requests of a page end with it. A browser has six connections, and pictures may take some seconds.
 let left = new AbortController();
-let silentSince, heardAt = Date.now(), told = "";
+let silentSince,
+  heardAt = Date.now(),
+  told = "";
 
 export function leave() {
   left.abort();
@@ -35,7 +38,10 @@ export const isAway = () => silentSince !== undefined || /^no news from Redis/.t
 
 function tell() {
   const seconds = silentSince === undefined ? 0 : (performance.now() - silentSince) / 1000;
-  const text = silentSince === undefined ? told : `mqtune ui has not answered for ${lasted(seconds)}. Is it still running? Trials continue. The values are from ${timeOfDay(heardAt / 1000)}. The next try is in some seconds.`;
+  const text =
+    silentSince === undefined
+      ? told
+      : `mqtune ui has not answered for ${lasted(seconds)}. Is it still running? Trials continue. The values are from ${timeOfDay(heardAt / 1000)}. The next try is in some seconds.`;
   if (line.textContent !== text) line.textContent = text;
   document.documentElement.classList.toggle("away", isAway());
   if (silentSince !== undefined) show("off", `offline ${lasted(seconds)}`);
@@ -54,10 +60,20 @@ function heard(isThere) {
 export async function api(path, parameters, body) {
   // A login serves the page that is opened next, too.
   const signal = path === "login" ? undefined : left.signal;
-  const options = !body ? { signal } : { signal, method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json", "X-Mqtune": me.csrf ?? "" } };
+  const options = !body
+    ? { signal }
+    : {
+        signal,
+        method: "POST",
+        body: JSON.stringify(body),
+        headers: { "Content-Type": "application/json", "X-Mqtune": me.csrf ?? "" },
+      };
   let answer;
   try {
-    answer = await fetch(`api/${path}?${parameters instanceof URLSearchParams ? parameters : new URLSearchParams(parameters)}`, options);
+    answer = await fetch(
+      `api/${path}?${parameters instanceof URLSearchParams ? parameters : new URLSearchParams(parameters)}`,
+      options,
+    );
   } catch {
     if (signal?.aborted) return new Promise(() => {});
     heard(false);
@@ -75,20 +91,36 @@ export async function api(path, parameters, body) {
 // Calls back with each message of a stream while the page is visible. A broken stream is opened again.
 export function stream(path, parameters, take) {
   let source, again;
-  const stop = () => { clearTimeout(again); source?.close(); source = undefined; };
+  const stop = () => {
+    clearTimeout(again);
+    source?.close();
+    source = undefined;
+  };
   const start = () => {
     if (source || document.hidden) return;
     source = new EventSource(`api/${path}?${new URLSearchParams(parameters)}`);
-    source.onmessage = (message) => { heard(true); const found = JSON.parse(message.data); if (found.over) stop(); take(found); };
+    source.onmessage = (message) => {
+      heard(true);
+      const found = JSON.parse(message.data);
+      if (found.over) stop();
+      take(found);
+    };
     source.onerror = () => {
       // A browser tries again by itself unless it was refused.
-      if (source.readyState === EventSource.CLOSED) { stop(); again = setTimeout(start, 2000); wanting.experiment(); } else heard(false);
+      if (source.readyState === EventSource.CLOSED) {
+        stop();
+        again = setTimeout(start, 2000);
+        wanting.experiment();
+      } else heard(false);
     };
   };
   const look = () => (document.hidden ? stop() : start());
   document.addEventListener("visibilitychange", look);
   start();
-  return () => { document.removeEventListener("visibilitychange", look); stop(); };
+  return () => {
+    document.removeEventListener("visibilitychange", look);
+    stop();
+  };
 }
 
 // Asks repeatedly while the page is visible. Returns the function that ends it.
@@ -99,12 +131,18 @@ export function poll(seconds, ask) {
     if (timer !== null) timer = setTimeout(tick, seconds * 1000);
   };
   tick();
-  return () => { clearTimeout(timer); timer = null; };
+  return () => {
+    clearTimeout(timer);
+    timer = null;
+  };
 }
 
 // Returns a function that calls *work* soon, and at most as often as the milliseconds allow that it returns.
 export function paced(work, fastest = FASTEST_MS) {
-  let timer, dueAt = 0, busy = false, wanted = false;
+  let timer,
+    dueAt = 0,
+    busy = false,
+    wanted = false;
   const run = async () => {
     timer = undefined;
     busy = true;
