@@ -598,6 +598,7 @@ class Results:
         Raises:
             ConfigurationError: neither Matplotlib nor Plotly is installed.
         """
+        import_module("mqtune.results.plots.picture").require("matplotlib", "plotly")
         plots: Plots = import_module("mqtune.results.plots.plots").Plots(self)
         return plots
 

@@ -17,7 +17,7 @@ from mqtune.core.text import printable
 from mqtune.core.version import install_command
 
 #: Packages of the extra.
-_NEEDED: Final = ("starlette", "uvicorn", "plotly", "optuna", "sklearn")
+_NEEDED: Final = ("starlette", "uvicorn")
 
 
 @click.command("ui")

@@ -22,7 +22,9 @@ from starlette.staticfiles import StaticFiles
 from mqtune.cli.steer import ACTIONS
 from mqtune.cli.ui import trials, views
 from mqtune.cli.ui.access import Access, Gate
+from mqtune.cli.ui.facts import facts
 from mqtune.cli.ui.feed import Feed, Feeds
+from mqtune.cli.ui.history import log_page
 from mqtune.cli.ui.logs import Log
 from mqtune.cli.ui.paced import Paced
 from mqtune.cli.ui.places import Places
@@ -86,13 +88,14 @@ class Page:
         """Return the application."""
         routes = [
             Route("/", self.index),
-            Route("/plotly.js", self.plotly),
+            Route(f"/{script().name}", self.plotly),
             Mount("/assets", StaticFiles(directory=ASSETS)),
             Route("/api/login", self.login, methods=["POST"]),
             Route("/api/me", self.me),
             Route("/api/steer", self.steer, methods=["POST"]),
             Route("/api/experiments", self.experiments),
             Route("/api/fleet", self._apart(self.fleet)),
+            Route("/api/fleet/line", self._apart(self.fleet_line)),
             Route("/api/trials", self._apart(self.trials)),
             Route("/api/export", self.export, methods=["POST"]),
             Route("/api/picture", self._apart(self.picture)),
@@ -101,6 +104,9 @@ class Page:
             Route("/api/trial", self._apart(self.trial)),
             Route("/api/usage", self._apart(self.usage)),
             Route("/api/why", self._apart(self.why)),
+            Route("/api/facts", self._apart(self.facts)),
+            Route("/api/history", self._apart(self.history)),
+            Route("/api/near", self._apart(self.near)),
             Route("/api/code", self._apart(self.code)),
             Route("/api/events", self.events),
             Route("/api/log", self.log),
@@ -141,8 +147,9 @@ class Page:
         return FileResponse(ASSETS / "index.html")
 
     def plotly(self, _: Request) -> Response:
-        """Return Plotly's own plotly.js."""
-        return FileResponse(script(), media_type="text/javascript", headers={"Cache-Control": "max-age=86400"})
+        """Return plotly.js. Its version is in its address, so browsers keep it."""
+        headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+        return FileResponse(script(), media_type="text/javascript", headers=headers)
 
     async def login(self, request: Request) -> Response:
         """Exchange the token for a cookie."""
@@ -151,7 +158,7 @@ class Page:
     def me(self, _: Request) -> Response:
         """Return the page's permissions."""
         verbs = {verb: [status.value for status in what.statuses] for verb, what in ACTIONS.items()}
-        return Json({"csrf": self._access.csrf, "steer": self._steers, "verbs": verbs})
+        return Json({"csrf": self._access.csrf, "steer": self._steers, "verbs": verbs, "plotly": script().name})
 
     async def steer(self, request: Request) -> Response:
         """Carry out a button's request."""
@@ -169,6 +176,25 @@ class Page:
         """Return workers and running trials."""
         return self._made(("fleet",), object(), lambda: views.fleet_page(self._places, self.feeds))
 
+    def fleet_line(self, _: Request) -> Response:
+        """Return the fleet in a line."""
+        return self._made(("fleet line",), object(), lambda: views.fleet_line(self._places))
+
+    def near(self, request: Request) -> Response:
+        """Return the name that is most similar to a missing experiment's."""
+        return Json({"name": self._places.near(_name(request))})
+
+    def facts(self, request: Request) -> Response:
+        """Return an experiment's figures."""
+        feed = self._feed(request)
+        return self._made(("facts", feed.place.name), (id(feed), feed.last), lambda: facts(feed))
+
+    def history(self, request: Request) -> Response:
+        """Return an experiment's events as sentences."""
+        feed, kind = self._feed(request), request.query_params.get("kind", "")
+        make = functools.partial(log_page, feed, kind)
+        return self._made(("history", feed.place.name, kind), (id(feed), feed.last), make)
+
     def trials(self, request: Request) -> Response:
         """Return filtered and sorted trials, all their ids, or named trials."""
         feed, asked = self._feed(request), request.query_params
@@ -182,7 +208,8 @@ class Page:
         begin, count = _number(asked.get("begin", ""), 0), _number(asked.get("count", ""), _ROWS)
         shown = asked.getlist("trial") or ids[begin : begin + min(count, trials.MOST_ROWS)]
         rows = trials.rows_of(feed, shown)
-        found = {"columns": order.value["columns"], "rows": rows, "begin": begin, "total": len(ids)}
+        found = {**order.value, "rows": rows, "begin": begin, "total": len(ids)}
+        del found["ids"]
         return Json({**found, "pause_s": order.pause_s})
 
     async def export(self, request: Request) -> Response:
@@ -198,8 +225,8 @@ class Page:
         """Return a picture of an experiment or a trial."""
         feed, asked = self._feed(request), request.query_params
         kind, trial = asked.get("kind", ""), asked.get("trial", "")
-        metric, x, where = (asked.get(each, "").strip() for each in ("metric", "x", "where"))
-        chosen = views.Asked(_number(asked.get("columns", ""), 3), metric, x, where, tuple(asked.getlist("of")))
+        metric, x, where, at = (asked.get(each, "").strip() for each in ("metric", "x", "where", "at"))
+        chosen = views.Asked(metric, x, where, tuple(asked.getlist("of")), at, tuple(asked.getlist("order")))
         make = functools.partial(views.picture, feed, kind, chosen, trial=trial)
         key = ("picture", feed.place.name, kind, trial, chosen)
         return self._made(key, (id(feed), feed.last), make, self._pictures)
@@ -207,9 +234,9 @@ class Page:
     def compared(self, request: Request) -> Response:
         """Return a picture of several experiments."""
         asked = request.query_params
-        names, kind, columns = asked.getlist("of"), asked.get("kind", ""), _number(asked.get("columns", ""), 3)
-        make = functools.partial(views.compared, self.feeds, names, kind, columns)
-        return self._made(("compared", *names, kind, columns), object(), make, self._pictures)
+        names, kind = asked.getlist("of"), asked.get("kind", "")
+        make = functools.partial(views.compared, self.feeds, names, kind)
+        return self._made(("compared", *names, kind), object(), make, self._pictures)
 
     def summaries(self, request: Request) -> Response:
         return Json(views.summaries(self.feeds, request.query_params.getlist("of")))

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeVar
 from mqtune.cli.place import Place
 from mqtune.cli.ui.paced import Locks
 from mqtune.core.errors import BrokerUnavailable, ConfigurationError, MqtuneError
-from mqtune.core.events import ExperimentCreated
+from mqtune.core.events import DriverStarted, Event, ExperimentCreated, RequestAnswered
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten
 from mqtune.core.timing import Timing
@@ -41,7 +41,10 @@ _SLICE_S: Final = 0.002
 #: So few entries are folded under the lock.
 _FEW: Final = 20
 
-Curves = dict[str, PlottedCurve]
+#: The limits that the page shows and changes.
+LIMITS: Final = ("max_trials", "max_concurrent")
+
+Curves = dict[str, Curve]
 T = TypeVar("T")
 
 
@@ -82,6 +85,26 @@ class _CurveFold(Fold):
         self.time_attr = time_attr_of(self.results)
         self.curves: dict[TrialId, Curves] = {}
         self.heard: list[Report] | None = None
+        #: The limits that hold now, as far as the journal has them.
+        self.limits: dict[str, object] = {}
+        self._limit(created.definition)
+
+    def take(self, event: Event | Report) -> None:
+        # Nearly all are reports.
+        if event.__class__ is RequestAnswered or event.__class__ is DriverStarted:
+            self._note_limits(event)
+        super().take(event)
+
+    def _note_limits(self, event: Event | Report) -> None:
+        if isinstance(event, DriverStarted):
+            self._limit(event.changes)
+        elif isinstance(event, RequestAnswered) and event.done:
+            request = self.experiment.requests.get(event.id)
+            if request is not None and request.action == "set":
+                self._limit(request.arguments)
+
+    def _limit(self, values: Mapping[str, object]) -> None:
+        self.limits |= {name: values[name] for name in LIMITS if values.get(name) is not None}
 
     def on_report(self, report: Report, trial: Trial) -> None:
         curves = self.curves.get(trial.id)
@@ -199,6 +222,22 @@ class Feed:
     @property
     def results(self) -> Results:
         return self._fold.results
+
+    @property
+    def limits(self) -> Mapping[str, object]:
+        """The limits that hold now, as far as the journal has them."""
+        return self._fold.limits
+
+    def curve_of(self, trial: TrialId) -> Curve | None:
+        """Return a trial's reports of the only metric. The caller must hold the lock."""
+        return self._fold.curves.get(trial, {}).get(self.experiment.metric)
+
+    def curves_of_best(self) -> Curves:
+        """Return the best trial's reports by metric. The result is empty without a best trial."""
+        with self.lock:
+            best = self.experiment.best
+            curves = {} if best is None else self._fold.curves.get(best.id, {})
+            return {name: curve.copy() for name, curve in curves.items()}
 
     def unlocked(self, make: Callable[[Results], T]) -> T:
         """Return ``make(results)`` without blocking the feed.

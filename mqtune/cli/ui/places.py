@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -18,7 +19,7 @@ from mqtune.results.frames import Row
 
 _LISTED: Final = (
     *("name", "outcome", "created_at", "metric", "trials", "reports", "statuses", "progress"),
-    *("tags", "notes", "error"),
+    *("tags", "notes", "error", "mode", "reason"),
 )
 
 
@@ -62,6 +63,11 @@ class Places:
         if found is None:
             raise ConfigurationError(f"there is no experiment {name!r} here")
         return found
+
+    def near(self, name: str) -> str:
+        """Return the known name that is most similar to *name*, or an empty string."""
+        known = [str(each["name"]) for each in self.listed().rows]
+        return next(iter(difflib.get_close_matches(name, known, 1)), "")
 
     def listed(self) -> Listed:
         """Return summaries, newest events first, brief for long journals on a broker."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import html
 import json
@@ -14,7 +15,7 @@ from typing import Final
 from mqtune.cli.place import View
 from mqtune.cli.ui.app import ASSETS
 from mqtune.cli.ui.trials import MOST_ROWS
-from mqtune.cli.ui.views import as_figure
+from mqtune.cli.ui.views import as_figures
 from mqtune.core.errors import ConfigurationError, NothingToDraw
 from mqtune.core.experiment import Experiment
 from mqtune.core.machine import replace_file
@@ -22,10 +23,26 @@ from mqtune.core.text import counted, printable
 from mqtune.results.display import best_text, columns_of, counts_text, ranked
 from mqtune.results.frames import Row
 from mqtune.results.plots.by_plotly import script
-from mqtune.results.plots.plots import KINDS
+from mqtune.results.plots.plots import KINDS, Plots
+from mqtune.results.progress import deciders_of
 
-#: Pictures' panels in a row.
-_COLUMNS: Final = 3
+#: The sections of a report, as the page's tabs.
+_SECTIONS: Final = {
+    "Overview": ("history", "curves", "pareto"),
+    "Parameters": ("importances", "slices", "parallel"),
+    "Schedule": ("rungs", "timeline", "lineage"),
+}
+_TITLES: Final = {
+    "history": "Best over time",
+    "curves": "Learning curves",
+    "pareto": "Pareto front",
+    "importances": "Importance",
+    "slices": "Parameters",
+    "parallel": "Parallel coordinates",
+    "rungs": "Rungs",
+    "timeline": "Timeline",
+    "lineage": "Lineage",
+}
 
 
 def write_report(view: View, file: Path) -> None:
@@ -48,14 +65,21 @@ def _parts(view: View) -> Iterator[str]:
     policy = f"default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'; script-src {' '.join(map(_hash, scripts))}"
     yield f'<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
     yield '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
-    yield f"<title>{_text(experiment.name)} · mqtune</title><style>{style}</style><main><h1>{_text(experiment.name)}</h1>"
+    yield f'<title>{_text(experiment.name)} · mqtune</title><style>{style}</style><main class="report"><h1>{_text(experiment.name)}</h1>'
     lines = [view.state, counts_text(experiment), counted(experiment.reports, "report"), best_text(experiment)]
     started = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(experiment.created_at))
     yield f'<p class="note">{_text(" · ".join(filter(None, [f"started {started}", *lines])))}</p>'
+    yield f'<p class="note">{_text(str(deciders_of(view.results.definition)))}</p>'
     pictures = dict(_pictures(view))
-    for kind, picture in pictures.items():
-        yield f'<section class="card"><h2>{kind}</h2><p class="note">{_text(str(picture["note"]))}</p>'
-        yield f'<div class="plot" data-kind="{kind}"></div></section>'
+    sections = {title: [kind for kind in kinds if kind in pictures] for title, kinds in _SECTIONS.items()}
+    sections = {title: kinds for title, kinds in sections.items() if kinds}
+    links = "".join(f'<a href="#{title}">{title}</a>' for title in [*sections, "Trials"])
+    yield f'<nav class="tabs" aria-label="sections">{links}</nav>'
+    for title, kinds in sections.items():
+        yield f'<h2 id="{title}">{title}</h2>'
+        for kind in kinds:
+            yield f'<section class="card chart" data-kind="{kind}"><h3>{_TITLES[kind]}</h3>'
+            yield f'<p class="note">{_text(str(pictures[kind]["note"]))}</p><div class="plots"></div></section>'
     yield from _table(experiment)
     # A text in it could close the script element.
     data = json.dumps(pictures, allow_nan=False).replace("<", "\\u003c")
@@ -64,18 +88,19 @@ def _parts(view: View) -> Iterator[str]:
 
 
 def _pictures(view: View) -> Iterator[tuple[str, Row]]:
+    # The page itself needs neither library.
+    plots = Plots(view.results)
     for kind in KINDS:
-        try:
-            yield kind, as_figure(view.results.plot.draw(kind), _COLUMNS)
-        except NothingToDraw:
-            continue
+        # Importances need further packages, without which a report lacks them.
+        with contextlib.suppress(NothingToDraw, ConfigurationError):
+            yield kind, as_figures(plots.draw(kind))
 
 
 def _table(experiment: Experiment) -> Iterator[str]:
     trials, columns = ranked(experiment), columns_of(experiment)
     more = f", the best {MOST_ROWS:,}" if len(trials) > MOST_ROWS else ""
-    heads = "".join(f"<th>{_text(column.head)}</th>" for column in columns)
-    yield f'<section class="card"><h2>Trials ({len(trials):,}{more})</h2><div class="scroll"><table><thead><tr>{heads}</tr></thead>'
+    heads = "".join(f'<th scope="col">{_text(column.head)}</th>' for column in columns)
+    yield f'<h2 id="Trials">Trials</h2><section class="card"><h3>{len(trials):,} trials{more}</h3><div class="scroll" tabindex="0" role="region" aria-label="trials"><table><thead><tr>{heads}</tr></thead>'
     for trial in trials[:MOST_ROWS]:
         yield f"<tr>{''.join(f'<td>{_text(column.cell(experiment, trial))}</td>' for column in columns)}</tr>"
     yield "</table></div></section>"

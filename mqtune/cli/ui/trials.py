@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -11,10 +13,10 @@ from mqtune.cli.terms import BEST, in_order
 from mqtune.cli.ui.feed import Feed
 from mqtune.core.experiment import Experiment
 from mqtune.core.text import flatten, printable
-from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, Trial, TrialId
+from mqtune.core.trial import ITERATION, TIME_THIS_ITER, TIME_TOTAL, Trial, TrialId, is_number
 from mqtune.results.display import ranked, short_value
-from mqtune.results.experiments import duration
 from mqtune.results.frames import Row, trial_rows
+from mqtune.results.plots.data import time_attr_of, time_label_of
 from mqtune.results.results import Results, csv_text
 
 #: mqtune's own keys in reports, hidden by default.
@@ -26,6 +28,12 @@ MOST_ROWS: Final = 1_000
 _MOST_COLUMNS: Final = 200
 #: Parameters and other metrics shown by default.
 _PARAMETERS, _METRICS = 12, 4
+#: Points of a small line.
+_SPARK: Final = 24
+#: Larger integers would lose digits in a browser.
+_MOST_NUMBER: Final = 2**53
+#: The columns of the scheduler's time at a trial's best, and of its small line.
+_AT, CURVE = "at", "curve"
 
 
 def chosen(experiment: Experiment, where: str) -> list[Trial]:
@@ -39,7 +47,9 @@ def chosen(experiment: Experiment, where: str) -> list[Trial]:
 
 
 def ordered(feed: Feed, where: str, sort: str, *, reverse: bool) -> Row:
-    """Return the filtered trials' ids, in order, by default best first, and all columns.
+    """Return the filtered trials' ids in order, their counts by status, and all columns.
+
+    The default order is best first.
 
     Raises:
         as ``chosen``.
@@ -50,7 +60,11 @@ def ordered(feed: Feed, where: str, sort: str, *, reverse: bool) -> Row:
         trials = chosen(experiment, where)
         if sort:
             trials = in_order(experiment, trials, sort, reverse=reverse)
-        return {"ids": [trial.id for trial in trials], "columns": columns_of(experiment)}
+        return {
+            "ids": [trial.id for trial in trials],
+            "counts": dict(Counter(trial.status.value for trial in trials)),
+            "columns": columns_of(experiment, time_attr_of(results), time_label_of(results)),
+        }
 
     return feed.unlocked(made)
 
@@ -59,7 +73,7 @@ def rows_of(feed: Feed, ids: Iterable[str]) -> list[Row]:
     """Return these trials' current rows, without missing trials."""
     with feed.lock:
         trials = feed.experiment.trials
-        return rows_for(feed.experiment, [trials[TrialId(id_)] for id_ in ids if id_ in trials])
+        return rows_for(feed, [trials[TrialId(id_)] for id_ in ids if id_ in trials])
 
 
 def statuses_of(feed: Feed, ids: Iterable[str]) -> list[str]:
@@ -69,60 +83,101 @@ def statuses_of(feed: Feed, ids: Iterable[str]) -> list[str]:
         return [trials[TrialId(id_)].status.value if id_ in trials else "" for id_ in ids]
 
 
-def rows_for(experiment: Experiment, trials: Sequence[Trial]) -> list[Row]:
-    """Return trials with their cells as text, by column key."""
+def rows_for(feed: Feed, trials: Sequence[Trial]) -> list[Row]:
+    """Return trials with their cells by column key, as numbers or texts.
+
+    The caller must hold the feed's lock.
+    """
+    experiment, time_attr = feed.experiment, time_attr_of(feed.results)
     front = {each.id for each in experiment.pareto_front}
-    return [_row(experiment, trial, is_ahead=trial.id in front) for trial in trials]
+    found = []
+    for trial in trials:
+        row = _row(experiment, trial, time_attr, is_ahead=trial.id in front)
+        curve = feed.curve_of(trial.id)
+        found.append({**row, "curve": [] if curve is None else _spark(curve.value)})
+    return found
 
 
-def _row(experiment: Experiment, trial: Trial, *, is_ahead: bool) -> Row:
+def _spark(values: Sequence[float]) -> list[float | None]:
+    """Return some values of a curve, for a small line."""
+    last, points = len(values) - 1, min(len(values), _SPARK)
+    kept = (values[place * last // max(1, points - 1)] for place in range(points))
+    return [None if math.isnan(value) else _rounded(value) for value in kept]
+
+
+def _row(experiment: Experiment, trial: Trial, time_attr: str, *, is_ahead: bool) -> Row:
     attempt = trial.attempts[-1] if trial.attempts else None
     ran_s = trial.run_s
     if attempt is not None and attempt.started_at is not None and attempt.ended_at is None:
         ran_s += max(0.0, time.time() - attempt.started_at)
+    reached = trial.last_metrics.get(time_attr, trial.last_metrics.get(ITERATION))
     cells = {
-        "reports": str(trial.last_metrics.get(ITERATION, attempt.reports if attempt is not None else 0)),
-        BEST: short_value(trial.best_value) if trial.has_metric else "",
-        f"last.{experiment.metric}": short_value(trial.last_metrics.get(experiment.metric, "")),
+        "reports": _cell(reached if is_number(reached) else attempt.reports if attempt is not None else 0),
+        BEST: _cell(trial.best_value) if trial.has_metric else "",
+        _AT: _cell(trial.best_metrics.get(time_attr, "")),
+        f"last.{experiment.metric}": _cell(trial.last_metrics.get(experiment.metric, "")),
         "front": "yes" if is_ahead else "",
         "feasible": "no" if trial.best_metrics and not experiment.is_feasible(trial) else "",
-        "ran_s": duration(ran_s) if attempt is not None and attempt.started_at is not None else "",
+        "ran_s": _rounded(ran_s) if attempt is not None and attempt.started_at is not None else "",
         "worker": printable(attempt.worker) if attempt is not None else "",
-        "attempts": str(len(trial.attempts)),
+        "attempts": len(trial.attempts),
         "tags": printable(", ".join(trial.labels.tags)),
         "notes": printable(trial.labels.notes),
         "reason": printable(trial.reason),
-        **{f"config.{name}": short_value(value) for name, value in flatten(trial.config)},
-        **{f"metrics.{name}": short_value(value) for name, value in flatten(trial.best_metrics)},
+        **{f"config.{name}": _cell(value) for name, value in flatten(trial.config)},
+        **{f"metrics.{name}": _cell(value) for name, value in flatten(trial.best_metrics)},
     }
-    return {"id": trial.id, "status": trial.status.value, "cells": {key: text for key, text in cells.items() if text}}
+    return {
+        "id": trial.id,
+        "status": trial.status.value,
+        "cells": {key: cell for key, cell in cells.items() if cell != ""},
+    }
 
 
-def columns_of(experiment: Experiment) -> list[Row]:
+def _cell(value: object) -> object:
+    """Return a number, which the page formats by column, or a short text."""
+    if is_number(value) and math.isfinite(value) and abs(value) < _MOST_NUMBER:
+        return _rounded(value) if isinstance(value, float) else value
+    return short_value(value)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def columns_of(experiment: Experiment, time_attr: str, unit: str) -> list[Row]:
     """Return the possible columns: key, title, and whether shown at first."""
     trials, objective = list(experiment.trials.values()), experiment.objective
     parameters = list(dict.fromkeys(name for trial in trials for name, _ in flatten(trial.config)))
     metrics = dict.fromkeys(name for trial in trials for name, _ in flatten(trial.best_metrics))
     others = [name for name in metrics if name not in objective.metrics]
-    first = [name for name in others if name not in BOOKKEEPING][:_METRICS]
+    first = [name for name in others if name not in BOOKKEEPING and name != time_attr][:_METRICS]
     values = (
-        [_column(BEST, f"best {objective.metrics[0]}"), _column(f"last.{experiment.metric}", "last", is_shown=False)]
+        [
+            _column(BEST, objective.metrics[0], "metric"),
+            _column(_AT, f"at {unit}", "metric", is_shown=False, sorts=False),
+            _column(f"last.{experiment.metric}", f"last {experiment.metric}", "metric", is_shown=False),
+        ]
         if objective.is_single
-        else [*(_column(f"metrics.{name}", name) for name in objective.metrics), _column("front", "front", sorts=False)]
+        else [
+            *(_column(f"metrics.{name}", name, "metric") for name in objective.metrics),
+            _column("front", "front", "metric", sorts=False),
+        ]
     )
     if objective.constraints:
-        values.append(_column("feasible", "feasible", sorts=False))
+        values.append(_column("feasible", "feasible", "metric", sorts=False))
     has_tags = any(trial.labels.tags for trial in trials)
     has_notes = any(trial.labels.notes for trial in trials)
     columns = [
-        _column("reports", "iteration"),
+        _column("reports", unit),
+        _column(CURVE, "curve", is_shown=objective.is_single, sorts=False),
         *values,
+        *(_column(f"metrics.{name}", name, "metric", is_shown=name in first) for name in others),
         *(
             _column(f"config.{name}", name, "parameter", is_shown=place < _PARAMETERS)
             for place, name in enumerate(parameters)
         ),
-        *(_column(f"metrics.{name}", name, "metric", is_shown=name in first) for name in others),
-        _column("ran_s", "ran"),
+        _column("ran_s", "duration"),
         _column("worker", "worker"),
         _column("tags", "tags", is_shown=has_tags, sorts=False),
         _column("notes", "notes", is_shown=has_notes, sorts=False),

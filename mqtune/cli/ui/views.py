@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -26,13 +27,13 @@ from mqtune.cli.machine_use import sharing_of, short_use_text, usage_of, usage_t
 from mqtune.cli.place import live_broker
 from mqtune.cli.steer import ACTIONS
 from mqtune.cli.terms import OWN_COLUMNS
+from mqtune.cli.ui.facts import about, best_time
 from mqtune.cli.ui.feed import Feed, Feeds
 from mqtune.cli.ui.places import Places
 from mqtune.cli.ui.trials import BOOKKEEPING, MOST_ROWS, chosen, rows_for
 from mqtune.cli.why import Inquiry
 from mqtune.core.errors import ConfigurationError, MqtuneError, NothingToDraw
-from mqtune.core.events import busy_as
-from mqtune.core.experiment import Experiment
+from mqtune.core.events import WorkerInfo, busy_as
 from mqtune.core.text import counted, flatten, printable
 from mqtune.core.trial import Attempt, Trial, TrialId, TrialStatus, is_number
 from mqtune.core.usage import LiveUse
@@ -40,15 +41,16 @@ from mqtune.results.display import short_value
 from mqtune.results.experiments import with_waiting
 from mqtune.results.frames import Row
 from mqtune.results.logs import attempt_of
-from mqtune.results.plots.by_plotly import plain
+from mqtune.results.plots.by_plotly import panels_of
 from mqtune.results.plots.compared import MOST_COMPARED, Compared
-from mqtune.results.plots.data import MOST_POINTS, PlottedCurve, is_wide, spread, time_attr_of
-from mqtune.results.plots.panels import BLUE, Axis, Look, Panel, Series, label
+from mqtune.results.plots.data import MOST_POINTS, Curve, is_wide, spread, time_attr_of, time_label_of
+from mqtune.results.plots.levels import BEST
+from mqtune.results.plots.panels import COMPLETED, TEXT, Axis, Level, Levels, Look, Panel, Series, label
 from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.plots import KINDS, Plots
 from mqtune.results.progress import updated_at
 from mqtune.results.results import Results
-from mqtune.services.shares.overview import ShareSummary
+from mqtune.services.shares.overview import Share, busy_slots
 from mqtune.trainable.bundle import is_digest
 
 #: Changed trials in one message.
@@ -56,14 +58,20 @@ _MOST_CHANGED: Final = 200
 #: The newest trials, searched for names of metrics.
 _LOOKED_AT: Final = 50
 _MOST_PANELS: Final = 12
-#: Heights in pixels of a single panel, and of one of several: two rows fit on a screen.
-_HEIGHT, _SMALL_HEIGHT = 300, 240
 #: Bytes of a shown file.
 _MOST_SOURCE: Final = 256 * 1024
 _NO_SHARES: Final = (
     "this account may not read what experiments want of the fleet: make it again with mqtune fleet acl monitor"
 )
 TRIAL: Final = "trial"
+#: Parameters with the ranges of the best trials, which is no picture of the library.
+_RANGES: Final = "ranges"
+#: Pictures of trials at a common time.
+_COMPARING: Final = frozenset({"slices", "importances", "parallel", _RANGES})
+#: The level of each trial's best value.
+_BEST: Final = "best"
+#: Reasons that are no fault: the experiment's own trials keep the slots busy, or something is about to begin.
+_FINE: Final = frozenset({"running", "driver", "starting", "retry"})
 
 
 def summary(feed: Feed) -> Row:
@@ -71,6 +79,7 @@ def summary(feed: Feed) -> Row:
     experiment, best = feed.experiment, feed.experiment.best
     counts = experiment.statuses
     return {
+        **about(feed),
         "name": experiment.name,
         "state": with_waiting(feed.state, counts),
         "outcome": experiment.outcome,
@@ -82,10 +91,10 @@ def summary(feed: Feed) -> Row:
         "trials": len(experiment.trials),
         "counts": counts,
         "ended": sum(count for status, count in experiment.counts.items() if status.is_terminal),
-        "planned": feed.results.definition.get("max_trials"),
+        "planned": feed.limits.get("max_trials"),
         "reports": experiment.reports,
         "unreadable": experiment.unreadable,
-        "best": None if best is None else _best(best),
+        "best": None if best is None else {**_best(best), "time": best_time(feed)},
         "front": len(experiment.pareto_front),
         "tags": experiment.labels.tags,
         "notes": experiment.labels.notes,
@@ -101,18 +110,28 @@ def changed(feed: Feed, after: str) -> tuple[str, Row]:
     """Return the changes after a journal entry, and the last included entry."""
     with feed.lock:
         changes = feed.changes(after)
-        rows = rows_for(feed.experiment, changes.trials[:_MOST_CHANGED])
+        rows = rows_for(feed, changes.trials[:_MOST_CHANGED])
         return changes.entry, {"summary": summary(feed), "rows": rows}
 
 
 class Asked(NamedTuple):
-    """A reader's choices for a picture: panels in a row, metric, axis, and trials."""
+    """A reader's choices for a picture.
 
-    columns: int
+    Attributes:
+        metric: the metric; empty for the experiment's own.
+        x: the horizontal axis.
+        where: the filter of trials.
+        of: the ids of the only trials.
+        at: the scheduler's time at which trials are compared, or "best".
+        order: the parameters that come first.
+    """
+
     metric: str = ""
     x: str = ""
     where: str = ""
     of: tuple[str, ...] = ()
+    at: str = ""
+    order: tuple[str, ...] = ()
 
 
 def picture(feed: Feed, kind: str, asked: Asked, *, trial: str = "") -> Row:
@@ -122,21 +141,46 @@ def picture(feed: Feed, kind: str, asked: Asked, *, trial: str = "") -> Row:
         click.UsageError: the filter is not a condition.
         ConfigurationError: the picture, the trial, or a name in the condition is missing.
     """
-    if kind != TRIAL and kind not in KINDS:
+    if kind not in (TRIAL, _RANGES, *KINDS):
         raise ConfigurationError(f"there is no picture {kind!r}")
     try:
         drawn = _trial_picture(feed, _trial(feed, trial), asked) if kind == TRIAL else _drawn(feed, kind, asked)
     except (NothingToDraw, ConfigurationError) as error:
         return {"nothing": str(error), "choices": _choices(feed, kind, trial)}
-    return {**as_figure(drawn, asked.columns), "choices": _choices(feed, kind, trial)}
+    return {**as_figures(drawn), "choices": _choices(feed, kind, trial)}
 
 
-def as_figure(drawn: Picture, columns: int) -> Row:
-    """Return a picture for Plotly, with its note."""
-    height = drawn.height or (_HEIGHT if len(drawn.panels) == 1 else _SMALL_HEIGHT)
+def as_figures(drawn: Picture) -> Row:
+    """Return a picture's panels for Plotly, with its note, scales, levels and shares."""
     scales = [{**asdict(each), "key": _condition_name(each.name)} for each in drawn.scales]
-    figure = plain(replace(drawn, height=height, most_columns=max(1, columns)))
-    return {"note": drawn.note, "scales": scales, **figure}
+    return {
+        "note": drawn.note,
+        "remarks": list(drawn.remarks),
+        "height": drawn.height,
+        "panels": panels_of(drawn),
+        "scales": scales,
+        "levels": None if drawn.levels is None else _described_levels(drawn.levels),
+        "shares": [asdict(each) for each in drawn.shares],
+    }
+
+
+def _described_levels(levels: Levels) -> Row:
+    every = [{"at": _level_name(each), "trials": each.count} for each in levels.every]
+    return {"unit": levels.unit, "every": every, "shown": _level_name(levels.shown), "trials": levels.shown.count}
+
+
+def _level_name(level: Level) -> str:
+    return _BEST if level.time == BEST else f"{level.time:g}"
+
+
+def _level(text: str) -> float | None:
+    """Return the time of a level's name; None for the default."""
+    if text == _BEST:
+        return BEST
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _condition_name(name: str) -> str:
@@ -146,14 +190,21 @@ def _condition_name(name: str) -> str:
 
 def _drawn(feed: Feed, kind: str, asked: Asked) -> Picture:
     choices = {"history": {"by": asked.x}, "curves": {"metric": asked.metric, "by": asked.x}}
-    given: dict[str, str | bool] = {name: value for name, value in choices.get(kind, {}).items() if value}
+    given: dict[str, object] = {name: value for name, value in choices.get(kind, {}).items() if value}
     if kind in ("curves", "parallel") and asked.of:
         given["apart"] = True
-    if asked.metric and kind in ("slices", "importances"):
+    if asked.metric and kind in _COMPARING - {"parallel"}:
         given["metric"] = asked.metric
+    if kind in _COMPARING:
+        given["at"] = _level(asked.at)
+    if kind == "parallel":
+        given["order"] = asked.order
 
     def made(results: Results) -> Picture:
-        return Plots(_some_of(results, asked), feed.curves).draw(kind, **given)
+        plots = Plots(_some_of(results, asked), feed.curves)
+        if kind == _RANGES:
+            return plots.ranges(asked.metric or None, _level(asked.at))
+        return plots.draw(kind, **given)
 
     return feed.unlocked(made)
 
@@ -180,9 +231,9 @@ def _choices(feed: Feed, kind: str, trial: str) -> Row:
             ["", "all metrics"],
             *([name, label(name)] for name in _metrics_of(feed.detail(TrialId(trial)), objective.metrics)),
         ]
-        return {"metrics": names, "x": {"": label(time_attr), "time": "time"}}
+        return {"metrics": names, "x": {"": time_label_of(feed.results), "time": "time"}}
     if kind == "history":
-        return {"x": {"": "by time", "trial": "by trial number"}}
+        return {"x": {"": "time", "trial": "trial"}}
     if kind == "curves":
         last: dict[str, object] = {}
         with feed.lock:
@@ -193,9 +244,9 @@ def _choices(feed: Feed, kind: str, trial: str) -> Row:
         rest = others[1:] if objective.is_single else others
         return {
             "metrics": [["", label(first)], *([name, label(name)] for name in rest)],
-            "x": {"": f"by {label(time_attr)}", "time": "by time"},
+            "x": {"": time_label_of(feed.results), "time": "time"},
         }
-    if kind in ("slices", "importances") and not objective.is_single:
+    if kind in ("slices", "importances", _RANGES) and not objective.is_single:
         first, *rest = objective.metrics
         return {"metrics": [["", label(first)], *([name, label(name)] for name in rest)]}
     return {}
@@ -208,8 +259,8 @@ def _metrics_of(named: Iterable[str], objective: Sequence[str]) -> list[str]:
     return [*(name for name in objective if name in there), *others]
 
 
-def compared(feeds: Feeds, names: Sequence[str], kind: str, columns: int) -> Row:
-    """Return a picture of several experiments for Plotly, or why it is empty.
+def compared(feeds: Feeds, names: Sequence[str], kind: str) -> Row:
+    """Return a picture of several experiments for Plotly, or the reason for its absence.
 
     Raises:
         as ``Feeds.get``; and ConfigurationError if the picture is missing.
@@ -221,7 +272,7 @@ def compared(feeds: Feeds, names: Sequence[str], kind: str, columns: int) -> Row
         drawn = Compared(results, lambda read, metric: by_name[read.experiment.name].curves(read, metric)).draw(kind)
     except NothingToDraw as error:
         return {"nothing": str(error)}
-    return as_figure(drawn, columns)
+    return as_figures(drawn)
 
 
 def summaries(feeds: Feeds, names: Sequence[str]) -> Row:
@@ -248,21 +299,36 @@ def _trial_picture(feed: Feed, trial: Trial, asked: Asked) -> Picture:
         raise NothingToDraw(f"trial {trial.id} has reported no number yet")
     shown = names[:_MOST_PANELS]
     by_time = asked.x == "time"
-    x = "time since the first report (s)" if by_time else time_attr_of(feed.results)
+    x = "seconds since the first report" if by_time else time_label_of(feed.results)
     drawn = {name: curves[name].by_seconds() if by_time else curves[name] for name in shown}
-    panels = [_metric_panel(x, name, curve, MOST_POINTS // len(shown)) for name, curve in drawn.items()]
+    best = feed.experiment.best
+    others = {} if best is None or best is trial else feed.curves_of_best()
+    theirs = {name: curve.by_seconds() if by_time else curve for name, curve in others.items()}
+    panels = [
+        _metric_panel(x, name, curve, theirs.get(name), MOST_POINTS // len(shown)) for name, curve in drawn.items()
+    ]
     note = counted(trial.reports, "report") + (
         f" · {len(shown)} of {len(every)} metrics" if len(shown) < len(every) else ""
     )
     return Picture(f"trial {trial.id}", note, panels)
 
 
-def _metric_panel(time_attr: str, name: str, curve: PlottedCurve, most: int) -> Panel:
-    places = spread(len(curve.value), most)
-    x, y = [curve.time[place] for place in places], [curve.value[place] for place in places]
+def _metric_panel(time_attr: str, name: str, curve: Curve, best: Curve | None, most: int) -> Panel:
+    """Return a metric of a trial, beside the best trial's if that is known."""
+    series = []
+    if best is not None:
+        x, y = _thinned(best, most)
+        series.append(Series("best trial", x, y, Look(TEXT, width=1.5)))
+    x, y = _thinned(curve, most)
     is_short = len(x) < 30  # noqa: PLR2004 - points that can be told apart
-    look = Look(BLUE, width=1.5, marker="circle" if is_short else "", size=5)
-    return Panel(Axis(label(time_attr)), Axis("", is_wide(y)), [Series("", x, y, look)], label(name))
+    series.append(Series("this trial", x, y, Look(COMPLETED, width=1.7, marker="circle" if is_short else "", size=5)))
+    is_log = is_wide([value for each in series for value in each.y])
+    return Panel(Axis(label(time_attr)), Axis("", is_log), series, label(name), key=name)
+
+
+def _thinned(curve: Curve, most: int) -> tuple[list[float], list[float]]:
+    places = spread(len(curve.value), most)
+    return [curve.time[place] for place in places], [curve.value[place] for place in places]
 
 
 def trial_page(feed: Feed, name: str) -> Row:
@@ -399,31 +465,56 @@ def _trial(feed: Feed, name: str) -> Trial:
 
 
 def why(places: Places, feeds: Feeds, feed: Feed, name: str = "") -> Row:
-    """Return why a trial waits or, without one, why an experiment does; empty if nothing waits.
+    """Return why a trial waits or, without one, why an experiment does not run.
+
+    It is empty if nothing is wrong, as when an experiment's own trials keep the slots busy. ``is_wrong`` says whether somebody may have to act.
 
     Raises:
         ConfigurationError: the trial is missing.
     """
+    nothing: Row = {"text": "", "way_out": "", "is_wrong": False}
     with feed.lock:
         trial = _trial(feed, name) if name else None
-        if trial.status.is_terminal if trial is not None else not _waits(feed.experiment):
-            return {"text": "", "way_out": ""}
+        if trial.status.is_terminal if trial is not None else not _waits(feed):
+            return nothing
+        runs = feed.experiment.running > 0
         definition = feed.results.definition
         inquiry = Inquiry(feed.place, feed.experiment, definition, trial, lambda _: _runs(places, feeds))
     try:
         reason = inquiry.reason()
-    except MqtuneError as error:
-        # The page already shows that its server is away.
-        return {"text": "" if feed.problem else str(error), "way_out": ""}
-    if trial is not None and reason.cause == "running":
-        return {"text": "", "way_out": ""}
-    return {"text": reason.text, "way_out": reason.way_out}
+    except MqtuneError:
+        # The server is away or unknown. The journal's age says that nobody drives.
+        if trial is not None or not feed.state.startswith("driver away"):
+            return nothing
+        text = f"nobody drives {feed.place.name}, so nothing new starts"
+        return {"text": text, "way_out": f"continue it: mqtune drive {feed.place.name}", "is_wrong": True}
+    is_fine = reason.cause in _FINE or (reason.cause == "busy" and runs)
+    if (trial is None and is_fine) or (trial is not None and reason.cause == "running"):
+        return nothing
+    is_wrong = not (is_fine or reason.cause == "paused" or (reason.cause == "ended" and feed.state != "failed"))
+    return {"text": reason.text, "way_out": reason.way_out, "is_wrong": is_wrong}
 
 
-def _waits(experiment: Experiment) -> bool:
-    counts = experiment.counts
+def _waits(feed: Feed) -> bool:
+    experiment = feed.experiment
     is_idle = not experiment.running and experiment.outcome != "finished"
-    return is_idle or (not experiment.outcome and counts[TrialStatus.QUEUED] > 0)
+    is_away = feed.state.startswith("driver away")
+    return is_idle or is_away or (not experiment.outcome and experiment.counts[TrialStatus.STAGED] > 0)
+
+
+def fleet_line(places: Places) -> Row:
+    """Return how many workers there are, and how many of their slots are busy."""
+    found: list[WorkerInfo] = []
+    for url in places.servers():
+        # The page of the fleet has the error.
+        with contextlib.suppress(MqtuneError), open_fleet(url) as fleet:
+            found += fleet.workers()
+    return {
+        "workers": len(found),
+        "busy": sum(map(busy_slots, found)),
+        "slots": sum(info.slots for info in found),
+        "impaired": sum(bool(info.impairments) for info in found),
+    }
 
 
 def fleet_page(places: Places, feeds: Feeds) -> Row:

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from mqtune.core.codec import Body
-from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet, step_of
+from mqtune.results.plots.panels import GRID, TEXT, TINT, Axis, Panel, Series, Sheet, step_of
 
 #: Pixels per inch, and a file's pixels per pixel of the picture.
 _DPI: Final = 100
@@ -24,11 +24,16 @@ _MARKERS: Final = {
     "": "",
     "circle": "o",
     "x": "x",
-    "triangle-down": "v",
-    "square": "s",
+    "triangle-up": "^",
+    "square-open": "s",
     "diamond": "D",
+    "diamond-open": "D",
     "star": "*",
+    "best": "o",
+    "caret-up": "^",
+    "caret-down": "v",
 }
+_HOLLOW: Final = frozenset({"square-open", "diamond-open", "best", "caret-up", "caret-down"})
 
 
 def figure_of(picture: Sheet) -> Figure:
@@ -56,8 +61,10 @@ def content_of(picture: Sheet, format: str) -> bytes:  # noqa: A002 - as in Matp
 
 
 def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
-    for series in panel.series:
-        _draw_series(axes, series)
+    for each in panel.series:
+        _draw_series(axes, each)
+    if panel.band is not None:
+        axes.axvspan(*panel.band, color=TINT, zorder=0)
     for x, y, text in panel.texts:
         axes.annotate(
             _plain(text),
@@ -70,8 +77,9 @@ def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
             zorder=5,
         )
-    axes.set_title(_plain(panel.title), fontsize=size + 1, color=TEXT)
-    axes.grid(color=GRID)
+    title = " · ".join(filter(None, (panel.title, panel.note)))
+    axes.set_title(_plain(title), fontsize=size + 1, color=TEXT)
+    axes.grid(color=GRID, axis="both" if panel.x.has_grid else "y")
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=size - 1, colors=TEXT)
     axes.spines[["top", "right"]].set_visible(False)
@@ -113,6 +121,8 @@ def _style(series: Series) -> Body:
         "linestyle": ("--" if look.is_dashed else "-") if look.width else "",
         "marker": _MARKERS[look.marker],
         "markersize": look.size,
+        "markeredgewidth": look.edge or 1,
+        "markerfacecolor": "white" if look.marker in _HOLLOW else look.color,
         "alpha": look.opacity,
         "solid_capstyle": "butt",
     }

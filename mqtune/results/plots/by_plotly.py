@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import html
+import json
 import math
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
 from mqtune.results.frames import Row
-from mqtune.results.plots.panels import GRID, TEXT, Axis, Panel, Series, Sheet, step_of
+from mqtune.results.plots.panels import GRID, SURFACE, TEXT, TINT, Axis, Panel, Series, Sheet, step_of
 
 #: Pixels around the panels, and the gap between two panels as a share of the size.
 _TOP, _BOTTOM = 70, 110
 _GAP: Final = 0.09
 #: From this ratio on, logarithmic ticks are powers of ten only.
 _TENS: Final = 100
+#: The symbols of marks, by their names. The others are Plotly's own.
+_SYMBOLS: Final = {
+    "": "circle",
+    "x": "x-thin-open",
+    "best": "circle-dot",
+    "caret-up": "triangle-up-open",
+    "caret-down": "triangle-down-open",
+}
+#: The version of Plotly's basic bundle, which has the kinds that pictures need: points, lines and bars.
+BUNDLE: Final = "4.1.1"
 #: The buttons on a picture, without the default one that sends data to Plotly's cloud.
 BUTTONS: Final = {
     "displaylogo": False,
@@ -41,20 +51,38 @@ def plain(picture: Sheet) -> Row:
     }
     data: list[Row] = []
     annotations: list[Row] = []
+    shapes: list[Row] = []
     named: set[str] = set()
     for number, panel in enumerate(picture.panels):
         suffix = str(number + 1) if number else ""
         left, right, bottom, top = _place(picture, number)
-        xs, ys = ([value for series in panel.series for value in getattr(series, axis)] for axis in ("x", "y"))
-        layout[f"xaxis{suffix}"] = {**_axis(panel.x, xs), "domain": [left, right], "anchor": f"y{suffix}"}
-        layout[f"yaxis{suffix}"] = {**_axis(panel.y, ys), "domain": [bottom, top], "anchor": f"x{suffix}"}
-        annotations += _annotations(panel, suffix, (left + right) / 2, top)
-        for series in panel.series:
-            is_new = bool(series.name) and series.name not in named
-            named.add(series.name)
-            data.append({**_trace(series), "xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": is_new})
-    layout |= {"annotations": annotations, "showlegend": len(named - {""}) > 1}
+        xaxis, yaxis = _axes(panel)
+        layout[f"xaxis{suffix}"] = {**xaxis, "domain": [left, right], "anchor": f"y{suffix}"}
+        layout[f"yaxis{suffix}"] = {**yaxis, "domain": [bottom, top], "anchor": f"x{suffix}"}
+        annotations += [*_title(panel, (left + right) / 2, top), *_annotations(panel, suffix)]
+        shapes += _bands(panel, suffix)
+        for each in panel.series:
+            is_new = bool(each.name) and each.name not in named
+            named.add(each.name)
+            data.append({**_trace(each), "xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": is_new})
+    layout |= {"annotations": annotations, "shapes": shapes, "showlegend": len(named - {""}) > 1}
     return {"data": data, "layout": layout}
+
+
+def panels_of(picture: Sheet) -> list[Row]:
+    """Return each panel as a figure of its own, with title, note and key, in JSON values."""
+    found: list[Row] = []
+    for panel in picture.panels:
+        xaxis, yaxis = _axes(panel)
+        layout = {
+            "xaxis": xaxis,
+            "yaxis": yaxis,
+            "annotations": [*_annotations(panel, "")],
+            "shapes": [*_bands(panel, "")],
+        }
+        data = [{**_trace(each), "count": each.count} for each in panel.series]
+        found.append({"title": panel.title, "key": panel.key, "note": panel.note, "data": data, "layout": layout})
+    return found
 
 
 def figure_of(picture: Sheet) -> Any:
@@ -64,13 +92,33 @@ def figure_of(picture: Sheet) -> Any:
 
 def content_of(picture: Sheet, _: str) -> bytes:
     """Return a picture as a self-contained page, with plotly.js."""
-    page: str = import_module("plotly.io").to_html(figure_of(picture), config=BUTTONS, include_plotlyjs=True)
-    return page.encode()
+    figure = plain(picture)
+    # A text in it could close the script element.
+    parts = (
+        json.dumps(each, allow_nan=False).replace("<", "\\u003c")
+        for each in (figure["data"], figure["layout"], BUTTONS)
+    )
+    code = f'Plotly.newPlot("picture", {", ".join(parts)})'
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(picture.title)}</title>'
+    script_text = script().read_text(encoding="utf-8")
+    return f'{head}<div id="picture"></div><script>{script_text}</script><script>{code}</script></html>'.encode()
 
 
 def script() -> Path:
-    """Return the path of Plotly's plotly.js."""
-    return Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
+    """Return the path of plotly.js."""
+    return Path(__file__).with_name(f"plotly-basic-{BUNDLE}.min.js")
+
+
+def _axes(panel: Panel) -> tuple[Row, Row]:
+    xs, ys = ([value for each in panel.series for value in getattr(each, axis)] for axis in ("x", "y"))
+    return {**_axis(panel.x, xs), "showgrid": panel.x.has_grid}, _axis(panel.y, ys)
+
+
+def _bands(panel: Panel, suffix: str) -> Iterator[Row]:
+    if panel.band is not None:
+        low, high = panel.band
+        ends = {"x0": low, "x1": high, "y0": 0, "y1": 1, "xref": f"x{suffix}", "yref": f"y{suffix} domain"}
+        yield {"type": "rect", **ends, "fillcolor": TINT, "line": {"width": 0}, "layer": "below"}
 
 
 def _place(picture: Sheet, number: int) -> tuple[float, float, float, float]:
@@ -99,15 +147,15 @@ def _axis(axis: Axis, values: Sequence[float]) -> Row:
 
 def _log_ticks(values: Sequence[float]) -> Row:
     """Return powers of ten as ticks, or with a small span also the numbers between, in one size."""
-    positive = [value for value in values if math.isfinite(value) and value > 0]
-    spans = bool(positive) and max(positive) / min(positive) >= _TENS
-    return {"dtick": 1, "exponentformat": "power"} if spans else {"dtick": "D2", "tickformat": "~g"}
+    there = [value for value in values if math.isfinite(value) and value > 0]
+    spans = bool(there) and max(there) / min(there) >= _TENS
+    return {"dtick": 1 if spans else "D2", "tickformat": "~g"}
 
 
-def _annotations(panel: Panel, suffix: str, middle: float, top: float) -> Iterator[Row]:
-    if panel.title:
+def _title(panel: Panel, middle: float, top: float) -> Iterator[Row]:
+    if text := " · ".join(filter(None, (panel.title, panel.note))):
         yield {
-            "text": f"<b>{_text(panel.title)}</b>",
+            "text": f"<b>{_text(text)}</b>",
             "xref": "paper",
             "yref": "paper",
             "x": middle,
@@ -115,6 +163,9 @@ def _annotations(panel: Panel, suffix: str, middle: float, top: float) -> Iterat
             "yanchor": "bottom",
             "showarrow": False,
         }
+
+
+def _annotations(panel: Panel, suffix: str) -> Iterator[Row]:
     for x, y, text in panel.texts:
         at = {
             "x": math.log10(x) if panel.x.is_log else x,
@@ -126,7 +177,7 @@ def _annotations(panel: Panel, suffix: str, middle: float, top: float) -> Iterat
             "yref": f"y{suffix}",
             "xanchor": "left",
             "xshift": 5,
-            "bgcolor": "rgba(255,255,255,0.8)",
+            "bgcolor": SURFACE,
             "showarrow": False,
             **at,
         }
@@ -151,7 +202,12 @@ def _trace(series: Series) -> Row:
         "type": "scatter",
         "mode": mode,
         "line": {"color": look.color, "width": look.width, "dash": dash},
-        "marker": {"color": look.color, "size": look.size, "symbol": look.marker or "circle"},
+        "marker": {
+            "color": SURFACE if look.marker == "best" else look.color,
+            "size": look.size,
+            "symbol": _SYMBOLS.get(look.marker, look.marker),
+            "line": {"color": look.color, "width": look.edge},
+        },
         "connectgaps": False,
     }
 

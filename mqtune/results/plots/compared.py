@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 from mqtune.core.errors import ConfigurationError, NothingToDraw
 from mqtune.core.text import counted
@@ -21,17 +22,16 @@ from mqtune.results.plots.data import (
     joined,
     parameters_of,
     spread,
-    time_attr_of,
+    time_label_of,
     value_of,
 )
 from mqtune.results.plots.panels import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
+    COMPLETED,
+    PAUSED,
+    RUNNING,
+    STOPPED,
+    TEXT,
+    WARN,
     Axis,
     Look,
     Panel,
@@ -40,15 +40,25 @@ from mqtune.results.plots.panels import (
 )
 from mqtune.results.plots.picture import Picture
 
-_COLORS: Final = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
+#: Here colours name experiments or trials, and no states. Further ones are dashed.
+_COLORS: Final = (COMPLETED, WARN, RUNNING, PAUSED, TEXT, STOPPED)
 MOST_COMPARED: Final = 10
 _MOST_DOTS, _MOST_PANELS = 300, 12
+
+
+class _Compared(NamedTuple):
+    """An experiment with its name and its look in all pictures."""
+
+    name: str
+    results: Read
+    look: Look
 
 
 class Compared:
     """The pictures of several experiments beside each other, by the first metric of each.
 
-    Each method raises NothingToDraw if no experiment has data for it.
+    Experiments with different metrics, or different directions of one, have panels of their own. Each method raises
+    NothingToDraw if no experiment has data for it.
 
     Args:
         results: by the experiments' names.
@@ -73,36 +83,42 @@ class Compared:
         return picture
 
     def runs(self) -> Picture:
-        """Return the best value so far of each experiment, by the number of begun trials."""
-        series = []
-        for name, results, look in self._each():
-            metric, trials = _metric(results), list(results.experiment.trials.values())
-            places = [
-                (place, value)
-                for place, trial in enumerate(trials, 1)
-                if not math.isnan(value := _counted(results, trial, metric))
-            ]
-            best = list(accumulate((value for _, value in places), _better(results)))
-            kept = spread(len(best), MOST_POINTS // MOST_COMPARED)
-            if kept:
-                series.append(
-                    Series(name, [float(places[index][0]) for index in kept], [best[index] for index in kept], look)
-                )
-        return self._picture("best so far", [self._panel("trials, in the order in which they began", series)])
+        """Return the best value over the number of begun trials of each experiment."""
+        return self._picture("best over time", self._panels("trials, in the order in which they began", self._run))
+
+    def _run(self, each: _Compared) -> Series | None:
+        metric, trials = _metric(each.results), list(each.results.experiment.trials.values())
+        places = [
+            (place, value)
+            for place, trial in enumerate(trials, 1)
+            if not math.isnan(value := _counted(each.results, trial, metric))
+        ]
+        best = list(accumulate((value for _, value in places), _better(each.results)))
+        kept = spread(len(best), MOST_POINTS // MOST_COMPARED)
+        xs, ys = [float(places[place][0]) for place in kept], [best[place] for place in kept]
+        return Series(each.name, xs, ys, each.look) if kept else None
 
     def bests(self) -> Picture:
         """Return the learning curve of the best trial of each experiment."""
-        series, times = [], []
-        for name, results, look in self._each():
-            best = results.experiment.best
-            curve = None if best is None else self._curves_of(results, _metric(results)).get(best.id)
-            if best is None or curve is None:
-                continue
-            kept = spread(len(curve.value), MOST_POINTS // MOST_COMPARED)
-            xs, ys = [curve.time[index] for index in kept], [curve.value[index] for index in kept]
-            series.append(Series(name, xs, ys, look, [best.id] * len(kept)))
-            times.append(time_attr_of(results))
-        return self._picture("the best trial of each", [self._panel(label(", ".join(dict.fromkeys(times))), series)])
+        times = dict.fromkeys(map(time_label_of, self._results.values()))
+        return self._picture("the best trial of each", self._panels(", ".join(times), self._best_curve))
+
+    def _best_curve(self, each: _Compared) -> Series | None:
+        best = each.results.experiment.best
+        curve = None if best is None else self._curves_of(each.results, _metric(each.results)).get(best.id)
+        if best is None or curve is None:
+            return None
+        kept = spread(len(curve.value), MOST_POINTS // MOST_COMPARED)
+        xs, ys = [curve.time[place] for place in kept], [curve.value[place] for place in kept]
+        return Series(each.name, xs, ys, each.look, [best.id] * len(kept))
+
+    def _panels(self, x: str, series_of: Callable[[_Compared], Series | None]) -> list[Panel]:
+        panels = []
+        for title, group in self._groups().items():
+            series = [found for each in group if (found := series_of(each)) is not None]
+            if series:
+                panels.append(Panel(Axis(x), _values_axis(group, series), series, title, key=title))
+        return panels
 
     def parameters(self) -> Picture:
         """Return the best value of each trial against shared parameters, or all if none is shared."""
@@ -114,48 +130,53 @@ class Compared:
             name: {parameter.name: parameter for parameter in parameters_of(self._results[name], trials)}
             for name, trials in drawn.items()
         }
-        names = list(dict.fromkeys(parameter for parameters in by_name.values() for parameter in parameters))
-        shared = [
-            parameter for parameter in names if sum(parameter in parameters for parameters in by_name.values()) > 1
-        ] or names
-        panels = [self._parameter(parameter, drawn, by_name) for parameter in shared[:_MOST_PANELS]]
-        return self._picture("parameters", panels)
+        panels = []
+        for title, group in self._groups().items():
+            those = [found[each.name] for each in group]
+            names = list(dict.fromkeys(name for parameters in those for name in parameters))
+            shared = [name for name in names if sum(name in parameters for parameters in those) > 1] or names
+            panels += [self._parameter(name, title, group, drawn, found) for name in shared]
+        return self._picture("parameters", panels[:_MOST_PANELS])
 
     def _parameter(
-        self, parameter: str, drawn: Mapping[str, Sequence[Trial]], by_name: Mapping[str, Mapping[str, ParameterAxis]]
+        self,
+        parameter: str,
+        title: str,
+        group: Sequence[_Compared],
+        drawn: Mapping[str, Sequence[Trial]],
+        found: Mapping[str, Mapping[str, Parameter]],
     ) -> Panel:
-        those = {name: parameters[parameter] for name, parameters in by_name.items() if parameter in parameters}
+        those = {each.name: found[each.name][parameter] for each in group if parameter in found[each.name]}
         # Numbers and texts have no axis in common: the first experiment's counts.
         has_names = bool(next(iter(those.values())).names)
         those = {name: axis for name, axis in those.items() if bool(axis.names) == has_names}
         every = list(dict.fromkeys(text for parameter_ in those.values() for text in parameter_.names))
         series = []
-        for name, results, look in self._each():
-            if name in those:
-                mine = those[name]
+        for each in group:
+            if each.name in those:
+                mine = those[each.name]
                 places = [
                     place if math.isnan(place) or not mine.names else float(every.index(mine.names[int(place)]))
                     for place in mine.places
                 ]
-                values = [value_of(results, trial, _metric(results)) for trial in drawn[name]]
-                dots = Look(look.color, marker="circle", size=5, opacity=0.7)
-                series.append(Series(name, places, values, dots, [trial.id for trial in drawn[name]]))
-        ticks = [(float(place), label(text)) for place, text in enumerate(every)]
-        x = Axis(label(parameter), all(axis.is_log for axis in those.values()), ticks)
-        return Panel(x, self._values_axis(series), series)
+                trials = drawn[each.name]
+                values = [value_of(each.results, trial, _metric(each.results)) for trial in trials]
+                dots = Look(each.look.color, marker="circle", size=6)
+                series.append(Series(each.name, places, values, dots, [trial.id for trial in trials]))
+        ticks = [(float(place), label(each)) for place, each in enumerate(every)]
+        x = Axis(label(parameter), all(each.is_log for each in those.values()), ticks)
+        return Panel(x, _values_axis(group, series), series, f"{title} by {label(parameter)}", key=parameter)
 
-    def _panel(self, x: str, series: Sequence[Series]) -> Panel:
-        return Panel(Axis(x), self._values_axis(series), series)
-
-    def _values_axis(self, series: Sequence[Series]) -> Axis:
-        metrics = dict.fromkeys(_metric(results) for results in self._results.values())
-        return Axis(label(", ".join(metrics)), is_wide([value for line in series for value in line.y]))
-
-    def _each(self) -> list[tuple[str, Read, Look]]:
-        return [
-            (name, results, Look(_COLORS[place % len(_COLORS)], width=2))
-            for place, (name, results) in enumerate(self._results.items())
-        ]
+    def _groups(self) -> dict[str, list[_Compared]]:
+        """Return the experiments by metric and direction, such as "loss ↓"."""
+        groups: dict[str, list[_Compared]] = {}
+        for place, (name, results) in enumerate(self._results.items()):
+            objective = results.experiment.objective
+            arrow = "↓" if objective.modes[0] == "min" else "↑"
+            groups.setdefault(f"{label(objective.metrics[0])} {arrow}", []).append(
+                _Compared(name, results, _look_of(place))
+            )
+        return groups
 
     def _picture(self, title: str, panels: Sequence[Panel]) -> Picture:
         if not any(line.y for panel in panels for line in panel.series):
@@ -165,20 +186,30 @@ class Compared:
         return Picture(title, " · ".join(counts), panels)
 
 
-def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, PlottedCurve]) -> Panel:
+def _look_of(place: int) -> Look:
+    return Look(_COLORS[place % len(_COLORS)], width=2, is_dashed=place >= len(_COLORS))
+
+
+def _values_axis(group: Sequence[_Compared], series: Sequence[Series]) -> Axis:
+    return Axis(label(_metric(group[0].results)), is_wide([value for each in series for value in each.y]))
+
+
+def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, Curve]) -> Panel:
     """Return the curves of few trials, each in its own colour."""
     series = []
     for place, trial in enumerate(trials):
-        curve, look = curves[trial.id], Look(_COLORS[place % len(_COLORS)], width=2)
+        curve, look = curves[trial.id], _look_of(place)
         kept = spread(len(curve.value), MOST_POINTS // len(trials))
         xs, ys = [curve.time[index] for index in kept], [curve.value[index] for index in kept]
         series.append(Series(f"trial {trial.id}", xs, ys, look, [trial.id] * len(kept)))
-    return Panel(x_axis, Axis(label(metric), is_wide([value for line in series for value in line.y])), series)
+    return Panel(
+        x_axis, Axis(label(metric), is_wide([value for each in series for value in each.y])), series, key=metric
+    )
 
 
 def lines_apart(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> list[Series]:
     """Return lines of few trials, each with its trial's id, in the colours of ``curves_apart``."""
-    looks = [Look(_COLORS[place % len(_COLORS)], width=2, marker="circle", size=4) for place in range(len(lines))]
+    looks = [replace(_look_of(place), marker="circle", size=5) for place in range(len(lines))]
     return [joined(f"trial {line[0]}", look, [line]) for line, look in zip(lines, looks, strict=True)]
 
 

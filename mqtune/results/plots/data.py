@@ -31,8 +31,9 @@ MOST_LINES: Final = 200
 #: Others share the last place.
 _MOST_CATEGORIES: Final = 12
 _OTHERS: Final = "others"
-#: Without a search space, values that span a larger ratio get a logarithmic axis.
-_LOG_RATIO: Final = 1_000
+#: Values that span a larger ratio get a logarithmic axis. So do parameters without a search space, by a ratio of their own.
+_LOG_RATIO: Final = 20
+_PARAMETER_LOG_RATIO: Final = 1_000
 
 
 class Read(Protocol):
@@ -60,6 +61,12 @@ def time_attr_of(results: Read) -> str:
     """Return the key of the scheduler's time in reports, usually the epoch's number."""
     time_attr: str = results.definition["scheduler"].get("time_attr", ITERATION)
     return time_attr
+
+
+def time_label_of(results: Read) -> str:
+    """Return the name of the scheduler's time for people, such as "epoch" or "iteration"."""
+    name = time_attr_of(results)
+    return label("iteration" if name == ITERATION else name)
 
 
 @dataclass(slots=True)
@@ -162,20 +169,22 @@ def joined(name: str, look: Look, lines: Iterable[tuple[str, Sequence[float], Se
     return Series(name, x, y, look, labels)
 
 
-def is_wide(values: Sequence[float]) -> bool:
-    """Return whether values need a logarithmic axis."""
+def is_wide(values: Sequence[float], ratio: float = _LOG_RATIO) -> bool:
+    """Return whether values need a logarithmic axis: above 0, and over a larger *ratio*."""
     finite = [value for value in values if math.isfinite(value)]
-    return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > _LOG_RATIO
+    return bool(finite) and min(finite) > 0 and max(finite) / min(finite) > ratio
 
 
 @dataclass(frozen=True, slots=True)
-class ParameterAxis:
-    """A hyperparameter: the place of each trial on its axis, or NaN, and names of places if any."""
+class Parameter:
+    """A hyperparameter: each trial's place on its axis, or NaN, and any names of places."""
 
     name: str
     places: list[float]
     is_log: bool = False
     names: tuple[str, ...] = ()
+    #: The ends of its range in the search space, if it is an interval.
+    ends: tuple[float, float] | None = None
 
     @property
     def ticks(self) -> list[tuple[float, str]]:
@@ -212,9 +221,9 @@ def _parameter(name: str, values: Sequence[object], space: Space | None) -> Para
     is_chosen = _is_chosen(name, present, space)
     if not is_chosen and all(is_number(value) and math.isfinite(value) for value in present):
         places = [float(value) if is_number(value) else math.nan for value in values]
-        return ParameterAxis(name, places, _is_log(name, places, space))
-    names = tuple(_categories(name, present, space))
-    index = {name: place for place, name in enumerate(names)}
+        return Parameter(name, places, _is_log(name, places, space), ends=_ends_of(name, space))
+    names = tuple(_categories(name, there, space))
+    index = {each: place for place, each in enumerate(names)}
     others = index.get(_OTHERS, 0)
     return ParameterAxis(
         name,
@@ -237,6 +246,11 @@ def _domains_of(name: str, space: Space | None) -> list[Domain]:
     return [] if space is None else [domain for path, domain in space.domains.items() if space.places[path] == name]
 
 
+def _ends_of(name: str, space: Space | None) -> tuple[float, float] | None:
+    intervals = [each for each in _domains_of(name, space) if isinstance(each, Interval | Multiples)]
+    return (float(intervals[0].low), float(intervals[0].high)) if len(intervals) == 1 else None
+
+
 def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
     domains = _domains_of(name, space)
     # A scheduler's exploration may have reached a value without a logarithm.
@@ -247,7 +261,7 @@ def _is_log(name: str, places: Sequence[float], space: Space | None) -> bool:
             isinstance(domain, Interval | Multiples) and not isinstance(domain, ReverseInterval) and domain.log
             for domain in domains
         )
-    return is_wide(places)
+    return is_wide(places, _PARAMETER_LOG_RATIO)
 
 
 def _categories(name: str, values: Sequence[object], space: Space | None) -> Iterator[str]:

@@ -9,12 +9,28 @@ from typing import Final, Literal
 
 from mqtune.core.text import printable
 
-Marker = Literal["", "circle", "x", "triangle-down", "square", "diamond", "star"]
+Marker = Literal[
+    "", "circle", "x", "triangle-up", "square-open", "diamond", "diamond-open", "star", "best", "caret-up", "caret-down"
+]  # fmt: skip
 
-#: The colours of Okabe and Ito (2008), distinguishable with colour blindness, without the palest.
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8C8C8C"
-TEXT, GRID = "#222222", "#E5E5E5"
+#: The live page's colours in light mode. Any two states differ with colour blindness, and have a contrast of 3 to white.
+TEXT, SOFT, GRID, TINT, SURFACE = "#1a1f26", "#57606d", "#e1e5ea", "#e8f0fc", "#ffffff"
+COMPLETED, RUNNING, STOPPED, PAUSED = "#2367c6", "#08775f", "#7f8895", "#9c4a8c"
+WARN, FAILED = "#8f5a00", "#c42b3a"
+#: The same colours by the names of the page's tokens.
+PALETTE: Final = {
+    "text": TEXT,
+    "soft": SOFT,
+    "line": GRID,
+    "accent-weak": TINT,
+    "surface": SURFACE,
+    "completed": COMPLETED,
+    "running": RUNNING,
+    "stopped": STOPPED,
+    "paused": PAUSED,
+    "warn": WARN,
+    "failed": FAILED,
+}
 
 #: Sizes in pixels, alone and as one of several, and the most per row.
 PANEL: Final = (820, 460)
@@ -34,6 +50,8 @@ class Axis:
     ticks: Sequence[tuple[float, str]] = ()
     #: The default is the data's range and a margin.
     ends: tuple[float, float] | None = None
+    #: Whether a line crosses the panel at each tick. Vertical axes always have them.
+    has_grid: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +62,8 @@ class Look:
     width: float = 0
     marker: Marker = ""
     size: float = 6
+    #: The width of a hollow mark's line.
+    edge: float = 0
     is_dashed: bool = False
     opacity: float = 1.0
     #: Whether it has a bar from 0 to each x, at y.
@@ -55,6 +75,7 @@ class Series:
     """Points of one kind. Series with the same name share one legend entry.
 
     Unnamed series are not in the legend. A NaN breaks a line. ``labels`` name each point, for instance by its trial.
+    ``count`` is the number of trials of this kind, of which some may not be drawn.
     """
 
     name: str
@@ -62,17 +83,58 @@ class Series:
     y: Sequence[float]
     look: Look
     labels: Sequence[str] = ()
+    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """The content between two axes. *texts* are placed at their x and y."""
+    """The content between two axes.
+
+    *texts* are placed at their x and y, *band* is a tinted range of x, *key* is the parameter or metric of the panel, and *note* a remark on it.
+    """
 
     x: Axis
     y: Axis
     series: Sequence[Series]
     title: str = ""
     texts: Sequence[tuple[float, float, str]] = ()
+    band: tuple[float, float] | None = None
+    key: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A time of the scheduler for comparisons, and the number of trials that reached it.
+
+    Infinity stands for each trial's best value.
+    """
+
+    time: float
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """All levels of a metric, their unit, such as "epoch", and the level of this picture."""
+
+    unit: str
+    every: Sequence[Level]
+    shown: Level
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A parameter's share of the differences between trials. It is None while it is unknown.
+
+    *best* is the range of the best fifth of the trials in words, and *is_at_edge* whether that touches an end of the
+    parameter's range.
+    """
+
+    name: str
+    share: float | None
+    best: str
+    is_at_edge: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +158,15 @@ class Sheet:
     panels: Sequence[Panel]
     #: In pixels, for many rows.
     height: int | None = None
-    most_columns: int = ROW_PANELS
     scales: Sequence[Scale] = ()
+    levels: Levels | None = None
+    shares: Sequence[Share] = ()
+    #: The parts of the note that a legend with counts lacks.
+    remarks: Sequence[str] = ()
 
     @property
     def columns(self) -> int:
-        return min(len(self.panels), self.most_columns)
+        return min(len(self.panels), ROW_PANELS)
 
     @property
     def size(self) -> tuple[int, int]:

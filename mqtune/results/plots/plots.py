@@ -31,27 +31,33 @@ from mqtune.results.plots.data import (
     parameters_of,
     spread,
     time_attr_of,
+    time_label_of,
     value_of,
 )
+from mqtune.results.plots.levels import (
+    BEST,
+    CommonLevel,
+    best_range,
+    rungs_of,
+    share_of,
+)
 from mqtune.results.plots.panels import (
-    BLACK,
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
+    COMPLETED,
+    FAILED,
+    PAUSED,
+    RUNNING,
+    STOPPED,
+    TEXT,
     Axis,
     Look,
     Panel,
     Series,
+    Share,
     label,
 )
-from mqtune.results.plots.picture import Picture, require
+from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.scales import heights_of, in_tiers, names_on, scale_of
-from mqtune.results.plots.timeline import Bar, TimelineBar, bars, in_numbers, slot_names, slots
-from mqtune.schedulers.halving import levels_of
+from mqtune.results.plots.timeline import Bar, Run, bars, in_numbers, slot_names, slots
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,19 +69,40 @@ _MOST_DOTS: Final = 2_000
 _MOST_ROWS: Final = 60
 _ROW_PX, _AROUND_PX = 22, 90
 _MOST_PANELS: Final = 12
-#: Trials for importances: the fewest, the limit of chance, and the most, for which the forest takes about 5 s.
-_FEWEST, _FEW, _MOST_FITTED = 4, 30, 500
+#: Trials for importances: the fewest, and the most, for which the forest takes about 5 s.
+_FEWEST, _MOST_FITTED = 20, 500
+#: Trials on the worse side of this percentile are beyond the axis of slices, if there are enough trials.
+_PERCENTILE: Final = 93
+_ENOUGH: Final = 20
+#: The axis is cut only if it would shrink to this share of its length.
+_CUT: Final = 0.6
+#: The width of a category's points and of its median, as shares of the distance between two categories.
+_JITTER, _MEDIAN_WIDTH = 0.4, 0.56
+#: A step that spreads any number of points evenly.
+_GOLDEN: Final = 0.618
 
 _LOOKS: Final[Mapping[TrialStatus, Look]] = {
-    TrialStatus.COMPLETED: Look(BLUE, marker="circle"),
-    TrialStatus.EARLY_STOPPED: Look(ORANGE, marker="x"),
-    TrialStatus.RUNNING: Look(GREEN, marker="diamond"),
-    TrialStatus.PAUSED: Look(PURPLE, marker="square"),
-    TrialStatus.FAILED: Look(VERMILION, marker="triangle-down"),
+    TrialStatus.EARLY_STOPPED: Look(STOPPED, marker="x", size=5, edge=1.2),
+    TrialStatus.COMPLETED: Look(COMPLETED, marker="circle", size=7),
+    TrialStatus.FAILED: Look(FAILED, marker="triangle-up", size=7),
+    TrialStatus.PAUSED: Look(PAUSED, marker="square-open", size=7, edge=1.4),
+    TrialStatus.RUNNING: Look(RUNNING, marker="diamond-open", size=8, edge=1.4),
 }
-_OTHER: Final = Look(GREY, marker="circle")
-_INFEASIBLE: Final = Look(GREY, marker="x")
-_BEST: Final = Look(BLACK, width=2)
+#: The lines of learning curves.
+_LINES: Final[Mapping[TrialStatus, Look]] = {
+    TrialStatus.EARLY_STOPPED: Look(STOPPED, width=1, opacity=0.45),
+    TrialStatus.COMPLETED: Look(COMPLETED, width=1.1, opacity=0.75),
+    TrialStatus.FAILED: Look(FAILED, width=1, opacity=0.6),
+    TrialStatus.PAUSED: Look(PAUSED, width=1.1, opacity=0.75),
+    TrialStatus.RUNNING: Look(RUNNING, width=1.3),
+}
+_OTHER: Final = Look(STOPPED, marker="circle", size=5)
+_OTHER_LINE: Final = Look(STOPPED, width=1, opacity=0.45)
+_INFEASIBLE: Final = Look(STOPPED, marker="diamond", size=6)
+_BEST: Final = Look(TEXT, width=2.2)
+_BEST_MARK: Final = Look(TEXT, marker="best", size=13, edge=1.6)
+#: Later ones are drawn over earlier ones.
+_DRAWN: Final = (*_LOOKS, *(status for status in TrialStatus if status not in _LOOKS))
 
 
 class _Unit(NamedTuple):
@@ -84,7 +111,7 @@ class _Unit(NamedTuple):
 
 
 def _unit_of(span_s: float) -> _Unit:
-    units = (_Unit("s", 1), _Unit("min", 60), _Unit("h", 3_600), _Unit("days", 86_400))
+    units = (_Unit("seconds", 1), _Unit("minutes", 60), _Unit("hours", 3_600), _Unit("days", 86_400))
     return max((unit for unit in units if unit.seconds * 3 <= max(3, span_s)), key=lambda unit: unit.seconds)
 
 
@@ -95,24 +122,19 @@ class Plots:
     so a picture has a few thousand points. Its note says so.
 
     Each method raises NothingToDraw if the experiment has no data for it, and CopyIncomplete as ``Results.reports``.
-    All but ``pareto``, ``parallel``, ``slices``, ``importances`` and ``timeline`` read all reports.
+    All but ``pareto`` and ``timeline`` read all reports.
 
     Args:
         curves: returns the reports of each trial with a metric. The default reads the journal.
 
-    Raises:
-        ConfigurationError: neither Matplotlib nor Plotly is installed.
     """
 
-    def __init__(
-        self, results: Read, curves: Callable[[Read, str], Mapping[TrialId, PlottedCurve]] = curves_of
-    ) -> None:
-        require("matplotlib", "plotly")
+    def __init__(self, results: Read, curves: Callable[[Read, str], Mapping[TrialId, Curve]] = curves_of) -> None:
         self._results = results
         self._curves_of = curves
         self._experiment = results.experiment
 
-    def draw(self, kind: str, **choices: str | bool) -> Picture:
+    def draw(self, kind: str, **choices: object) -> Picture:
         """Return the picture of this name, such as "curves", with *choices* as arguments.
 
         Raises:
@@ -142,11 +164,13 @@ class Plots:
         x = np.asarray([begun[trial.id] for trial in counting])
         value = np.asarray([value_of(self._results, trial, metric) for trial in counting])
         dots = chosen(self._results, valued, _MOST_DOTS)
-        series = self._by_status(dots, lambda t: begun[t.id], lambda t: value_of(self._results, t, metric))
+        series = self._by_status(dots, lambda t: begun[t.id], lambda t: value_of(self._results, t, metric), valued)
         if len(x):
-            series.append(Series("best so far", *_steps(x, value, is_min=self._mode(metric) == "min"), _BEST))
-        is_log = is_wide([value for one in series for value in one.y])
-        return Panel(Axis("trials, in the order in which they began"), Axis(self._value_label(metric), is_log), series)
+            series.append(Series("best", *_steps(x, value, is_min=self._mode(metric) == "min"), _BEST))
+        series += self._best_mark(lambda t: begun[t.id], lambda t: value_of(self._results, t, metric))
+        is_log = is_wide([each for one in series for each in one.y])
+        x_axis = Axis("trials, in the order in which they began")
+        return Panel(x_axis, Axis(self._value_label(metric), is_log), series, key=metric)
 
     def _history_of(self, metric: str) -> Panel:
         curves = {
@@ -164,21 +188,32 @@ class Plots:
         unit = _unit_of(at.max() - start)
         dots = chosen(self._results, [self._experiment.trials[id_] for id_ in curves], _MOST_DOTS)
         places = {trial.id: self._counted_place(trial, curves[trial.id].value, metric) for trial in dots}
-        series = self._by_status(
-            dots,
-            lambda trial: (curves[trial.id].at[places[trial.id] or 0] - start) / unit.seconds,
-            lambda trial: curves[trial.id].value[places[trial.id] or 0],
-        )
+
+        def x_of(trial: Trial) -> float:
+            return (curves[trial.id].at[places[trial.id] or 0] - start) / unit.seconds
+
+        def y_of(trial: Trial) -> float:
+            return curves[trial.id].value[places[trial.id] or 0]
+
+        series = self._by_status(dots, x_of, y_of, [self._experiment.trials[id_] for id_ in curves])
         if self._experiment.objective.constraints:
             at, value = self._feasible(curves, metric)
         line = []
         if len(at):
             x, y = _steps(at, value, is_min=self._mode(metric) == "min")
-            line = [Series("best so far", [(value - start) / unit.seconds for value in x], y, _BEST)]
-        is_log = is_wide([value for one in (*series, *line) for value in one.y])
-        return Panel(
-            Axis(f"time since the start ({unit.name})"), Axis(self._value_label(metric), is_log), [*series, *line]
-        )
+            line = [Series("best", [(each - start) / unit.seconds for each in x], y, _BEST)]
+        best = self._experiment.best
+        mark = [] if best is None or best.id not in places else self._best_mark(x_of, y_of)
+        is_log = is_wide([each for one in (*series, *line) for each in one.y])
+        x_axis = Axis(f"{unit.name} since the start")
+        return Panel(x_axis, Axis(self._value_label(metric), is_log), [*series, *line, *mark], key=metric)
+
+    def _best_mark(self, x: Callable[[Trial], float], y: Callable[[Trial], float]) -> list[Series]:
+        """Return the mark of the best trial; an empty list without one."""
+        best = self._experiment.best
+        if best is None or best.id not in self._experiment.trials:
+            return []
+        return [Series("best", [x(best)], [y(best)], _BEST_MARK, [best.id])]
 
     def _feasible(
         self, curves: Mapping[TrialId, PlottedCurve], metric: str
@@ -224,8 +259,7 @@ class Plots:
             trials = chosen(self._results, [self._experiment.trials[id_] for id_ in curves], MOST_LINES)
             if by == "time":
                 curves = {trial.id: curves[trial.id].by_seconds() for trial in trials}
-            x = Axis("time since the first report (s)" if by == "time" else label(time_attr_of(self._results)))
-            panels.append((curves_apart if apart else self._curves_panel)(name, x, trials, curves))
+            panels.append((curves_apart if apart else self._curves_panel)(name, self._time_axis(by), trials, curves))
         return self._picture("learning curves", panels, trials)
 
     def _curves_panel(
@@ -233,22 +267,35 @@ class Plots:
     ) -> Panel:
         most = max(2, MOST_POINTS // len(trials) // len(self._experiment.objective.metrics))
         lines = {trial.id: self._thinned(curves[trial.id], metric, most) for trial in trials}
+        totals = Counter(self._experiment.trials[id_].status for id_ in curves)
         series = []
-        for status in TrialStatus:
+        for status in _DRAWN:
             group = [trial for trial in trials if trial.status is status and trial.id in lines]
-            look = _LOOKS.get(status, _OTHER)
-            if group:
-                thin = Look(look.color, width=1, opacity=0.7)
-                series.append(joined(_in_words(status), thin, [(trial.id, *lines[trial.id]) for trial in group]))
-            if group and status in (TrialStatus.EARLY_STOPPED, TrialStatus.FAILED):
-                ends = [(trial.id, x[-1], y[-1]) for trial in group for x, y in [lines[trial.id]] if x]
-                names, x, y = map(list, zip(*ends, strict=True)) if ends else ([], [], [])
-                series.append(Series(f"{_in_words(status)} here", x, y, look, names))
+            if not group:
+                continue
+            drawn = [(trial.id, *lines[trial.id]) for trial in group]
+            series.append(joined(_in_words(status), _LINES.get(status, _OTHER_LINE), drawn))
+            if status is TrialStatus.COMPLETED:
+                series[-1] = replace(series[-1], count=totals[status])
+                continue
+            ends = [(trial.id, x[-1], y[-1]) for trial in group for x, y in [lines[trial.id]] if x]
+            names, x, y = map(list, zip(*ends, strict=True)) if ends else ([], [], [])
+            series.append(Series(_in_words(status), x, y, _LOOKS.get(status, _OTHER), names, totals[status]))
         best = self._experiment.best
-        if best is not None and best.id in lines:
-            series.append(Series(f"best: trial {best.id}", *lines[best.id], _BEST, [best.id] * len(lines[best.id][0])))
-        is_log = is_wide([value for one in series for value in one.y])
-        return Panel(x_axis, Axis(label(metric), is_log), series)
+        if best is not None and best.id in lines and metric in self._experiment.objective.metrics:
+            x, y = lines[best.id]
+            series.append(Series("best", x, y, _BEST, [best.id] * len(x)))
+            if (place := self._best_place(y, metric)) is not None:
+                series.append(Series("best", [x[place]], [y[place]], _BEST_MARK, [best.id]))
+        is_log = is_wide([each for one in series for each in one.y])
+        return Panel(x_axis, Axis(label(metric), is_log), series, key=metric)
+
+    def _time_axis(self, by: str) -> Axis:
+        """Return the axis of the scheduler's time, with lines at its rungs, or of seconds."""
+        if by == "time":
+            return Axis("seconds since the first report")
+        ticks = [(float(rung), f"{rung:g}") for rung in rungs_of(self._results)]
+        return Axis(time_label_of(self._results), ticks=ticks, has_grid=bool(ticks))
 
     def _thinned(self, curve: PlottedCurve, metric: str, most: int) -> tuple[list[float], list[float]]:
         """Return some points of a curve, with the first, last and best, and NaN where it goes back."""
@@ -266,110 +313,191 @@ class Plots:
             y.append(curve.value[place])
         return x, y
 
-    def slices(self, metric: str | None = None) -> Picture:
-        """Return the best value of each trial against its parameters, with a panel for each.
+    def slices(self, metric: str | None = None, at: float | None = None) -> Picture:
+        """Return the value of each trial against its parameters, with a panel for each.
 
-        A panel lacks trials without its parameter, as in another entry of a choice.
+        Values are compared at one time of the scheduler, so trials that have not reached it are left out. The range of
+        the best fifth is tinted. A panel lacks trials without its parameter, as in another entry of a choice.
 
         Args:
             metric: one of the experiment's. The default is its first.
+            at: the scheduler's time, or infinity for each trial's best value. The default is the latest rung that 30
+                trials have reached.
 
         Raises:
             ConfigurationError: the experiment has no such metric.
         """
         metric = self._metric(metric)
-        trials = chosen(self._results, self._valued(metric), _MOST_DOTS // 2)
+        level = self._common(metric, at)
+        there = [trial for trial in self._trials() if trial.id in level.values]
+        trials = chosen(self._results, there, _MOST_DOTS // 2)
         parameters = parameters_of(self._results, trials)
         if not parameters:
             raise self._nothing("slices", "its trials have no parameter that differs")
-        panels = [self._slice(metric, trials, parameter) for parameter in self._first(parameters)]
+        limits = self._limits([level.values[trial.id] for trial in there], metric)
+        panels = [self._slice(metric, trials, each, level.values, limits) for each in self._first(parameters)]
         more = _more(len(parameters), len(panels), "parameters")
-        return self._picture(f"{metric} by parameter", panels, trials, more)
+        drawn = self._picture(f"{metric} by parameter", panels, trials, level.words, more)
+        return replace(drawn, levels=level.levels)
 
-    def _slice(self, metric: str, trials: Sequence[Trial], parameter: ParameterAxis) -> Panel:
+    def _common(self, metric: str, at: float | None) -> CommonLevel:
+        valued = [trial for trial in self._valued(metric) if not self._given_up(trial.id)]
+        if not valued:
+            raise self._no_value(metric)
+        return CommonLevel(self._results, valued, self._curves_of(self._results, metric), metric, at)
+
+    def _limits(self, values: Sequence[float], metric: str) -> tuple[float, float] | None:
+        """Return the ends of the axis of slices if a few bad trials would flatten the others."""
+        if len(values) < _ENOUGH:
+            return None
+        is_min = self._mode(metric) == "min"
+        low, high = min(values), max(values)
+        limit = float(np.percentile(values, _PERCENTILE if is_min else 100 - _PERCENTILE))
+        of = math.log if is_wide(values) else float
+        kept = (of(limit) - of(low)) if is_min else (of(high) - of(limit))
+        if low == high or not 0 < kept < _CUT * (of(high) - of(low)):
+            return None
+        return (low, limit) if is_min else (limit, high)
+
+    def _slice(
+        self,
+        metric: str,
+        trials: Sequence[Trial],
+        parameter: Parameter,
+        values: Mapping[TrialId, float],
+        limits: tuple[float, float] | None,
+    ) -> Panel:
         place = dict(zip((trial.id for trial in trials), parameter.places, strict=True))
-        placed = [trial for trial in trials if not math.isnan(place[trial.id])]
-        values = {trial.id: value_of(self._results, trial, metric) for trial in placed}
-        series = self._by_status(placed, lambda trial: place[trial.id], lambda trial: values[trial.id])
+        there = [trial for trial in trials if not math.isnan(place[trial.id])]
+        spots = {trial.id: place[trial.id] + _jitter(number, parameter) for number, trial in enumerate(there)}
+        low, high = limits or (-math.inf, math.inf)
+        inside = [trial for trial in there if low <= values[trial.id] <= high]
+        series = self._by_status(inside, lambda trial: spots[trial.id], lambda trial: values[trial.id])
+        if beyond := [trial for trial in there if trial not in inside] if limits else []:
+            is_min = self._mode(metric) == "min"
+            look = Look(STOPPED, marker="caret-up" if is_min else "caret-down", size=7, edge=1.2)
+            edge = [high if is_min else low] * len(beyond)
+            series.append(Series("beyond the axis", [spots[t.id] for t in beyond], edge, look, [t.id for t in beyond]))
+        if parameter.names:
+            series += _medians(parameter, [(place[trial.id], values[trial.id]) for trial in there])
+        best = self._experiment.best
+        if best is not None and best in inside:
+            series += self._best_mark(lambda trial: spots[trial.id], lambda trial: values[trial.id])
         ends = (-0.5, len(parameter.names) - 0.5) if parameter.names else None
         x = Axis(label(parameter.name), parameter.is_log, parameter.ticks, ends)
-        return Panel(x, Axis(label(metric), is_wide(list(values.values()))), series)
+        y = Axis(label(metric), is_wide([values[trial.id] for trial in inside]))
+        of_trials, is_min = [values[trial.id] for trial in trials], self._mode(metric) == "min"
+        band = None if parameter.names else best_range(parameter, of_trials, is_min=is_min)
+        share = share_of(parameter, of_trials, None, is_min=is_min)
+        return Panel(x, y, series, key=parameter.name, band=band, note=_range_note(share))
 
-    def parallel(self, *, apart: bool = False) -> Picture:
+    def parallel(self, *, apart: bool = False, at: float | None = None, order: Sequence[str] = ()) -> Picture:
         """Return each trial as a line across its parameters and its values, the best ones darkest.
 
         Each parameter has its own axis, from the least to the greatest value of any trial.
 
         Args:
             apart: whether each trial has a colour and a name of its own, as in ``curves``.
+            at: the scheduler's time at which trials are compared, as in ``slices``. Named trials have their best values.
+            order: names of parameters that come first, in this order.
         """
         metrics = self._experiment.objective.metrics
-        trials = self._valued(metrics[0])
-        every = parameters_of(self._results, trials)
+        level = self._common(metrics[0], BEST if apart else at)
+        trials = [trial for trial in self._trials() if trial.id in level.values]
+        every = sorted(
+            parameters_of(self._results, trials),
+            key=lambda each: order.index(each.name) if each.name in order else len(order),
+        )
         parameters = every[:_MOST_PANELS]
         for metric in metrics:
-            values = [value_of(self._results, trial, metric) for trial in trials]
-            parameters.append(ParameterAxis(metric, values, is_wide(values)))
+            of = level.values.get if metric == metrics[0] else None
+            values = [of(t.id, math.nan) if of else value_of(self._results, t, metric) for t in trials]
+            parameters.append(Parameter(metric, values, is_wide(values)))
         kept = {trial.id for trial in chosen(self._results, trials, MOST_LINES)}
-        order = {trial.id: place for place, trial in enumerate(ranked(self._experiment))}
-        rows = sorted((order[trial.id], number) for number, trial in enumerate(trials) if trial.id in kept)
-        heights = [heights_of(parameter) for parameter in parameters]
-        lines = {n: (trials[n].id, list(map(float, range(len(parameters)))), [h[n] for h in heights]) for _, n in rows}
+        sign = 1 if self._mode(metrics[0]) == "min" else -1
+        every_row = sorted((sign * level.values[t.id], number) for number, t in enumerate(trials))
+        ranked_rows = [(rank, number) for rank, (_, number) in enumerate(every_row) if trials[number].id in kept]
+        heights = [heights_of(each) for each in parameters]
+        xs = list(map(float, range(len(parameters))))
+        lines = {n: (trials[n].id, xs, [height[n] for height in heights]) for _, n in ranked_rows}
         # The first trials are drawn over the others, like the best ones.
-        series = lines_apart([lines[n] for n in sorted(lines)])[::-1] if apart else in_tiers([*lines.values()])
-        texts = [(float(x), *text) for x, parameter in enumerate(parameters) for text in names_on(parameter)]
-        ticks = [
-            (float(x), label(parameter.name) + (" (log)" if parameter.is_log else ""))
-            for x, parameter in enumerate(parameters)
-        ]
-        x = Axis("", ticks=ticks, ends=(-0.2, len(parameters) - 0.4))
-        panel = Panel(
-            x,
-            Axis("share of the range", ends=(-0.05, 1.05), ticks=[(0, "low"), (1, "high")]),
-            series[::-1],
-            texts=texts,
-        )
+        if apart:
+            series = lines_apart([lines[n] for n in sorted(lines)])[::-1]
+        else:
+            series = in_tiers([*lines.values()], [rank for rank, _ in ranked_rows], len(trials))
+        texts = [(float(x), *text) for x, each in enumerate(parameters) for text in names_on(each)]
+        ticks = [(float(x), label(each.name)) for x, each in enumerate(parameters)]
+        x = Axis("", ticks=ticks, ends=(-0.2, len(parameters) - 0.4), has_grid=True)
+        y = Axis("share of the range", ends=(-0.05, 1.05), ticks=[(0, "low"), (1, "high")])
+        panel = Panel(x, y, series[::-1], texts=texts)
         more = _more(len(every), len(parameters) - len(metrics), "parameters")
-        drawn = self._picture("parallel coordinates", [panel], [trials[number] for _, number in rows], more)
-        return replace(drawn, scales=list(map(scale_of, parameters)))
+        named = "" if apart else level.words
+        drawn = self._picture(
+            "parallel coordinates", [panel], [trials[number] for _, number in ranked_rows], named, more
+        )
+        return replace(drawn, scales=list(map(scale_of, parameters)), levels=None if apart else level.levels)
 
-    def importances(self, metric: str | None = None) -> Picture:
+    def importances(self, metric: str | None = None, at: float | None = None) -> Picture:
         """Return each parameter's share of the differences between trials, by fANOVA and Optuna.
 
-        After Hutter, Hoos and Leyton-Brown, 2014. It uses all trials with a value, also early-stopped ones, with their
-        length as a further parameter. A missing number is replaced by the median of the others'.
+        After Hutter, Hoos and Leyton-Brown, 2014. Values are compared at one time of the scheduler, as in ``slices``. A
+        missing number is replaced by the median of the others'.
 
         Args:
             metric: one of the experiment's. The default is its first.
+            at: the scheduler's time, as in ``slices``.
 
         Raises:
             ConfigurationError: Optuna or scikit-learn is not installed, or the experiment has no such metric.
         """
         metric = self._metric(metric)
-        valued = self._valued(metric)
+        level = self._common(metric, at)
+        valued = [trial for trial in self._trials() if trial.id in level.values]
         # Evenly, as the best ones alone would hide the causes of bad results.
         trials = [valued[place] for place in spread(len(valued), _MOST_FITTED)]
         parameters = parameters_of(self._results, trials)
-        if len(trials) < _FEWEST or not parameters:
-            raise self._nothing("importances", f"it takes {_FEWEST} trials with a value and a parameter that differs")
-        time_attr = time_attr_of(self._results)
-        budget = ParameterAxis(
-            "", [float(_number(trial.last_metrics.get(time_attr), trial.reports)) for trial in trials]
-        )
-        fitted = [*parameters, *([budget] if len(set(budget.places)) > 1 else [])]
-        values = [value_of(self._results, trial, metric) for trial in trials]
+        if len(trials) < _FEWEST:
+            where = f" {level.words}".replace(" at each trial's best", "")
+            raise self._nothing("importances", f"it needs {_FEWEST} trials{where}, and there are {len(trials)}")
+        if not parameters:
+            raise self._nothing("importances", "its trials have no parameter that differs")
+        values = [level.values[trial.id] for trial in trials]
         if len(set(values)) == 1:
             raise self._nothing("importances", f"all values of {metric!r} are the same")
-        shares = load_point(EXPORTERS, "optuna").importances(fitted, values)
-        # With early stopping, lengths explain most of the differences. The picture is about parameters.
-        explained = sum(shares[: len(parameters)]) or 1.0
-        panel = _bar_chart(
-            f"importance for {label(metric)}, in all 100% (fANOVA)",
-            {parameter.name: share / explained for share, parameter in zip(shares, parameters, strict=False)},
+        # At each trial's best, lengths explain most of the differences. The picture is about parameters.
+        fitted = (
+            [*parameters, *self._lengths(trials)]
+            if level.levels is None or level.levels.shown.time == BEST
+            else parameters
         )
-        came = f"how long trials ran explains {shares[-1]:.0%}" if len(fitted) > len(parameters) else ""
-        few = "few: chance has a large part in this" if len(trials) < _FEW else ""
-        return self._picture(f"importance for {metric}", [panel], trials, came, few, rows=len(parameters))
+        shares = load_point(EXPORTERS, "optuna").importances(fitted, values)
+        explained = sum(shares[: len(parameters)]) or 1.0
+        is_min = self._mode(metric) == "min"
+        found = [
+            share_of(each, values, share / explained, is_min=is_min)
+            for share, each in zip(shares, parameters, strict=False)
+        ]
+        found.sort(key=lambda each: each.share or 0.0, reverse=True)
+        panel = _bar_chart(
+            f"share of the variance of {label(metric)}", {each.name: each.share or 0.0 for each in found}
+        )
+        drawn = self._picture(f"importance for {metric}", [panel], trials, level.words, rows=len(parameters))
+        return replace(drawn, levels=level.levels, shares=found)
+
+    def _lengths(self, trials: Sequence[Trial]) -> list[Parameter]:
+        """Return the trials' lengths as a parameter, if they differ."""
+        time_attr = time_attr_of(self._results)
+        lengths = [float(_number(trial.last_metrics.get(time_attr), trial.reports)) for trial in trials]
+        return [Parameter("", lengths)] if len(set(lengths)) > 1 else []
+
+    def ranges(self, metric: str | None = None, at: float | None = None) -> Picture:
+        """Return the ranges of the best trials, as ``importances`` does, without shares."""
+        metric = self._metric(metric)
+        level = self._common(metric, at)
+        trials = [trial for trial in self._trials() if trial.id in level.values]
+        values, is_min = [level.values[trial.id] for trial in trials], self._mode(metric) == "min"
+        found = [share_of(each, values, None, is_min=is_min) for each in parameters_of(self._results, trials)]
+        return replace(self._picture("best ranges", [], trials, level.words), levels=level.levels, shares=found)
 
     def pareto(self) -> Picture:
         """Return the trials by two metrics, with the Pareto front, and a panel for each pair."""
@@ -393,7 +521,7 @@ class Plots:
         xs, ys = [points[trial.id][0] for trial in front], [points[trial.id][1] for trial in front]
         # With three metrics a line between two points would suggest values that are not known.
         width = 1 if len(self._experiment.objective.metrics) == 2 else 0  # noqa: PLR2004 - a pair
-        look = Look(BLACK, width=width, marker="star", size=11, is_dashed=True)
+        look = Look(TEXT, width=width, marker="star", size=11, is_dashed=True)
         series.append(Series("Pareto front", xs, ys, look, [trial.id for trial in front]))
         return Panel(
             Axis(self._value_label(x), is_wide([p[0] for p in points.values()])),
@@ -432,7 +560,7 @@ class Plots:
             if slot in rows
         ]
         panel = Panel(
-            Axis(f"time since the start ({unit.name})"), _rows_axis(slot_names(rows), downwards=True), list(bars(those))
+            Axis(f"{unit.name} since the start"), _rows_axis(slot_names(rows), downwards=True), list(bars(those))
         )
         drawn = _more(len(set(places)), len(rows), "slots") or f"attempts: {len(runs):,}, slots: {len(rows)}"
         return self._picture("timeline", [panel], self._trials(), drawn, rows=len(rows))
@@ -451,7 +579,7 @@ class Plots:
         paths = [
             (t.id, [float(rung) for rung, _ in entries[t.id]], [value for _, value in entries[t.id]]) for t in drawn
         ]
-        series = [joined("", Look("#C8C8C8", width=1), paths)]
+        series = [joined("", Look(STOPPED, width=1, opacity=0.35), paths)]
         ends: dict[str, list[tuple[str, float, float]]] = {name: [] for name in _OUTCOMES}
         for id_, x, y in paths:
             for place, (rung, value) in enumerate(zip(x, y, strict=True)):
@@ -460,11 +588,11 @@ class Plots:
         for name, points in ends.items():
             if points:
                 ids, x, y = map(list, zip(*points, strict=True))
-                series.append(Series(name, x, y, _OUTCOMES[name], ids))
-        came = Counter(rung for entry in entries.values() for rung, _ in entry)
+                series.append(Series(name, x, y, _OUTCOMES[name], ids, len(ids)))
+        came = Counter(rung for each in entries.values() for rung, _ in each)
         ticks = [(float(rung), f"{level:g}\n{counted(came[rung], 'trial')}") for rung, level in enumerate(levels)]
-        is_log = is_wide([value for entry in entries.values() for _, value in entry])
-        x_axis = Axis(f"rung ({label(time_attr_of(self._results))})", ticks=ticks, ends=(-0.5, len(levels) - 0.5))
+        is_log = is_wide([value for each in entries.values() for _, value in each])
+        x_axis = Axis(time_label_of(self._results), ticks=ticks, ends=(-0.5, len(levels) - 0.5), has_grid=True)
         return self._picture("rungs", [Panel(x_axis, Axis(label(metric), is_log), series)], drawn)
 
     def _outcome(self, id_: TrialId, *, went_on: bool) -> str:
@@ -474,13 +602,10 @@ class Plots:
         return _STAYED.get(status, "runs on")
 
     def _levels(self) -> list[float]:
-        scheduler = self._results.definition["scheduler"]
-        try:
-            return levels_of(
-                scheduler["scheduler"], scheduler["grace_period"], scheduler["max_t"], scheduler["reduction_factor"]
-            )
-        except KeyError:
-            raise self._nothing("rungs", f"its scheduler is {scheduler['scheduler']!r}, which has no rungs") from None
+        if rungs := rungs_of(self._results):
+            return rungs
+        scheduler = self._results.definition["scheduler"]["scheduler"]
+        raise self._nothing("rungs", f"its scheduler is {scheduler!r}, which has no rungs")
 
     def lineage(self) -> Picture:
         """Return the copies between trials, by the scheduler's time, with a row for each trial.
@@ -496,7 +621,11 @@ class Plots:
         rows = {trial.id: float(place) for place, trial in enumerate(drawn)}
         ends = {id_: max(curves[id_].time) for id_ in rows}
         series = [
-            joined("trial", Look(SKY, width=2), [(id_, [0.0, ends[id_]], [row, row]) for id_, row in rows.items()])
+            joined(
+                "trial",
+                Look(COMPLETED, width=2, opacity=0.45),
+                [(id_, [0.0, ends[id_]], [row, row]) for id_, row in rows.items()],
+            )
         ]
         copies = [
             (f"{trial} from {source}", time, rows[source], rows[trial])
@@ -504,13 +633,13 @@ class Plots:
             if trial in rows and source in rows
         ]
         lines = [(name, [time, time], [begin, end]) for name, time, begin, end in copies]
-        series.append(joined("", Look(GREY, width=1, opacity=0.6), lines))
+        series.append(joined("", Look(STOPPED, width=1), lines))
         series.append(
             Series(
                 "copied another trial",
                 [time for _, time, _, _ in copies],
                 [end for *_, end in copies],
-                Look(ORANGE, marker="diamond"),
+                Look(RUNNING, marker="diamond", size=7),
                 [name for name, *_ in copies],
             )
         )
@@ -518,7 +647,7 @@ class Plots:
         if best.id in rows:
             series.append(self._descent(best, rows, ends[best.id]))
         names = [self._row_label(trial, metric) for trial in drawn]
-        x = Axis(label(time_attr_of(self._results)), ends=(0, max(ends.values()) * 1.03))
+        x = Axis(time_label_of(self._results), ends=(0, max(ends.values()) * 1.03))
         panel = Panel(x, _rows_axis(names), series)
         return self._picture("lineage", [panel], drawn, f"{len(copies)} copies", rows=len(rows))
 
@@ -530,7 +659,7 @@ class Plots:
             if step.trial in rows:
                 x += [step.time, until]
                 y += [rows[step.trial]] * 2
-        return Series(f"how trial {best.id}, the best, came about", x, y, Look(BLACK, width=3))
+        return Series(f"how trial {best.id}, the best, came about", x, y, Look(TEXT, width=3))
 
     def _row_label(self, trial: Trial, metric: str) -> str:
         return f"{trial.id} ({label(metric)} {short_value(value_of(self._results, trial, metric))})"
@@ -588,19 +717,30 @@ class Plots:
         return max([0.0, *times, *(trial.last_timestamp for trial in self._trials())])
 
     def _by_status(
-        self, trials: Sequence[Trial], x: Callable[[Trial], float], y: Callable[[Trial], float]
+        self,
+        trials: Sequence[Trial],
+        x: Callable[[Trial], float],
+        y: Callable[[Trial], float],
+        every: Sequence[Trial] = (),
     ) -> list[Series]:
-        series = []
+        """Return points by status. *every* has the trials for the legend's counts.
+
+        The default are the drawn ones.
+        """
+        totals = Counter(trial.status for trial in every or trials)
+        found = []
         if violating := [trial for trial in trials if not self._experiment.is_feasible(trial)]:
             ids = [trial.id for trial in violating]
             series.append(Series("infeasible", list(map(x, violating)), list(map(y, violating)), _INFEASIBLE, ids))
             trials = [trial for trial in trials if self._experiment.is_feasible(trial)]
-        for status in TrialStatus:
+            totals = Counter(trial.status for trial in trials)
+        for status in _DRAWN:
             if group := [trial for trial in trials if trial.status is status]:
                 ids = [trial.id for trial in group]
                 look = _LOOKS.get(status, _OTHER)
-                series.append(Series(_in_words(status), list(map(x, group)), list(map(y, group)), look, ids))
-        return series
+                xs, ys = list(map(x, group)), list(map(y, group))
+                found.append(Series(_in_words(status), xs, ys, look, ids, totals[status]))
+        return found
 
     def _picture(
         self, title: str, panels: Sequence[Panel], drawn: Sequence[Trial], *notes: str, rows: int | None = None
@@ -610,18 +750,19 @@ class Plots:
         number = f"{len(drawn):,} of {total:,} trials" if len(drawn) < total else f"{total:,} trial{'s' * (total != 1)}"
         note = " · ".join(filter(None, [f"{number} ({statuses})", *notes]))
         height = None if rows is None else max(180, _AROUND_PX + _ROW_PX * rows)
-        return Picture(f"{label(self._experiment.name)}: {label(title)}", note, panels, height)
+        remarks = [*([number] if len(drawn) < total else []), *filter(None, notes)]
+        return Picture(f"{label(self._experiment.name)}: {label(title)}", note, panels, height, remarks=remarks)
 
 
 KINDS: Final = ("history", "curves", "parallel", "slices", "importances", "timeline", "rungs", "lineage", "pareto")
 
 _OUTCOMES: Final[Mapping[str, Look]] = {
-    "went on": Look(BLUE, marker="circle"),
-    "stopped there": Look(ORANGE, marker="x"),
-    "waits there": Look(PURPLE, marker="square"),
-    "completed": Look(GREEN, marker="diamond"),
-    "failed": Look(VERMILION, marker="triangle-down"),
-    "runs on": _OTHER,
+    "went on": Look(COMPLETED, marker="circle", size=5),
+    "stopped there": _LOOKS[TrialStatus.EARLY_STOPPED],
+    "waits there": _LOOKS[TrialStatus.PAUSED],
+    "completed": Look(COMPLETED, marker="diamond", size=9),
+    "failed": _LOOKS[TrialStatus.FAILED],
+    "runs on": _LOOKS[TrialStatus.RUNNING],
 }
 _STAYED: Final[Mapping[TrialStatus, str]] = {
     TrialStatus.EARLY_STOPPED: "stopped there",
@@ -632,8 +773,31 @@ _STAYED: Final[Mapping[TrialStatus, str]] = {
 }
 
 
+_WORDS: Final[Mapping[TrialStatus, str]] = {TrialStatus.EARLY_STOPPED: "stopped early", TrialStatus.STAGED: "queued"}
+
+
 def _in_words(status: TrialStatus) -> str:
-    return status.value.replace("_", " ")
+    return _WORDS.get(status, status.value)
+
+
+def _jitter(number: int, parameter: Parameter) -> float:
+    """Return a point's fixed distance from its category, which keeps points apart."""
+    return (number * _GOLDEN % 1 - 0.5) * _JITTER if parameter.names else 0.0
+
+
+def _medians(parameter: Parameter, points: Sequence[tuple[float, float]]) -> list[Series]:
+    """Return the median of each category as a line."""
+    lines = []
+    for place, name in enumerate(parameter.names):
+        if values := [value for spot, value in points if spot == place]:
+            middle, half = float(np.median(values)), _MEDIAN_WIDTH / 2
+            lines.append((name, [place - half, place + half], [middle, middle]))
+    return [joined("median", Look(TEXT, width=2), lines)] if lines else []
+
+
+def _range_note(share: Share) -> str:
+    edge = ", at the edge of the range" if share.is_at_edge else ""
+    return f"best 20 %: {share.best}{edge}" if share.best else ""
 
 
 def _more(total: int, drawn: int, noun: str) -> str:
@@ -660,7 +824,7 @@ def _bar_chart(title: str, shares: Mapping[str, float]) -> Panel:
     names = sorted(shares, key=lambda name: shares[name])
     rows, sizes = list(map(float, range(len(names)))), [shares[name] for name in names]
     texts = [f"{size:.0%}" for size in sizes]
-    bars = Series("", sizes, rows, Look(BLUE, is_bar=True), texts)
+    bars = Series("", sizes, rows, Look(COMPLETED, is_bar=True), texts)
     x = Axis(title, ends=(0, max(0.1, sizes[-1] * 1.1)))
     return Panel(x, _rows_axis(names), [bars], texts=list(zip(sizes, rows, texts, strict=True)))
 

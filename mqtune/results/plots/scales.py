@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from mqtune.results.display import short_value
-from mqtune.results.plots.data import ParameterAxis, joined
-from mqtune.results.plots.panels import BLACK, BLUE, SKY, Look, Scale, Series, label
+from mqtune.results.plots.data import Parameter, joined
+from mqtune.results.plots.panels import COMPLETED, STOPPED, TEXT, Look, Scale, Series, label
 
-#: Shares of the trials by rank, and their lines' colours, from dark to light.
+#: Shares of the trials by rank, and the looks of their lines. Only context is faint.
 _TIERS: Final = (
-    (0.1, BLACK, "best 10 %"),
-    (0.25, BLUE, "next 15 %"),
-    (0.5, SKY, "next 25 %"),
-    (1.0, "#C8C8C8", "the rest"),
+    (0.0, "best", Look(TEXT, width=2.2)),
+    (0.1, "best 10 %", Look(COMPLETED, width=1.7)),
+    (0.3, "next 20 %", Look(COMPLETED, width=1, opacity=0.45)),
+    (1.0, "the rest", Look(STOPPED, width=1, opacity=0.35)),
 )
 
 
@@ -46,15 +46,20 @@ def names_on(parameter: ParameterAxis) -> Iterator[tuple[float, str]]:
             yield _height(place, low, high, is_log=parameter.is_log), short_value(place)
 
 
-def in_tiers(lines: Sequence[tuple[str, Sequence[float], Sequence[float]]]) -> list[Series]:
-    """Return lines, the best first, in the colours of their tiers."""
-    tiers = []
-    for (begin, _, _), (share, color, name) in zip(((0.0, "", ""), *_TIERS[:-1]), _TIERS, strict=True):
-        span = lines[math.ceil(begin * len(lines)) : math.ceil(share * len(lines))]
-        if span:
-            look = Look(color, width=1.8 if color == BLACK else 1, marker="circle", size=3)
-            tiers.append(joined(name, look, span))
-    return tiers
+def in_tiers(
+    lines: Sequence[tuple[str, Sequence[float], Sequence[float]]], ranks: Sequence[int], total: int
+) -> list[Series]:
+    """Return lines, the best first, in the looks of their tiers.
+
+    *ranks* are the lines' places among *total* trials, from 0, of which some may not be drawn.
+    """
+    found, begin = [], -1
+    for share, name, look in _TIERS:
+        end = max(0, math.ceil(share * total) - 1)
+        if span := [line for line, rank in zip(lines, ranks, strict=True) if begin < rank <= end]:
+            found.append(joined(name, look, span))
+        begin = max(begin, end)
+    return found
 
 
 def _height(place: float, low: float, high: float, *, is_log: bool) -> float:

@@ -8,17 +8,17 @@ from typing import Final, NamedTuple
 
 from mqtune.core.trial import Attempt, AttemptEnd, TrialId
 from mqtune.results.plots.data import MOST_LINES, MOST_POINTS, joined, spread
-from mqtune.results.plots.panels import BLACK, BLUE, GREEN, GREY, ORANGE, PURPLE, VERMILION, Look, Series
+from mqtune.results.plots.panels import COMPLETED, FAILED, PAUSED, RUNNING, SOFT, STOPPED, WARN, Look, Series
 
 #: None stands for running attempts.
 _ENDS: Final[Mapping[AttemptEnd | None, str]] = {
-    AttemptEnd.COMPLETED: BLUE,
-    AttemptEnd.STOPPED: ORANGE,
-    AttemptEnd.PAUSED: PURPLE,
-    AttemptEnd.FAILED: VERMILION,
-    AttemptEnd.LOST: BLACK,
-    AttemptEnd.HANDED_BACK: GREY,
-    None: GREEN,
+    AttemptEnd.COMPLETED: COMPLETED,
+    AttemptEnd.STOPPED: STOPPED,
+    AttemptEnd.PAUSED: PAUSED,
+    AttemptEnd.FAILED: FAILED,
+    AttemptEnd.LOST: WARN,
+    AttemptEnd.HANDED_BACK: SOFT,
+    None: RUNNING,
 }
 #: As a share of the whole time.
 _GAP: Final = 1 / 800
@@ -95,7 +95,7 @@ def bars(drawn: Sequence[Bar]) -> Iterator[Series]:
             )
         if those and end in (AttemptEnd.FAILED, AttemptEnd.LOST):
             marked = [those[place] for place in spread(len(those), MOST_LINES)]
-            look, ids = Look(color, marker="triangle-down", size=8), [bar.trial for bar in marked]
+            look, ids = Look(color, marker="triangle-up", size=8), [bar.trial for bar in marked]
             yield Series("", [bar.end for bar in marked], [bar.row for bar in marked], look, ids)
 
 

@@ -1,4 +1,4 @@
-"""The page's server: who may see it, what it answers, and how it follows what it shows; no browser is needed for that."""
+"""The page's server: access, answers, and the following of journals, without a browser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mqtune import Results
 from mqtune.cli import Access, Feed, Feeds, Page, Place, Places, group, server_of
 from mqtune.cli.ui import views
 from mqtune.core.errors import BrokerUnavailable
-from mqtune.core.events import Event
+from mqtune.core.events import Cursor, Event, RequestAnswered, Requested
 from mqtune.core.machine import ARCHIVED
 from mqtune.core.timing import Timing
 from mqtune.core.trial import AttemptEnd, Report, TrialId
@@ -232,6 +232,107 @@ def test_an_attempt_has_its_versions_and_its_code_as_text(served: Served):
     assert code(1, "long.py")[1]["text"].endswith("#\n… and 37,856 bytes more")
     assert code(2) == (200, {"bundle": "", "files": [["train.py", "fingerprint 0a1b"]], "total": 1})
     assert code(3)[0] == code(4)[0] == code(1, "../journal")[0] == 404
+
+
+def test_plotly_is_kept_by_browsers_as_its_address_has_its_version(served: Served):
+    served.login()
+    address = served.ask("/api/me")[2]["plotly"]
+
+    status, headers, _ = served.ask(f"/{address}")
+
+    assert (status, headers["Cache-Control"]) == (200, "public, max-age=31536000, immutable")
+    assert re.fullmatch(r"plotly-basic-[\d.]+\.min\.js", address)
+
+
+def figured(home: Path) -> Book:
+    """Return an experiment whose trial 0003 is the best, with early stops and two failures."""
+    book = Book(home / "figured", scheduler=ASHA, max_failures=0)
+    for number in range(1, 13):
+        id_ = f"{number:04}"
+        book.stage(id_, {"lr": number / 10})
+        epochs = range(1, 10 if number == 3 else 2)
+        book.report(
+            id_, *({"loss": (1 if number == 3 else 2) / epoch, "training_iteration": epoch} for epoch in epochs)
+        )
+        if number in (5, 6):
+            book.end(
+                id_, AttemptEnd.FAILED, error="Traceback\nRuntimeError: CUDA out of memory", error_type="RuntimeError"
+            )
+        elif number != 3:
+            book.decide(id_)
+            book.end(id_, AttemptEnd.STOPPED)
+        else:
+            book.end(id_)
+    asked = {"trial": "", "by": "ana@host", "at": book.now}
+    for id_, most, is_done in (("a", 50, True), ("b", 70, False)):
+        arguments = {"max_trials": most, "max_concurrent": 4}
+        book.cursor = Cursor(book.write(Requested(id=id_, action="set", arguments=arguments, **asked).encode()))
+        answer = RequestAnswered(
+            id=id_, done=is_done, reason="" if is_done else "too many", trial="", at=book.now, cursor=book.cursor
+        )
+        book.write(answer.encode())
+    book.save()
+    return book
+
+
+def test_the_figures_of_an_experiment_have_its_savings_speed_and_commonest_error(mqtune_home: Path):
+    figured(mqtune_home)
+    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
+        served.login()
+        found = served.ask("/api/facts?name=figured")[2]
+        with listening(served, "name=figured") as messages:
+            summary = next(messages)[1]["summary"]
+
+    assert (found["used"], found["saved"]) == (18, 72)
+    assert (found["error"], found["error_count"]) == ("RuntimeError: CUDA out of memory", 2)
+    # The others ended after trial 0003 had found the best value.
+    assert found["since"] == 10
+    assert 10 < found["per_minute"] < 20
+    assert (summary["scheduler"], summary["range"], summary["searcher"]) == ("ASHA", "η 3, iterations 1 → 9", "random")
+    assert (summary["best"]["trial"], summary["best"]["time"], summary["unit"]) == ("0003", 9, "iteration")
+    # The refused request changed nothing.
+    assert (summary["limits"], summary["planned"]) == ({"max_trials": 50, "max_concurrent": 4}, 50)
+
+
+def test_the_log_has_sentences_newest_first_by_kind(mqtune_home: Path):
+    figured(mqtune_home)
+    with contextlib.closing(Served(Places([], None, broker_alone=False))) as served:
+        served.login()
+
+        def texts(kind: str) -> list[str]:
+            lines = served.ask(f"/api/history?name=figured&kind={kind}")[2]["lines"]
+            return [" ".join(filter(None, (line["trial"], line["text"]))) for line in lines]
+
+        people, failures, stops, drivers = (texts(kind) for kind in ("people", "failures", "stops", "drivers"))
+        every = texts("")
+
+    assert people == [
+        "the driver refused to set: too many",
+        "ana@host asked to set max_trials=70 max_concurrent=4",
+        "ana@host asked to set max_trials=50 max_concurrent=4",
+    ]
+    assert failures == [f"{trial} failed: RuntimeError: CUDA out of memory" for trial in ("0006", "0005")]
+    assert stops[0] == "0012 stopped early after report 1 by the scheduler: rung 1"
+    assert drivers == ["created"]
+    assert every[0] == people[0]
+    assert {"0003 was queued", "0003 started on w1@host", "0003 completed"} <= set(every)
+
+
+def test_a_missing_name_is_answered_with_the_nearest_one(served: Served):
+    served.login()
+
+    assert served.ask("/api/near?name=minn")[2] == {"name": "mine"}
+    assert served.ask("/api/near?name=zzzz")[2] == {"name": ""}
+
+
+def test_rows_have_numbers_which_the_page_formats_by_column(served: Served):
+    served.login()
+
+    found = served.ask("/api/trials?name=mine&count=2")[2]
+
+    assert [row["cells"]["best"] for row in found["rows"]] == [0.2, 0.25]
+    assert (found["counts"], found["total"]) == ({"completed": 5}, 5)
+    assert found["rows"][0]["curve"] == [1.0, 0.2]
 
 
 def test_only_experiments_that_were_named_are_shown(mqtune_home: Path, tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Pictures: what is in them, that both libraries draw them, and what they make of odd, few and many trials."""
+"""Pictures: their contents, both libraries that draw them, and odd, few and many trials."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from book import ASHA, Book
 from notebook_view import shown
 
 import mqtune
-from mqtune import Results
+from mqtune import Results, Space
 from mqtune.core.errors import ConfigurationError, NothingToDraw
-from mqtune.core.trial import Attempt, TrialId
+from mqtune.core.trial import Attempt, AttemptEnd, TrialId
 from mqtune.core.version import install_command
-from mqtune.results import KINDS, MOST_POINTS, TimelineBar, slots
+from mqtune.results import KINDS, MOST_POINTS, Compared, Run, slots
 from mqtune.results.plots import by_plotly
 
 NAN, INF = math.nan, math.inf
@@ -51,7 +51,7 @@ SPACE: dict[str, Any] = {
 
 
 def tuned(name: str, **arguments: Any) -> Results:
-    options = {"metric": "loss", "mode": "min", "max_trials": 12, "seed": 1, **arguments}
+    options = {"metric": "loss", "mode": "min", "max_trials": 24, "seed": 1, **arguments}
     backend = mqtune.Simulated(curve, slots=4)
     return mqtune.Tuner(
         curve, SPACE, name=name, backend=backend, run=mqtune.RunOptions(progress=False), **options
@@ -149,7 +149,7 @@ def test_what_a_trial_calls_things_is_neither_markup_nor_a_formula(tmp_path: Pat
         picture.save(tmp_path / "picture.svg")
         picture.save(tmp_path / "picture.html")
         page = (tmp_path / "picture.html").read_text()
-        # Plotly takes some markup in its texts for what it is in HTML.
+        # Plotly renders some markup in its texts.
         texts = json.dumps(by_plotly.plain(picture))
         assert "<script>" not in texts
         assert "&lt;script&gt;" in texts
@@ -193,3 +193,112 @@ def test_names_that_say_nothing_are_refused_and_without_a_library_the_error_says
     monkeypatch.setattr("mqtune.results.plots.picture.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=re.escape(install_command("plot"))):
         results.plot  # noqa: B018
+
+
+def halved(book: Book, *, worst: float = 1.0) -> Results:
+    """Return an experiment of 60 trials, of which 20 reach epoch 3 and 7 epoch 9. Small learning rates are better."""
+    for number in range(60):
+        id_ = f"{number:04}"
+        last = 9 if number < 7 else 3 if number < 20 else 1
+        book.stage(id_, {"lr": 10 ** (-number / 20), "opt": "adam" if number % 2 else "sgd", "width": number % 7})
+        loss = worst if number == 59 else 1 + number / 100
+        book.report(id_, *({"loss": loss / epoch, "training_iteration": epoch} for epoch in range(1, last + 1)))
+        if last < 9:
+            book.decide(id_)
+        book.end(id_, AttemptEnd.STOPPED if last < 9 else AttemptEnd.COMPLETED)
+    return results_of(book)
+
+
+def values_of(picture: Any, parameter: str) -> dict[str, float]:
+    (panel,) = (each for each in picture.panels if each.key == parameter)
+    named = (zip(each.labels, each.y, strict=True) for each in panel.series if each.name not in ("median", "best"))
+    return {trial: value for pairs in named for trial, value in pairs}
+
+
+def test_parameters_are_compared_at_one_time_that_enough_trials_have_reached(book: Book):
+    plot = halved(book).plot
+
+    slices = plot.slices()
+    at_three = plot.slices(at=3)
+    at_best = plot.slices(at=math.inf)
+
+    assert slices.levels is not None
+    assert [(each.time, each.count) for each in slices.levels.every] == [(1, 60), (3, 20), (9, 7), (math.inf, 60)]
+    # Only epoch 1 was reached by 30 trials.
+    assert slices.levels.shown.time == 1
+    assert values_of(slices, "lr") == {f"{number:04}": 1 + number / 100 for number in range(59)} | {"0059": 1.0}
+    assert values_of(at_three, "lr") == {f"{number:04}": (1 + number / 100) / 3 for number in range(20)}
+    assert values_of(at_best, "lr")["0000"] == pytest.approx(1 / 9)
+    assert "at iteration 3" in at_three.note
+    # All pictures of parameters have the same trials.
+    lines = {row["label"] for row in plot.parallel(at=3).rows()}
+    assert lines == {f"{number:04}" for number in range(20)}
+    assert plot.importances(at=3).levels == at_three.levels
+
+
+def test_without_a_scheduler_parameters_are_those_of_completed_trials(tmp_path: Path):
+    book = Book(tmp_path / "plain")
+    for number in range(12):
+        book.run(f"{number:04}", 1.0 + number, config={"lr": number / 10})
+    book.stage("0012", {"lr": 5.0})
+    book.report("0012", {"loss": 0.1})
+
+    slices = results_of(book).plot.slices()
+
+    assert slices.levels is None
+    assert set(values_of(slices, "lr")) == {f"{number:04}" for number in range(12)}
+
+
+def test_the_range_of_the_best_fifth_is_tinted_and_named_with_its_edge(tmp_path: Path):
+    space = {"lr": mqtune.loguniform(1e-3, 1), "width": mqtune.randint(0, 6), "opt": mqtune.choice(["sgd", "adam"])}
+    book = Book(tmp_path / "spaced", scheduler=ASHA, space=Space(space).describe())
+    panels = {each.key: each for each in halved(book, worst=9.0).plot.slices().panels}
+
+    low, high = panels["lr"].band or (0, 0)
+    assert (low, high) == (pytest.approx(10 ** (-11 / 20)), 1)
+    # Better values may be beyond the space's end.
+    assert panels["lr"].note == "best 20 %: 0.282 – 1, at the edge of the range"
+    assert panels["width"].note == "best 20 %: 0 – 6"
+    assert panels["opt"].band is None
+    assert panels["opt"].note in ("best 20 %: sgd, adam", "best 20 %: adam, sgd")
+    assert {each.name for each in panels["opt"].series} >= {"median"}
+
+
+def test_a_diverged_trial_is_a_caret_at_the_edge_and_flattens_no_other(book: Book):
+    (lr,) = (each for each in halved(book, worst=1e6).plot.slices().panels if each.key == "lr")
+
+    (beyond,) = (each for each in lr.series if each.name == "beyond the axis")
+    assert "0059" in beyond.labels
+    assert max(value for each in lr.series for value in each.y) < 2
+
+
+def test_fewer_trials_than_importances_need_are_counted(book: Book):
+    with pytest.raises(NothingToDraw, match="needs 20 trials at iteration 9, and there are 7"):
+        halved(book).plot.importances(at=9)
+
+
+def test_experiments_with_other_metrics_or_directions_share_no_axis(tmp_path: Path):
+    every = {}
+    for name, metric, mode in (
+        ("a", "loss", "min"),
+        ("b", "loss", "min"),
+        ("c", "loss", "max"),
+        ("d", "accuracy", "max"),
+    ):
+        book = Book(tmp_path / name, metric=metric, mode=mode)
+        for number in range(3):
+            book.stage(f"{number:04}", {"lr": number / 10})
+            book.report(f"{number:04}", {metric: float(number)})
+            book.end(f"{number:04}")
+        every[name] = results_of(book)
+
+    for kind in ("runs", "bests"):
+        panels = Compared(every).draw(kind).panels
+        assert {each.title: [series.name for series in each.series] for each in panels} == {
+            "loss ↓": ["a", "b"],
+            "loss ↑": ["c"],
+            "accuracy ↑": ["d"],
+        }
+    assert [each.title for each in Compared(every).draw("parameters").panels] == [
+        "loss ↓ by lr", "loss ↑ by lr", "accuracy ↑ by lr",
+    ]  # fmt: skip

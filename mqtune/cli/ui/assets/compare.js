@@ -1,53 +1,160 @@
-// Several trials of an experiment, or several experiments, side by side: their curves, and what they differ in.
-import { el, lasted, place, progress, status, table } from "./elements.js";
-import { api, problem, poll, show } from "./server.js";
+// Several trials of an experiment, or several experiments, side by side: their curves and their differences.
+import { card, el, place, progress, refill, status } from "./elements.js";
+import { columnFormat, lasted, number } from "./format.js";
+import { api, poll, problem } from "./server.js";
 import { picture } from "./chart.js";
 
 export function trialsPage(main, name, ids) {
-  const list = el("div"), note = el("p", { class: "note" });
-  const pictures = [picture("picture", { name, kind: "curves", of: ids }, "Learning curves", { wide: true }), picture("picture", { name, kind: "parallel", of: ids }, "Parallel coordinates", { wide: true })];
-  main.replaceChildren(el("h1", {}, el("a", { href: place("e", name) }, name), ` / ${ids.length} trials`), el("div", { class: "grid" }, pictures), el("section", { class: "card" }, el("h2", {}, "Side by side"), note, list));
-  show("", "");
+  const list = el("div"),
+    note = el("p", { class: "note" });
+  const states = {},
+    pictures = [
+      ["curves", "Learning curves"],
+      ["parallel", "Parallel coordinates"],
+    ].map(([kind, title]) => picture("picture", { name, kind, of: ids }, title, { states, wide: true }));
+  main.replaceChildren(
+    el("div", { class: "head" }, el("h1", {}, el("a", { href: place("e", name) }, name), ` / ${ids.length} trials`)),
+    el("div", { class: "stack" }, pictures, card("Side by side", {}, note, list)),
+  );
   const end = poll(5, async () => {
     const wanted = new URLSearchParams({ name });
     ids.forEach((id) => wanted.append("trial", id));
     let found;
-    try { found = await api("trials", wanted); } catch (error) { if (!error.away) problem(error.message); return; }
-    const lines = found.columns.map(({ key, title, kind }) => [kind ? `${title}` : title, found.rows.map((row) => row.cells[key] ?? "")]).filter(([, values]) => values.some(Boolean));
-    sideBySide(list, [el("span", {}, "trial"), ...found.rows.map((row) => el("a", { href: place("e", name, row.id) }, row.id))], [["status", found.rows.map((row) => status(row.status))], ...lines]);
-    note.textContent = found.rows.length < ids.length ? `${ids.length - found.rows.length} of them are not there` : "bold is what they differ in";
+    try {
+      found = await api("trials", wanted);
+    } catch (error) {
+      if (!error.away) problem(error.message);
+      return;
+    }
+    const lines = found.columns
+      .filter(({ key }) => key !== "curve")
+      .map(({ key, title, kind }) => {
+        const values = found.rows.map((row) => row.cells[key]),
+          format =
+            key === "ran_s"
+              ? (value) => (value === undefined ? "" : lasted(value))
+              : columnFormat(values, kind === "metric" ? 4 : 3);
+        return [title, values.map(format)];
+      })
+      .filter(([, values]) => values.some(Boolean));
+    sideBySide(
+      list,
+      ["trial", ...found.rows.map((row) => el("a", { href: place("e", name, row.id) }, row.id))],
+      [["status", found.rows.map((row) => status(row.status))], ...lines],
+    );
+    note.textContent = found.rows.length < ids.length ? `${ids.length - found.rows.length} of them are missing` : "";
   });
-  return () => { end(); pictures.forEach((each) => each.end()); };
+  return {
+    end: () => {
+      end();
+      pictures.forEach((each) => each.end());
+    },
+  };
 }
 
 export function comparePage(main, names) {
-  const list = el("div"), of = names;
-  const pictures = [["runs", "Best so far"], ["bests", "Learning curve of the best trial"], ["parameters", "Parameters"]].map(([kind, title]) => picture("compared", { kind, of }, title, { wide: kind === "parameters" }));
-  main.replaceChildren(el("h1", {}, names.join(", ")), el("div", { class: "grid" }, pictures), el("section", { class: "card" }, el("h2", {}, "Side by side"), list));
-  show("", "");
+  const list = el("div"),
+    of = names,
+    states = {};
+  const pictures = [
+    ["runs", "Best over time"],
+    ["bests", "Learning curve of the best trial"],
+    ["parameters", "Parameters"],
+  ].map(([kind, title]) => picture("compared", { kind, of }, title, { states, wide: kind === "parameters" }));
+  main.replaceChildren(
+    el("div", { class: "head" }, el("h1", {}, names.join(", "))),
+    el("div", { class: "stack" }, el("div", { class: "pair" }, pictures), card("Side by side", {}, list)),
+  );
   const end = poll(5, async () => {
     const wanted = new URLSearchParams();
     names.forEach((each) => wanted.append("of", each));
     let found;
-    try { found = (await api("summaries", wanted)).experiments; } catch (error) { if (!error.away) problem(error.message); return; }
-    const params = [...new Set(found.flatMap((each) => (each.best?.config ?? []).map(([key]) => key)))];
-    sideBySide(list, ["", ...found.map((each) => el("a", { href: place("e", each.name) }, each.name))], [
-      ["state", found.map((each) => each.state)], ["owner", found.map((each) => each.owner)], ["done", found.map((each) => progress(each))],
-      ["ran", found.map((each) => (each.ran_s ? lasted(each.ran_s) : ""))], ["reports", found.map((each) => each.reports.toLocaleString("en"))],
-      ["best", found.map((each) => (each.best ? `${each.metrics[0]} = ${each.best.value}` : ""))], ["best trial", found.map((each) => (each.best ? el("a", { href: place("e", each.name, each.best.trial) }, each.best.trial) : ""))],
-      ...params.map((key) => [`best config: ${key}`, found.map((each) => Object.fromEntries(each.best?.config ?? [])[key] ?? "")]),
-      ["tags", found.map((each) => each.tags.join(", "))], ["notes", found.map((each) => each.notes)],
-    ]);
+    try {
+      found = (await api("summaries", wanted)).experiments;
+    } catch (error) {
+      if (!error.away) problem(error.message);
+      return;
+    }
+    const parameters = [...new Set(found.flatMap((each) => (each.best?.config ?? []).map(([key]) => key)))];
+    sideBySide(
+      list,
+      ["", ...found.map((each) => el("a", { href: place("e", each.name) }, each.name))],
+      [
+        ["state", found.map((each) => each.state)],
+        ["search", found.map((each) => each.searcher || "none")],
+        ["stopping", found.map((each) => [each.scheduler, each.range].filter(Boolean).join(" ") || "none")],
+        ["owner", found.map((each) => each.owner)],
+        [
+          "progress",
+          found.map((each) =>
+            el(
+              "span",
+              { class: "bar" },
+              progress(each),
+              `${number(each.ended)} of ${number(Math.max(each.planned ?? 0, each.trials))}`,
+            ),
+          ),
+        ],
+        ["duration", found.map((each) => (each.ran_s ? lasted(each.ran_s) : ""))],
+        ["reports", found.map((each) => number(each.reports))],
+        ["best", found.map((each) => (each.best ? `${each.metrics[0]} = ${each.best.value}` : ""))],
+        [
+          "best trial",
+          found.map((each) =>
+            each.best ? el("a", { href: place("e", each.name, each.best.trial) }, each.best.trial) : "",
+          ),
+        ],
+        ...parameters.map((key) => [
+          `best config: ${key}`,
+          found.map((each) => Object.fromEntries(each.best?.config ?? [])[key] ?? ""),
+        ]),
+        ["tags", found.map((each) => each.tags.join(", "))],
+        ["notes", found.map((each) => each.notes)],
+      ],
+    );
   });
-  return () => { end(); pictures.forEach((each) => each.end()); };
+  return {
+    end: () => {
+      end();
+      pictures.forEach((each) => each.end());
+    },
+  };
 }
 
-// A table with a column for each, in which lines that differ stand out.
+// A table with a column for each. Lines that differ come first. The others are folded.
 function sideBySide(list, heads, lines) {
-  const made = table(heads, lines.map(([title, values]) => [title, ...values]));
-  made.querySelectorAll("tbody tr").forEach((row, place_) => {
-    const texts = lines[place_][1].map((each) => (each instanceof Element ? each.textContent : each));
-    row.classList.toggle("differs", new Set(texts).size > 1);
-  });
-  list.replaceChildren(made);
+  const texts = (values) => new Set(values.map((each) => (each instanceof Element ? each.textContent : each)));
+  const filled = lines.filter(([, values]) => values.some((each) => each instanceof Element || each));
+  const differ = filled.filter(([, values]) => texts(values).size > 1),
+    equal = filled.filter(([, values]) => texts(values).size === 1);
+  const rows = (some, kind) =>
+    some.map(([title, values]) =>
+      el(
+        "tr",
+        { class: kind },
+        el("td", {}, title),
+        values.map((each) => el("td", { class: "wrap" }, each)),
+      ),
+    );
+  const head = el(
+    "thead",
+    {},
+    el(
+      "tr",
+      {},
+      heads.map((each) => (each ? el("th", { scope: "col" }, each) : el("td", {}))),
+    ),
+  );
+  const isOpen = list.querySelector("details")?.open;
+  const region = (label, ...parts) =>
+    el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, el("table", {}, ...parts));
+  const folded = equal.length
+    ? el(
+        "details",
+        { open: isOpen ? "" : null },
+        el("summary", { class: "soft" }, `${number(equal.length)} equal`),
+        region("equal", el("tbody", {}, rows(equal))),
+      )
+    : null;
+  refill(list, [region("different", head, el("tbody", {}, rows(differ, "differs"))), folded]);
 }

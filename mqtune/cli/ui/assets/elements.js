@@ -1,4 +1,5 @@
-// Elements of the page, and values as text. Whatever a trial may have chosen is put in as text alone: there is no innerHTML here.
+// Elements of the page. Values of trials become text nodes: nothing here writes HTML.
+import { number } from "./format.js";
 
 export function el(tag, attributes, ...children) {
   return filled(document.createElement(tag), attributes, children);
@@ -12,74 +13,264 @@ function filled(node, attributes, children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else if (value !== false && value != null) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter((each) => each != null));
+  node.append(...children.flat(2).filter((each) => each != null && each !== false));
   return node;
 }
 
-// Puts children in place of those that an element has; those that are alike stay, so that a click on one is not lost.
+// Replaces the children of an element. Equal ones stay, so that a click on one of them is not lost.
 export function refill(node, children) {
   const wanted = children.filter((each) => each);
-  wanted.forEach((child, place_) => {
-    const old = node.children[place_];
+  wanted.forEach((child, index) => {
+    const old = node.children[index];
     if (!old) node.append(child);
     else if (old.isEqualNode(child)) return;
-    else if (old.tagName === "TR" && old.dataset.id === child.dataset.id) refill(old, [...child.children]);
+    else if (
+      old.tagName === "TR" &&
+      old.dataset.id &&
+      old.dataset.id === child.dataset.id &&
+      old.className === child.className
+    )
+      refill(old, [...child.children]);
     else old.replaceWith(child);
   });
   while (node.children.length > wanted.length) node.lastElementChild.remove();
 }
 
-export const card = (title, ...children) => el("section", { class: "card" }, title && el("h2", {}, title), ...children);
-export const words = (text) => text.replaceAll("_", " ");
-export const status = (text) => el("span", { class: `status ${text}` }, words(text));
-export const number = (value) => (typeof value === "number" ? (Number.isInteger(value) ? value.toLocaleString("en") : String(+value.toPrecision(4))) : String(value ?? ""));
-export const counted = (count, thing) => `${number(count)} ${thing}${count === 1 ? "" : "s"}`;
-export const when = (at) => (at ? new Date(at * 1000).toLocaleString() : "");
 export const place = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
-export const tile = (value, name, kind) => el("div", { class: `tile ${kind ?? ""}` }, el("b", {}, value), el("span", {}, name));
-export const button = (text, onclick, attributes) => el("button", { class: "button", type: "button", onclick, ...attributes }, text);
+export const button = (text, onclick, attributes) =>
+  el("button", { class: "button", type: "button", onclick, ...attributes }, text);
+export const plain = (text, onclick, attributes) =>
+  el("button", { class: "plain", type: "button", onclick, ...attributes }, text);
 export const tag = (text) => el("span", { class: "tag" }, text);
 
-export function lasted(seconds) {
-  if (seconds < 60) return `${Math.max(0, seconds).toFixed(0)} s`;
-  const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return `${minutes} min ${String(Math.floor(seconds % 60)).padStart(2, "0")} s`;
-  return minutes < 1440 ? `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min` : `${Math.floor(minutes / 1440)} d ${Math.floor(minutes / 60) % 24} h`;
+// A card with its title, and controls at the right of that.
+export function card(title, attributes, ...children) {
+  const { controls, level = "h2", ...others } = attributes ?? {};
+  const head = el(
+    "div",
+    { class: "title" },
+    el(level, {}, title),
+    controls ? el("div", { class: "controls" }, controls) : null,
+  );
+  return el("section", { class: "card", "aria-label": title, ...others }, head, ...children);
 }
 
-export function table(heads, rows) {
-  const body = rows.map((cells) => el("tr", {}, cells.map((cell) => (cell instanceof Element && cell.tagName === "TD" ? cell : el("td", {}, cell ?? "")))));
-  return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((head) => el("th", {}, head)))), el("tbody", {}, body)));
+const WORDS = { early_stopped: "stopped early", staged: "queued" };
+export const words = (status) => WORDS[status] ?? status.replaceAll("_", " ");
+
+// The kind of an experiment's state, which has numbers in its words.
+export function kindOf({ error, state = "" }) {
+  if (error) return "unreadable";
+  if (/^(waiting|driver away)/.test(state)) return "waiting";
+  return state.startsWith("its script") ? "staged" : state;
 }
 
-// Something that opens below its name, and closes when another place is clicked.
-export const menu = (name, attributes, ...children) => el("details", { class: "menu", ...attributes }, el("summary", { class: "button" }, name), el("div", { class: "card" }, ...children));
-addEventListener("click", (event) => document.querySelectorAll("details.menu[open]").forEach((each) => { if (!each.contains(event.target)) each.open = false; }));
+const circle = (r, kind) => svg("circle", { cx: 5, cy: 5, r, class: kind });
+const GLYPHS = {
+  running: () => [circle(4.2, "ring"), svg("path", { d: "M5 .8a4.2 4.2 0 0 1 0 8.4z", class: "fill" })],
+  completed: () => [circle(4.8, "fill")],
+  early_stopped: () => [circle(4.2, "ring"), svg("path", { d: "M3 5h4", class: "ring" })],
+  staged: () => [circle(4.3, "thin")],
+  waiting: () => [circle(4, "dots")],
+  paused: () => [svg("path", { d: "M1.5 1h2.6v8H1.5zM5.9 1h2.6v8H5.9z", class: "fill" })],
+  failed: () => [svg("path", { d: "M5 .6 9.8 9.4H.2z", class: "fill" })],
+  interrupted: () => [svg("path", { d: "M5 .8 9.2 5 5 9.2.8 5z", class: "ring" })],
+  best: () => [
+    svg("path", { d: "M5 .2 6.5 3.4 10 3.8 7.4 6.2 8.1 9.7 5 8 1.9 9.7 2.6 6.2 0 3.8 3.5 3.4z", class: "fill" }),
+  ],
+};
+const SAME = { finished: "completed", abandoned: "failed", unreadable: "failed", candidate: "staged" };
 
-const PARTS = ["completed", "early_stopped", "failed", "abandoned", "paused", "running"];
+// The mark of a state. It stands beside the state's word.
+export const glyph = (kind) =>
+  svg(
+    "svg",
+    { class: `glyph ${kind}`, viewBox: "0 0 10 10", "aria-hidden": "true" },
+    (GLYPHS[SAME[kind] ?? kind] ?? GLYPHS.staged)(),
+  );
+export const status = (kind, text = words(kind)) => el("span", { class: "state" }, glyph(kind), text);
+export const star = () => el("span", { class: "starred", title: "the best" }, glyph("best"));
 
-// How many trials have each status, of all that are planned, as a bar.
-export function progress({ counts, ended, planned, trials }) {
-  const all = Math.max(planned ?? 0, trials);
-  const text = `${number(ended)} of ${number(all)}`;
+const PARTS = ["completed", "early_stopped", "failed", "abandoned", "paused", "running", "staged"];
+
+// The trials by status as a bar, of all that are planned.
+export function progress({ counts = {}, planned, trials = 0 }) {
+  const all = Math.max(planned ?? 0, trials) || 1;
   let from = 0;
-  const parts = PARTS.filter((each) => counts[each]).map((each) => {
-    const width = (100 * counts[each]) / all, x = from;
+  const parts = PARTS.filter((each) => counts[each]).flatMap((each) => {
+    const width = (100 * counts[each]) / all,
+      x = from;
     from += width;
-    return svg("rect", { x, y: 0, width, height: 6, class: each });
+    return [
+      svg("rect", { x, y: 0, width, height: 8, class: each }),
+      x > 0 ? svg("rect", { x: x - 0.4, y: 0, width: 0.8, height: 8, class: "gap" }) : null,
+    ];
   });
-  const told = STATUSES.filter((each) => counts[each]).map((each) => `${number(counts[each])} ${words(each)}`).join(", ");
-  return el("span", { class: "progress", title: told }, svg("svg", { viewBox: "0 0 100 6", preserveAspectRatio: "none", role: "img", "aria-label": told }, svg("rect", { x: 0, y: 0, width: 100, height: 6, class: "rest" }), ...parts), el("span", {}, text));
+  const told =
+    PARTS.filter((each) => counts[each])
+      .map((each) => `${number(counts[each])} ${words(each)}`)
+      .join(", ") || "no trial";
+  return el(
+    "span",
+    { class: "progress", title: told },
+    svg("svg", { viewBox: "0 0 100 8", preserveAspectRatio: "none", role: "img", "aria-label": told }, ...parts),
+  );
 }
 
-export const STATUSES = ["running", "completed", "early_stopped", "paused", "failed", "abandoned", "queued"];
+// A small line through values, without axes, with a dot at its end.
+export function sparkline(values, kind = "") {
+  const there = values
+    .map((value, index) => [index, value])
+    .filter(([, value]) => typeof value === "number" && Number.isFinite(value));
+  if (there.length < 2) return null;
+  const ys = there.map(([, value]) => value),
+    low = Math.min(...ys),
+    span = Math.max(...ys) - low || 1;
+  const points = there.map(([index, value]) => [
+    ((66 * index) / (values.length - 1) + 2).toFixed(1),
+    (18 - (16 * (value - low)) / span).toFixed(1),
+  ]);
+  const [x, y] = points.at(-1);
+  return svg(
+    "svg",
+    { class: `spark ${kind}`, viewBox: "0 0 72 20", "aria-hidden": "true" },
+    svg("polyline", { points: points.map((each) => each.join(",")).join(" ") }),
+    svg("circle", { cx: x, cy: y, r: 2 }),
+  );
+}
 
-// A small line through values, without axes.
-export function sparkline(values) {
-  if (values.length < 2) return null;
-  const low = Math.min(...values), span = Math.max(...values) - low || 1;
-  const points = values.map((value, place_) => `${((98 * place_) / (values.length - 1) + 1).toFixed(1)},${(22 - (20 * (value - low)) / span).toFixed(1)}`);
-  return svg("svg", { class: "spark", viewBox: "0 0 100 24", "aria-hidden": "true" }, svg("polyline", { points: points.join(" ") }));
+// A table of cells, each an element or a text. Heads are texts, or a text and "right" for numbers.
+export function table(heads, rows, attributes) {
+  const titles = heads.map((head) => (Array.isArray(head) ? head : [head, null]));
+  const cellOf = (cell, index) =>
+    cell instanceof Element && cell.tagName === "TD" ? cell : el("td", { class: titles[index]?.[1] }, cell ?? "");
+  const body = rows.map((cells) => el("tr", {}, cells.map(cellOf)));
+  return el(
+    "div",
+    {
+      class: "scroll",
+      tabindex: "0",
+      role: "region",
+      "aria-label":
+        titles
+          .map(([title]) => title)
+          .filter(Boolean)
+          .join(", ") || "table",
+      ...attributes,
+    },
+    el(
+      "table",
+      {},
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          titles.map(([title, kind]) => el("th", { scope: "col", class: kind }, title)),
+        ),
+      ),
+      el("tbody", {}, body),
+    ),
+  );
+}
+
+// A button with a menu of items: [text, action, hint], an element, or null for a line. A hint without an action is a
+// reason.
+export function menu(name, items, { label, side = "", kind = "button caret" } = {}) {
+  const box = el("span", { class: "menu" });
+  let popup;
+  const close = (refocus) => {
+    popup?.remove();
+    popup = undefined;
+    opener.setAttribute("aria-expanded", "false");
+    if (refocus) opener.focus();
+  };
+  const itemOf = (item) => {
+    if (!item) return el("hr", {});
+    if (item instanceof Element) return item;
+    const [text, action, hint] = item;
+    return el(
+      "button",
+      {
+        class: "item",
+        type: "button",
+        "aria-disabled": action ? null : "true",
+        title: action ? null : hint,
+        onclick: () => {
+          if (action) {
+            close(true);
+            action();
+          }
+        },
+      },
+      text,
+      el("span", {}, hint ?? ""),
+    );
+  };
+  const open = () => {
+    popup = el("div", { class: `popup ${side}` }, (typeof items === "function" ? items() : items).map(itemOf));
+    opener.setAttribute("aria-expanded", "true");
+    box.append(popup);
+    popup.querySelector(".item, input")?.focus();
+  };
+  const opener = el(
+    "button",
+    {
+      class: kind,
+      type: "button",
+      "aria-expanded": "false",
+      "aria-label": label,
+      onclick: () => (popup ? close(true) : open()),
+    },
+    name,
+  );
+  box.addEventListener("keydown", (event) => {
+    if (!popup) return;
+    if (event.key === "Escape") {
+      event.stopPropagation();
+      close(true);
+    }
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const all = [...popup.querySelectorAll(".item, input")];
+    all[(all.indexOf(document.activeElement) + step + all.length) % all.length]?.focus();
+  });
+  box.addEventListener("focusout", (event) => {
+    if (popup && event.relatedTarget && !box.contains(event.relatedTarget)) close(false);
+  });
+  document.addEventListener("pointerdown", (event) => {
+    if (popup && !box.contains(event.target)) close(false);
+  });
+  box.append(opener);
+  return box;
+}
+
+// A choice in quiet letters: its name, and the chosen option.
+export function quietSelect(name, options, value, changed) {
+  const box = el(
+    "select",
+    { "aria-label": name },
+    Object.entries(options).map(([key, text]) => el("option", { value: key }, text)),
+  );
+  box.value = value;
+  box.addEventListener("change", () => changed(box.value));
+  return el("label", { class: "quiet-select" }, name, box);
+}
+
+// A command to copy, with a button for it.
+export function command(text) {
+  const done = button("Copy", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      done.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(code);
+    }
+  });
+  const code = el("code", {}, text);
+  return el("span", { class: "bar" }, code, done);
 }
 
 // Saves a text as a file.

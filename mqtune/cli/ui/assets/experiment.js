@@ -1,67 +1,241 @@
-// One experiment: how it stands, its charts, and its trials.
-import { el, number, place, progress, refill, status, STATUSES, tile, when } from "./elements.js";
-import { me, problem, showState, stream } from "./server.js";
+// One experiment: its head, its tabs, and its stream, which all tabs share.
+import { el, glyph, kindOf, progress, refill } from "./elements.js";
+import { about, ago, exact, number } from "./format.js";
+import { api, me, paced, problem, stream } from "./server.js";
+import { chartStates } from "./chart.js";
+import { attention } from "./attention.js";
+import { experimentButtons } from "./steering.js";
+import { historyTab } from "./history.js";
 import { labels } from "./labels.js";
-import { limitsCard } from "./steering.js";
-import { picture } from "./chart.js";
-import { reason } from "./why.js";
-import { trialTable } from "./trials.js";
+import { overviewTab } from "./overview.js";
+import { parametersTab } from "./parameters.js";
+import { scheduleTab } from "./schedule.js";
+import { trialsTab } from "./trials.js";
 
-const KINDS = {
-  history: "Best so far", curves: "Learning curves", parallel: "Parallel coordinates", slices: "Parameters", importances: "Importance",
-  rungs: "Rungs", lineage: "Lineage", pareto: "Pareto front", timeline: "Timeline",
+const TABS = {
+  "": ["Overview", overviewTab],
+  trials: ["Trials", trialsTab],
+  parameters: ["Parameters", parametersTab],
+  schedule: ["Schedule", scheduleTab],
+  log: ["Log", historyTab],
 };
-const WIDE = new Set(["slices", "parallel", "timeline", "lineage"]);
+// The tabs of charts, for links to one.
+const OF_CHART = {
+  slices: "parameters",
+  parallel: "parameters",
+  importances: "parameters",
+  rungs: "schedule",
+  timeline: "schedule",
+  lineage: "schedule",
+};
+const CHARTED = new Set(["", "parameters", "schedule"]);
 // How long somebody may type before charts follow.
 const TYPED_MS = 600;
+const MODES = { min: "minimise", max: "maximise" };
 
-export function experimentPage(main, name) {
-  const tiles = el("div", { class: "tiles" }), about = el("p", { class: "note" }), labelled = labels(name), why = reason({ name });
-  const asked = new URLSearchParams(location.hash.split("?")[1] ?? "");
-  const stopped = el("input", { type: "checkbox" }), follows = el("input", { type: "checkbox" });
-  let running = 0, typed, pictures = [];
-  const trials = trialTable(name, () => { clearTimeout(typed); if (follows.checked) typed = setTimeout(again, TYPED_MS); });
-  const again = () => pictures.forEach((each) => each.changed());
-  // A filter may have an "or", which binds its operands less than an "and".
-  const all = (...filters) => { const given = filters.filter(Boolean); return given.length > 1 ? given.map((each) => `(${each})`).join(" and ") : given.join(""); };
-  // The filter for the trials in charts.
-  const scope = () => (asked.get("where") && !trials.where ? asked.get("where") : all(follows.checked ? trials.where : "", stopped.checked ? "status!=early_stopped" : ""));
-  const brushed = (where) => { if (where) trials.filterBy(all(trials.where, where)); };
-  [stopped, follows].forEach((each) => each.addEventListener("change", () => { asked.delete("where"); again(); }));
-  if (asked.get("where") === "status!=early_stopped") { stopped.checked = true; asked.delete("where"); }
-  pictures = Object.entries(KINDS).map(([kind, title]) => picture("picture", { name, kind }, title, { wide: WIDE.has(kind), brushed: kind === "parallel" ? brushed : undefined, scope }));
-  const limits = me.steer ? limitsCard(name, () => running) : null;
-  const options = el("div", { class: "bar options" }, el("label", {}, stopped, " charts without stopped trials"), el("label", {}, follows, " charts of what the table's filter keeps"));
-  main.replaceChildren(
-    el("h1", {}, name), why.node, tiles, about, labelled, limits ?? "", options, el("div", { class: "grid" }, pictures.slice(0, 2)), trials.node, el("div", { class: "grid" }, pictures.slice(2)),
-  );
-  pictures.find((each) => each.linked)?.scrollIntoView({ block: "center" });
-  let last = "";
-  const end = stream("events", { name }, ({ summary, rows }) => {
-    problem(summary.problem);
-    showState(summary);
-    running = summary.counts.running ?? 0;
-    showSummary(summary, tiles, about);
-    labelled.show(summary);
-    // Its next driver carries out what is asked of one that was interrupted or has failed.
-    if (limits) limits.hidden = summary.outcome === "finished";
-    const state = JSON.stringify([summary.reports, summary.counts, summary.tags]);
-    // A trial's labels change nothing else.
-    if (state === last && !rows.length) return;
-    trials.changed(rows);
-    if (state !== last) again();
-    last = state;
-  });
-  return () => { end(); clearTimeout(typed); why.end(); trials.end(); pictures.forEach((each) => each.end()); };
+// A filter may have an "or", which binds its operands less than an "and".
+const all = (...filters) => {
+  const given = filters.filter(Boolean);
+  return given.length > 1 ? given.map((each) => `(${each})`).join(" and ") : given.join("");
+};
+
+// The seconds until the trials of the plan have ended, or undefined.
+export function secondsLeft({ planned, ended, outcome }, facts) {
+  return outcome || !planned || planned <= ended || !facts?.per_minute
+    ? undefined
+    : (60 * (planned - ended)) / facts.per_minute;
 }
 
-function showSummary(found, tiles, about) {
-  const { best, metrics } = found;
-  const ahead = best ? [tile(el("a", { href: place("e", found.name, best.trial) }, best.value), `best ${metrics[0]}, trial ${best.trial}`, "best")] : [];
-  if (metrics.length > 1) ahead.push(tile(number(found.front), "on the Pareto front", "best"));
-  const counts = STATUSES.filter((each) => found.counts[each]).map((each) => tile(number(found.counts[each]), status(each)));
-  refill(tiles, [...ahead, tile(number(found.trials), found.planned > found.trials ? `trials of ${number(found.planned)}` : "trials"), tile(number(found.reports), "reports"), ...counts, tile(progress(found), "done")]);
-  const config = best ? `best config: ${best.config.map(([key, value]) => `${key}=${value}`).join("  ")}` : "";
-  const unread = found.unreadable ? `${found.unreadable} reports can't be read` : "";
-  about.textContent = [`started ${when(found.created_at)}${found.owner ? ` by ${found.owner}` : ""}`, found.reason, config, unread].filter(Boolean).join(" · ");
+export function experimentPage(main, name) {
+  const asked = new URLSearchParams(location.hash.split("?")[1] ?? "");
+  const state = el("span", { class: "state" }),
+    who = el("p", { class: "who" }),
+    brief = el("span", { class: "brief" }),
+    actions = el("span", { class: "actions" });
+  const labelled = labels(name),
+    strip = attention(name),
+    body = el("div"),
+    tabs = el("nav", { class: "tabs", "aria-label": "tabs" });
+  const stopped = el("input", { type: "checkbox" }),
+    follows = el("input", { type: "checkbox" });
+  const options = el(
+    "span",
+    { class: "options" },
+    el("label", { class: "check" }, stopped, "hide early-stopped"),
+    el("label", { class: "check" }, follows, "apply table filter"),
+  );
+  const links = Object.fromEntries(
+    Object.entries(TABS).map(([key, [title]]) => [
+      key,
+      el("a", { href: tabAddress(key) }, title, " ", el("small", {})),
+    ]),
+  );
+  let summary,
+    facts,
+    tab,
+    shownTab,
+    typed,
+    last = "",
+    counts = { parameters: 0 };
+  stopped.checked = asked.has("hide");
+  follows.checked = asked.has("filter");
+
+  // What the tabs share.
+  const context = {
+    name,
+    states: chartStates(),
+    where: asked.get("where") ?? "",
+    get summary() {
+      return summary;
+    },
+    get facts() {
+      return facts;
+    },
+    scope: () => all(follows.checked ? context.where : "", stopped.checked ? "status!=early_stopped" : ""),
+    linked: () => ({
+      tab: shownTab,
+      hide: stopped.checked ? "1" : "",
+      filter: follows.checked ? "1" : "",
+      where: context.where,
+    }),
+    filtered(text) {
+      context.where = text;
+      clearTimeout(typed);
+      if (follows.checked) typed = setTimeout(() => tab?.again?.(), TYPED_MS);
+    },
+    // A box on parallel coordinates filters the table.
+    brushed(where) {
+      if (where) {
+        context.where = all(context.where, where);
+        location.hash = tabAddress("trials");
+      }
+    },
+    parameters(count) {
+      counts.parameters = count;
+      fillTabs();
+    },
+  };
+  [stopped, follows].forEach((each) => each.addEventListener("change", () => tab?.again?.()));
+  tabs.append(...Object.values(links), options);
+  main.replaceChildren(
+    el("div", { class: "head" }, el("h1", {}, name), state, labelled.tags, brief, actions),
+    who,
+    labelled.notes,
+    tabs,
+    body,
+  );
+  if (me.steer) actions.append(...experimentButtons(name, () => summary ?? { counts: {}, limits: {} }));
+
+  function tabAddress(key) {
+    return `#/e/${encodeURIComponent(name)}${key ? `?tab=${key}` : ""}`;
+  }
+  function route() {
+    const wanted = new URLSearchParams(location.hash.split("?")[1] ?? ""),
+      chart = wanted.get("chart");
+    const key = wanted.get("tab") ?? OF_CHART[chart] ?? "",
+      known = key in TABS ? key : "";
+    if (known === shownTab) return;
+    tab?.end();
+    shownTab = known;
+    for (const [each, link] of Object.entries(links)) {
+      if (each === known) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    options.hidden = !CHARTED.has(known);
+    brief.hidden = known === "";
+    main.classList.toggle("broad", known === "trials");
+    tab = TABS[known][1](context);
+    body.replaceChildren(
+      ...(known === ""
+        ? [el("div", { class: "stack" }, strip.node, ...tab.nodes)]
+        : [el("div", { class: "stack" }, ...tab.nodes)]),
+    );
+    if (summary) tab.show(summary, facts);
+    if (chart) body.querySelector(`[data-kind="${CSS.escape(chart)}"]`)?.scrollIntoView({ block: "center" });
+  }
+
+  function fillTabs() {
+    links.trials.lastChild.textContent = summary ? number(summary.trials) : "";
+    links.parameters.lastChild.textContent = counts.parameters ? number(counts.parameters) : "";
+  }
+  function showHead() {
+    const { best, metrics, modes } = summary,
+      now = summary.is_virtual ? (facts?.newest_at ?? summary.created_at) : undefined;
+    state.replaceChildren(glyph(kindOf(summary)), summary.state);
+    actions.hidden = !me.steer || summary.outcome === "finished";
+    const part = (label, value, more = "", kind = "") =>
+      el("span", { class: kind }, `${label} `, el("b", {}, value), more ? ` ${more}` : "");
+    const goal = metrics.map((metric, index) => [MODES[modes[index] ?? modes[0]] ?? "", metric]);
+    refill(who, [
+      ...goal.filter(([, metric]) => metric).map(([mode, metric]) => part(mode, metric)),
+      summary.searcher ? part("search", summary.searcher) : el("span", {}, "no searcher"),
+      summary.scheduler ? part("stopping", summary.scheduler, summary.range) : el("span", {}, "no early stopping"),
+      summary.created_at
+        ? el(
+            "span",
+            { class: "seldom", title: exact(summary.created_at) },
+            "started ",
+            el("b", {}, summary.is_virtual ? "in virtual time" : ago(summary.created_at, now)),
+            summary.owner ? ` by ${summary.owner}` : "",
+          )
+        : null,
+      summary.outcome && summary.reason ? el("span", {}, summary.reason) : null,
+      summary.unreadable
+        ? el("span", { class: "warn-text" }, `${number(summary.unreadable)} reports can't be read`)
+        : null,
+    ]);
+    const left = secondsLeft(summary, facts);
+    brief.replaceChildren(
+      ...[
+        best ? el("span", {}, "best ", el("b", {}, best.value)) : null,
+        el(
+          "span",
+          { class: "bar" },
+          progress(summary),
+          el(
+            "b",
+            {},
+            `${number(summary.ended)}${summary.planned ? ` / ${number(Math.max(summary.planned, summary.trials))}` : ""}`,
+          ),
+        ),
+        left === undefined ? null : el("span", {}, `${about(left)} left`),
+      ].filter(Boolean),
+    );
+    fillTabs();
+  }
+  const fetchFacts = paced(async () => {
+    const found = await api("facts", { name });
+    facts = found;
+    if (summary) {
+      showHead();
+      tab?.show(summary, facts);
+    }
+    return Math.max(1000, 1000 * found.pause_s);
+  });
+  const end = stream("events", { name }, ({ summary: found, rows }) => {
+    summary = found;
+    problem(summary.problem);
+    labelled.show(summary);
+    strip.show(summary);
+    showHead();
+    tab.show(summary, facts);
+    const key = JSON.stringify([summary.reports, summary.counts, summary.tags]);
+    // A trial's labels change nothing else.
+    if (key === last && !rows.length) return;
+    tab.changed?.(rows, key !== last);
+    if (key !== last) fetchFacts();
+    last = key;
+  });
+  route();
+  return {
+    route,
+    escape: () => tab?.escape?.(),
+    end: () => {
+      end();
+      clearTimeout(typed);
+      strip.end();
+      fetchFacts.stop();
+      tab?.end();
+    },
+  };
 }

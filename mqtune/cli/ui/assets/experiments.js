@@ -1,33 +1,132 @@
-// The list of experiments: searched, sorted and filtered here, as it is short; and several of them selected to be compared.
-import { button, el, lasted, number, place, progress, refill, sparkline, tag } from "./elements.js";
-import { api, poll, problem, show } from "./server.js";
+// The list of experiments, in groups by urgency. It is searched, sorted and filtered here, as it is short.
+import {
+  button,
+  command,
+  el,
+  glyph,
+  kindOf,
+  menu,
+  place,
+  plain,
+  progress,
+  refill,
+  sparkline,
+  tag,
+} from "./elements.js";
+import { about, ago, columnFormat, exact, lasted, number } from "./format.js";
+import { api, poll, problem } from "./server.js";
 
+const DAY_S = 86400,
+  VIRTUAL_BEFORE = 978307200,
+  MOST_ASKED = 3;
+const ENOUGH = 10;
+const ARROWS = { min: "↓", max: "↑" };
 const HEADS = [
-  ["name", "name", (each) => each.name], ["state", "state", (each) => each.error ?? each.state], ["progress", "progress", (each) => each.progress?.ended / Math.max(1, each.progress?.planned ?? 0, each.trials ?? 0), "number"],
-  ["failed", "failed", (each) => each.statuses?.failed, "number"], ["best", "best", (each) => each.best, "number"], ["", "so far"], ["ran", "ran", ranFor, "number"],
-  ["started", "started", (each) => each.created_at, "number"], ["owner", "owner", (each) => each.owner ?? ""], ["", "tags"],
+  ["name", "name", (each) => each.name, "name"],
+  ["state", "state", (each) => each.error ?? each.state, "status"],
+  [
+    "progress",
+    "progress",
+    (each) => each.progress?.ended / Math.max(1, each.progress?.planned ?? 0, each.trials ?? 0),
+    "made",
+  ],
+  ["", "", undefined, "right count"],
+  ["failed", "failed", (each) => each.statuses?.failed, "right seldom"],
+  ["best", "best", (each) => each.best, "right best"],
+  ["metric", "metric", (each) => each.metric, "metric"],
+  ["", "best over time", undefined, "seldom"],
+  ["duration", "duration", ranFor, "right seldom"],
+  ["started", "started", (each) => each.created_at, "right seldom"],
+  ["owner", "owner", (each) => each.owner ?? "", "seldom"],
 ];
-// What a narrow screen has no room for.
-const NARROW = new Set(["name", "state", "progress", "best"]);
 
-// To the minute: a list has no room for more.
-const started = (at) => (at ? new Date(at * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" }) : "");
+const isVirtual = (each) => each.created_at < VIRTUAL_BEFORE;
+const isLive = (each) => !each.error && !["finished", "failed", "interrupted"].includes(each.state);
 
-function ranFor({ state, created_at: began, progress: made }) {
+function ranFor(each) {
+  const { created_at: began, progress: made } = each;
   if (!began || !made) return undefined;
-  return Math.max(0, (state === "running" || state === "waiting for a slot" ? Date.now() / 1000 : made.updated_at) - began);
+  return Math.max(
+    0,
+    (isLive(each) && !isVirtual(each) && !/^driver away/.test(each.state) ? Date.now() / 1000 : made.updated_at) -
+      began,
+  );
+}
+
+// The seconds that the rest of the plan takes at the average speed.
+function left({ progress: made, state, created_at: began }) {
+  if (
+    state !== "running" ||
+    !made?.planned ||
+    made.ended < ENOUGH ||
+    made.planned <= made.ended ||
+    made.updated_at <= began
+  )
+    return undefined;
+  return ((made.planned - made.ended) * (made.updated_at - began)) / made.ended;
+}
+
+const GROUPS = ["Needs attention", "Running", "Finished"];
+// The group of an experiment: a failure needs attention for a day.
+function groupOf(each) {
+  const kind = kindOf(each),
+    isNew = isVirtual(each) || Date.now() / 1000 - (each.progress?.updated_at ?? each.created_at ?? 0) < DAY_S;
+  if (["waiting", "unreadable"].includes(kind) || (["failed", "interrupted"].includes(kind) && isNew)) return 0;
+  return isLive(each) ? 1 : 2;
 }
 
 export function experimentsPage(main) {
   const asked = new URLSearchParams(location.hash.split("?")[1] ?? "");
   const state = Object.fromEntries(["q", "owner", "state", "tag", "sort"].map((key) => [key, asked.get(key) ?? ""]));
-  let reverse = asked.has("reverse"), all = [];
-  const selected = new Set();
-  const search = el("input", { type: "search", placeholder: "search names, notes, tags, owners", "aria-label": "search", value: state.q });
-  const filters = el("span", { class: "controls" }), picked = el("div", { class: "bar selection", hidden: "" }), head = el("tr"), body = el("tbody"), none = el("p", { class: "note" });
-  const total = el("h1", {}, "Experiments");
-  main.replaceChildren(el("div", { class: "bar" }, total, search, filters), el("section", { class: "card" }, picked, el("div", { class: "scroll" }, el("table", { class: "experiments" }, el("thead", {}, head), body)), none));
-  show("", "");
+  let reverse = asked.has("reverse"),
+    all = [],
+    isLoaded = false;
+  const selected = new Set(),
+    reasons = new Map();
+  const search = el("input", {
+    type: "search",
+    class: "search",
+    placeholder: "Search name, tag, note, owner",
+    "aria-label": "search",
+    value: state.q,
+  });
+  const filters = el("span", { class: "bar" }),
+    head = el("tr"),
+    body = el("tbody"),
+    total = el("span", { class: "soft" }),
+    none = el("div", { class: "nothing", hidden: "" });
+  const picked = el("div", { class: "selection", role: "toolbar", "aria-label": "selected experiments", hidden: "" });
+  const order = el("span", { class: "push" });
+  const foot = el(
+    "div",
+    { class: "foot" },
+    ["completed", "early_stopped", "failed", "running", "waiting"].map((each) =>
+      el("span", { class: "state" }, glyph(each), { early_stopped: "stopped early" }[each] ?? each),
+    ),
+    order,
+  );
+  const list = el(
+    "section",
+    { class: "card table", "aria-label": "experiments" },
+    el(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "experiments" },
+      el("table", { class: "experiments rows" }, el("thead", {}, head), body),
+    ),
+    none,
+  );
+  main.replaceChildren(
+    el(
+      "div",
+      { class: "head" },
+      el("h1", {}, "Experiments"),
+      total,
+      el("span", { class: "bar push" }, search, filters),
+    ),
+    el("div", { class: "stack" }, list),
+    foot,
+    picked,
+  );
 
   function keep() {
     const found = new URLSearchParams(Object.entries(state).filter(([, value]) => value));
@@ -35,65 +134,249 @@ export function experimentsPage(main) {
     history.replaceState(null, "", `#/${String(found) ? `?${found}` : ""}`);
     draw();
   }
-  search.addEventListener("input", () => { state.q = search.value; keep(); });
+  search.addEventListener("input", () => {
+    state.q = search.value;
+    keep();
+  });
 
+  let offered = "";
   function fillFilters() {
     const values = {
-      state: [...new Set(all.map((each) => kindOf(each)))], owner: [...new Set(all.map((each) => each.owner ?? "").filter(Boolean))], tag: [...new Set(all.flatMap((each) => each.tags ?? []))],
+      state: [...new Set(all.map(kindOf))],
+      owner: [...new Set(all.map((each) => each.owner ?? "").filter(Boolean))],
+      tag: [...new Set(all.flatMap((each) => each.tags ?? []))],
     };
-    refill(filters, Object.entries(values).filter(([key, names]) => names.length > 1 || state[key]).map(([key, names]) => {
-      const box = el("select", { "aria-label": key }, el("option", { value: "" }, `any ${key}`), ...names.sort().map((name) => el("option", { value: name, selected: name === state[key] ? "" : null }, name)));
-      box.addEventListener("change", () => { state[key] = box.value; keep(); });
-      return box;
-    }));
+    const key = JSON.stringify([values, state]);
+    if (key === offered) return;
+    offered = key;
+    refill(
+      filters,
+      Object.entries(values)
+        .filter(([name, names]) => names.length > 1 || state[name])
+        .map(([name, names]) => {
+          const choose = (value) => () => {
+            state[name] = value;
+            keep();
+            fillFilters();
+          };
+          return menu(
+            state[name] || name.replace(/^./, (letter) => letter.toUpperCase()),
+            [
+              [`any ${name}`, choose(""), state[name] ? "" : "✓"],
+              ...names.sort().map((each) => [each, choose(each), each === state[name] ? "✓" : ""]),
+            ],
+            { label: `filter by ${name}` },
+          );
+        }),
+    );
   }
   function shown() {
     const text = state.q.toLowerCase();
-    const found = all.filter((each) => (!state.owner || each.owner === state.owner) && (!state.state || kindOf(each) === state.state) && (!state.tag || each.tags?.includes(state.tag))
-      && [each.name, each.notes ?? "", each.owner ?? "", ...(each.tags ?? [])].join(" ").toLowerCase().includes(text));
+    const found = all.filter(
+      (each) =>
+        (!state.owner || each.owner === state.owner) &&
+        (!state.state || kindOf(each) === state.state) &&
+        (!state.tag || each.tags?.includes(state.tag)) &&
+        [each.name, each.notes ?? "", each.owner ?? "", ...(each.tags ?? [])].join(" ").toLowerCase().includes(text),
+    );
     const by = HEADS.find(([key]) => key && key === state.sort);
-    if (!by) return found;
-    // Who has no value comes last, whichever way it is sorted.
-    const value = by[2], sign = reverse ? -1 : 1, none_ = (each) => value(each) === undefined || value(each) === null || Number.isNaN(value(each));
-    return found.sort((a, b) => none_(a) - none_(b) || sign * (typeof value(a) === "number" ? value(a) - value(b) : String(value(a)).localeCompare(String(value(b)))));
+    if (!by) return found.sort((a, b) => groupOf(a) - groupOf(b) || (b.created_at ?? 0) - (a.created_at ?? 0));
+    // Experiments without a value come last, in both orders.
+    const value = by[2],
+      sign = reverse ? -1 : 1,
+      missing = (each) => value(each) === undefined || value(each) === null || Number.isNaN(value(each));
+    return found.sort(
+      (a, b) =>
+        missing(a) - missing(b) ||
+        sign * (typeof value(a) === "number" ? value(a) - value(b) : String(value(a)).localeCompare(String(value(b)))),
+    );
   }
   function draw() {
-    const found = shown(), owners = new Set(all.map((each) => each.owner ?? "")).size > 1;
-    total.textContent = found.length === all.length ? `Experiments (${all.length})` : `Experiments (${found.length} of ${all.length})`;
+    const found = shown(),
+      owners = new Set(all.map((each) => each.owner ?? "")).size > 1,
+      isGrouped = !state.sort;
+    total.textContent = found.length === all.length ? number(all.length) : `${found.length} of ${all.length}`;
+    order.textContent = isGrouped ? "grouped by urgency · newest first" : "";
     const heads = HEADS.filter(([, title]) => title !== "owner" || owners);
-    refill(head, [el("th", { class: "pick" }), ...heads.map(([key, title]) => {
-      const mark = key && key === state.sort ? (reverse ? " ▲" : " ▼") : "";
-      return el("th", { class: NARROW.has(title) ? null : "seldom" }, key ? el("button", { type: "button", onclick: () => { reverse = state.sort === key && !reverse; state.sort = key; keep(); } }, title + mark) : title);
-    })]);
-    refill(body, found.map((each) => rowOf(each, owners)));
-    none.textContent = all.length ? (found.length ? "" : "no experiment is like that") : "There is no experiment yet; try: mqtune demo";
+    refill(head, [
+      el("td", { class: "pick" }),
+      ...heads.map(([key, title, , kind]) => {
+        const isSorted = key && (key === state.sort || (isGrouped && key === "started")),
+          down = isGrouped || reverse,
+          choose = () => {
+            reverse = state.sort === key && !reverse;
+            state.sort = key;
+            keep();
+          };
+        return title
+          ? el(
+              "th",
+              { class: kind, scope: "col", "aria-sort": isSorted ? (down ? "descending" : "ascending") : null },
+              key
+                ? el("button", { type: "button", onclick: choose }, title + (isSorted ? (down ? " ↓" : " ↑") : ""))
+                : title,
+            )
+          : el("td", { class: kind });
+      }),
+    ]);
+    const rows = [];
+    found.forEach((each, index) => {
+      const group = groupOf(each);
+      if (isGrouped && (index === 0 || groupOf(found[index - 1]) !== group))
+        rows.push(
+          el(
+            "tr",
+            { class: "group", "data-id": `group ${group}` },
+            el(
+              "td",
+              { colspan: heads.length + 1 },
+              `${GROUPS[group]} `,
+              el("span", {}, number(found.filter((other) => groupOf(other) === group).length)),
+            ),
+          ),
+        );
+      rows.push(rowOf(each, owners, isGrouped && group === 0));
+    });
+    refill(body, rows);
+    none.hidden = !isLoaded || found.length > 0;
+    foot.hidden = !found.length;
+    list.querySelector(".scroll").hidden = isLoaded && !found.length;
+    if (!none.hidden && !none.children.length)
+      none.append(
+        ...(all.length
+          ? [
+              el(
+                "span",
+                {},
+                "No experiment matches ",
+                button("Clear filter", () => {
+                  for (const key of Object.keys(state)) state[key] = "";
+                  search.value = "";
+                  keep();
+                }),
+              ),
+            ]
+          : [el("div", {}, el("p", {}, "No experiments yet"), command("mqtune demo"))]),
+      );
+    if (none.hidden) none.replaceChildren();
     showSelection();
   }
-  function rowOf(each, owners) {
-    const box = el("input", { type: "checkbox", "aria-label": `select ${each.name}`, checked: selected.has(each.name) ? "" : null });
-    box.addEventListener("click", () => { box.checked ? selected.add(each.name) : selected.delete(each.name); draw(); });
-    const counts = each.statuses ?? {}, made = each.progress, ran = ranFor(each), cell = (title, ...children) => el("td", { "data-column": title, class: NARROW.has(title) ? null : "seldom" }, ...children);
-    return el("tr", { "data-id": each.name, class: selected.has(each.name) ? "picked" : null },
-      el("td", { class: "pick" }, box), cell("name", el("a", { href: place("e", each.name), title: each.notes || null }, each.name)), cell("state", el("span", { class: `status ${kindOf(each).replaceAll(" ", "_")}` }, each.error ?? each.state)),
-      cell("progress", made ? progress({ counts, ended: made.ended, planned: made.planned, trials: each.trials }) : ""), cell("failed", counts.failed ? el("span", { class: "bad" }, number(counts.failed)) : ""),
-      cell("best", each.best === undefined ? "" : [el("b", {}, number(each.best)), ` ${each.metric}`]), cell("so far", sparkline((made?.best_so_far ?? []).map(Number)) ?? ""),
-      cell("ran", ran === undefined ? "" : lasted(ran)), cell("started", started(each.created_at)), owners ? cell("owner", each.owner ?? "") : null, cell("tags", ...(each.tags ?? []).map(tag)));
+  function rowOf(each, owners, isUrgent) {
+    const box = el("input", {
+      type: "checkbox",
+      "aria-label": `select ${each.name}`,
+      checked: selected.has(each.name) ? "" : null,
+    });
+    box.addEventListener("click", () => {
+      if (box.checked) selected.add(each.name);
+      else selected.delete(each.name);
+      draw();
+    });
+    const counts = each.statuses ?? {},
+      made = each.progress,
+      ran = ranFor(each),
+      kind = kindOf(each),
+      rest = left(each),
+      arrow = ARROWS[each.mode] ?? "";
+    const why = isUrgent ? (each.error ?? reasons.get(each.name) ?? each.reason ?? "") : "";
+    const cell = (kinds, ...children) => el("td", { class: kinds }, ...children);
+    return el(
+      "tr",
+      { "data-id": each.name, class: selected.has(each.name) ? "picked" : null },
+      el("td", { class: "pick" }, box),
+      cell(
+        "name",
+        el("a", { href: place("e", each.name), title: each.notes || null }, each.name),
+        ...(each.tags ?? []).map(tag),
+        why
+          ? el(
+              "span",
+              { class: `reason ${["failed", "unreadable"].includes(kind) ? "failed-text" : "warn-text"}` },
+              why,
+            )
+          : null,
+      ),
+      cell(
+        "status",
+        el(
+          "span",
+          { class: "state" },
+          glyph(kind),
+          each.error ? "unreadable" : each.state,
+          rest === undefined ? null : el("span", { class: "note seldom" }, `${about(rest)} left`),
+        ),
+      ),
+      cell("made", made ? progress({ counts, planned: made.planned, trials: each.trials }) : ""),
+      cell(
+        "right count",
+        made ? `${number(made.ended)} / ${number(Math.max(made.planned ?? 0, each.trials ?? 0))}` : "",
+      ),
+      cell("right seldom failed-text", counts.failed ? number(counts.failed) : ""),
+      cell("right best", each.best === undefined ? "" : columnFormat([each.best], 4)(each.best)),
+      cell("metric soft", each.metric ? `${[each.metric].flat().join(", ")} ${arrow}` : ""),
+      cell("seldom", sparkline((made?.best_so_far ?? []).map(Number)) ?? ""),
+      cell("right seldom", ran === undefined ? "" : lasted(ran)),
+      el(
+        "td",
+        { class: "right seldom soft", title: each.created_at ? exact(each.created_at) : null },
+        each.created_at ? (isVirtual(each) ? "virtual time" : ago(each.created_at)) : "",
+      ),
+      owners ? cell("seldom soft", each.owner ?? "") : null,
+    );
   }
   function showSelection() {
     picked.hidden = !selected.size;
     const names = [...selected];
-    picked.replaceChildren(el("b", {}, `${names.length} selected`), button("clear", () => { selected.clear(); draw(); }), names.length > 1 ? button("compare", () => { location.hash = place("compare", ...names); }, { class: "button main" }) : "");
+    picked.replaceChildren(
+      el("b", {}, `${names.length} selected`),
+      names.length > 1
+        ? button(
+            "Compare",
+            () => {
+              location.hash = place("compare", ...names);
+            },
+            { class: "button primary" },
+          )
+        : el("span", { class: "note" }, "select another one to compare"),
+      plain("Clear", clear, { class: "plain quiet push" }),
+      el("kbd", {}, "Esc"),
+    );
+  }
+  function clear() {
+    selected.clear();
+    draw();
   }
 
-  return poll(2, async () => {
-    let found;
-    try { found = await api("experiments"); } catch (error) { if (!error.away) problem(error.message); return; }
-    problem(found.problem);
-    all = found.experiments;
-    fillFilters();
-    draw();
-  });
+  const ends = [
+    poll(2, async () => {
+      let found;
+      try {
+        found = await api("experiments");
+      } catch (error) {
+        if (!error.away) problem(error.message);
+        return;
+      }
+      problem(found.problem);
+      all = found.experiments;
+      isLoaded = true;
+      fillFilters();
+      draw();
+    }),
+    poll(10, async () => {
+      // Each question reads an experiment, so only a few are asked.
+      for (const each of all.filter((one) => kindOf(one) === "waiting").slice(0, MOST_ASKED)) {
+        try {
+          reasons.set(each.name, (await api("why", { name: each.name })).text);
+        } catch {
+          reasons.delete(each.name);
+        }
+      }
+    }),
+  ];
+  return {
+    end: () => ends.forEach((end) => end()),
+    escape: () => {
+      if (selected.size) clear();
+    },
+  };
 }
-
-// The state without its numbers.
-const kindOf = ({ error, state }) => (error ? "unreadable" : (/^(driver away|its script)/.exec(state) ?? [state])[0]);

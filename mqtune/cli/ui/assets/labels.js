@@ -1,40 +1,80 @@
-// Tags and notes of an experiment or a trial, which are edited where they stand if the page may steer.
-import { button, el, refill, tag } from "./elements.js";
+// Tags and notes of an experiment or a trial. Notes are Markdown.
+import { button, el, plain, refill, tag } from "./elements.js";
 import { api, me } from "./server.js";
-import { answer } from "./steering.js";
+import { dialog, toast } from "./dialogs.js";
+import { markdown } from "./markdown.js";
 
+// Returns the tags with an edit button, for a head, and the notes, for below it.
 export function labels(name, trial = "") {
-  const shown = el("div", { class: "labels" }), said = answer(), node = el("div", {}, shown, said);
-  let tags = [], notes = "", edits = false;
+  const tags = el("span", { class: "bar" }),
+    notes = el("div", { class: "notes" });
+  let now = { tags: [], notes: "" };
 
-  const showIt = () => refill(shown, [
-    ...tags.map(tag), notes ? el("span", { class: "notes" }, notes) : null,
-    me.steer ? el("button", { class: "link", type: "button", onclick: edit }, tags.length || notes ? "edit" : "add tags or notes") : null,
-  ]);
   function edit() {
-    edits = true;
-    const some = el("input", { "aria-label": "tags", placeholder: "tags, with commas between them", value: tags.join(", ") });
-    const text = el("textarea", { "aria-label": "notes", placeholder: "notes", rows: 3 });
-    text.value = notes;
-    const end = () => { edits = false; showIt(); };
-    const save = async (event) => {
-      event.preventDefault();
-      const wanted = some.value.split(",").map((each) => each.trim()).filter(Boolean);
-      said.textContent = "…";
+    const some = el("input", {
+      type: "text",
+      "aria-label": "tags",
+      placeholder: "tags, with commas between them",
+      value: now.tags.join(", "),
+    });
+    const text = el("textarea", { "aria-label": "notes", placeholder: "notes, in Markdown", rows: 8 }),
+      shown = el("div", { class: "notes" });
+    text.value = now.notes;
+    const preview = () => shown.replaceChildren(...markdown(text.value));
+    text.addEventListener("input", preview);
+    preview();
+    const save = async () => {
+      const wanted = some.value
+          .split(",")
+          .map((each) => each.trim())
+          .filter(Boolean),
+        before = now;
+      node.close("");
       try {
-        const added = wanted.filter((each) => !tags.includes(each)), gone = tags.filter((each) => !wanted.includes(each));
-        const found = await api("steer", {}, { name, trial, verb: "label", tags: added, untag: gone, notes: text.value === notes ? null : text.value });
-        said.textContent = found.done ? "" : found.text;
-        if (found.done) [tags, notes] = [wanted, text.value];
-        end();
-      } catch (error) { said.textContent = error.message; }
+        const found = await api(
+          "steer",
+          {},
+          {
+            name,
+            trial,
+            verb: "label",
+            tags: wanted.filter((each) => !before.tags.includes(each)),
+            untag: before.tags.filter((each) => !wanted.includes(each)),
+            notes: text.value === before.notes ? null : text.value,
+          },
+        );
+        if (found.done) show({ tags: wanted, notes: text.value });
+        else toast(found.text);
+      } catch (error) {
+        toast(error.message);
+      }
     };
-    shown.replaceChildren(el("form", { class: "edit", onsubmit: save }, some, text, el("div", { class: "bar" }, el("button", { class: "button main" }, "save"), button("cancel", () => { said.textContent = ""; end(); }))));
+    const node = dialog(`Tags and notes of ${trial ? `trial ${trial}` : name}`, [
+      el("label", { class: "field" }, "tags", some),
+      el("label", { class: "field" }, "notes", text),
+      shown,
+      el(
+        "div",
+        { class: "buttons" },
+        button("Cancel", () => node.close("")),
+        button("Save", save, { class: "button primary" }),
+      ),
+    ]);
     some.focus();
   }
-  node.show = (found) => {
-    [tags, notes] = [found.tags, found.notes];
-    if (!edits) showIt();
-  };
-  return node;
+  function show(found) {
+    const key = JSON.stringify([found.tags, found.notes]);
+    if (tags.dataset.key === key) return;
+    tags.dataset.key = key;
+    now = { tags: found.tags, notes: found.notes };
+    refill(tags, [
+      ...now.tags.map(tag),
+      me.steer
+        ? plain(now.tags.length || now.notes ? "edit" : "add tags or notes", edit, { class: "plain quiet" })
+        : null,
+    ]);
+    notes.replaceChildren(...markdown(now.notes));
+    notes.hidden = !now.notes;
+  }
+  return { tags, notes, show, edit };
 }

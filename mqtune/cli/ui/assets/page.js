@@ -1,78 +1,197 @@
-// Which page is open: it follows the address, and asks for the token where the server wants it.
-import { el } from "./elements.js";
-import { api, leave, me, problem, show, wanting } from "./server.js";
+// The open page: it follows the address, and asks for the token where the server wants it.
+import { card, el, place } from "./elements.js";
+import { counted } from "./format.js";
+import { api, leave, me, poll, problem, show, wanting } from "./server.js";
 import { comparePage, trialsPage } from "./compare.js";
 import { experimentPage } from "./experiment.js";
 import { experimentsPage } from "./experiments.js";
 import { fleetPage } from "./fleet.js";
+import { keyboard } from "./keyboard.js";
 import { trialPage } from "./trial.js";
 
-const main = document.getElementById("main");
-let close = () => {};
-let turns = 0;
-// The login under way: the page that is opened during it waits for it, for the token is no longer in the address.
+const main = document.getElementById("main"),
+  fleetLine = document.getElementById("fleet");
+// The open page: what ends it, and what shows another tab of it.
+let page = { end: () => {} };
+let turns = 0,
+  opened = "",
+  shown = "";
+// The login under way. A page that is opened during it waits, as the token is no longer in the address.
 let entering;
 
 wanting.login = login;
-// The experiment of the page that is open, if it is of one; and whether it is there, which a broken stream asks again.
-let opened = "";
+// Asks whether the experiment of the open page exists, also when its stream has broken.
 wanting.experiment = async () => {
   const turn = turns;
   if (!opened) return;
-  try { await api("summaries", { of: opened }); } catch (error) { if (error.status === 404 && turn === turns) missing(error.message); }
+  try {
+    await api("summaries", { of: opened });
+  } catch (error) {
+    if (error.status === 404 && turn === turns) await missing(error.message);
+  }
 };
 
-function missing(why) {
+function close() {
+  page.end();
+  page = { end: () => {} };
+  shown = "";
+}
+
+async function missing(why) {
+  const name = opened;
   leave();
   close();
-  close = () => {};
-  main.replaceChildren(el("h1", {}, opened), el("p", { class: "problem" }, `${why}. It may have been deleted, or have another name: `, el("a", { href: "#/" }, "all experiments")));
-  show("off", "not there");
+  main.replaceChildren(
+    card(
+      `There is no experiment "${name}" here`,
+      { level: "h1" },
+      el("p", { class: "soft" }, `${why}. It may have been deleted, or have another name.`),
+      el("p", { id: "near" }),
+      el("p", {}, el("a", { href: "#/" }, "All experiments")),
+    ),
+  );
+  try {
+    const near = (await api("near", { name })).name;
+    if (near)
+      document.getElementById("near")?.replaceChildren("Do you mean ", el("a", { href: place("e", near) }, near), "?");
+  } catch {
+    /* The card says enough. */
+  }
 }
 
 function login(why) {
   close();
-  close = () => {};
-  const token = el("input", { type: "password", "aria-label": "token", autocomplete: "off" }), error = el("p", { class: "note" }, why);
+  const token = el("input", { type: "password", "aria-label": "token", autocomplete: "off" }),
+    error = el("p", { class: "note" }, why);
   const enter = async (event) => {
     event.preventDefault();
-    try { await api("login", {}, { token: token.value.replace(/.*#token=/, "").replace(/\/.*/, "").trim() }); route(); } catch (failed) { error.textContent = failed.message; }
+    try {
+      await api(
+        "login",
+        {},
+        {
+          token: token.value
+            .replace(/.*#token=/, "")
+            .replace(/\/.*/, "")
+            .trim(),
+        },
+      );
+      route();
+    } catch (failed) {
+      error.textContent = failed.message;
+    }
   };
-  main.replaceChildren(el("h1", {}, "mqtune"), el("form", { class: "card", onsubmit: enter }, error, el("div", { class: "bar" }, token, el("button", { class: "button" }, "Open"))));
+  main.replaceChildren(
+    card(
+      "mqtune",
+      { level: "h1" },
+      el(
+        "form",
+        { onsubmit: enter },
+        error,
+        el("div", { class: "bar" }, token, el("button", { class: "button primary" }, "Open")),
+      ),
+    ),
+  );
   show("", "");
 }
 
-// What somebody typed may not be encoded.
+// A typed address may not be encoded.
 function decoded(text) {
-  try { return decodeURIComponent(text); } catch { return text; }
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 async function route() {
   const turn = ++turns;
+  const given = location.hash.match(/^#token=([\w-]+)(.*)$/);
+  const key = location.hash.replace(/\?.*/, "");
+  // Another tab of the open page.
+  if (!given && key && key === shown && page.route) {
+    page.route();
+    return;
+  }
   leave();
   close();
-  close = () => {};
   opened = "";
-  const given = location.hash.match(/^#token=([\w-]+)(.*)$/);
   if (given) {
     history.replaceState(null, "", `#${given[2] || "/"}`);
     entering = api("login", {}, { token: given[1] });
   }
-  try { await entering; } catch (error) { entering = undefined; login(error.message); return; }
-  try { Object.assign(me, await api("me")); } catch (error) { if (error.status !== 401 && !error.away) problem(error.message); return; }
-  // Somebody may have gone on while the server was asked.
+  try {
+    await entering;
+  } catch (error) {
+    entering = undefined;
+    login(error.message);
+    return;
+  }
+  try {
+    Object.assign(me, await api("me"));
+  } catch (error) {
+    if (error.status !== 401 && !error.away) problem(error.message);
+    return;
+  }
+  // The reader may have opened another page meanwhile.
   if (turn !== turns) return;
+  document.getElementById("reads").textContent = me.steer ? "" : "read-only";
+  show("on", "live");
   const parts = location.hash.replace(/^#\/?/, "").replace(/\?.*/, "").split("/").map(decoded);
   const [kind, name, trial] = parts;
-  document.title = [trial, name, "mqtune"].filter(Boolean).join(" · ");
+  document.title = [trial, name, kind === "fleet" ? "Fleet" : "", "mqtune"].filter(Boolean).join(" · ");
+  document
+    .querySelectorAll("header [data-page]")
+    .forEach((link) => link.toggleAttribute("aria-current", (link.dataset.page === "fleet") === (kind === "fleet")));
+  document.querySelectorAll("header [aria-current]").forEach((link) => link.setAttribute("aria-current", "page"));
   scrollTo(0, 0);
-  close = kind === "fleet" ? fleetPage(main)
-    : kind === "compare" ? comparePage(main, parts.slice(1))
-    : kind === "trials" ? trialsPage(main, name, parts.slice(2))
-    : kind === "e" && trial ? trialPage(main, name, /^\d+$/.test(trial) ? trial.padStart(4, "0") : trial)
-    : kind === "e" ? experimentPage(main, name) : experimentsPage(main);
-  if (kind === "e" || kind === "trials") { opened = name; wanting.experiment(); }
+  main.className = kind === "fleet" ? "broad" : "";
+  page =
+    kind === "fleet"
+      ? fleetPage(main)
+      : kind === "compare"
+        ? comparePage(main, parts.slice(1))
+        : kind === "trials"
+          ? trialsPage(main, name, parts.slice(2))
+          : kind === "e" && trial
+            ? trialPage(main, name, /^\d+$/.test(trial) ? trial.padStart(4, "0") : trial)
+            : kind === "e"
+              ? experimentPage(main, name)
+              : experimentsPage(main);
+  shown = location.hash.replace(/\?.*/, "");
+  if (kind === "e" || kind === "trials") {
+    opened = name;
+    wanting.experiment();
+  }
 }
 
+poll(5, async () => {
+  if (!me.csrf) return;
+  let found;
+  try {
+    found = await api("fleet/line");
+  } catch {
+    return;
+  }
+  const impaired = found.impaired
+    ? [" · ", el("b", { class: "warn-text" }, `${counted(found.impaired, "worker")} with a problem`)]
+    : [];
+  fleetLine.hidden = false;
+  fleetLine.replaceChildren(
+    ...(found.workers
+      ? [
+          "Fleet ",
+          el("b", {}, `${found.busy} of ${found.slots}`),
+          " slots busy · ",
+          el("b", {}, counted(found.workers, "worker")),
+          ...impaired,
+        ]
+      : ["no worker"]),
+  );
+});
+
+keyboard(document.getElementById("help"), () => page);
+document.getElementById("skip").addEventListener("click", () => main.focus());
 addEventListener("hashchange", route);
 route();

@@ -1,16 +1,30 @@
-// Draws pictures, which come as Plotly's data and layout, in the colours of the page.
+// Draws the panels of pictures, which come as Plotly's data and layout, in the colours of the page.
 "use strict";
 
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const DARK = {
-  "#000000": "#ffffff", "#222222": "#d1d7de", "#E5E5E5": "#2b3138", "#C8C8C8": "#4b535d", "#0072B2": "#56b4e9", "#56B4E9": "#9bd3f5",
-  "#D55E00": "#ff7b39", white: "rgba(0,0,0,0)", "rgba(255,255,255,0.8)": "rgba(22,27,34,0.8)",
+const dark = matchMedia("(prefers-color-scheme: dark)"),
+  coarse = matchMedia("(pointer: coarse)");
+// The colours of pictures are the page's in light mode.
+const TOKENS = {
+  "#1a1f26": "--text",
+  "#57606d": "--soft",
+  "#e1e5ea": "--line",
+  "#e8f0fc": "--accent-weak",
+  "#2367c6": "--completed",
+  "#08775f": "--running",
+  "#7f8895": "--stopped",
+  "#9c4a8c": "--paused",
+  "#8f5a00": "--warn",
+  "#c42b3a": "--failed",
+  "#ffffff": "--surface",
 };
-const LIGHT = { white: "rgba(0,0,0,0)" };
 const DATA = new Set(["x", "y", "text", "ticktext", "tickvals", "name"]);
 
+function token(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
+
 function colored(color) {
-  return (dark.matches ? DARK : LIGHT)[color] ?? color;
+  return TOKENS[color] ? token(TOKENS[color]) : color;
 }
 
 function recolored(value, key) {
@@ -20,50 +34,65 @@ function recolored(value, key) {
   return Object.fromEntries(Object.entries(value).map(([name, each]) => [name, recolored(each, name)]));
 }
 
-// The entry of the legend that a trace belongs to: curves and the marks where they end have one.
-const groupOf = (trace) => (trace.legendgroup ?? "").replace(/ here$/, "");
+// The entry of the legend that a trace belongs to: curves and the marks at their ends share one.
+const groupOf = (trace) => trace.legendgroup ?? "";
 
-// A moving average of a line's values, which begins anew where the line is parted.
+// A moving average of a line's values, which begins again at each gap.
 function smoothed(values, weight) {
   let last = null;
   return values.map((value) => (last = value === null || last === null ? value : weight * last + (1 - weight) * value));
 }
 
-// Without Plotly's button that sends data to a server of its own.
-const OPTIONS = { responsive: true, displaylogo: false, displayModeBar: "hover" };
-const BUTTONS = ["zoom2d", "pan2d", "resetScale2d"];
+const OPTIONS = { responsive: true, displaylogo: false, displayModeBar: false };
 
-// Draws a picture into an element; the same element may be drawn into again. Returns when that is done.
-// A page that has a legend and hints of its own gives a state, with what its reader has chosen.
-function draw(node, picture, state) {
-  const { data, layout } = recolored({ data: picture.data, layout: picture.layout });
-  const titled = layout.annotations.some((each) => each.xref === "paper"), narrow = innerWidth < 600;
-  const margin = { t: titled ? 28 : 12, b: layout.showlegend && !state ? 90 : 50, l: narrow ? 45 : 70, r: 15 };
-  const height = layout.height - layout.margin.t - layout.margin.b + margin.t + margin.b;
-  const brushes = Boolean(picture.scales?.length && state);
-  Object.assign(layout, { height, margin, autosize: true, uirevision: `kept ${state?.y} ${state?.x} ${state?.metric}`, dragmode: narrow ? false : brushes ? "select" : "zoom", selectionrevision: Date.now() });
-  // Plotly takes the element's when that changes its width.
-  node.style.height = `${height}px`;
-  layout.modebar = { bgcolor: "rgba(0,0,0,0)", color: layout.font.color, activecolor: getComputedStyle(node).getPropertyValue("--running").trim() };
-  layout.hoverlabel = { align: "left" };
-  delete layout.title;
-  delete layout.width;
-  for (const axis of Object.keys(layout).filter((name) => /^[xy]axis/.test(name))) {
-    Object.assign(layout[axis], { automargin: true, title: { ...layout[axis].title, standoff: 8 } });
-    if (!state?.y || !axis.startsWith("y") || layout[axis].tickvals || (layout[axis].type ?? "linear") === state.y) continue;
+// Draws a panel into an element, which may have a panel already. Returns when that is done.
+// *chosen* has the reader's choices: y, smooth, hidden and key. *look* says what the card around it shows itself.
+function draw(node, panel, chosen = {}, look = {}) {
+  const { data, layout } = recolored({ data: panel.data, layout: panel.layout });
+  const font = { family: token("--sans"), size: 12, color: token("--soft") };
+  const height = node.clientHeight || 272,
+    brushes = Boolean(look.brushes) && !coarse.matches;
+  const { xaxis, yaxis } = layout;
+  const titled = Boolean(xaxis.title?.text) && !look.plainX;
+  Object.assign(xaxis, {
+    title: { ...xaxis.title, text: titled ? xaxis.title.text : "", standoff: 4, font },
+    showline: true,
+    linecolor: token("--edge"),
+  });
+  Object.assign(yaxis, { title: { ...yaxis.title, text: look.plainY ? "" : yaxis.title?.text, standoff: 6, font } });
+  // Names may be long, and may have two lines.
+  const names = (xaxis.ticktext ?? []).join("");
+  xaxis.automargin = names.includes("<br>") || names.length > 60;
+  yaxis.automargin = true;
+  for (const axis of [xaxis, yaxis])
+    Object.assign(axis, { zeroline: false, tickfont: font, fixedrange: coarse.matches });
+  if (chosen.y && !yaxis.tickvals && (yaxis.type ?? "linear") !== chosen.y) {
     // The steps between ticks are those of the other kind.
-    for (const each of ["dtick", "tick0", "tickformat"]) delete layout[axis][each];
-    layout[axis].type = state.y;
+    for (const each of ["dtick", "tick0", "tickformat"]) delete yaxis[each];
+    yaxis.type = chosen.y;
+    if (chosen.y === "log") Object.assign(yaxis, { dtick: "D2", tickformat: "~g" });
   }
-  // The axes of parallel coordinates stand close there.
-  if (narrow && picture.scales?.length) for (const each of layout.annotations) each.font = { size: 9 };
-  if (state) {
-    layout.showlegend = false;
-    for (const trace of data) {
-      trace.hoverinfo = "none";
-      trace.visible = !state.hidden.includes(groupOf(trace));
-      if (state.smooth && trace.mode === "lines") trace.y = smoothed(trace.y, state.smooth);
-    }
+  for (const each of layout.annotations) Object.assign(each, { font, bgcolor: token("--surface"), borderpad: 1 });
+  for (const trace of data) {
+    trace.showlegend = false;
+    if (chosen.hidden) trace.visible = !chosen.hidden.includes(groupOf(trace));
+    if (look.tips) trace.hoverinfo = "none";
+    if (chosen.smooth && trace.mode === "lines") trace.y = smoothed(trace.y, chosen.smooth);
   }
-  return Plotly.react(node, data, layout, { ...OPTIONS, modeBarButtons: [[...(brushes ? ["select2d"] : []), ...BUTTONS, ...(state ? [] : ["toImage"])]] });
+  const dragmode = coarse.matches ? false : brushes ? "select" : "zoom";
+  Object.assign(layout, {
+    font,
+    height,
+    autosize: true,
+    hovermode: "closest",
+    showlegend: false,
+    dragmode,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    margin: { l: 44, r: 14, t: look.top ?? 10, b: titled ? 36 : 26 },
+    hoverlabel: { align: "left" },
+    selectionrevision: Date.now(),
+    uirevision: `kept ${chosen.key ?? ""} ${chosen.y ?? ""}`,
+  });
+  return Plotly.react(node, data, layout, OPTIONS);
 }

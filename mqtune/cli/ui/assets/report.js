@@ -1,7 +1,23 @@
-// Draws the pictures of a report, which stand in it.
+// Draws the pictures of a report, which are in it.
 "use strict";
 
 const pictures = JSON.parse(document.getElementById("pictures").textContent);
-const drawAll = () => document.querySelectorAll(".plot").forEach((node) => draw(node, pictures[node.dataset.kind]));
+document.querySelectorAll(".chart").forEach((card) => {
+  const { panels, height, scales } = pictures[card.dataset.kind],
+    box = card.querySelector(".plots");
+  for (const panel of panels) {
+    const part = document.createElement("div"),
+      title = document.createElement("div"),
+      node = document.createElement("div");
+    title.className = "panel-title";
+    title.textContent = [panel.title || (panels.length > 1 ? panel.key : ""), panel.note].filter(Boolean).join(" · ");
+    node.className = scales.length ? "plot parallel" : panels.length > 3 ? "plot small" : "plot";
+    if (height) node.style.height = `${height}px`;
+    node.panel = panel;
+    part.append(title, node);
+    box.append(part);
+  }
+});
+const drawAll = () => document.querySelectorAll(".plot").forEach((node) => draw(node, node.panel));
 drawAll();
 dark.addEventListener("change", drawAll);

@@ -1,91 +1,247 @@
-// One trial: why it waits, its config beside the best one's, its metrics, attempts, code and output.
-import { card, el, lasted, number, place, refill, status, table, tile, when, words } from "./elements.js";
-import { api, me, paced, poll, problem, showState, stream } from "./server.js";
-import { answer, trialButtons } from "./steering.js";
+// One trial: why it waits, its config beside the best one's, its curves, attempts, code and output.
+import { card, el, place, plain, refill, star, status, table, words } from "./elements.js";
+import { ago, exact, lasted, number } from "./format.js";
+import { api, paced, poll, problem, stream } from "./server.js";
 import { labels } from "./labels.js";
 import { picture } from "./chart.js";
-import { reason } from "./why.js";
+import { reason } from "./attention.js";
+import { trialButtons } from "./steering.js";
 
 const FASTEST_MS = 200;
+const VIRTUAL_BEFORE = 978307200;
 
-// What the attempts of a trial use of their machines, and a warning of those that leave a GPU idle.
+const wrapped = (text) => el("td", { class: "wrap" }, text);
+const when = (at) => (at ? el("td", { title: exact(at) }, at < VIRTUAL_BEFORE ? "virtual time" : ago(at)) : "");
+
+// The use of the machine by each attempt, with a warning if it leaves a GPU idle.
 function usageCard(name, trial) {
-  const warnings = el("div", { role: "status" }), rows = el("div");
-  const node = el("section", { class: "card", hidden: "" }, el("h2", {}, "Usage"), warnings, rows);
+  const warnings = el("div", { role: "status" }),
+    rows = el("div"),
+    node = card("Usage", { hidden: "" }, warnings, rows);
   const end = poll(5, async () => {
     let found;
-    try { found = await api("usage", { name, trial }); } catch { return; }
+    try {
+      found = await api("usage", { name, trial });
+    } catch {
+      return;
+    }
     node.hidden = !found.attempts.length;
-    refill(warnings, found.attempts.filter((each) => each.warning).map((each) => el("p", { class: "why" }, each.warning)));
-    refill(rows, [table(["attempt", "now", "so far, or in total", ""], found.attempts.map((each) => [
-      number(each.attempt), ...[each.now, each.usage, each.sharing].map((text) => el("td", { class: "wrap" }, text)),
-    ]))]);
+    refill(
+      warnings,
+      found.attempts.filter((each) => each.warning).map((each) => el("p", { class: "warn-text" }, each.warning)),
+    );
+    refill(rows, [
+      table(
+        [["attempt", "right"], "now", "until now, or in total", ""],
+        found.attempts.map((each) => [number(each.attempt), ...[each.now, each.usage, each.sharing].map(wrapped)]),
+      ),
+    ]);
   });
   return { node, end };
 }
 
 export function trialPage(main, name, id) {
-  const head = el("div"), details = el("div"), buttons = me.steer ? trialButtons(name, id) : null, labelled = labels(name, id);
-  const curves = picture("picture", { name, kind: "trial", trial: id }, "Metrics", { wide: true });
-  const log = logCard(name, id), ran = provenanceCard(name, id), why = reason({ name, trial: id }), usage = usageCard(name, id);
-  main.replaceChildren(el("h1", {}, el("a", { href: place("e", name) }, name), ` / trial ${id}`), why.node, head, labelled, buttons ?? "", el("div", { class: "grid" }, curves), usage.node, details, ran.node, log.node);
+  const state = el("span", { class: "state" }),
+    why = reason({ name, trial: id }),
+    who = el("p", { class: "who" }),
+    actions = el("span", { class: "actions" }),
+    labelled = labels(name, id);
+  const config = el("div"),
+    details = el("div", { class: "stack" });
+  const curves = picture("picture", { name, kind: "trial", trial: id }, "Metrics"),
+    log = logCard(name, id),
+    ran = provenanceCard(name, id),
+    usage = usageCard(name, id);
+  main.replaceChildren(
+    el(
+      "div",
+      { class: "head" },
+      el("h1", {}, el("a", { href: place("e", name) }, name), ` / trial ${id}`),
+      state,
+      labelled.tags,
+      actions,
+    ),
+    who,
+    why.node,
+    labelled.notes,
+    el("div", { class: "stack" }, el("div", { class: "pair" }, card("Config", {}, config), curves), usage.node),
+    details,
+    el("div", { class: "stack" }, ran.node, log.node),
+  );
+  let verbs = "";
   const fetchIt = paced(async () => {
     try {
       const found = await api("trial", { name, trial: id });
-      showTrial(found, head, details, log);
+      showTrial(found);
       labelled.show(found);
       ran.show(found.ran_with);
-      buttons?.show(found.verbs);
-    } catch (error) { if (!error.away) problem(error.message); return 2000; }
+    } catch (error) {
+      if (!error.away) problem(error.message);
+      return 2000;
+    }
     return FASTEST_MS;
   });
+  function showTrial(found) {
+    const seconds = found.attempts.reduce(
+      (sum, each) => sum + (each.started_at ? (each.ended_at ?? Date.now() / 1000) - each.started_at : 0),
+      0,
+    );
+    state.replaceChildren(status(found.status), ...(found.best_trial === id ? [star()] : []));
+    const part = (label, value, more = "") => el("span", {}, label ? `${label} ` : "", el("b", {}, value), more);
+    refill(who, [
+      found.reason ? el("span", {}, found.reason) : null,
+      found.best === null ? null : part("best", number(found.best)),
+      part(
+        "",
+        number(found.reports),
+        found.late_reports
+          ? ` reports, ${number(found.late_reports)} of them late`
+          : found.reports === 1
+            ? " report"
+            : " reports",
+      ),
+      part("duration", lasted(seconds)),
+      part("", number(found.attempts.length), found.attempts.length === 1 ? " attempt" : " attempts"),
+    ]);
+    if (found.status !== verbs) {
+      verbs = found.status;
+      const copy = () =>
+        navigator.clipboard?.writeText(found.config.map((each) => `${each.name}=${each.value}`).join(" "));
+      actions.replaceChildren(...trialButtons(name, [{ id, status: found.status }], [["Copy config", copy]]));
+    }
+    const compares = found.config.some((each) => each.best !== null);
+    const heads = ["parameter", "value", ...(compares ? [`best: trial ${found.best_trial}`] : [])];
+    const shown = table(
+      heads,
+      found.config.map((each) => [
+        each.name,
+        el("td", { class: each.differs ? "wrap strong" : "wrap" }, each.value),
+        ...(compares ? [wrapped(each.best)] : []),
+      ]),
+      { "aria-label": "config" },
+    );
+    shown
+      .querySelectorAll("tbody tr")
+      .forEach((row, index) => row.classList.toggle("differs", found.config[index].differs));
+    refill(config, [shown]);
+    const pairs = (values) =>
+      table(
+        ["metric", ["value", "right"]],
+        values.map(([key, value, full]) => [
+          key,
+          el("td", { class: "right", title: value === full ? null : full }, value),
+        ]),
+      );
+    const attempts = found.attempts.flatMap((each) => [
+      [
+        number(each.attempt),
+        each.worker,
+        each.devices.join(","),
+        number(each.pid || ""),
+        when(each.started_at),
+        each.started_at
+          ? lasted((each.ended_at ?? Date.now() / 1000) - each.started_at)
+          : each.worker === "outside"
+            ? ""
+            : "waits",
+        each.end ? words(each.end) : "",
+        each.signal !== null ? `signal ${each.signal}` : each.exit_code !== null ? `code ${each.exit_code}` : "",
+        each.source ? `from trial ${each.source}` : each.checkpoint,
+      ],
+      ...each.seats.map((seat) => [`seat ${seat.seat}`, seat.worker, seat.devices.join(","), "", "", "", "", "", ""]),
+    ]);
+    const errors = found.attempts
+      .filter((each) => each.error)
+      .map((each) =>
+        card(
+          `Error of attempt ${each.attempt}`,
+          {},
+          el("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "error" }, each.error),
+        ),
+      );
+    refill(details, [
+      ...errors,
+      el(
+        "div",
+        { class: "pair" },
+        card("Metrics at its best", {}, pairs(found.metrics)),
+        found.checkpoints.length
+          ? card(
+              "Checkpoints",
+              {},
+              table(
+                ["id", "saved", "metrics"],
+                found.checkpoints.map((each) => [
+                  each.id,
+                  when(each.at),
+                  wrapped(each.metrics.map(([key, value]) => `${key}=${value}`).join(" ")),
+                ]),
+              ),
+            )
+          : null,
+      ),
+      card(
+        "Attempts",
+        {},
+        table(
+          [
+            ["attempt", "right"],
+            "worker",
+            "devices",
+            ["process", "right"],
+            "started",
+            ["duration", "right"],
+            "end",
+            "exit",
+            "began with",
+          ],
+          attempts,
+        ),
+      ),
+    ]);
+    log.attempts(found.attempts.map((each) => each.seats.length));
+  }
   fetchIt();
   let first = true;
   const end = stream("events", { name }, ({ summary, rows }) => {
     problem(summary.problem);
-    showState(summary);
-    if (first || rows.some((each) => each.id === id)) { fetchIt(); curves.changed(); }
+    if (first || rows.some((each) => each.id === id)) {
+      fetchIt();
+      curves.changed();
+    }
     first = false;
   });
-  return () => { end(); why.end(); usage.end(); fetchIt.stop(); curves.end(); log.end(); };
-}
-
-function showTrial(found, head, details, log) {
-  const run = found.attempts.reduce((sum, each) => sum + (each.started_at ? (each.ended_at ?? Date.now() / 1000) - each.started_at : 0), 0);
-  refill(head, [
-    el("div", { class: "tiles" }, tile(status(found.status), found.reason || "status"), found.best === null ? null : tile(number(found.best), "best value", "best"),
-      tile(number(found.reports), found.late_reports ? `reports, ${found.late_reports} late` : "reports"), tile(lasted(run), "ran"), tile(number(found.attempts.length), "attempts")),
-  ]);
-  const compares = found.config.some((each) => each.best !== null);
-  const config = el("table", {}, el("thead", {}, el("tr", {}, ["parameter", "value", ...(compares ? [el("a", { href: place("e", found.experiment, found.best_trial) }, `best: trial ${found.best_trial}`)] : [])].map((text) => el("th", {}, text)))),
-    el("tbody", {}, found.config.map((each) => el("tr", { class: each.differs ? "differs" : "" }, el("td", {}, each.name), el("td", { class: "wrap" }, each.value), compares ? el("td", { class: "wrap" }, each.best) : null))));
-  const pairs = (values) => table(["metric", "value"], values.map(([key, value, exact]) => [key, el("td", { title: value === exact ? null : exact }, value)]));
-  const attempts = found.attempts.flatMap((each) => [[
-    number(each.attempt), each.worker, each.devices.join(","), number(each.pid || ""), when(each.started_at), each.started_at ? lasted((each.ended_at ?? Date.now() / 1000) - each.started_at) : each.worker === "outside" ? "" : "waits",
-    each.end ? words(each.end) : "", each.signal !== null ? `signal ${each.signal}` : each.exit_code !== null ? `code ${each.exit_code}` : "", each.source ? `from trial ${each.source}` : each.checkpoint,
-  ], ...each.seats.map((seat) => [`seat ${seat.seat}`, seat.worker, seat.devices.join(","), "", "", "", "", "", ""])]);
-  const errors = found.attempts.filter((each) => each.error).map((each) => card(`Error of attempt ${each.attempt}`, el("pre", { class: "log" }, each.error)));
-  refill(details, [
-    el("div", { class: "grid" }, card("Config", el("div", { class: "scroll" }, config)), card("Metrics at its best", pairs(found.metrics)),
-      found.checkpoints.length ? card("Checkpoints", table(["id", "saved", "metrics"], found.checkpoints.map((each) => [each.id, when(each.at), el("td", { class: "wrap" }, each.metrics.map(([key, value]) => `${key}=${value}`).join(" "))]))) : null),
-    card("Attempts", table(["attempt", "worker", "devices", "process", "started", "ran", "end", "exit", "began with"], attempts)), ...errors,
-  ]);
-  log.attempts(found.attempts.map((each) => each.seats.length));
+  return {
+    end: () => {
+      end();
+      why.end();
+      usage.end();
+      fetchIt.stop();
+      curves.end();
+      log.end();
+    },
+  };
 }
 
 // What each attempt ran with, and on click its code.
 function provenanceCard(name, trial) {
-  const ran = el("div"), said = answer(), files = el("div", { class: "files" }), text = el("pre", { class: "log", hidden: "", tabindex: "0" });
-  const node = el("section", { class: "card", hidden: "" }, el("h2", {}, "Ran with"), ran, said, files, text);
+  const ran = el("div"),
+    said = el("p", { class: "note", role: "status" }),
+    files = el("div", { class: "files" }),
+    text = el("pre", { class: "log", hidden: "", tabindex: "0" });
+  const node = card("Ran with", { hidden: "" }, ran, said, files, text);
   const ask = async (attempt, more) => {
-    said.textContent = "…";
+    said.textContent = "reading";
     try {
       const found = await api("code", { name, trial, attempt, ...more });
       said.textContent = "";
       return found;
-    } catch (error) { said.textContent = error.message; return null; }
+    } catch (error) {
+      said.textContent = error.message;
+      return null;
+    }
   };
-  const link = (label, onclick) => el("button", { class: "link", onclick }, label);
+  const link = (label, onclick) => plain(label, onclick);
   const read = async (attempt, file) => {
     const found = await ask(attempt, { file });
     if (!found) return;
@@ -97,30 +253,61 @@ function provenanceCard(name, trial) {
   const list = async (attempt) => {
     const found = await ask(attempt);
     if (!found) return;
-    const of = found.total > found.files.length ? `the first ${number(found.files.length)} of ${number(found.total)} files` : found.total === 1 ? "1 file" : `${number(found.total)} files`;
-    said.textContent = found.bundle ? `attempt ${attempt} ran bundle ${found.bundle}, ${of}` : `attempt ${attempt} ran code that its worker had; the experiment began with ${of}`;
+    const of =
+      found.total > found.files.length
+        ? `the first ${number(found.files.length)} of ${number(found.total)} files`
+        : found.total === 1
+          ? "1 file"
+          : `${number(found.total)} files`;
+    said.textContent = found.bundle
+      ? `attempt ${attempt} ran bundle ${found.bundle}, ${of}`
+      : `attempt ${attempt} ran code that its worker had; the experiment began with ${of}`;
     text.hidden = true;
-    refill(files, [table(["file", ""], found.files.map(([path, is]) => [found.bundle ? link(path, () => read(attempt, path)) : path, is]))]);
+    refill(files, [
+      table(
+        ["file", ""],
+        found.files.map(([path, is]) => [found.bundle ? link(path, () => read(attempt, path)) : path, is]),
+      ),
+    ]);
   };
   return {
     node,
     show(attempts) {
       node.hidden = !attempts.length;
-      refill(ran, [table(["attempt", "Python", "mqtune", "system", "code", "packages"], attempts.map((each) => [
-        number(each.attempt), each.python, each.mqtune, each.platform,
-        el("td", {}, link(each.bundle ? `bundle ${each.bundle.slice(0, 12)}` : each.code || "files", () => list(each.attempt)), each.differs ? ` differs: ${each.differs}` : ""),
-        el("td", { class: "wrap" }, each.packages.map(([key, value]) => `${key} ${value}`).join(", ")),
-      ]))]);
+      refill(ran, [
+        table(
+          ["attempt", "Python", "mqtune", "system", "code", "packages"],
+          attempts.map((each) => [
+            number(each.attempt),
+            each.python,
+            each.mqtune,
+            each.platform,
+            el(
+              "td",
+              {},
+              link(each.bundle ? `bundle ${each.bundle.slice(0, 12)}` : each.code || "files", () => list(each.attempt)),
+              each.differs ? ` differs: ${each.differs}` : "",
+            ),
+            el("td", { class: "wrap" }, each.packages.map(([key, value]) => `${key} ${value}`).join(", ")),
+          ]),
+        ),
+      ]);
     },
   };
 }
 
 function logCard(name, trial) {
   const MOST = 400000;
-  const output = el("pre", { class: "log", tabindex: "0" }), which = el("select", { "aria-label": "output" }), attempt = el("select", { "aria-label": "attempt" }), seat = el("select", { "aria-label": "seat" });
+  const output = el("pre", { class: "log", tabindex: "0", role: "region", "aria-label": "output" }),
+    which = el("select", { class: "button", "aria-label": "output" }),
+    attempt = el("select", { class: "button", "aria-label": "attempt" }),
+    seat = el("select", { class: "button", "aria-label": "seat" });
   which.append(el("option", {}, "stdout"), el("option", {}, "stderr"));
-  const node = el("section", { class: "card" }, el("div", { class: "bar" }, el("h2", {}, "Output"), attempt, seat, which), output);
-  let end = () => {}, count = 0, further = [], closed = false;
+  const node = card("Output", { controls: el("span", { class: "bar" }, attempt, seat, which) }, output);
+  let end = () => {},
+    count = 0,
+    further = [],
+    closed = false;
   const follow = () => {
     end();
     output.replaceChildren();
@@ -141,22 +328,41 @@ function logCard(name, trial) {
   // An attempt that has not begun has no further seats yet.
   const seats = () => {
     const most = further[attempt.value - 1];
-    if (seat.length !== most + 1) offer(seat, Array.from({ length: most + 1 }, (_, place_) => place_), "seat", Math.min(most, seat.value));
+    if (seat.length !== most + 1)
+      offer(
+        seat,
+        Array.from({ length: most + 1 }, (_, place_) => place_),
+        "seat",
+        Math.min(most, seat.value),
+      );
   };
   which.addEventListener("change", follow);
   seat.addEventListener("change", follow);
-  attempt.addEventListener("change", () => { seats(); follow(); });
+  attempt.addEventListener("change", () => {
+    seats();
+    follow();
+  });
   return {
     node,
     attempts(further_) {
       further = further_;
-      if (further.length === count) { if (count) seats(); return; }
+      if (further.length === count) {
+        if (count) seats();
+        return;
+      }
       count = further.length;
-      offer(attempt, Array.from({ length: count }, (_, place_) => place_ + 1), "attempt", count);
+      offer(
+        attempt,
+        Array.from({ length: count }, (_, place_) => place_ + 1),
+        "attempt",
+        count,
+      );
       seats();
       follow();
     },
-    end() { closed = true; end(); },
+    end() {
+      closed = true;
+      end();
+    },
   };
 }
-

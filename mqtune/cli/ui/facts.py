@@ -1,0 +1,129 @@
+"""Figures of an experiment for the page's head and tiles."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from mqtune.cli.ui.feed import Feed
+from mqtune.core.text import printable
+from mqtune.core.trial import Trial, TrialStatus
+from mqtune.results.frames import Row
+from mqtune.results.plots.data import time_attr_of, time_label_of
+from mqtune.results.progress import deciders_of
+from mqtune.results.results import Results
+
+#: Times before it are a simulation's.
+_VIRTUAL_BEFORE: Final = 978_307_200.0
+#: A rate of fewer ended trials says little.
+_ENDED_ENOUGH: Final = 10
+#: The part of the run, up to now, that gives the rate.
+_RECENT: Final = 0.25
+_MINUTE_S: Final = 60.0
+_ERROR_CHARS: Final = 60
+#: Titles of searchers and schedulers that are abbreviations.
+_UPPER: Final = frozenset({"asha", "bohb", "moasha", "pasha", "pb2", "pbt", "tpe"})
+
+
+def about(feed: Feed) -> Row:
+    """Return who decides in an experiment: its goal, searcher and scheduler, in words."""
+    definition, objective = feed.results.definition, feed.experiment.objective
+    deciders = deciders_of(definition)
+    return {
+        "modes": list(objective.modes),
+        "searcher": "" if deciders.searcher == "none" else _titled(deciders.searcher),
+        "scheduler": "" if deciders.scheduler == "none" else _titled(deciders.scheduler),
+        "range": _range_of(definition.get("scheduler"), time_label_of(feed.results)),
+        "unit": time_label_of(feed.results),
+        "limits": dict(feed.limits),
+        "is_virtual": (feed.experiment.created_at or math.inf) < _VIRTUAL_BEFORE,
+    }
+
+
+def _titled(name: str) -> str:
+    return " ".join(word.upper() if word.lower() in _UPPER else printable(word) for word in name.split())
+
+
+def _range_of(scheduler: object, unit: str) -> str:
+    """Return a scheduler's parameters, such as ``η 3, epochs 1 → 27``."""
+    if not isinstance(scheduler, Mapping):
+        return ""
+    eta, first, last = (scheduler.get(key) for key in ("reduction_factor", "grace_period", "max_t"))
+    parts = [f"η {eta:g}"] if isinstance(eta, int | float) else []
+    if isinstance(last, int | float):
+        begin = f"{first:g} → " if isinstance(first, int | float) else "up to "
+        parts.append(f"{unit}s {begin}{last:g}")
+    return ", ".join(parts)
+
+
+class _Found(NamedTuple):
+    """The last report with a trial's best value: its time, and the scheduler's."""
+
+    at: float
+    time: float
+
+
+def facts(feed: Feed) -> Row:
+    """Return an experiment's figures: the best value's age, speed, savings and errors.
+
+    Its cost grows with the number of trials.
+    """
+    return feed.unlocked(lambda results: _facts(results, _found(feed, results)))
+
+
+def _found(feed: Feed, results: Results) -> _Found | None:
+    best = results.experiment.best
+    curve = None if best is None else feed.curves_of_best().get(results.experiment.metric)
+    if best is None or curve is None:
+        return None
+    place = next((place for place, value in enumerate(curve.value) if value == best.best_value), None)
+    return None if place is None else _Found(curve.at[place], curve.time[place])
+
+
+def _facts(results: Results, found: _Found | None) -> Row:
+    experiment = results.experiment
+    trials = list(experiment.trials.values())
+    ends = sorted(trial.history[-1].at for trial in trials if trial.status.is_terminal and trial.history)
+    newest = max((_updated_at(trial) for trial in trials), default=experiment.created_at or 0.0)
+    rate = _rate(experiment.created_at or newest, newest, ends)
+    errors = Counter(_error(trial) for trial in trials if trial.status is TrialStatus.FAILED)
+    budget = results.budget
+    common = errors.most_common(1)
+    return {
+        "newest_at": newest,
+        "found_at": None if found is None else found.at,
+        "since": 0 if found is None else sum(end > found.at for end in ends),
+        "per_minute": rate,
+        "used": budget.used,
+        "saved": budget.saved,
+        "error": common[0][0] if common else "",
+        "error_count": common[0][1] if common else 0,
+    }
+
+
+def best_time(feed: Feed) -> float | None:
+    """Return the scheduler's time of the best report, or None."""
+    best = feed.experiment.best
+    time = None if best is None else best.best_metrics.get(time_attr_of(feed.results))
+    return float(time) if isinstance(time, int | float) and math.isfinite(time) else None
+
+
+def _rate(began: float, newest: float, ends: list[float]) -> float | None:
+    """Return the trials that ended per minute in the last part of the run; None for few."""
+    span = (newest - began) * _RECENT
+    if len(ends) < _ENDED_ENOUGH or span <= 0:
+        return None
+    recent = sum(end >= newest - span for end in ends)
+    return recent / span * _MINUTE_S if recent else None
+
+
+def _updated_at(trial: Trial) -> float:
+    return max(trial.last_timestamp, trial.history[-1].at if trial.history else 0.0)
+
+
+def _error(trial: Trial) -> str:
+    """Return a failed trial's error in a few words."""
+    line = printable(trial.reason).strip().partition("\n")[0] or "no reason given"
+    return line if len(line) <= _ERROR_CHARS else f"{line[: _ERROR_CHARS - 1]}…"

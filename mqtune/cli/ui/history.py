@@ -1,0 +1,147 @@
+"""The events of an experiment as sentences, for the page's log."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from mqtune.cli.ui.feed import Feed
+from mqtune.core.events import (
+    AttemptEnded,
+    AttemptStarted,
+    DecisionTaken,
+    DriverStarted,
+    Event,
+    ExperimentCreated,
+    ExperimentEnded,
+    Labelled,
+    RequestAnswered,
+    Requested,
+    TrialClosed,
+    TrialStaged,
+    readable_events,
+)
+from mqtune.core.text import printable
+from mqtune.core.trial import AttemptEnd
+from mqtune.results.frames import Row
+
+#: Lines in one response.
+_MOST: Final = 500
+_REASON_CHARS: Final = 200
+#: Kinds of lines, by which the page filters.
+TRIALS, STOPS, FAILURES, PEOPLE, DRIVERS = "trials", "stops", "failures", "people", "drivers"
+KINDS: Final = (TRIALS, STOPS, FAILURES, PEOPLE, DRIVERS)
+_DECIDED: Final = {
+    "stop": "stopped early",
+    "pause": "paused",
+    "complete": "completed",
+    "abandon": "abandoned",
+    "fail": "marked as failed",
+}
+_STATES: Final = {
+    "stop": "early_stopped",
+    "pause": "paused",
+    "complete": "completed",
+    "abandon": "abandoned",
+    "fail": "failed",
+}
+_ENDED: Final = {
+    AttemptEnd.COMPLETED: ("completed", "completed"),
+    AttemptEnd.FAILED: ("failed", "failed"),
+    AttemptEnd.LOST: ("lost its worker", "waiting"),
+    AttemptEnd.HANDED_BACK: ("was handed back by its worker", "staged"),
+}
+
+
+class Line(NamedTuple):
+    """A line of the log: its time, kind, state for the glyph, trial or empty, and text."""
+
+    at: float
+    kind: str
+    state: str
+    trial: str
+    text: str
+
+
+def log_page(feed: Feed, kind: str = "") -> Row:
+    """Return the newest lines of the log, of one kind or of all.
+
+    It reads the whole journal, without reports.
+    """
+    newest: deque[Line] = deque(maxlen=_MOST)
+    total = 0
+    for line in lines_of(readable_events(feed.read())):
+        if kind in ("", line.kind):
+            newest.append(line)
+            total += 1
+    return {"lines": [line._asdict() for line in reversed(newest)], "total": total}
+
+
+def lines_of(events: Iterable[Event]) -> Iterator[Line]:
+    """Yield a line for each event that a person may ask about, in the order of the journal."""
+    asked: dict[str, Requested] = {}
+    workers: dict[str, str] = {}
+    for event in events:
+        match event:
+            case ExperimentCreated():
+                yield Line(
+                    event.at, DRIVERS, "staged", "", _with("created", f"by {event.owner}" if str(event.owner) else "")
+                )
+            case DriverStarted():
+                changes = f"with {_given(event.changes)}" if event.changes else ""
+                yield Line(event.at, DRIVERS, "running", "", _with(f"driver {event.driver} began", changes))
+            case TrialStaged():
+                begun = "was queued" if event.attempt == 1 else f"was queued again, as attempt {event.attempt}"
+                who = "by hand" if event.by == "user" else ""
+                yield Line(event.at, TRIALS, "staged", event.trial, _with(begun, who, reason=event.reason))
+            case AttemptStarted() if not event.seat:
+                workers[event.trial] = event.worker
+                yield Line(event.at, TRIALS, "running", event.trial, f"started on {printable(event.worker)}")
+            case DecisionTaken() if event.action in _DECIDED:
+                report = f"after report {event.sequence}" if event.sequence else ""
+                by = "by hand" if event.by == "user" else f"by the {event.by}"
+                text = _with(_DECIDED[event.action], report, by, reason=event.reason)
+                yield Line(event.at, STOPS, _STATES[event.action], event.trial, text)
+            case AttemptEnded() if event.end in _ENDED:
+                words, state = _ENDED[event.end]
+                kind = FAILURES if event.end in (AttemptEnd.FAILED, AttemptEnd.LOST) else TRIALS
+                worker = workers.get(event.trial, "")
+                where = worker if event.end is AttemptEnd.LOST else ""
+                reason = event.error.strip().rpartition("\n")[2] or event.error_type
+                yield Line(event.at, kind, state, event.trial, _with(words, printable(where), reason=reason))
+            case TrialClosed():
+                by = "by hand" if event.by == "user" else ""
+                words = event.status.replace("early_stopped", "stopped early")
+                yield Line(event.at, STOPS, event.status, event.trial, _with(words, by, reason=event.reason))
+            case Requested():
+                asked[event.id] = event
+                yield Line(event.at, PEOPLE, "staged", event.trial, _request(event))
+            case RequestAnswered() if not event.done and (request := asked.get(event.id)) is not None:
+                text = _with(f"the driver refused to {printable(request.action)}", reason=event.reason)
+                yield Line(event.at, PEOPLE, "failed", event.trial or request.trial, text)
+            case Labelled():
+                tags = f"tags {', '.join(map(printable, event.tags))}" if event.tags else "no tags"
+                yield Line(event.at, PEOPLE, "staged", event.trial, f"{printable(event.by)} labelled it: {tags}")
+            case ExperimentEnded():
+                yield Line(event.at, DRIVERS, event.outcome, "", _with(event.outcome, reason=event.reason))
+            case _:
+                pass
+
+
+def _request(event: Requested) -> str:
+    given = {name: value for name, value in event.arguments.items() if value not in ("", None, [], {})}
+    return _with(f"{printable(event.by) or 'somebody'} asked to {printable(event.action)}", _given(given))
+
+
+def _given(values: Mapping[str, object]) -> str:
+    text = " ".join(f"{name}={json.dumps(value, default=str)}" for name, value in values.items())
+    return printable(text[:_REASON_CHARS])
+
+
+def _with(text: str, *parts: str, reason: str = "") -> str:
+    """Return a sentence of its non-empty parts, with the reason behind a colon."""
+    words = " ".join(part for part in (text, *parts) if part)
+    cut = printable(reason[:_REASON_CHARS]).replace("\n", " ")
+    return f"{words}: {cut}" if cut else words

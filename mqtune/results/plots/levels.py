@@ -1,0 +1,166 @@
+"""Trials compared at a common time of the scheduler, and the ranges of the best ones."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+from mqtune.core.errors import ConfigurationError
+from mqtune.core.trial import Trial, TrialId, TrialStatus
+from mqtune.results.plots.data import Curve, Parameter, Read, time_label_of, value_of
+from mqtune.results.plots.panels import Level, Levels, Share, label
+from mqtune.schedulers.halving import levels_of
+
+#: So many trials show the effect of a parameter.
+_ENOUGH: Final = 30
+#: The ranges of fewer trials mean nothing.
+_FEWEST: Final = 10
+#: The best trials, as a share, and the share of a range that they cover at most where its end is a hint.
+_BEST: Final = 0.2
+_NARROW: Final = 0.6
+#: How near to an end of a range counts as the end, as a share of the range.
+_NEAR: Final = 0.02
+#: The levels of a scheduler without rungs, as divisors of the longest time.
+_DIVISORS: Final = (27, 9, 3, 1)
+_SHOWN_NAMES: Final = 3
+#: The level of each trial's best value.
+BEST: Final = math.inf
+
+
+def rungs_of(results: Read) -> list[float]:
+    """Return the times of the scheduler's rungs; an empty list without rungs."""
+    found = results.definition["scheduler"]
+    try:
+        return levels_of(found["scheduler"], found["grace_period"], found["max_t"], found["reduction_factor"])
+    except (KeyError, TypeError, ConfigurationError):
+        return []
+
+
+def stops_trials(results: Read) -> bool:
+    """Return whether the experiment has a scheduler, which may end trials early."""
+    return results.definition["scheduler"].get("scheduler") not in ("fifo", "nobody", None)
+
+
+def value_at(curve: Curve, time: float) -> float:
+    """Return the first value that was reported when *time* was reached. Return NaN before."""
+    place = bisect_left(curve.time, time)
+    return next((value for value in islice(curve.value, place, None) if not math.isnan(value)), math.nan)
+
+
+class CommonLevel:
+    """The values of trials at one level: a chosen one, or the latest with enough trials.
+
+    Without a scheduler there are no levels: completed trials have their best values.
+
+    Args:
+        results: the experiment.
+        trials: the trials with a value.
+        curves: their reports.
+        metric: the compared metric.
+        at: the chosen time. ``BEST`` stands for each trial's best value.
+    """
+
+    def __init__(
+        self,
+        results: Read,
+        trials: Sequence[Trial],
+        curves: Mapping[TrialId, Curve],
+        metric: str,
+        at: float | None = None,
+    ) -> None:
+        bests = {trial.id: value_of(results, trial, metric) for trial in trials}
+        self.levels: Levels | None = None
+        self.values = bests
+        if not stops_trials(results):
+            completed = {trial.id for trial in trials if trial.status is TrialStatus.COMPLETED}
+            self.values = {id_: bests[id_] for id_ in completed} or bests
+            return
+        ends = [curves[trial.id].time[-1] for trial in trials if trial.id in curves]
+        timed = [Level(time, sum(end >= time for end in ends)) for time in _times(results, ends)]
+        every = [*(each for each in timed if each.count), Level(BEST, len(bests))]
+        shown = next((each for each in every if each.time == at), None) or _default(every)
+        if shown.time != BEST:
+            self.values = _values_at(trials, curves, shown.time)
+        self.levels = Levels(time_label_of(results), every, shown)
+
+    @property
+    def words(self) -> str:
+        """The level in words, such as "at epoch 9"."""
+        if self.levels is None:
+            return ""
+        time = self.levels.shown.time
+        return "at each trial's best" if time == BEST else f"at {self.levels.unit} {time:g}"
+
+
+def _times(results: Read, ends: Sequence[float]) -> list[float]:
+    if rungs := rungs_of(results):
+        return rungs
+    longest = max(ends, default=0.0)
+    return sorted({float(math.ceil(longest / each)) for each in _DIVISORS} - {0.0})
+
+
+def _values_at(trials: Iterable[Trial], curves: Mapping[TrialId, Curve], time: float) -> dict[TrialId, float]:
+    found = {trial.id: value_at(curves[trial.id], time) for trial in trials if trial.id in curves}
+    return {id_: value for id_, value in found.items() if not math.isnan(value)}
+
+
+def _default(every: Sequence[Level]) -> Level:
+    timed = [each for each in every if each.time != BEST]
+    if not timed:
+        return every[-1]
+    enough = [each for each in timed if each.count >= _ENOUGH]
+    # The latest one of equal counts.
+    return enough[-1] if enough else max(reversed(timed), key=lambda each: each.count)
+
+
+def best_range(parameter: Parameter, values: Sequence[float], *, is_min: bool) -> tuple[float, float] | None:
+    """Return the range of places of the best fifth of the trials. Return None for few trials."""
+    places = _best_places(parameter, values, is_min=is_min)
+    return (min(places), max(places)) if places else None
+
+
+def share_of(parameter: Parameter, values: Sequence[float], share: float | None, *, is_min: bool) -> Share:
+    """Return a parameter's share, with the range of the best fifth of the trials in words."""
+    places = _best_places(parameter, values, is_min=is_min)
+    if not places:
+        return Share(parameter.name, share, "")
+    if parameter.names:
+        counts = Counter(parameter.names[int(place)] for place in places)
+        names = [name for name, _ in counts.most_common(_SHOWN_NAMES)]
+        more = f" and {len(counts) - _SHOWN_NAMES} more" if len(counts) > _SHOWN_NAMES else ""
+        return Share(parameter.name, share, ", ".join(map(label, names)) + more)
+    low, high = min(places), max(places)
+    words = number_text(low) if low == high else f"{number_text(low)} – {number_text(high)}"
+    return Share(parameter.name, share, words, _is_at_edge(parameter, low, high))
+
+
+def number_text(value: float) -> str:
+    """Return a number with three digits, such as 0.0064, 129 or 6.5e-6."""
+    mantissa, e, exponent = f"{value:.3g}".partition("e")
+    if not e:
+        return mantissa
+    return f"{value:,.0f}" if 0 <= int(exponent) < 6 else f"{mantissa}e{int(exponent)}"  # noqa: PLR2004 - as "%g" writes
+
+
+def _best_places(parameter: Parameter, values: Sequence[float], *, is_min: bool) -> list[float]:
+    there = [(value, place) for value, place in zip(values, parameter.places, strict=True) if not math.isnan(place)]
+    if len(there) < _FEWEST:
+        return []
+    there.sort(reverse=not is_min)
+    return [place for _, place in there[: math.ceil(_BEST * len(there))]]
+
+
+def _is_at_edge(parameter: Parameter, low: float, high: float) -> bool:
+    """Return whether a narrow range touches one end of the parameter's own."""
+    if parameter.ends is None or low == high:
+        return False
+    of = math.log if parameter.is_log else float
+    first, last = map(of, parameter.ends)
+    span = last - first
+    if span <= 0 or (of(high) - of(low)) / span > _NARROW:
+        return False
+    return min(abs(of(low) - first), abs(last - of(high))) < _NEAR * span
