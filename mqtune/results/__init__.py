@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from mqtune.results.kept_state import STATE_FILE as STATE_FILE, Worth as Worth, fold_copy as fold_copy
     from mqtune.results.plots.compared import Compared as Compared
-    from mqtune.results.plots.data import MOST_POINTS as MOST_POINTS, Curve as Curve
+    from mqtune.results.plots.data import MOST_POINTS as MOST_POINTS, PlottedCurve as PlottedCurve
     from mqtune.results.plots.panels import PALETTE as PALETTE
     from mqtune.results.plots.plots import KINDS as KINDS, Plots as Plots
     from mqtune.results.plots.timeline import TimelineBar as TimelineBar, slots as slots
@@ -57,7 +57,7 @@ _NAMES = {
     "followed": ("Fold", "FolderSource", "Followed", "Replaced"),
     "kept_state": ("STATE_FILE", "Worth", "fold_copy"),
     "plots.compared": ("Compared",),
-    "plots.data": ("Curve", "MOST_POINTS"),
+    "plots.data": ("PlottedCurve", "MOST_POINTS"),
     "plots.panels": ("PALETTE",),
     "plots.plots": ("KINDS", "Plots"),
     "plots.timeline": ("TimelineBar", "slots"),

@@ -605,7 +605,7 @@ def test_a_trial_is_paused_and_ended_by_its_buttons(steering: Browser, drives: A
     page.shows("Stop trial 0001?", "This can't be undone.", "Count it as", "not tried again")
     page.find("input[value=fail]").click()
     click(page, "Stop trial 0001")
-    page.shows("fail is refused", "trial 0001 has ended already")
+    page.shows("can't fail trial 0001", "trial 0001 has ended already")
 
     assert asked(drives) == [("pause", "0001", WHY), ("fail", "0001", WHY)]
 
@@ -614,7 +614,7 @@ def test_selected_trials_are_steered_by_the_bar_below_them(steering: Browser, dr
     page = steering
     page.go("#/e/steered")
     # Trials wait, and none runs.
-    page.shows("waiting for a slot", "trial 0001 has waited for", "mqtune worker")
+    page.shows("waiting for a slot", "trial 0001 has been waiting for", "mqtune worker")
     page.go("#/e/steered?tab=trials")
     # Nothing is offered before a selection.
     page.shows("All 2")
@@ -653,7 +653,7 @@ def test_an_experiment_is_labelled_limited_and_ended_by_its_buttons(steering: Br
     page.shows("End steered?", "This can't be undone.")
     click(page, "Keep it going")
     page.go("#/fleet")
-    page.shows("Waiting", "trial 0001 has waited for")
+    page.shows("Waiting", "trial 0001 has been waiting for")
 
     label = ("label", "", {"tags": ["good", "new"], "notes": "look **again**"})
     assert asked(drives) == [label, ("set", "", {"max_trials": 7})]

@@ -44,7 +44,7 @@ _FEW: Final = 20
 #: The limits that the page shows and changes.
 LIMITS: Final = ("max_trials", "max_concurrent")
 
-Curves = dict[str, Curve]
+Curves = dict[str, PlottedCurve]
 T = TypeVar("T")
 
 
@@ -228,7 +228,7 @@ class Feed:
         """The limits that hold now, as far as the journal has them."""
         return self._fold.limits
 
-    def curve_of(self, trial: TrialId) -> Curve | None:
+    def curve_of(self, trial: TrialId) -> PlottedCurve | None:
         """Return a trial's reports of the only metric. The caller must hold the lock."""
         return self._fold.curves.get(trial, {}).get(self.experiment.metric)
 

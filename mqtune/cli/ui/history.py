@@ -51,7 +51,7 @@ _ENDED: Final = {
     AttemptEnd.COMPLETED: ("completed", "completed"),
     AttemptEnd.FAILED: ("failed", "failed"),
     AttemptEnd.LOST: ("lost its worker", "waiting"),
-    AttemptEnd.HANDED_BACK: ("was handed back by its worker", "staged"),
+    AttemptEnd.HANDED_BACK: ("was handed back by its worker", "queued"),
 }
 
 
@@ -87,7 +87,7 @@ def lines_of(events: Iterable[Event]) -> Iterator[Line]:
         match event:
             case ExperimentCreated():
                 yield Line(
-                    event.at, DRIVERS, "staged", "", _with("created", f"by {event.owner}" if str(event.owner) else "")
+                    event.at, DRIVERS, "queued", "", _with("created", f"by {event.owner}" if str(event.owner) else "")
                 )
             case DriverStarted():
                 changes = f"with {_given(event.changes)}" if event.changes else ""
@@ -95,7 +95,7 @@ def lines_of(events: Iterable[Event]) -> Iterator[Line]:
             case TrialStaged():
                 begun = "was queued" if event.attempt == 1 else f"was queued again, as attempt {event.attempt}"
                 who = "by hand" if event.by == "user" else ""
-                yield Line(event.at, TRIALS, "staged", event.trial, _with(begun, who, reason=event.reason))
+                yield Line(event.at, TRIALS, "queued", event.trial, _with(begun, who, reason=event.reason))
             case AttemptStarted() if not event.seat:
                 workers[event.trial] = event.worker
                 yield Line(event.at, TRIALS, "running", event.trial, f"started on {printable(event.worker)}")
@@ -117,13 +117,13 @@ def lines_of(events: Iterable[Event]) -> Iterator[Line]:
                 yield Line(event.at, STOPS, event.status, event.trial, _with(words, by, reason=event.reason))
             case Requested():
                 asked[event.id] = event
-                yield Line(event.at, PEOPLE, "staged", event.trial, _request(event))
+                yield Line(event.at, PEOPLE, "queued", event.trial, _request(event))
             case RequestAnswered() if not event.done and (request := asked.get(event.id)) is not None:
                 text = _with(f"the driver refused to {printable(request.action)}", reason=event.reason)
                 yield Line(event.at, PEOPLE, "failed", event.trial or request.trial, text)
             case Labelled():
                 tags = f"tags {', '.join(map(printable, event.tags))}" if event.tags else "no tags"
-                yield Line(event.at, PEOPLE, "staged", event.trial, f"{printable(event.by)} labelled it: {tags}")
+                yield Line(event.at, PEOPLE, "queued", event.trial, f"{printable(event.by)} labelled it: {tags}")
             case ExperimentEnded():
                 yield Line(event.at, DRIVERS, event.outcome, "", _with(event.outcome, reason=event.reason))
             case _:

@@ -43,14 +43,14 @@ from mqtune.results.frames import Row
 from mqtune.results.logs import attempt_of
 from mqtune.results.plots.by_plotly import panels_of
 from mqtune.results.plots.compared import MOST_COMPARED, Compared
-from mqtune.results.plots.data import MOST_POINTS, Curve, is_wide, spread, time_attr_of, time_label_of
+from mqtune.results.plots.data import MOST_POINTS, PlottedCurve, is_wide, spread, time_attr_of, time_label_of
 from mqtune.results.plots.levels import BEST
 from mqtune.results.plots.panels import COMPLETED, TEXT, Axis, Level, Levels, Look, Panel, Series, label
 from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.plots import KINDS, Plots
 from mqtune.results.progress import updated_at
 from mqtune.results.results import Results
-from mqtune.services.shares.overview import Share, busy_slots
+from mqtune.services.shares.overview import ShareSummary, busy_slots
 from mqtune.trainable.bundle import is_digest
 
 #: Changed trials in one message.
@@ -313,7 +313,7 @@ def _trial_picture(feed: Feed, trial: Trial, asked: Asked) -> Picture:
     return Picture(f"trial {trial.id}", note, panels)
 
 
-def _metric_panel(time_attr: str, name: str, curve: Curve, best: Curve | None, most: int) -> Panel:
+def _metric_panel(time_attr: str, name: str, curve: PlottedCurve, best: PlottedCurve | None, most: int) -> Panel:
     """Return a metric of a trial, beside the best trial's if that is known."""
     series = []
     if best is not None:
@@ -326,7 +326,7 @@ def _metric_panel(time_attr: str, name: str, curve: Curve, best: Curve | None, m
     return Panel(Axis(label(time_attr)), Axis("", is_log), series, label(name), key=name)
 
 
-def _thinned(curve: Curve, most: int) -> tuple[list[float], list[float]]:
+def _thinned(curve: PlottedCurve, most: int) -> tuple[list[float], list[float]]:
     places = spread(len(curve.value), most)
     return [curve.time[place] for place in places], [curve.value[place] for place in places]
 
@@ -499,7 +499,7 @@ def _waits(feed: Feed) -> bool:
     experiment = feed.experiment
     is_idle = not experiment.running and experiment.outcome != "finished"
     is_away = feed.state.startswith("driver away")
-    return is_idle or is_away or (not experiment.outcome and experiment.counts[TrialStatus.STAGED] > 0)
+    return is_idle or is_away or (not experiment.outcome and experiment.counts[TrialStatus.QUEUED] > 0)
 
 
 def fleet_line(places: Places) -> Row:

@@ -84,7 +84,7 @@ def _draw(axes: Axes, panel: Panel, *, size: int) -> None:
     axes.tick_params(labelsize=size - 1, colors=TEXT)
     axes.spines[["top", "right"]].set_visible(False)
     for name, axis in (("x", panel.x), ("y", panel.y)):
-        _set_axis(axes, name, axis, [value for series in panel.series for value in getattr(series, name)], size)
+        _set_axis(axes, name, axis, [value for each in panel.series for value in getattr(each, name)], size)
 
 
 def _set_axis(axes: Axes, name: str, axis: Axis, values: Sequence[float], size: int) -> None:
@@ -129,11 +129,10 @@ def _style(series: Series) -> Body:
 
 
 def _handles(picture: Sheet) -> dict[str, Line2D]:
-    named = [series for panel in picture.panels for series in panel.series if series.name]
+    named = [each for panel in picture.panels for each in panel.series if each.name]
     # The first series of a name gives the legend's look.
     return {
-        series.name: Line2D([], [], label=_plain(series.name), **{**_style(series), "alpha": 1})
-        for series in reversed(named)
+        each.name: Line2D([], [], label=_plain(each.name), **{**_style(each), "alpha": 1}) for each in reversed(named)
     }
 
 

@@ -132,17 +132,17 @@ def _place(picture: Sheet, number: int) -> tuple[float, float, float, float]:
 
 
 def _axis(axis: Axis, values: Sequence[float]) -> Row:
-    layout: Row = {"title": {"text": _text(axis.label)}, "gridcolor": GRID, "zeroline": False}
+    found: Row = {"title": {"text": _text(axis.label)}, "gridcolor": GRID, "zeroline": False}
     if axis.is_log:
-        layout |= {"type": "log", **_log_ticks(values)}
+        found |= {"type": "log", **_log_ticks(values)}
     if axis.ends is not None:
-        layout["range"] = [math.log10(end) if axis.is_log else end for end in axis.ends]
+        found["range"] = [math.log10(each) if axis.is_log else each for each in axis.ends]
     if not axis.is_log and not axis.ticks and (step := step_of(values)) is not None:
-        layout |= {"tick0": 0, "dtick": step}
+        found |= {"tick0": 0, "dtick": step}
     if axis.ticks:
         places, names = zip(*axis.ticks, strict=True)
-        layout |= {"tickmode": "array", "tickvals": list(places), "ticktext": list(map(_text, names))}
-    return layout
+        found |= {"tickmode": "array", "tickvals": list(places), "ticktext": list(map(_text, names))}
+    return found
 
 
 def _log_ticks(values: Sequence[float]) -> Row:
@@ -213,7 +213,7 @@ def _trace(series: Series) -> Row:
 
 
 def _numbers(values: Sequence[float]) -> list[float | None]:
-    return [float(value) if math.isfinite(value) else None for value in values]
+    return [float(each) if math.isfinite(each) else None for each in values]
 
 
 def _text(text: str) -> str:

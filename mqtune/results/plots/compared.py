@@ -79,8 +79,8 @@ class Compared:
         """
         if kind not in ("runs", "bests", "parameters"):
             raise ConfigurationError(f"there is no picture {kind!r} of several experiments")
-        picture: Picture = getattr(self, kind)()
-        return picture
+        found: Picture = getattr(self, kind)()
+        return found
 
     def runs(self) -> Picture:
         """Return the best value over the number of begun trials of each experiment."""
@@ -126,8 +126,8 @@ class Compared:
             name: chosen(results, list(results.experiment.trials.values()), _MOST_DOTS)
             for name, results in self._results.items()
         }
-        by_name = {
-            name: {parameter.name: parameter for parameter in parameters_of(self._results[name], trials)}
+        found = {
+            name: {each.name: each for each in parameters_of(self._results[name], trials)}
             for name, trials in drawn.items()
         }
         panels = []
@@ -144,13 +144,13 @@ class Compared:
         title: str,
         group: Sequence[_Compared],
         drawn: Mapping[str, Sequence[Trial]],
-        found: Mapping[str, Mapping[str, Parameter]],
+        found: Mapping[str, Mapping[str, ParameterAxis]],
     ) -> Panel:
         those = {each.name: found[each.name][parameter] for each in group if parameter in found[each.name]}
         # Numbers and texts have no axis in common: the first experiment's counts.
         has_names = bool(next(iter(those.values())).names)
-        those = {name: axis for name, axis in those.items() if bool(axis.names) == has_names}
-        every = list(dict.fromkeys(text for parameter_ in those.values() for text in parameter_.names))
+        those = {name: each for name, each in those.items() if bool(each.names) == has_names}
+        every = list(dict.fromkeys(each for parameter_ in those.values() for each in parameter_.names))
         series = []
         for each in group:
             if each.name in those:
@@ -179,7 +179,7 @@ class Compared:
         return groups
 
     def _picture(self, title: str, panels: Sequence[Panel]) -> Picture:
-        if not any(line.y for panel in panels for line in panel.series):
+        if not any(each.y for panel in panels for each in panel.series):
             raise NothingToDraw(f"none of {', '.join(self._results)} has anything to draw for that")
         sizes = {name: len(results.experiment.trials) for name, results in self._results.items()}
         counts = [f"{name}: {counted(size, 'trial')}" for name, size in sizes.items()]
@@ -194,13 +194,13 @@ def _values_axis(group: Sequence[_Compared], series: Sequence[Series]) -> Axis:
     return Axis(label(_metric(group[0].results)), is_wide([value for each in series for value in each.y]))
 
 
-def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, Curve]) -> Panel:
+def curves_apart(metric: str, x_axis: Axis, trials: Sequence[Trial], curves: Mapping[TrialId, PlottedCurve]) -> Panel:
     """Return the curves of few trials, each in its own colour."""
     series = []
     for place, trial in enumerate(trials):
         curve, look = curves[trial.id], _look_of(place)
         kept = spread(len(curve.value), MOST_POINTS // len(trials))
-        xs, ys = [curve.time[index] for index in kept], [curve.value[index] for index in kept]
+        xs, ys = [curve.time[each] for each in kept], [curve.value[each] for each in kept]
         series.append(Series(f"trial {trial.id}", xs, ys, look, [trial.id] * len(kept)))
     return Panel(
         x_axis, Axis(label(metric), is_wide([value for each in series for value in each.y])), series, key=metric

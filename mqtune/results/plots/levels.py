@@ -11,7 +11,7 @@ from typing import Final
 
 from mqtune.core.errors import ConfigurationError
 from mqtune.core.trial import Trial, TrialId, TrialStatus
-from mqtune.results.plots.data import Curve, Parameter, Read, time_label_of, value_of
+from mqtune.results.plots.data import ParameterAxis, PlottedCurve, Read, time_label_of, value_of
 from mqtune.results.plots.panels import Level, Levels, Share, label
 from mqtune.schedulers.halving import levels_of
 
@@ -45,7 +45,7 @@ def stops_trials(results: Read) -> bool:
     return results.definition["scheduler"].get("scheduler") not in ("fifo", "nobody", None)
 
 
-def value_at(curve: Curve, time: float) -> float:
+def value_at(curve: PlottedCurve, time: float) -> float:
     """Return the first value that was reported when *time* was reached. Return NaN before."""
     place = bisect_left(curve.time, time)
     return next((value for value in islice(curve.value, place, None) if not math.isnan(value)), math.nan)
@@ -68,7 +68,7 @@ class CommonLevel:
         self,
         results: Read,
         trials: Sequence[Trial],
-        curves: Mapping[TrialId, Curve],
+        curves: Mapping[TrialId, PlottedCurve],
         metric: str,
         at: float | None = None,
     ) -> None:
@@ -103,7 +103,7 @@ def _times(results: Read, ends: Sequence[float]) -> list[float]:
     return sorted({float(math.ceil(longest / each)) for each in _DIVISORS} - {0.0})
 
 
-def _values_at(trials: Iterable[Trial], curves: Mapping[TrialId, Curve], time: float) -> dict[TrialId, float]:
+def _values_at(trials: Iterable[Trial], curves: Mapping[TrialId, PlottedCurve], time: float) -> dict[TrialId, float]:
     found = {trial.id: value_at(curves[trial.id], time) for trial in trials if trial.id in curves}
     return {id_: value for id_, value in found.items() if not math.isnan(value)}
 
@@ -117,13 +117,13 @@ def _default(every: Sequence[Level]) -> Level:
     return enough[-1] if enough else max(reversed(timed), key=lambda each: each.count)
 
 
-def best_range(parameter: Parameter, values: Sequence[float], *, is_min: bool) -> tuple[float, float] | None:
+def best_range(parameter: ParameterAxis, values: Sequence[float], *, is_min: bool) -> tuple[float, float] | None:
     """Return the range of places of the best fifth of the trials. Return None for few trials."""
     places = _best_places(parameter, values, is_min=is_min)
     return (min(places), max(places)) if places else None
 
 
-def share_of(parameter: Parameter, values: Sequence[float], share: float | None, *, is_min: bool) -> Share:
+def share_of(parameter: ParameterAxis, values: Sequence[float], share: float | None, *, is_min: bool) -> Share:
     """Return a parameter's share, with the range of the best fifth of the trials in words."""
     places = _best_places(parameter, values, is_min=is_min)
     if not places:
@@ -146,7 +146,7 @@ def number_text(value: float) -> str:
     return f"{value:,.0f}" if 0 <= int(exponent) < 6 else f"{mantissa}e{int(exponent)}"  # noqa: PLR2004 - as "%g" writes
 
 
-def _best_places(parameter: Parameter, values: Sequence[float], *, is_min: bool) -> list[float]:
+def _best_places(parameter: ParameterAxis, values: Sequence[float], *, is_min: bool) -> list[float]:
     there = [(value, place) for value, place in zip(values, parameter.places, strict=True) if not math.isnan(place)]
     if len(there) < _FEWEST:
         return []
@@ -154,7 +154,7 @@ def _best_places(parameter: Parameter, values: Sequence[float], *, is_min: bool)
     return [place for _, place in there[: math.ceil(_BEST * len(there))]]
 
 
-def _is_at_edge(parameter: Parameter, low: float, high: float) -> bool:
+def _is_at_edge(parameter: ParameterAxis, low: float, high: float) -> bool:
     """Return whether a narrow range touches one end of the parameter's own."""
     if parameter.ends is None or low == high:
         return False

@@ -57,7 +57,7 @@ from mqtune.results.plots.panels import (
 )
 from mqtune.results.plots.picture import Picture
 from mqtune.results.plots.scales import heights_of, in_tiers, names_on, scale_of
-from mqtune.results.plots.timeline import Bar, Run, bars, in_numbers, slot_names, slots
+from mqtune.results.plots.timeline import Bar, TimelineBar, bars, in_numbers, slot_names, slots
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,7 +129,9 @@ class Plots:
 
     """
 
-    def __init__(self, results: Read, curves: Callable[[Read, str], Mapping[TrialId, Curve]] = curves_of) -> None:
+    def __init__(
+        self, results: Read, curves: Callable[[Read, str], Mapping[TrialId, PlottedCurve]] = curves_of
+    ) -> None:
         self._results = results
         self._curves_of = curves
         self._experiment = results.experiment
@@ -299,8 +301,8 @@ class Plots:
 
     def _thinned(self, curve: PlottedCurve, metric: str, most: int) -> tuple[list[float], list[float]]:
         """Return some points of a curve, with the first, last and best, and NaN where it goes back."""
-        places = [place for place, value in enumerate(curve.value) if not math.isnan(value)]
-        kept = {places[place] for place in spread(len(places), most)}
+        there = [place for place, value in enumerate(curve.value) if not math.isnan(value)]
+        kept = {there[place] for place in spread(len(there), most)}
         if (best := self._best_place(curve.value, metric)) is not None:
             kept.add(best)
         x: list[float] = []
@@ -363,7 +365,7 @@ class Plots:
         self,
         metric: str,
         trials: Sequence[Trial],
-        parameter: Parameter,
+        parameter: ParameterAxis,
         values: Mapping[TrialId, float],
         limits: tuple[float, float] | None,
     ) -> Panel:
@@ -412,7 +414,7 @@ class Plots:
         for metric in metrics:
             of = level.values.get if metric == metrics[0] else None
             values = [of(t.id, math.nan) if of else value_of(self._results, t, metric) for t in trials]
-            parameters.append(Parameter(metric, values, is_wide(values)))
+            parameters.append(ParameterAxis(metric, values, is_wide(values)))
         kept = {trial.id for trial in chosen(self._results, trials, MOST_LINES)}
         sign = 1 if self._mode(metrics[0]) == "min" else -1
         every_row = sorted((sign * level.values[t.id], number) for number, t in enumerate(trials))
@@ -484,11 +486,11 @@ class Plots:
         drawn = self._picture(f"importance for {metric}", [panel], trials, level.words, rows=len(parameters))
         return replace(drawn, levels=level.levels, shares=found)
 
-    def _lengths(self, trials: Sequence[Trial]) -> list[Parameter]:
+    def _lengths(self, trials: Sequence[Trial]) -> list[ParameterAxis]:
         """Return the trials' lengths as a parameter, if they differ."""
         time_attr = time_attr_of(self._results)
         lengths = [float(_number(trial.last_metrics.get(time_attr), trial.reports)) for trial in trials]
-        return [Parameter("", lengths)] if len(set(lengths)) > 1 else []
+        return [ParameterAxis("", lengths)] if len(set(lengths)) > 1 else []
 
     def ranges(self, metric: str | None = None, at: float | None = None) -> Picture:
         """Return the ranges of the best trials, as ``importances`` does, without shares."""
@@ -674,10 +676,10 @@ class Plots:
         return curves
 
     def _valued(self, metric: str) -> list[Trial]:
-        valued = [trial for trial in self._trials() if not math.isnan(value_of(self._results, trial, metric))]
-        if not valued:
+        found = [trial for trial in self._trials() if not math.isnan(value_of(self._results, trial, metric))]
+        if not found:
             raise self._no_value(metric)
-        return valued
+        return found
 
     def _no_value(self, metric: str) -> NothingToDraw:
         if not metric:
@@ -731,7 +733,7 @@ class Plots:
         found = []
         if violating := [trial for trial in trials if not self._experiment.is_feasible(trial)]:
             ids = [trial.id for trial in violating]
-            series.append(Series("infeasible", list(map(x, violating)), list(map(y, violating)), _INFEASIBLE, ids))
+            found.append(Series("infeasible", list(map(x, violating)), list(map(y, violating)), _INFEASIBLE, ids))
             trials = [trial for trial in trials if self._experiment.is_feasible(trial)]
             totals = Counter(trial.status for trial in trials)
         for status in _DRAWN:
@@ -773,19 +775,19 @@ _STAYED: Final[Mapping[TrialStatus, str]] = {
 }
 
 
-_WORDS: Final[Mapping[TrialStatus, str]] = {TrialStatus.EARLY_STOPPED: "stopped early", TrialStatus.STAGED: "queued"}
+_WORDS: Final[Mapping[TrialStatus, str]] = {TrialStatus.EARLY_STOPPED: "stopped early", TrialStatus.QUEUED: "queued"}
 
 
 def _in_words(status: TrialStatus) -> str:
     return _WORDS.get(status, status.value)
 
 
-def _jitter(number: int, parameter: Parameter) -> float:
+def _jitter(number: int, parameter: ParameterAxis) -> float:
     """Return a point's fixed distance from its category, which keeps points apart."""
     return (number * _GOLDEN % 1 - 0.5) * _JITTER if parameter.names else 0.0
 
 
-def _medians(parameter: Parameter, points: Sequence[tuple[float, float]]) -> list[Series]:
+def _medians(parameter: ParameterAxis, points: Sequence[tuple[float, float]]) -> list[Series]:
     """Return the median of each category as a line."""
     lines = []
     for place, name in enumerate(parameter.names):
@@ -800,8 +802,8 @@ def _range_note(share: Share) -> str:
     return f"best 20 %: {share.best}{edge}" if share.best else ""
 
 
-def _more(total: int, drawn: int, noun: str) -> str:
-    return f"{drawn} of {total:,} {noun}" if drawn < total else ""
+def _more(total: int, drawn: int, what: str) -> str:
+    return f"{drawn} of {total:,} {what}" if drawn < total else ""
 
 
 def _number(value: object, otherwise: float) -> float:
@@ -810,9 +812,9 @@ def _number(value: object, otherwise: float) -> float:
 
 def _steps(at: NDArray[np.float64], value: NDArray[np.float64], *, is_min: bool) -> tuple[list[float], list[float]]:
     """Return the corners of the best value so far, up to the last report."""
-    has_value = ~np.isnan(value)
-    order = np.argsort(at[has_value], kind="stable")
-    times, values = at[has_value][order], value[has_value][order]
+    there = ~np.isnan(value)
+    order = np.argsort(at[there], kind="stable")
+    times, values = at[there][order], value[there][order]
     best = (np.minimum if is_min else np.maximum).accumulate(values)
     changes = np.flatnonzero(np.diff(best, prepend=math.nan))
     changes = changes[spread(len(changes), _MOST_DOTS)]
@@ -836,9 +838,9 @@ def _rows_axis(names: Sequence[str], *, downwards: bool = False) -> Axis:
 
 def _entries(curve: PlottedCurve, levels: Sequence[float]) -> list[tuple[int, float]]:
     """Return the rungs of a trial with its values. A report that skips rungs enters the highest."""
-    entries: list[tuple[int, float]] = []
+    found: list[tuple[int, float]] = []
     for time, value in zip(curve.time, curve.value, strict=True):
         rung = bisect_right(levels, time) - 1
-        if not math.isnan(value) and rung > (entries[-1][0] if entries else -1):
-            entries.append((rung, value))
-    return entries
+        if not math.isnan(value) and rung > (found[-1][0] if found else -1):
+            found.append((rung, value))
+    return found

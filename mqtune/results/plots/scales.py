@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from mqtune.results.display import short_value
-from mqtune.results.plots.data import Parameter, joined
+from mqtune.results.plots.data import ParameterAxis, joined
 from mqtune.results.plots.panels import COMPLETED, STOPPED, TEXT, Look, Scale, Series, label
 
 #: Shares of the trials by rank, and the looks of their lines. Only context is faint.
@@ -72,5 +72,5 @@ def _height(place: float, low: float, high: float, *, is_log: bool) -> float:
 def _span(parameter: ParameterAxis) -> tuple[float, float]:
     if parameter.names:
         return 0.0, len(parameter.names) - 1.0
-    places = [place for place in parameter.places if not math.isnan(place)]
-    return min(places), max(places)
+    there = [place for place in parameter.places if not math.isnan(place)]
+    return min(there), max(there)

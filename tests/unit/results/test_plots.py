@@ -19,7 +19,7 @@ from mqtune import Results, Space
 from mqtune.core.errors import ConfigurationError, NothingToDraw
 from mqtune.core.trial import Attempt, AttemptEnd, TrialId
 from mqtune.core.version import install_command
-from mqtune.results import KINDS, MOST_POINTS, Compared, Run, slots
+from mqtune.results import KINDS, MOST_POINTS, Compared, TimelineBar, slots
 from mqtune.results.plots import by_plotly
 
 NAN, INF = math.nan, math.inf

@@ -55,14 +55,14 @@ export function card(title, attributes, ...children) {
   return el("section", { class: "card", "aria-label": title, ...others }, head, ...children);
 }
 
-const WORDS = { early_stopped: "stopped early", staged: "queued" };
+const WORDS = { early_stopped: "stopped early", queued: "queued" };
 export const words = (status) => WORDS[status] ?? status.replaceAll("_", " ");
 
 // The kind of an experiment's state, which has numbers in its words.
 export function kindOf({ error, state = "" }) {
   if (error) return "unreadable";
   if (/^(waiting|driver away)/.test(state)) return "waiting";
-  return state.startsWith("its script") ? "staged" : state;
+  return state.startsWith("its script") ? "queued" : state;
 }
 
 const circle = (r, kind) => svg("circle", { cx: 5, cy: 5, r, class: kind });
@@ -70,7 +70,7 @@ const GLYPHS = {
   running: () => [circle(4.2, "ring"), svg("path", { d: "M5 .8a4.2 4.2 0 0 1 0 8.4z", class: "fill" })],
   completed: () => [circle(4.8, "fill")],
   early_stopped: () => [circle(4.2, "ring"), svg("path", { d: "M3 5h4", class: "ring" })],
-  staged: () => [circle(4.3, "thin")],
+  queued: () => [circle(4.3, "thin")],
   waiting: () => [circle(4, "dots")],
   paused: () => [svg("path", { d: "M1.5 1h2.6v8H1.5zM5.9 1h2.6v8H5.9z", class: "fill" })],
   failed: () => [svg("path", { d: "M5 .6 9.8 9.4H.2z", class: "fill" })],
@@ -79,19 +79,19 @@ const GLYPHS = {
     svg("path", { d: "M5 .2 6.5 3.4 10 3.8 7.4 6.2 8.1 9.7 5 8 1.9 9.7 2.6 6.2 0 3.8 3.5 3.4z", class: "fill" }),
   ],
 };
-const SAME = { finished: "completed", abandoned: "failed", unreadable: "failed", candidate: "staged" };
+const SAME = { finished: "completed", abandoned: "failed", unreadable: "failed", candidate: "queued" };
 
 // The mark of a state. It stands beside the state's word.
 export const glyph = (kind) =>
   svg(
     "svg",
     { class: `glyph ${kind}`, viewBox: "0 0 10 10", "aria-hidden": "true" },
-    (GLYPHS[SAME[kind] ?? kind] ?? GLYPHS.staged)(),
+    (GLYPHS[SAME[kind] ?? kind] ?? GLYPHS.queued)(),
   );
 export const status = (kind, text = words(kind)) => el("span", { class: "state" }, glyph(kind), text);
 export const star = () => el("span", { class: "starred", title: "the best" }, glyph("best"));
 
-const PARTS = ["completed", "early_stopped", "failed", "abandoned", "paused", "running", "staged"];
+const PARTS = ["completed", "early_stopped", "failed", "abandoned", "paused", "running", "queued"];
 
 // The trials by status as a bar, of all that are planned.
 export function progress({ counts = {}, planned, trials = 0 }) {

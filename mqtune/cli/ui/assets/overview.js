@@ -24,7 +24,7 @@ function tiles(summary, facts) {
   const { name, best, metrics, modes, counts, ended, planned, trials, outcome, unit } = summary;
   const now = summary.is_virtual ? facts?.newest_at : Date.now() / 1000,
     running = counts.running ?? 0,
-    queued = counts.staged ?? 0;
+    queued = counts.queued ?? 0;
   const since =
     best && facts?.found_at
       ? ` · ${summary.is_virtual ? "" : `${ago(facts.found_at, now)}, `}${counted(facts.since, "trial")} since`

@@ -25,7 +25,7 @@ export function leave() {
 // The connection, in the corner of the page.
 export function show(kind, text) {
   light.className = kind;
-  light.replaceChildren(...(text ? [glyph({ on: "running", off: "failed" }[kind] ?? "staged"), text] : []));
+  light.replaceChildren(...(text ? [glyph({ on: "running", off: "failed" }[kind] ?? "queued"), text] : []));
 }
 
 // Shows a problem that the server reports. An empty text ends it.

@@ -12,7 +12,7 @@ const WINDOW = 120,
 // Scrolling and typing are answered faster than news.
 const AT_ONCE_MS = 50;
 const MOST_COMPARED = 20;
-const SEGMENTS = ["running", "completed", "early_stopped", "paused", "failed", "abandoned", "staged"];
+const SEGMENTS = ["running", "completed", "early_stopped", "paused", "failed", "abandoned", "queued"];
 const STATUS = /\s*(?:\band\s+)?\bstatus=(\w+)\s*(?:and\b\s*)?/;
 const GROUPS = { metric: "metrics", parameter: "parameters" };
 const KEPT_IDS = 3;
