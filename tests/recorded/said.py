@@ -36,7 +36,7 @@ def _plain(value: Any) -> Any:
 #: What stands in a file as it is.
 _OF_TRIAL: Final = "id config reason parent checkpoint run_s reports late_reports failures best_value best_metrics last_metrics average"
 _OF_ATTEMPT: Final = (
-    "number config checkpoint source worker staged_at started_at ended_at stop error_type error reports"
+    "number config checkpoint source worker queued_at started_at ended_at stop error_type error reports"
 )
 
 

@@ -187,18 +187,18 @@ class _Play:
             config = suggested
             self._calls.append(("replay", (id_, copy.deepcopy(config))))
             self._found.append(copy.deepcopy(config))
-        trial = Trial(id_, config, TrialStatus.STAGED, [Attempt(1, 0.0, config)])
+        trial = Trial(id_, config, TrialStatus.QUEUED, [Attempt(1, 0.0, config)])
         self._number += 1
-        self._call("on_stage", trial)
+        self._call("on_queue", trial)
         self._running.append(trial)
         return True
 
     def _resume(self, trial: Trial) -> None:
         if not self._course.is_quiet and self._rng.random() < 0.3:
             trial.config = self._space.sample(self._rng)
-        trial.status = TrialStatus.STAGED
+        trial.status = TrialStatus.QUEUED
         trial.attempts.append(Attempt(len(trial.attempts) + 1, 0.0, trial.config))
-        self._call("on_stage", trial)
+        self._call("on_queue", trial)
         self._running.append(trial)
 
     def _go_on(self) -> None:
@@ -210,8 +210,8 @@ class _Play:
         if act == "lose":
             self._call("on_attempt_end", trial)
             trial.attempts.append(Attempt(len(trial.attempts) + 1, 0.0, trial.config))
-            trial.status = TrialStatus.STAGED
-            self._call("on_stage", trial)
+            trial.status = TrialStatus.QUEUED
+            self._call("on_queue", trial)
             return
         self._running.remove(trial)
         if act == "pause":
@@ -411,14 +411,14 @@ COURSES: Final[dict[str, Course | TunedCourse]] = {
     "random-small": Course(lambda: RandomSearcher(Space(SMALL), 3), SMALL),
     "random-grid": Course(lambda: RandomSearcher(Space(GRID), 3), GRID),
     "grid": Course(lambda: mqtune.GridSearcher(Space(GRID), 3), GRID),
-    "points": Course(lambda: mqtune.PointsFirst([{"lr": 0.1}, {"depth": 3, "act": None}, {}])),
+    "points": Course(lambda: mqtune.InitialPoints([{"lr": 0.1}, {"depth": 3, "act": None}, {}])),
     "repeater": Course(lambda: mqtune.Repeater("depth")),
     "tpe": Course(_optuna, libraries=_OPTUNA),
     "tpe-stopping": Course(_optuna, odds=STOPPING, libraries=_OPTUNA),
     "tpe-conditional": Course(_optuna, CONDITIONAL, 100, STOPPING, libraries=_OPTUNA),
     "tpe-several": Course(_optuna, FEW, 60, STOPPING, ("loss", "size"), libraries=_OPTUNA),
     "tpe-constrained": Course(_optuna, FEW, 60, metrics=("loss", "latency <= 6"), libraries=_OPTUNA),
-    "tpe-points": Course(lambda: mqtune.PointsFirst([{"lr": 0.1}, {}], _optuna()), FEW, 60, libraries=_OPTUNA),
+    "tpe-points": Course(lambda: mqtune.InitialPoints([{"lr": 0.1}, {}], _optuna()), FEW, 60, libraries=_OPTUNA),
     "tpe-repeater": Course(lambda: mqtune.Repeater("n", _optuna()), FEW, 100, libraries=_OPTUNA),
     "tpe-learnt": Course(_optuna, FEW, 60, STOPPING, libraries=_OPTUNA, learns=30),
     "own-tpe": Course(
