@@ -229,7 +229,7 @@ def test_any_text_in_place_of_orders_leaves_the_trial_running_and_raises_nothing
     words = st.sampled_from(["save", "go", "wait", ""]) | numbers | st.text(max_size=9)
     orders = st.lists(words, min_size=1, max_size=3).map(":".join)
 
-    @settings(max_examples=200, deadline=None, database=None)
+    @settings(max_examples=3 * settings.default.max_examples, database=None)
     @given(st.lists(orders | st.text(max_size=20), max_size=4).map(" ".join))
     def write(answer: str) -> None:
         assume(not ends & {*answer.split()})

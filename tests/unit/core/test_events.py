@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 import msgpack
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
 
@@ -196,7 +195,7 @@ NAN = math.nan
         (np.ma.masked, NAN), (np.ma.array(1.0, mask=True), NAN), (np.array([0.5, 1.5]), [0.5, 1.5]), (None, None),
         (np.array([0.5, 0.25], dtype=np.longdouble), [0.5, 0.25]), (np.array(["a", "b"]), ["a", "b"]),
         # Masked values are missing, and no zeros.
-        (np.ma.array([1.0, 2.0], mask=[False, True]), [1.0, NAN]), (pd.Series([1, 2]), [1, 2]),
+        (np.ma.array([1.0, 2.0], mask=[False, True]), [1.0, NAN]),
         ({"folds": [np.array([1, 2]), np.array([3])]}, {"folds": [[1, 2], [3]]}), (b"\x00", b"\x00"), ((1, 2), [1, 2]),
         ([np.float32(1), {"a": np.int8(2)}], [1.0, {"a": 2}]), ({1: "a", None: "b", 2.5: "c"}, {1: "a", None: "b", 2.5: "c"}),
         (-(2**63), -(2**63)), (np.float32("nan"), NAN), (np.float64("-inf"), -math.inf),
@@ -208,6 +207,13 @@ def test_metrics_become_plain_values(value: object, plain: object) -> None:
 
     # By its text, in which NaN is equal to NaN.
     assert repr(metrics["m"]) == repr(plain)
+
+
+def test_a_pandas_series_becomes_a_list() -> None:
+    # Here, as the import takes a second in each process that collects the tests.
+    import pandas as pd
+
+    assert decode_value(pack_metrics(1.0, {"m": pd.Series([1, 2])}))[1] == {"m": [1, 2]}
 
 
 def itself() -> list[Any]:

@@ -190,7 +190,7 @@ class Rule:
     faults=some_faults,
     checkpoints=st.booleans(),
 )
-@settings(max_examples=120)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
     rng: random.Random,
     slots: int,

@@ -158,7 +158,7 @@ def middle_of(averages: Iterable[float]) -> float:
     faults=some_faults,
     checkpoints=st.booleans(),
 )
-@settings(max_examples=100)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_every_decision_is_the_one_that_the_rule_gives(
     rng: random.Random,
     slots: int,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from population_table import MUTATIONS, curve, pbt, population, starting
 from scheduler_play import Faults, Play, rngs, some_faults
 from scheduler_table import Table, bound
@@ -214,7 +214,6 @@ def expanded(policy: list[PolicyStep], length: int) -> list[Config]:
 
 
 @given(rng=rngs, slots=st.integers(2, 6), faults=some_faults)
-@settings(max_examples=60)
 def test_a_policy_and_its_replay_train_the_same(rng: random.Random, slots: int, faults: Faults) -> None:
     scheduler = pbt(hyperparam_mutations=MUTATIONS, quantile_fraction=0.5)
     play = Play(scheduler, curve, slots, slots, rng, starting, faults).run()

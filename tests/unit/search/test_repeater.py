@@ -177,7 +177,7 @@ ADDED = [
 
 @given(steps=steps)
 @example(steps=ADDED)
-@settings(max_examples=150)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_a_resumed_driver_is_suggested_what_the_first_would_have_been(steps: list[Any]) -> None:
     live, resumed = noting(), noting()
     for step, number, status in steps:
