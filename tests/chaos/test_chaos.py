@@ -13,22 +13,19 @@ from faults import FAULTS
 ROOT = Path(__file__).resolve().parents[2]
 #: What each run must endure, by its seed, which also says what it tunes and when it is struck.
 RUNS = {
-    101: "driver killed, worker killed, redis killed, clients killed, queue lost, worker frozen",
     103: "second driver, machine killed, worker joins, redis frozen, driver slow, login refused, redis emptied",
-    104: "driver interrupted, worker terminated, worker held, clients paused, trial killed, memory full",
     105: "driver held, machine frozen, subscribers killed, worker drained, worker slow, worker cut, redis forgets a claim, store away",
     106: "driver lost bytes, worker lost bytes, zygote killed, importer killed, driver cut, copy deleted, redis set back, driver frozen",
     121: "nobody drives, driver killed, zygote frozen, importer frozen, key lost, foreign traffic, thread raises, memory made",
     131: "request made, request doubled, driver killed, answer lost, operator oversteps, orders forged, task revoked, device broken, device spoils",
     141: "failover, driver killed, worker frozen, driver held, quota changed, worker killed",
     151: "host frozen, host killed, driver killed, redis killed, host terminated, worker killed, nobody drives",
-    161: "seat struck, worker killed, seat struck, driver killed, seat struck, trial killed, seat struck",
-    182: "standing changed, standing changed, quota changed, standing changed, driver killed, quota changed",
+    161: "seat struck, driver interrupted, seat struck, worker terminated, seat struck, trial killed, seat struck, worker held, clients paused, memory full",
     # With two experiments, both of which run on without a driver.
-    195: "memory ended, head node starved",
+    195: "memory ended, standing changed, standing changed, quota changed, head node starved, driver killed, worker killed, clients killed, queue lost, worker frozen, redis killed",
 }
 #: Which of them go on at once.
-TOGETHER = [(101, 121, 131), (103, 105, 141), (104, 106, 151), (161, 182, 195)]
+TOGETHER = [(103, 105, 141), (106, 151, 161), (121, 131, 195)]
 #: A run has a deadline of its own.
 STUCK_S = 280
 

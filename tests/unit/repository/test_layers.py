@@ -105,15 +105,16 @@ def _imports_of(root: Path) -> Iterator[Import]:
                     base = ".".join([*folder, base] if base else folder)
                 # The name may be a module of its own.
                 yield from (Import(file, node.lineno, f"{base}.{alias.name}") for alias in node.names)
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
-                "import_module",
-                "__import__",
-            ):
+            elif isinstance(node, ast.Call) and _last_name(node.func) in ("import_module", "__import__"):
                 yield from (Import(file, node.lineno, name) for name in _named(node.args[0], modules))
             elif isinstance(node, ast.Constant) and node.value in modules and file not in BY_NAME:
                 own = ".".join(("mqtune", *path.relative_to(root).parent.parts))
                 if node.value != own:
                     yield Import(file, node.lineno, str(node.value))
+
+
+def _last_name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _named(module: ast.expr, modules: set[str]) -> list[str]:

@@ -54,8 +54,8 @@ def found_in(path: Path, text: str | None = None) -> Iterator[str]:
             function = node.func
             if isinstance(function, ast.Name) and function.id in CALLS:
                 yield f"{path.name}:{node.lineno} calls {function.id}"
-            if ast.unparse(function) == "os.system" or (
-                isinstance(function, ast.Attribute) and function.attr in ATTRIBUTES
+            if isinstance(function, ast.Attribute) and (
+                function.attr in ATTRIBUTES or (function.attr == "system" and ast.unparse(function) == "os.system")
             ):
                 yield f"{path.name}:{node.lineno} calls {ast.unparse(function)}"
             for keyword in node.keywords:
