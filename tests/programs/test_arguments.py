@@ -13,6 +13,7 @@ def test_arguments_that_are_parsed_at_the_top_are_those_of_the_driver(programs: 
     programs.check("argparse_strict.py", "--epochs", "3", "--shift", "0.5")
 
 
+@pytest.mark.parametrize("programs", ["resumed on a fleet"], indirect=True)
 def test_a_configuration_file_with_overrides_is_the_one_of_the_driver(programs: Programs):
     programs.check("yaml_config.py", "epochs=3", "model.width=6", "optimizer.momentum=0.75")
 

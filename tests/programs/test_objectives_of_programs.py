@@ -9,6 +9,7 @@ from harness import WAYS_ANEW, Programs
 RUNS = [("alone", "lambda"), ("fleet", "instance")]
 
 
+@pytest.mark.parametrize("programs", ["resumed on a fleet"], indirect=True)
 def test_a_closure_over_self_is_tuned(programs: Programs):
     programs.check("closure_over_self.py")
 
