@@ -24,9 +24,9 @@ from mqtune.backends import EmbeddedServer, ServerBinary
 from mqtune.driver import Settings
 from mqtune.journal import connect
 
-#: Folders whose tests wait for servers, workers and leases more than they compute; those that take longest come first.
+#: Folders whose tests wait for servers, workers and leases more than they compute. The folders with the longest tests come first.
 WAITING: Final = ("chaos", "acceptance", "programs", "integration")
-#: By what share of a run the last file that waits begins; what computes fills up the rest, in files of a second or two.
+#: The share of a run at which the last waiting file begins. Computing files fill up the rest, with a second or two each.
 WAITING_BEGUN_AT: Final = 0.8
 #: How long processes that were told to end may take: a server flushes its file, its watcher looks every 0.05 s.
 GOODBYE_S: Final = 5.0
@@ -70,7 +70,7 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None]:
-    """Collect without looking for garbage: what is collected is none."""
+    """Switch the garbage collector off while tests are collected, as nothing is garbage then."""
     gc.disable()
     try:
         return (yield)
@@ -97,7 +97,7 @@ class OwnShareFirst:
         report = yield
         if isinstance(collector, pytest.Dir):
             for module in report.result[self._share]:
-                # What is wrong with one is said where it is collected.
+                # Errors of a module are reported where it is collected.
                 with contextlib.suppress(Exception, pytest.skip.Exception):
                     _ = module.obj
         return report

@@ -11,7 +11,7 @@ import pytest
 from faults import FAULTS
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What each run must endure, by its seed, which also says what it tunes and when it is struck.
+#: The faults of each run, by its seed. The seed also decides the experiments and the moments of the faults.
 RUNS = {
     103: "second driver, machine killed, worker joins, redis frozen, driver slow, login refused, redis emptied",
     105: "driver held, machine frozen, subscribers killed, worker drained, worker slow, worker cut, redis forgets a claim, store away",
@@ -24,7 +24,7 @@ RUNS = {
     # With two experiments, both of which run on without a driver.
     195: "memory ended, standing changed, standing changed, quota changed, head node starved, driver killed, worker killed, clients killed, queue lost, worker frozen, redis killed",
 }
-#: Which of them go on at once.
+#: Runs that take place at the same time.
 TOGETHER = [(103, 105, 141), (106, 151, 161), (121, 131, 195)]
 #: A run has a deadline of its own.
 STUCK_S = 280
@@ -38,7 +38,7 @@ def test_each_kind_of_fault_has_a_run() -> None:
 @pytest.mark.parametrize("seeds", TOGETHER, ids=str)
 @pytest.mark.usefixtures("server_binary")
 def test_a_run_keeps_all_promises(seeds: tuple[int, ...], tmp_path: Path) -> None:
-    # They wait more than they compute; of all at once each would see the others' work as a machine that stalls.
+    # Runs wait more than they compute. With all at the same time, each would take the others' work for a stalling machine.
     runs = [(seed, start(seed, tmp_path)) for seed in seeds]
     try:
         for seed, run in runs:

@@ -296,7 +296,7 @@ def test_metrics_that_are_no_dict_are_a_type_error_that_shows_the_right_form(met
         pack_metrics(1.0, metrics)  # type: ignore[arg-type]
 
 
-# What is in old journals decodes for ever. Never change a file in tests/wire; add one.
+# Entries of old journals decode for ever. Never change a file in tests/wire; add one.
 
 EVENTS = sorted(path for path in WIRE.glob("*.msgpack") if not path.stem.startswith(("reports", "worker")))
 T = TrialId("0001")
@@ -329,7 +329,7 @@ def test_the_bytes_of_version_1_decode_for_ever(path: Path) -> None:
 
 
 def part(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """What fields have now that were there before; also those within a restart, which has got more of them."""
+    """Today's values of earlier fields, also within a restart, which has more fields today."""
     return {name: part(now[name], old) if name == "restart" and old else now[name] for name, old in before.items()}
 
 
@@ -337,7 +337,7 @@ def part(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
 def test_true_is_no_number_and_1_is_no_flag(path: Path) -> None:
     *head, body = decode_value(path.read_bytes())
     decode = decode_event if len(head) > 1 else WorkerInfo.decode
-    # A field of an earlier version is ignored, whatever it holds.
+    # A field of an earlier version is ignored, with any value.
     known = {each.name for each in dataclasses.fields(decode(path.read_bytes()))}  # type: ignore[arg-type]
     for name in body.keys() & known:
         if isinstance(body[name], bool | int | float):
@@ -357,7 +357,7 @@ def test_the_descriptions_of_workers_of_version_1_decode_for_ever(path: Path) ->
 
     described = decode_value(encode_value(dataclasses.asdict(WorkerInfo.decode(path.read_bytes()))))
 
-    # What no worker says any more is passed over.
+    # Messages that no worker sends any more are ignored.
     known = {name: value for name, value in body.items() if name not in ("problems", "note")}
     assert {name: described[name] for name in known} == known
 

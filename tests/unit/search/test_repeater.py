@@ -63,7 +63,7 @@ class Story:
 
     @property
     def told(self) -> list[Any]:
-        """What the other searcher was told last."""
+        """The last call of the other searcher."""
         told: list[Any] = self.inner.told[:]
         self.inner.told.clear()
         return told

@@ -1,4 +1,4 @@
-"""Configs as arrays: there and back again, whatever the space."""
+"""Configs as arrays: there and back again, for any space."""
 
 from __future__ import annotations
 
