@@ -24,9 +24,11 @@ from mqtune.backends import EmbeddedServer, ServerBinary
 from mqtune.driver import Settings
 from mqtune.journal import connect
 
-#: Folders whose tests wait for servers, workers and leases more than they compute. The folders with the longest tests come first.
+#: Folders whose tests wait for servers, workers and leases more than they compute. The folders with the longest tests
+#: come first.
 WAITING: Final = ("chaos", "acceptance", "programs", "integration")
-#: The share of a run at which the last waiting file begins. Computing files fill up the rest, with a second or two each.
+#: The share of a run at which the last waiting file begins. Computing files fill up the rest, with a second or two
+#: each.
 WAITING_BEGUN_AT: Final = 0.8
 #: How long processes that were told to end may take: a server flushes its file, its watcher looks every 0.05 s.
 GOODBYE_S: Final = 5.0
@@ -52,8 +54,9 @@ def register_profiles() -> None:
     # Bytecode may be written by now: pytest compiles this library anew in each process otherwise, which takes seconds.
     from hypothesis import settings
 
-    # A busy machine is no reason to fail, and neither is chance: the suite takes the same examples on every machine. They are few,
-    # as the suite has to be quick. Tests that need more take a multiple of this number, so that other profiles count for them too.
+    # A busy machine is no reason to fail, and neither is chance: the suite takes the same examples on every machine.
+    # They are few, as the suite has to be quick. Tests that need more take a multiple of this number, so that other
+    # profiles count for them too.
     settings.register_profile("mqtune", deadline=None, max_examples=24, derandomize=True)
     # New random examples in each run, by .ci/explore. A failure prints how to get its example again.
     settings.register_profile("explore", deadline=None, max_examples=75, derandomize=False, print_blob=True)

@@ -38,7 +38,8 @@ def test_each_kind_of_fault_has_a_run() -> None:
 @pytest.mark.parametrize("seeds", TOGETHER, ids=str)
 @pytest.mark.usefixtures("server_binary")
 def test_a_run_keeps_all_promises(seeds: tuple[int, ...], tmp_path: Path) -> None:
-    # Runs wait more than they compute. With all at the same time, each would take the others' work for a stalling machine.
+    # Runs wait more than they compute. With all at the same time, each would take the others' work for a
+    # stalling machine.
     runs = [(seed, start(seed, tmp_path)) for seed in seeds]
     try:
         for seed, run in runs:

@@ -87,7 +87,7 @@ def test_with_another_cut_off_who_is_not_as_good_as_that_share_of_the_others_sto
 def test_nobody_stops_before_it_has_run_for_so_many_seconds() -> None:
     at = others([1] * 4, [1] * 4, min_run_s=60)
 
-    # A minute is a number.
+    # A value that is no number counts as less than a minute.
     for now, seconds in enumerate((59.9, None, "a minute"), start=1):
         assert at.report("t", now, 9, time_total_s=seconds) is CONTINUE
     assert at.report("t", 4, 9, time_total_s=60).action is Action.STOP
