@@ -132,8 +132,8 @@ WORLDS: Final = {
     "lost workers": World(seed=7, life_s=20.0, decision_s=0.5, failing=0.2),
 }
 
-#: The worlds in which a driver is replaced by the next, and the optimised metric: the loss. In one of them it also has an
-#: outcome constraint that half of the reports meet.
+#: The worlds in which a driver is replaced by the next, and the optimised metric: the loss. In one of them it also has
+#: an outcome constraint that half of the reports meet.
 REPLACED: Final[Sequence[tuple[str, Metric]]] = (
     ("slow", "loss"),
     ("failures", "loss"),

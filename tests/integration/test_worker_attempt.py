@@ -1,4 +1,4 @@
-"""One attempt on a worker, with real processes: paused, resumed, handed back, outlived, in lockstep; and its journal entries."""
+"""One attempt on a worker, with real processes: paused, resumed, handed back, outlived, in lockstep."""
 
 from __future__ import annotations
 

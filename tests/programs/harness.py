@@ -1,4 +1,4 @@
-"""Runs programs as their authors run them, and with mqtune: on one machine and on a fleet, one of the two after ``kill -9``.
+"""Run programs as their authors do, and with mqtune: on one machine and a fleet, one of them after ``kill -9``.
 
 The value that a program gives by hand is the expected one: see ``by_hand.py``. All programs stand in one folder, ``project``,
 as in a user's project; a run of tests works in copies of it. A program's experiment has the name of its file, with dashes.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from harness import WAYS_ANEW, Programs
 
-#: On one machine each trial is a fork of the driver. On a fleet other kinds go as a closure does: see test_rebuilt_trainables.py.
+#: On one machine each trial is a fork of the driver. On a fleet other kinds go as a closure does: see
+#: test_rebuilt_trainables.py.
 RUNS = [("alone", "lambda"), ("fleet", "instance")]
 
 

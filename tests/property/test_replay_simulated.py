@@ -29,7 +29,8 @@ SOME = pytest.mark.parametrize("name", ["fifo", "asha-2", "promotion", "hyperban
 EXAMPLES = settings.default.max_examples // 8
 #: How many calls a driver makes before it is killed: enough that it decides on trials and begins others.
 LIFE = 8
-#: After how many calls the first driver is killed: with as many examples as .ci/explore takes, after each number of them.
+#: After how many calls the first driver is killed: with as many examples as .ci/explore takes, after each number of
+#: them.
 FIRST_LIVES = sorted({1 + LIFE * run // min(LIFE, EXAMPLES) for run in range(min(LIFE, EXAMPLES))})
 #: Enough trials that each scheduler stops, pauses, resumes and releases some.
 WORLD = World(seed=3, trials=7, slots=3, decision_s=0.5, report_s=0.3, failing=0.3, max_failures=1)

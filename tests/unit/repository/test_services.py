@@ -100,14 +100,14 @@ if __name__ == "__main__":
 """
 
 
-#: For any two services one of these runs has the first and not the second, so that none can lean on another unnoticed. A service
-#: is missing from its own half of the runs.
+#: For any two services one of these runs has the first and not the second, so that none can lean on another unnoticed.
+#: A service is missing from its own half of the runs.
 RUNS: Final = 6
 MISSING: Final = dict(zip(SERVICES, combinations(range(RUNS), RUNS // 2), strict=False))
 
 
 def without(services: Collection[str], folder: Path) -> Path:
-    """Copy the package to a folder, without some services: their folders, and the lines that name them in the two lists."""
+    """Copy the package to a folder, without the folders of some services and their lines in the two lists."""
     shutil.copytree(PACKAGE, folder / "mqtune", ignore=shutil.ignore_patterns("__pycache__"))
     for service in services:
         shutil.rmtree(folder / "mqtune" / "services" / service)
