@@ -15,7 +15,6 @@ from typing import Final
 import psutil
 import pytest
 import redis
-from hypothesis import settings
 from servers import the_server
 from waiting import described, eventually
 from watchdog import RUN_MARK, processes_of_run
@@ -25,21 +24,14 @@ from mqtune.backends import EmbeddedServer, ServerBinary
 from mqtune.driver import Settings
 from mqtune.journal import connect
 
-#: Folders whose tests wait for servers, workers and leases more than they compute; those that take longest come first.
+#: Folders whose tests wait for servers, workers and leases more than they compute. The folders with the longest tests
+#: come first.
 WAITING: Final = ("chaos", "acceptance", "programs", "integration")
-#: By what share of a run the last file that waits begins; what computes fills up the rest, in files of a second or two.
+#: The share of a run at which the last waiting file begins. Computing files fill up the rest, with a second or two
+#: each.
 WAITING_BEGUN_AT: Final = 0.8
 #: How long processes that were told to end may take: a server flushes its file, its watcher looks every 0.05 s.
 GOODBYE_S: Final = 5.0
-
-# A busy machine is no reason to fail, and neither is chance: the suite takes the same examples on every machine. They are few, as
-# the suite has to be quick.
-settings.register_profile("mqtune", deadline=None, max_examples=60, derandomize=True)
-# New random examples in each run, by .ci/explore. A failure prints how to get its example again.
-settings.register_profile("explore", deadline=None, max_examples=60, derandomize=False, print_blob=True)
-# Many random examples: pytest --hypothesis-profile=thorough --timeout=0 tests/property
-settings.register_profile("thorough", settings.get_profile("explore"), max_examples=5_000)
-settings.load_profile("mqtune")
 
 # Suites that are not test modules: their assertions show both sides all the same.
 pytest.register_assert_rewrite("contract.journals")
@@ -48,27 +40,44 @@ _homes = itertools.count(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have the processes of a run share what collecting costs; a hook of a conftest.py is not asked about folders."""
+    """Set up bytecode, profiles and collection; a hook of a conftest.py is not asked about folders."""
+    # Each of some thousand processes would compile what it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    register_profiles()
     if process := os.environ.get("PYTEST_XDIST_WORKER"):
         processes = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
         config.pluginmanager.register(OwnShareFirst(int(process.removeprefix("gw")), processes))
 
 
+def register_profiles() -> None:
+    # Bytecode may be written by now: pytest compiles this library anew in each process otherwise, which takes seconds.
+    from hypothesis import settings
+
+    # A busy machine is no reason to fail, and neither is chance: the suite takes the same examples on every machine.
+    # They are few, as the suite has to be quick. Tests that need more take a multiple of this number, so that other
+    # profiles count for them too.
+    settings.register_profile("mqtune", deadline=None, max_examples=24, derandomize=True)
+    # New random examples in each run, by .ci/explore. A failure prints how to get its example again.
+    settings.register_profile("explore", deadline=None, max_examples=75, derandomize=False, print_blob=True)
+    # Many random examples: pytest --hypothesis-profile=thorough --timeout=0 tests/property
+    settings.register_profile("thorough", settings.get_profile("explore"), max_examples=5_000)
+    settings.load_profile("mqtune")
+
+
 def pytest_sessionstart() -> None:
-    """Compile the package once: where Python may write no bytecode, each of some thousand processes would."""
+    """Compile the package once, and not in all processes of the run at the same time."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         compileall.compile_dir(Path(mqtune.__file__).parent, quiet=1)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None]:
-    """Keep modules as they are compiled, also where Python may write no bytecode; what is collected is no garbage."""
-    kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    """Switch the garbage collector off while tests are collected, as nothing is garbage then."""
     gc.disable()
     try:
         return (yield)
     finally:
-        sys.dont_write_bytecode = kept
         gc.enable()
         gc.freeze()
 
@@ -91,7 +100,7 @@ class OwnShareFirst:
         report = yield
         if isinstance(collector, pytest.Dir):
             for module in report.result[self._share]:
-                # What is wrong with one is said where it is collected.
+                # Errors of a module are reported where it is collected.
                 with contextlib.suppress(Exception, pytest.skip.Exception):
                     _ = module.obj
         return report

@@ -13,7 +13,7 @@ from mqtune.core.trial import Action, Decision, Report, Trial, TrialId
 from mqtune.results.results import Results
 from mqtune.schedulers.base import Choice, Scheduler
 from mqtune.search.space import Space
-from mqtune.testing.worlds import METRICS, SPACE, WORLDS, InVirtualTime, check_plain, happened
+from mqtune.testing.worlds import REPLACED, SPACE, WORLDS, InVirtualTime, check_plain, happened
 
 #: Returns a new scheduler, with the same arguments each time.
 NewScheduler = Callable[[], Scheduler]
@@ -126,8 +126,7 @@ class SchedulerContract(InVirtualTime):
 
         assert happened(first) == happened(second)
 
-    @pytest.mark.parametrize("metric", METRICS)
-    @pytest.mark.parametrize("world", ["slow", "failures", "odd values"])
+    @pytest.mark.parametrize(("world", "metric"), REPLACED)
     def test_the_next_driver_decides_as_the_first_would_have(
         self, new_scheduler: NewScheduler, world: str, metric: Metric
     ) -> None:

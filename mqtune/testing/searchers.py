@@ -15,7 +15,7 @@ from mqtune.results.warm_start import WarmStart
 from mqtune.search.base import WAIT, PastTrial, Searcher
 from mqtune.search.space import Space
 from mqtune.testing.waiting import eventually
-from mqtune.testing.worlds import METRICS, SPACE, WORLDS, InVirtualTime, check_plain, happened
+from mqtune.testing.worlds import REPLACED, SPACE, WORLDS, InVirtualTime, check_plain, happened
 
 #: Returns a new searcher over the contract's space, with the same arguments each time.
 NewSearcher = Callable[[], Searcher]
@@ -155,8 +155,7 @@ class SearcherContract(InVirtualTime):
         assert check_plain(story.searcher.describe()) == before
         assert check_plain(self._story(new_searcher).searcher.describe()) == before
 
-    @pytest.mark.parametrize("metric", METRICS)
-    @pytest.mark.parametrize("world", ["slow", "failures", "odd values"])
+    @pytest.mark.parametrize(("world", "metric"), REPLACED)
     def test_the_next_driver_tries_what_the_first_would_have(
         self, new_searcher: NewSearcher, world: str, metric: Metric
     ) -> None:

@@ -27,8 +27,6 @@ from mqtune.tuner import Tuner
 
 SPACE: Final[Mapping[str, Any]] = {"lr": uniform(0, 1), "momentum": uniform(0, 1)}
 
-#: The optimised metrics: the loss, alone and with an outcome constraint that half of the reports meet.
-METRICS: Final[Sequence[Metric]] = ("loss", ["loss", "accuracy >= 0.5"])
 _ODD: Final = (float("nan"), float("inf"), -float("inf"))
 
 _numbers = itertools.count(1)
@@ -133,6 +131,15 @@ WORLDS: Final = {
     "no number": World(seed=6, odd=1.0, trials=4),
     "lost workers": World(seed=7, life_s=20.0, decision_s=0.5, failing=0.2),
 }
+
+#: The worlds in which a driver is replaced by the next, and the optimised metric: the loss. In one of them it also has
+#: an outcome constraint that half of the reports meet.
+REPLACED: Final[Sequence[tuple[str, Metric]]] = (
+    ("slow", "loss"),
+    ("failures", "loss"),
+    ("failures", ["loss", "accuracy >= 0.5"]),
+    ("odd values", "loss"),
+)
 
 
 def _delay(mean_s: float) -> Delay:

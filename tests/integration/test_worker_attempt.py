@@ -1,4 +1,4 @@
-"""One attempt on a worker, with real processes: paused, resumed, handed back, outlived, in lockstep; and what is journaled."""
+"""One attempt on a worker, with real processes: paused, resumed, handed back, outlived, in lockstep."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_any_text_in_place_of_orders_leaves_the_trial_running_and_raises_nothing
     words = st.sampled_from(["save", "go", "wait", ""]) | numbers | st.text(max_size=9)
     orders = st.lists(words, min_size=1, max_size=3).map(":".join)
 
-    @settings(max_examples=200, deadline=None, database=None)
+    @settings(max_examples=3 * settings.default.max_examples, database=None)
     @given(st.lists(orders | st.text(max_size=20), max_size=4).map(" ".join))
     def write(answer: str) -> None:
         assume(not ends & {*answer.split()})
@@ -284,7 +284,7 @@ def test_a_trial_without_reports_of_its_own_says_that_a_child_process_has_tried_
 def test_one_that_will_not_hear_is_killed_when_the_grace_is_over(machine: Machine, timing: Timing) -> None:
     machine.grace_s = 0.1
 
-    # A pause has time, and a worker that closes has none.
+    # A pause has time. A closing worker has no time.
     paused = machine.start("deaf").has_reported(1).intend(Intent.PAUSE)
     paused.run.requeue("its worker was shut down")
     assert paused.ended().end is AttemptEnd.PAUSED

@@ -1,4 +1,4 @@
-"""Runs programs as their authors run them, and in three ways with mqtune: alone, on a fleet, and resumed after ``kill -9``.
+"""Run programs as their authors do, and with mqtune: on one machine and a fleet, one of them after ``kill -9``.
 
 The value that a program gives by hand is the expected one: see ``by_hand.py``. All programs stand in one folder, ``project``,
 as in a user's project; a run of tests works in copies of it. A program's experiment has the name of its file, with dashes.
@@ -42,9 +42,10 @@ TIMES: Final = frozenset({"time_this_iter_s", "time_total_s"})
 
 #: How a program is run: on this machine alone; by the workers of a fleet; the same, with a driver that is killed and run again.
 Way = Literal["alone", "fleet", "resumed alone", "resumed on a fleet"]
-WAYS: Final[tuple[Way, ...]] = ("alone", "fleet", "resumed on a fleet")
-#: The ways of programs for which it matters that everything is imported again after a kill.
-WAYS_ANEW: Final[tuple[Way, ...]] = ("alone", "fleet", "resumed alone")
+#: Trials of a resumed program take the way of the others, and those behind the kill have a second driver besides.
+WAYS: Final[tuple[Way, ...]] = ("alone", "resumed on a fleet")
+#: The ways of programs that must import everything again after a kill, as one machine imports in the driver.
+WAYS_ANEW: Final[tuple[Way, ...]] = ("resumed alone", "fleet")
 
 
 @dataclass(frozen=True)

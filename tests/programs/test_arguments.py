@@ -13,13 +13,14 @@ def test_arguments_that_are_parsed_at_the_top_are_those_of_the_driver(programs: 
     programs.check("argparse_strict.py", "--epochs", "3", "--shift", "0.5")
 
 
+@pytest.mark.parametrize("programs", ["resumed on a fleet"], indirect=True)
 def test_a_configuration_file_with_overrides_is_the_one_of_the_driver(programs: Programs):
     programs.check("yaml_config.py", "epochs=3", "model.width=6", "optimizer.momentum=0.75")
 
 
-@pytest.mark.parametrize("programs", ["fleet", "resumed on a fleet"], indirect=True)
+@pytest.mark.parametrize("programs", ["resumed on a fleet"], indirect=True)
 def test_an_edited_settings_file_counts_for_the_next_experiment(programs: Programs):
-    names = [f"settings-{weight}-{programs.way.replace(' ', '-')}" for weight in (1, 2)]
+    names = [f"settings-{weight}" for weight in (1, 2)]
     for weight, name in enumerate(names, start=1):
         (programs.project / "settings.json").write_text(json.dumps({"weight": weight}))
         finished = programs.run("settings_file.py", name, name=name)

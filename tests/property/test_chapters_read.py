@@ -111,9 +111,7 @@ def _order(entry: str) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("where", ["memory", "redis"])
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, max_size=25), size=SIZES)
 def test_readers_meet_each_entry_once_whatever_leaves_the_server(
     where: str, redis_client: redis.Redis, steps: list[tuple[str, Any]], size: int

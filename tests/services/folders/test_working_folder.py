@@ -13,7 +13,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from mqtune.services.folders.working_folder import discard, make, settle
 
@@ -232,7 +232,6 @@ def is_in(path: Path, folder: Path) -> bool:
     return Path(os.path.realpath(path.parent)).is_relative_to(folder)
 
 
-@settings(max_examples=30)
 @given(TREES, TREES, OPERATIONS, st.sampled_from([0, 2, 2_000]))
 def test_settle_keeps_each_new_file_and_changes_no_original(
     kinds: dict[str, str], neighbours: dict[str, str], operations: list[tuple[str, str, str]], most: int

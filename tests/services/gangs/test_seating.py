@@ -49,7 +49,7 @@ def can_seat(slots: tuple[int, ...], seats: int, gangs: int) -> bool:
     return False
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2 * settings.default.max_examples, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(slots=st.lists(st.integers(0, 4), max_size=5), seats=st.integers(2, 4))
 def test_as_many_gangs_count_as_can_be_seated(world: World, slots: list[int], seats: int) -> None:
     world.workers.clear()

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from mqtune.core.priorities import PRIORITIES
 from mqtune.services.shares.divider import AGING_S, Demand, Table, divide, entitlements
@@ -74,7 +74,6 @@ def placed(demands: list[Demand], shares: dict[str, int], slots: dict[str, int])
     )
 
 
-@settings(max_examples=60, deadline=None)
 @given(some_demands, st.integers(0, 24))
 def test_within_a_class_shares_are_max_min_fair_but_for_rounding(demands: list[Demand], slots: int):
     demands = [replace(each, queues=ONE) for each in demands]
@@ -92,7 +91,6 @@ def test_within_a_class_shares_are_max_min_fair_but_for_rounding(demands: list[D
             assert not any(shares[each.experiment] for each in demands if each.priority in lower)
 
 
-@settings(max_examples=60, deadline=None)
 @given(some_demands, st.integers(0, 60))
 def test_slots_that_are_given_at_once_are_those_that_would_be_given_one_by_one(demands: list[Demand], slots: int):
     demands = [replace(each, queues=ONE, wanted=each.wanted * 5) for each in demands]
@@ -106,7 +104,6 @@ units = st.sampled_from([1, 1, 2, 3, 8])
 some_gangs = st.lists(st.tuples(a_demand, units), max_size=8, unique_by=lambda each: each[0].experiment)
 
 
-@settings(max_examples=100, deadline=None)
 @given(some_gangs, some_slots, st.integers(0, 12))
 def test_an_experiment_has_whole_trials_and_nobody_lacks_one_for_which_there_is_room(
     given_units: list[tuple[Demand, int]], slots: dict[str, int], quota: int

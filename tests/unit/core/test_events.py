@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 import msgpack
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, strategies as st
 
@@ -196,7 +195,7 @@ NAN = math.nan
         (np.ma.masked, NAN), (np.ma.array(1.0, mask=True), NAN), (np.array([0.5, 1.5]), [0.5, 1.5]), (None, None),
         (np.array([0.5, 0.25], dtype=np.longdouble), [0.5, 0.25]), (np.array(["a", "b"]), ["a", "b"]),
         # Masked values are missing, and no zeros.
-        (np.ma.array([1.0, 2.0], mask=[False, True]), [1.0, NAN]), (pd.Series([1, 2]), [1, 2]),
+        (np.ma.array([1.0, 2.0], mask=[False, True]), [1.0, NAN]),
         ({"folds": [np.array([1, 2]), np.array([3])]}, {"folds": [[1, 2], [3]]}), (b"\x00", b"\x00"), ((1, 2), [1, 2]),
         ([np.float32(1), {"a": np.int8(2)}], [1.0, {"a": 2}]), ({1: "a", None: "b", 2.5: "c"}, {1: "a", None: "b", 2.5: "c"}),
         (-(2**63), -(2**63)), (np.float32("nan"), NAN), (np.float64("-inf"), -math.inf),
@@ -208,6 +207,13 @@ def test_metrics_become_plain_values(value: object, plain: object) -> None:
 
     # By its text, in which NaN is equal to NaN.
     assert repr(metrics["m"]) == repr(plain)
+
+
+def test_a_pandas_series_becomes_a_list() -> None:
+    # Here, as the import takes a second in each process that collects the tests.
+    import pandas as pd
+
+    assert decode_value(pack_metrics(1.0, {"m": pd.Series([1, 2])}))[1] == {"m": [1, 2]}
 
 
 def itself() -> list[Any]:
@@ -290,7 +296,7 @@ def test_metrics_that_are_no_dict_are_a_type_error_that_shows_the_right_form(met
         pack_metrics(1.0, metrics)  # type: ignore[arg-type]
 
 
-# What is in old journals decodes for ever. Never change a file in tests/wire; add one.
+# Entries of old journals decode for ever. Never change a file in tests/wire; add one.
 
 EVENTS = sorted(path for path in WIRE.glob("*.msgpack") if not path.stem.startswith(("reports", "worker")))
 T = TrialId("0001")
@@ -323,7 +329,7 @@ def test_the_bytes_of_version_1_decode_for_ever(path: Path) -> None:
 
 
 def part(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """What fields have now that were there before; also those within a restart, which has got more of them."""
+    """Today's values of earlier fields, also within a restart, which has more fields today."""
     return {name: part(now[name], old) if name == "restart" and old else now[name] for name, old in before.items()}
 
 
@@ -331,7 +337,7 @@ def part(now: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
 def test_true_is_no_number_and_1_is_no_flag(path: Path) -> None:
     *head, body = decode_value(path.read_bytes())
     decode = decode_event if len(head) > 1 else WorkerInfo.decode
-    # A field of an earlier version is ignored, whatever it holds.
+    # A field of an earlier version is ignored, with any value.
     known = {each.name for each in dataclasses.fields(decode(path.read_bytes()))}  # type: ignore[arg-type]
     for name in body.keys() & known:
         if isinstance(body[name], bool | int | float):
@@ -351,7 +357,7 @@ def test_the_descriptions_of_workers_of_version_1_decode_for_ever(path: Path) ->
 
     described = decode_value(encode_value(dataclasses.asdict(WorkerInfo.decode(path.read_bytes()))))
 
-    # What no worker says any more is passed over.
+    # Messages that no worker sends any more are ignored.
     known = {name: value for name, value in body.items() if name not in ("problems", "note")}
     assert {name: described[name] for name in known} == known
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,27 @@ X = FloatDistribution(0, 1)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-def opened(kind: str, folder: Path) -> BaseStorage:
-    if kind == "journal":
-        return JournalStorage(JournalFileBackend(f"{folder}/study.log"))
-    return InMemoryStorage() if kind == "memory" else optuna.storages.get_storage(f"sqlite:///{folder}/study.db")
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with Optuna's tables, which take long to make."""
+    path = tmp_path_factory.mktemp("optuna") / "study.db"
+    optuna.storages.get_storage(f"sqlite:///{path}").remove_session()
+    return path
+
+
+@pytest.fixture
+def database(tmp_path: Path, empty_database: Path) -> str:
+    """The address of a database of its own."""
+    return f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
 
 
 @pytest.fixture(params=["memory", "sqlite", "journal"])
 def behind(request: pytest.FixtureRequest, tmp_path: Path) -> BaseStorage:
-    return opened(request.param, tmp_path)
+    if request.param == "journal":
+        return JournalStorage(JournalFileBackend(f"{tmp_path}/study.log"))
+    if request.param == "memory":
+        return InMemoryStorage()
+    return optuna.storages.get_storage(request.getfixturevalue("database"))
 
 
 def deferred(behind: BaseStorage) -> tuple[DeferredStorage, int, int]:
@@ -116,16 +129,16 @@ def test_a_trial_that_somebody_else_ends_stays_so_and_others_are_written(behind:
     storage.flush()
 
 
-def test_a_value_that_another_process_makes_impossible_ends_nothing(tmp_path: Path) -> None:
-    database, elsewhere = opened("sqlite", tmp_path), opened("sqlite", tmp_path)
-    storage, study, trial = deferred(database)
+def test_a_value_that_another_process_makes_impossible_ends_nothing(database: str) -> None:
+    behind, elsewhere = optuna.storages.get_storage(database), optuna.storages.get_storage(database)
+    storage, study, trial = deferred(behind)
     theirs = elsewhere.create_new_trial(study)
     elsewhere.set_trial_param(theirs, "x", 0, CategoricalDistribution(["a"]))
     say_all(storage, trial)
 
     storage.flush()
 
-    assert (written := database.get_trial(trial)).state is TrialState.COMPLETE
+    assert (written := behind.get_trial(trial)).state is TrialState.COMPLETE
     assert written.params == {"y": "b"}
 
 

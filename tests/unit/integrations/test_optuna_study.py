@@ -11,7 +11,6 @@ from wsgiref.util import setup_testing_defaults
 
 import numpy as np
 import optuna
-import optuna_dashboard
 import pytest
 from click.testing import CliRunner
 from optuna.storages import JournalStorage
@@ -88,6 +87,9 @@ def test_optunas_dashboard_serves_an_exported_experiment(results: Results, tmp_p
     file = tmp_path / "study.optuna"
     command = ["export", str(results.folder), "-o", str(file)]
     assert CliRunner().invoke(group, command).exit_code == 0
+    # Here, as it imports SciPy and scikit-learn, which takes seconds in each process that collects the tests.
+    import optuna_dashboard
+
     application = optuna_dashboard.wsgi(JournalStorage(JournalFileBackend(str(file))))
 
     def ask(path: str) -> Any:

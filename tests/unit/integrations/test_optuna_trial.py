@@ -11,7 +11,6 @@ import numpy as np
 import optuna
 import pytest
 from optuna.distributions import distribution_to_json
-from optuna.terminator import report_cross_validation_scores
 
 from mqtune.core.trial import Metrics, TrialId
 from mqtune.integrations import ASKED, CALL, MARK, TOOK, StudyTrials, as_trainable, storage_of
@@ -177,6 +176,9 @@ def test_an_attribute_that_no_database_can_have_is_an_error_of_the_objectives(
 def test_an_objective_uploads_artifacts_and_says_scores_as_on_its_studys_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    # Here, as it imports SciPy and scikit-learn.
+    from optuna.terminator import report_cross_validation_scores
+
     wire = Wire(monkeypatch)
     (tmp_path / "store").mkdir()
     store = optuna.artifacts.FileSystemArtifactStore(tmp_path / "store")

@@ -29,13 +29,12 @@ MOST_HITS: Final = 0.5
 LONGEST_FIRST_LINE: Final = 100
 
 
-def texts_in(path: Path) -> Iterator[str]:
-    """Yield the docstrings and comments of a file."""
+def comments_in(path: Path) -> Iterator[str]:
+    """Yield the comments of a file."""
     source = path.read_text()
     if path.suffix == ".lua":
         yield from (line.strip(" -") for line in source.splitlines() if line.lstrip().startswith("--"))
         return
-    yield from docstrings_in(source)
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith(("# noqa", "# type:", "# pragma")):
             yield token.string.lstrip("#: ")
@@ -58,12 +57,13 @@ def hits_in(text: str) -> list[str]:
 def test_the_texts_of_a_folder_are_plain(folder: Path) -> None:
     words, hits, first_lines = 0, Counter[str](), []
     for path in (*folder.glob("*.py"), *folder.glob("*.lua")):
-        for text in texts_in(path):
+        docstrings = [*docstrings_in(path.read_text())] if path.suffix == ".py" else []
+        for text in (*docstrings, *comments_in(path)):
             words += len(text.split())
             hits.update(f"{path.name}: {name}: {text[:80]}" for name in hits_in(text))
         # There a docstring is the error's text, by default.
-        if path.suffix == ".py" and path.name != "errors.py":
-            first_lines += [text.splitlines()[0] for text in docstrings_in(path.read_text()) if text]
+        if path.name != "errors.py":
+            first_lines += [text.splitlines()[0] for text in docstrings if text]
 
     assert hits.total() <= max(1, MOST_HITS * words / 1000), hits
     assert [line for line in first_lines if len(line) > LONGEST_FIRST_LINE] == []

@@ -1,4 +1,4 @@
-"""An arrow may only point down: the floors of the design, and what each part may import from outside."""
+"""An arrow may only point down: the floors of the design, and the outside imports of each part."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FLOORS: Final = {
 }
 #: Parts of one floor that never import each other.
 APART: Final = frozenset({("backends", "worker"), ("worker", "backends")})
-#: Modules that alone may import something from outside, by what they import.
+#: Modules that alone may import something from outside, by the import.
 ALONE: Final = {
     "celery": {"worker/app.py", "backends/celery.py"},
     "kombu": {"worker/app.py", "backends/celery.py"},
@@ -61,12 +61,12 @@ ALONE.update(
         "ax", "optuna", "syne_tune", "keras", "lightgbm", "lightning", "opentelemetry", "transformers", "xgboost"
     )
 )  # fmt: skip
-#: What never enters a trial's process: it would cost each spare its start, and memory.
+#: Imports that never enter a trial's process: each would cost each spare its start, and memory.
 NOT_IN_TRIALS: Final = (
     "celery", "kombu", "redis", "numpy", "rich", "click", "optuna", "ax", "syne_tune", "matplotlib", "plotly",
     "starlette", "uvicorn", "asyncio", "msgspec", "multiprocessing",
 )  # fmt: skip
-#: What extras bring: only ``mqtune/integrations`` imports it.
+#: Packages of extras: only ``mqtune/integrations`` imports it.
 PARTNERS: Final = {
     "ax", "keras", "lightgbm", "lightning", "optuna", "ray", "syne_tune", "torch", "transformers", "xgboost",
 }  # fmt: skip
@@ -105,15 +105,16 @@ def _imports_of(root: Path) -> Iterator[Import]:
                     base = ".".join([*folder, base] if base else folder)
                 # The name may be a module of its own.
                 yield from (Import(file, node.lineno, f"{base}.{alias.name}") for alias in node.names)
-            elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
-                "import_module",
-                "__import__",
-            ):
+            elif isinstance(node, ast.Call) and _last_name(node.func) in ("import_module", "__import__"):
                 yield from (Import(file, node.lineno, name) for name in _named(node.args[0], modules))
             elif isinstance(node, ast.Constant) and node.value in modules and file not in BY_NAME:
                 own = ".".join(("mqtune", *path.relative_to(root).parent.parts))
                 if node.value != own:
                     yield Import(file, node.lineno, str(node.value))
+
+
+def _last_name(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def _named(module: ast.expr, modules: set[str]) -> list[str]:
@@ -231,7 +232,7 @@ def test_integrations_import_public_packages_and_one_module_of_the_inside() -> N
     "code",
     [
         "import mqtune.trainable.process.importer",
-        # What user code does in a trial.
+        # The calls of user code in a trial.
         "import mqtune.trainable.process.importer; import mqtune; mqtune.report({'loss': 1}); mqtune.StopTrial",
     ],
 )
@@ -250,7 +251,7 @@ def test_a_trial_process_is_light(code: str) -> None:
 
 
 def test_no_public_name_imports_a_partner() -> None:
-    # Also none that is not installed here: what is tried counts.
+    # An attempt counts, also for a partner that is not installed here.
     probe = f"""
 import sys
 tried = []

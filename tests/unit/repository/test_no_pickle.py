@@ -13,13 +13,13 @@ import mqtune
 
 ROOT: Final = Path(mqtune.__file__).parent
 WORKERS: Final = ROOT.parent / "workers"
-#: What makes objects, or code, of bytes.
+#: Modules that make objects, or code, of bytes.
 MODULES: Final = frozenset((
     "_pickle", "cloudpickle", "codeop", "copyreg", "dill", "joblib", "jsonpickle", "marshal", "multiprocessing",
     "numpy.lib.format", "pickle", "shelve", "xmlrpc", "yaml",
 ))  # fmt: skip
 CALLS: Final = frozenset({"eval", "exec", "compile", "__import__"})
-#: What runs a script that lies on the machine, as Python itself would, and how often it names what for that.
+#: Calls by which a local script runs, as Python itself would run it, and their numbers.
 SCRIPTS: Final = {
     "script_process.py calls compile": 1,
     "script_process.py calls exec": 1,
@@ -41,7 +41,7 @@ def files() -> list[Path]:
 
 
 def found_in(path: Path, text: str | None = None) -> Iterator[str]:
-    """What of the above a file uses."""
+    """Yield the uses of all of the above in a file."""
     tree = ast.parse(path.read_text() if text is None else text)
     for node in ast.walk(tree):
         names = []
@@ -56,8 +56,8 @@ def found_in(path: Path, text: str | None = None) -> Iterator[str]:
             function = node.func
             if isinstance(function, ast.Name) and function.id in CALLS:
                 yield f"{path.name}:{node.lineno} calls {function.id}"
-            if ast.unparse(function) == "os.system" or (
-                isinstance(function, ast.Attribute) and function.attr in ATTRIBUTES
+            if isinstance(function, ast.Attribute) and (
+                function.attr in ATTRIBUTES or (function.attr == "system" and ast.unparse(function) == "os.system")
             ):
                 yield f"{path.name}:{node.lineno} calls {ast.unparse(function)}"
             for keyword in node.keywords:

@@ -7,7 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import combinations, permutations
 from pathlib import Path
 from typing import Final
 
@@ -99,20 +100,33 @@ if __name__ == "__main__":
 """
 
 
-def taken_out(service: str, folder: Path) -> Path:
-    """Copy the package to a folder, without a service: its folder, and the lines that name it in the two lists."""
+#: For any two services one of these runs has the first and not the second, so that none can lean on another unnoticed.
+#: A service is missing from its own half of the runs.
+RUNS: Final = 6
+MISSING: Final = dict(zip(SERVICES, combinations(range(RUNS), RUNS // 2), strict=False))
+
+
+def without(services: Collection[str], folder: Path) -> Path:
+    """Copy the package to a folder, without the folders of some services and their lines in the two lists."""
     shutil.copytree(PACKAGE, folder / "mqtune", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.rmtree(folder / "mqtune" / "services" / service)
-    for side in ("driver", "worker"):
-        path = folder / "mqtune" / "services" / f"{side}.py"
-        text = re.sub(rf"^from mqtune\.services\.{service} import .*\n", "", path.read_text(), flags=re.MULTILINE)
-        path.write_text(re.sub(rf"\b{service}\.\w*for_(?:{side}|settings),?", "", text))
+    for service in services:
+        shutil.rmtree(folder / "mqtune" / "services" / service)
+        for side in ("driver", "worker"):
+            path = folder / "mqtune" / "services" / f"{side}.py"
+            text = re.sub(rf"^from mqtune\.services\.{service} import .*\n", "", path.read_text(), flags=re.MULTILINE)
+            path.write_text(re.sub(rf"\b{service}\.\w*for_(?:{side}|settings),?", "", text))
     return folder
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_without_a_service_trials_run_all_the_same(service: str, tmp_path: Path) -> None:
-    place = taken_out(service, tmp_path / "package")
+def test_each_service_is_missing_from_a_run_that_has_any_other() -> None:
+    assert MISSING.keys() == set(SERVICES)
+    assert all(set(MISSING[one]) - set(MISSING[other]) for one, other in permutations(SERVICES, 2))
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+def test_without_some_services_trials_run_all_the_same(run: int, tmp_path: Path) -> None:
+    missing = [service for service, runs in MISSING.items() if run in runs]
+    place = without(missing, tmp_path / "package")
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(place), "MQTUNE_HOME": str(tmp_path / "home")}
 
@@ -120,10 +134,10 @@ def test_without_a_service_trials_run_all_the_same(service: str, tmp_path: Path)
         [sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
 
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"without {missing}: {done.stderr}"
     trials, imported = done.stdout.splitlines()
     assert trials == "['completed', 'completed', 'completed'] 9"
-    assert f"mqtune.services.{service}" not in imported
+    assert not [service for service in missing if f"mqtune.services.{service}" in imported]
 
 
 #: The lines of the kernel's files that a reader of a trial's whole life needs. Lower it; the aim is 12,000.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from scheduler_table import Table, bound
 
 from mqtune import ASHA
@@ -24,7 +24,6 @@ def given_to(count: int, brackets: int, *, rungs: int = 4, factor: int = 3) -> l
     brackets=st.integers(1, 4),
     reports=st.lists(st.tuples(st.integers(0, 14), st.integers(1, 5), st.integers(0, 9)), max_size=120),
 )
-@settings(max_examples=80)
 def test_each_bracket_decides_as_asha_alone_would(brackets: int, reports: list[tuple[int, int, int]]) -> None:
     """Of trials given to bracket b, an ASHA whose grace period is its first rung."""
     at = Table(bound(ASHA(27, brackets=brackets)))

@@ -77,25 +77,25 @@ class Bracket:
     plan: tuple[Any, ...]
     round: int = 0
     is_closed: bool = False
-    #: All that were ever in it, in the order of their staging.
+    #: All trials that were ever in it, in the order of their staging.
     names: list[str] = field(default_factory=list)
-    #: Those that are in it now: under way, waiting, chosen or out.
+    #: The trials in it now: under way, waiting, chosen or out.
     states: dict[str, str] = field(default_factory=dict)
     scores: dict[str, tuple[bool, float, int]] = field(default_factory=dict)
 
     @property
     def waiting(self) -> list[str]:
-        """Who waits, the best first; nobody while others are missing."""
+        """The waiting trials, best first. Empty while others are missing."""
         if {"under way", "chosen"} & {*self.states.values()}:
             return []
         return sorted((name for name, state in self.states.items() if state == "waits"), key=self.scores.__getitem__)
 
 
 class Rule:
-    """The rule as the docstring states it: what a report leads to, and what a free slot is for."""
+    """The rule as the docstring states it: the decision on a report, and the use of a free slot."""
 
     def __init__(self, scheduler: HyperBand, factor: int, last: str) -> None:
-        #: What comes of those that have reached max_t.
+        #: The decision at max_t.
         self.last = last
         self.plans = scheduler.brackets
         self.factor = factor
@@ -190,7 +190,7 @@ class Rule:
     faults=some_faults,
     checkpoints=st.booleans(),
 )
-@settings(max_examples=120)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
     rng: random.Random,
     slots: int,

@@ -87,7 +87,7 @@ def test_with_another_cut_off_who_is_not_as_good_as_that_share_of_the_others_sto
 def test_nobody_stops_before_it_has_run_for_so_many_seconds() -> None:
     at = others([1] * 4, [1] * 4, min_run_s=60)
 
-    # What is no number is not a minute.
+    # A value that is no number counts as less than a minute.
     for now, seconds in enumerate((59.9, None, "a minute"), start=1):
         assert at.report("t", now, 9, time_total_s=seconds) is CONTINUE
     assert at.report("t", 4, 9, time_total_s=60).action is Action.STOP
@@ -158,7 +158,7 @@ def middle_of(averages: Iterable[float]) -> float:
     faults=some_faults,
     checkpoints=st.booleans(),
 )
-@settings(max_examples=100)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_every_decision_is_the_one_that_the_rule_gives(
     rng: random.Random,
     slots: int,

@@ -68,7 +68,7 @@ values = st.sampled_from([-INF, -2.0, 0.0, 0.5, 1.0, 3.0, 7.0, INF])
     factor=st.sampled_from([1.5, 2, 3, 4]),
     withdrawn=st.integers(0, 30),
 )
-@settings(max_examples=100)
+@settings(max_examples=2 * settings.default.max_examples)
 @example(points=[(-1e308, 1e308), (1e308, -1e308), (0.0, 0.0)], factor=1.5, withdrawn=30)
 def test_a_trial_goes_on_if_it_is_among_the_best(points: list[Point], factor: float, withdrawn: int) -> None:
     names = "abc"[: len(points[0])]

@@ -8,7 +8,7 @@ import random
 import statistics
 from typing import Any
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from scheduler_play import Play, rngs, scattered
 from scheduler_table import Table, bound
 
@@ -115,7 +115,6 @@ class Rule:
 
 
 @given(rng=rngs, slots=st.integers(1, 6), trials=st.integers(1, 40), noise=st.sampled_from([0, 5, 100]))
-@settings(max_examples=80)
 def test_the_top_rung_is_where_the_rule_has_it(rng: random.Random, slots: int, trials: int, noise: int) -> None:
     def curve(config: dict[str, Any], now: int) -> Metrics:
         return {"loss": 10 * config["number"] % 97 + scattered(config["number"], now, values=noise + 1)}

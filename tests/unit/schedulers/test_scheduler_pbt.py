@@ -1,4 +1,4 @@
-"""Population-based training, what it explores, its policies and their replay."""
+"""Population-based training: its exploration, its policies and their replay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from population_table import MUTATIONS, curve, pbt, population, starting
 from scheduler_play import Faults, Play, rngs, some_faults
 from scheduler_table import Table, bound
@@ -187,7 +187,7 @@ def test_a_policy_leads_through_the_trials_that_were_copied_and_begins_anew_from
     assert policy_of([*JOURNAL, staged("a", 3, {"lr": 4})], "a") == [PolicyStep(0, {"lr": 4}, TrialId("a"))]
     # A resume with the same config is no step.
     assert policy_of(JOURNAL, "b") == [PolicyStep(0, {"lr": 1}, TrialId("a")), PolicyStep(4, {"lr": 1.2}, TrialId("b"))]
-    # A step that trained nothing is none either.
+    # A step without training does not count either.
     again = [*JOURNAL, staged("b", 4, {"lr": 9}, "a4"), staged("c", 1, {"lr": 7}, "b3")]
 
     assert policy_of(again, "b") == [PolicyStep(0, {"lr": 1}, TrialId("a")), PolicyStep(4, {"lr": 9}, TrialId("b"))]
@@ -214,7 +214,6 @@ def expanded(policy: list[PolicyStep], length: int) -> list[Config]:
 
 
 @given(rng=rngs, slots=st.integers(2, 6), faults=some_faults)
-@settings(max_examples=60)
 def test_a_policy_and_its_replay_train_the_same(rng: random.Random, slots: int, faults: Faults) -> None:
     scheduler = pbt(hyperparam_mutations=MUTATIONS, quantile_fraction=0.5)
     play = Play(scheduler, curve, slots, slots, rng, starting, faults).run()

@@ -283,7 +283,7 @@ class Generations(Population):
     faults=some_faults,
     checkpoints=st.sampled_from([True, True, False]),
 )
-@settings(max_examples=150)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
     synchronous: bool,
     rng: random.Random,
@@ -305,7 +305,6 @@ def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
 
 
 @given(rng=rngs, slots=st.integers(1, 9), fraction=st.sampled_from([0.2, 0.25, 0.5]))
-@settings(max_examples=30)
 def test_what_a_generation_decides_does_not_depend_on_the_slots(
     rng: random.Random, slots: int, fraction: float
 ) -> None:

@@ -35,19 +35,19 @@ def test_of_more_than_may_stay_paused_at_a_rung_the_worst_is_released_and_its_sc
 
 
 class Rule:
-    """The rule as the docstring states it, from plain lists: what a report leads to, and what a free slot is for."""
+    """The rule as the docstring states it, from plain lists: the decision on a report, and the use of a free slot."""
 
     def __init__(self, scheduler: PromotionASHA, factor: int, last: str) -> None:
-        #: What comes of those that have reached max_t.
+        #: The decision at max_t.
         self.last = last
         self.levels = scheduler.rung_levels
         self.factor = factor
-        #: The ranks of all that have entered a rung, each with its name.
+        #: The ranks of all trials that have entered a rung, each with its name.
         self.rungs: list[list[tuple[bool, float, int, str]]] = [[] for _ in self.levels]
         #: The rung that each trial was given.
         self.at: dict[str, int] = {}
         self.under_way: set[str] = set()
-        #: Those that wait at their rung, and not where a person has paused them.
+        #: The trials that wait at their rung, without trials that a person has paused.
         self.paused: set[str] = set()
         self.entries = 0
 
@@ -127,7 +127,7 @@ class Rule:
     faults=some_faults,
     checkpoints=st.booleans(),
 )
-@settings(max_examples=120)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_every_decision_and_choice_is_the_one_that_the_rule_gives(
     rng: random.Random, slots: int, trials: int, factor: int, stops: bool, faults: Faults, checkpoints: bool
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from scheduler_table import Table, bound
 
 from mqtune import ASHA, RUSH
@@ -31,9 +31,8 @@ def test_a_candidate_that_stops_or_is_abandoned_is_no_measure() -> None:
     reports=st.lists(st.tuples(st.integers(0, 14), st.integers(1, 5), st.integers(0, 9)), max_size=150),
     candidates=st.integers(1, 5),
 )
-@settings(max_examples=80)
 def test_every_decision_is_the_one_that_the_rule_gives(reports: list[tuple[int, int, int]], candidates: int) -> None:
-    """It stops whom an ASHA that hears the same stops, and whoever a candidate has beaten at the rung."""
+    """It stops the trials that ASHA would stop, and each trial that a candidate has beaten at the rung."""
     at, asha = rush(candidates, reduction_factor=1.5), bound(ASHA(27, reduction_factor=1.5))
     levels = at.scheduler.rung_levels
     for number in range(15):

@@ -63,7 +63,7 @@ class Story:
 
     @property
     def told(self) -> list[Any]:
-        """What the other searcher was told last."""
+        """The last call of the other searcher."""
         told: list[Any] = self.inner.told[:]
         self.inner.told.clear()
         return told
@@ -177,7 +177,7 @@ ADDED = [
 
 @given(steps=steps)
 @example(steps=ADDED)
-@settings(max_examples=150)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_a_resumed_driver_is_suggested_what_the_first_would_have_been(steps: list[Any]) -> None:
     live, resumed = noting(), noting()
     for step, number, status in steps:

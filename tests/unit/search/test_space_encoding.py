@@ -1,4 +1,4 @@
-"""Configs as arrays: there and back again, whatever the space."""
+"""Configs as arrays: there and back again, for any space."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _entry(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 _spaces = st.dictionaries(st.sampled_from("xyz"), st.recursive(_leaves, _entry, max_leaves=8), min_size=1, max_size=3)
-_quick = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+_quick = settings(suppress_health_check=[HealthCheck.too_slow])
 
 
 def alike(left: Any, right: Any) -> bool:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from mqtune.trainable import CannotTravel, stored, values
@@ -55,7 +54,7 @@ def test_an_array_that_is_large_or_of_objects_is_refused() -> None:
 # pyarrow's own call, which a pandas that is newer warns of.
 @pytest.mark.filterwarnings("ignore:Series.values returning an ndarray")
 def test_a_data_frame_keeps_types_index_and_categories(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
+    pd, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     columns = {
         "number": [1.5, float("nan"), 3],
         "text": ["x", None, "z"],
@@ -75,7 +74,7 @@ def test_a_data_frame_keeps_types_index_and_categories(tmp_path: Path) -> None:
 
 
 def test_a_data_frame_that_would_change_is_refused() -> None:
-    pytest.importorskip("pyarrow")
+    pd, _ = pytest.importorskip("pandas"), pytest.importorskip("pyarrow")
     with pytest.raises(CannotTravel, match=r"a DataFrame that Arrow would change: .*"):
         stored(pd.DataFrame({"pair": [(1, 2)]}))
     with pytest.raises(CannotTravel, match=r"a DataFrame that Arrow can't hold: .*"):
@@ -83,6 +82,7 @@ def test_a_data_frame_that_would_change_is_refused() -> None:
 
 
 def test_a_data_frame_without_arrow_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    pd = pytest.importorskip("pandas")
     monkeypatch.setitem(importlib.sys.modules, "pyarrow", None)  # type: ignore[attr-defined]
     with pytest.raises(CannotTravel, match="a DataFrame, for which pyarrow is missing: pip install pyarrow"):
         stored(pd.DataFrame({"a": [1]}))
