@@ -46,7 +46,7 @@ SCRIPTS = {
     "train_transformers.py": "transformers",
     "train_xgboost.py": "xgboost",
 }
-#: Runs a script until its first trial is staged, and presses Ctrl-C.
+#: Runs a script, and presses Ctrl-C once its experiment has begun.
 INTERRUPTED = """
 import os, runpy, signal, sys
 import mqtune
@@ -94,7 +94,7 @@ def test_after_ctrl_c_the_same_command_continues(name: str, tmp_path: Path):
 
     assert texts[0] == texts[1]
     [folder] = saved_experiments()
-    assert f"Everything is kept in {folder};" in texts[0]
+    assert f"Progress is saved in {folder}." in texts[0]
     assert Results.load(folder).outcome == "interrupted"
 
 
