@@ -50,6 +50,7 @@ if __name__ == "__main__":
         max_trials=27,
         backend=parser.parse_args().broker,
         seed=1,
+        name="promotion",
     ).run()
     moved = 0
     for result in results:

@@ -65,5 +65,6 @@ if __name__ == "__main__":
         resources=mqtune.Resources(cpus=1, gpus=asked.gpus, **over),
         checkpoints=mqtune.Checkpoints(asked.checkpoints),
         seed=1,
+        name="ddp",
     ).run()
     print(f"best trial {results.best.id}: accuracy {results.best.value:.3f} with {results.best.config}")

@@ -56,5 +56,6 @@ if __name__ == "__main__":
         train, {"lr": mqtune.loguniform(1e-4, 0.1), "width": mqtune.choice([32, 128])}, max_trials=asked.trials, seed=1,
         metric="accuracy", mode="max", scheduler=mqtune.PromotionASHA(max_t=9),
         resources=mqtune.Resources(gpus=asked.gpus), checkpoints=mqtune.Checkpoints(asked.checkpoints),
+        name="lightning",
     ).run()  # fmt: skip
     print(f"best trial {results.best.id}: accuracy {results.best.value:.3f} with {results.best.config}")

@@ -55,6 +55,7 @@ if __name__ == "__main__":
     results = mqtune.Tuner(
         train, space, metric="accuracy", mode="max", scheduler=mqtune.ASHA(max_t=27), max_trials=asked.trials, seed=1,
         resources=mqtune.Resources(gpus=asked.gpus), checkpoints=mqtune.Checkpoints(asked.checkpoints),
+        name="pytorch",
     ).run()  # fmt: skip
     print(f"best trial {results.best.id}: accuracy {results.best.value:.3f} with {results.best.config}")
     print(f"its state: {results.get_checkpoint(which='best').path / 'state.pt'}")

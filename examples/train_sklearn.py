@@ -41,5 +41,6 @@ if __name__ == "__main__":
         max_trials=asked.trials,
         checkpoints=mqtune.Checkpoints(asked.checkpoints),
         seed=1,
+        name="sklearn",
     ).run()
     print(f"best trial {results.best.id}: accuracy {results.best.value:.3f} with {results.best.config}")

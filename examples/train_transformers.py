@@ -55,5 +55,6 @@ if __name__ == "__main__":
     results = mqtune.Tuner(
         train, space, metric="accuracy", mode="max", scheduler=mqtune.ASHA(max_t=9), max_trials=asked.trials, seed=1,
         resources=mqtune.Resources(gpus=asked.gpus), checkpoints=mqtune.Checkpoints(asked.checkpoints),
+        name="transformers",
     ).run()  # fmt: skip
     print(f"best trial {results.best.id}: accuracy {results.best.value:.3f} with {results.best.config}")

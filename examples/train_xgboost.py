@@ -50,5 +50,6 @@ if __name__ == "__main__":
         train, space, metric="error", mode="min", scheduler=mqtune.ASHA(max_t=ROUNDS, grace_period=3),
         max_trials=asked.trials, seed=1,
         resources=mqtune.Resources(gpus=asked.gpus), checkpoints=mqtune.Checkpoints(asked.checkpoints),
+        name="xgboost",
     ).run()  # fmt: skip
     print(f"best trial {results.best.id}: error {results.best.value:.3f} with {results.best.config}")

@@ -50,6 +50,7 @@ if __name__ == "__main__":
         process=mqtune.Process(sync="lockstep"),
         max_trials=49,
         seed=1,
+        name="valley",
     ).run()
     attempts = sum(len(result.attempts) for result in results)
     print(f"{len(results)} trials, {attempts - len(results)} resumes, {results.budget.used} iterations")

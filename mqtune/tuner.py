@@ -34,6 +34,7 @@ from mqtune.driver.actions import AnswerQuestion, next_trial_id
 from mqtune.driver.attach import attached
 from mqtune.driver.by_config import AnyResources
 from mqtune.driver.connect import Deployment, deployment_of
+from mqtune.driver.default_names import default_stem, release_folder
 from mqtune.driver.driver import STEP_S, Driver
 from mqtune.driver.interrupts import AT_ONCE_S, Interrupts
 from mqtune.driver.options import ELSEWHERE, Checkpoints, Failures, Local, Process, RunOptions
@@ -89,8 +90,8 @@ class Tuner:
             this machine, which end with the run; ``mqtune.Simulated(…)``; or a backend of your own. By default
             ``$MQTUNE_BROKER``, and without that this machine. ``$MQTUNE_REDIS_URL`` names a server for it to take instead
             of one of its own.
-        name: the experiment's name, by which the same script continues it; by default the trainable's with the time, so
-            that each run is a new experiment.
+        name: the experiment's name, by which the same script continues it; by default the script's and a number,
+            such as ``digits-1``, so that each run is a new experiment. In a notebook it begins with the trainable's name.
         seed: for all random choices; drawn and kept with the experiment if left out. The same seed gives random search the
             same configs. A model's configs and a scheduler's decisions also depend on the order in which reports come, which
             on several slots is a matter of time. On one slot a slow model depends on time, too: if a suggestion takes longer
@@ -220,7 +221,14 @@ class Tuner:
 
     @property
     def name(self) -> str:
-        """The experiment's name."""
+        """The experiment's name.
+
+        A default name is taken when it is first needed, from the server, or from this machine.
+        """
+        if not self._settings.name:
+            stem, store = default_stem(self._settings.spec), self._settings.checkpoints.store
+            self._settings.take_name(self._deployment.new_name(stem, store=store, sleep=self._interrupts.sleep))
+            self._opened.callback(release_folder, mqtune_home() / self._settings.name)
         return self._settings.name
 
     @property
@@ -256,7 +264,8 @@ class Tuner:
                 # Before the thread that watches for signals.
                 refuse_on_import()
                 open_standard_streams()
-                self._deployment.prepare(self._settings, self.folder, self._opened)
+                if self._deployment.has_own_worker:
+                    self._deployment.prepare(self._settings, self.folder, self._opened)
             with self._interrupts.handled(self._end_at_once):
                 results = self._run()
         except KeyboardInterrupt:
@@ -413,9 +422,8 @@ class Tuner:
     def _open(self) -> Driver:
         """Connect, take the lock, and create or replay the experiment; only once."""
         if self._is_closed:
-            raise ConfigurationError(
-                f"this tuner is closed; to continue the experiment, make another one with name={self.name!r}"
-            )
+            named = f" with name={self._settings.name!r}" if self._settings.name else ""
+            raise ConfigurationError(f"this tuner is closed; to continue the experiment, make another one{named}")
         if self._driver is None:
             refuse_on_import()
             open_standard_streams()
@@ -534,9 +542,10 @@ class Tuner:
 
     def _how_to_go_on(self) -> str:
         """Return how a person who has interrupted the run can continue it."""
-        full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
         if self._driver is None:
-            return f"Interrupted before experiment {self.name} was opened, so nothing of it has changed. Run the script again."
+            named = f"experiment {self._settings.name}" if self._settings.name else "the experiment"
+            return f"Interrupted before {named} was opened, so nothing of it has changed. Run the script again."
+        full = f" The disk of {self.folder} is full: make room first." if _is_full(self.folder) else ""
         drive = f"mqtune drive {self.name}"
         code = "script" if self._settings.cell is None else "cell"
         resume = f"To resume, run the {code} again (name={self.name!r}), or: {drive}"

@@ -24,6 +24,7 @@ if __name__ == "__main__":
         scheduler=mqtune.ASHA(max_t=27, time_attr="step"),
         max_trials=12,
         seed=1,
+        name=f"script-{script.stem}",
     ).run()
     for result in results:
         print(f"trial {result.id} {result.status.value:13} lr={result.config['lr']:.4f} loss={result.value:.3g}")

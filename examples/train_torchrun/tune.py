@@ -26,5 +26,6 @@ if __name__ == "__main__":
         resources=mqtune.Resources(gpus=asked.gpus, cpus=2),
         checkpoints=mqtune.Checkpoints(asked.checkpoints),
         seed=1,
+        name="torchrun",
     ).run()
     print(f"best trial {results.best.id}: accuracy {results.best.value:.3f} with {results.best.config}")

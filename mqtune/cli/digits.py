@@ -59,7 +59,7 @@ def train(config: dict[str, Any]) -> None:
         mqtune.report({"accuracy": accuracy, "held_out": held_out, "epoch": epoch})
 
 
-def main(name: str | None = None) -> None:
+def main(name: str = "digits") -> None:
     """Tune, and print the results."""
     asha = mqtune.ASHA(max_t=EPOCHS, grace_period=3, reduction_factor=3)
     tuner = mqtune.Tuner(

@@ -37,8 +37,8 @@ _SHOWN: Final = 4
 @click.argument("arguments", nargs=-1, metavar="[-- ARGUMENT…]")
 @click.option(
     "--name",
-    help="Name of the submission, and of its experiment unless the script sets another; by default the script's name with the "
-    "time.",
+    help="Name of the submission, and of its experiment unless the script sets another; by default the script's and a "
+    "number.",
 )
 @click.option(
     "--bundle",
@@ -74,8 +74,6 @@ def command(
     resumes. The code is signed with $MQTUNE_CODE_KEY. The script's own arguments come last:
     `mqtune submit tune.py --name sweep -- --epochs 5`.
     """
-    from mqtune.driver.settings import new_name  # noqa: PLC0415 - --help needs none of it
-
     if name is not None and not is_name(name):
         raise ConfigurationError(
             f"--name {name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
@@ -84,12 +82,12 @@ def command(
         raise ConfigurationError(f"script {script} does not exist; give its path")
     if local:
         _run_here(name, script, arguments, broker)
-    name = name or new_name(script.stem)
     if not broker:
         raise click.UsageError(
             "--broker URL or $MQTUNE_BROKER is missing; to run the script on this machine, give --local"
         )
     submission = _submit(name, script, arguments, folder, broker)
+    name = submission.name
     if as_json:
         print_json({"name": name, "script": submission.script, "bundle": submission.bundle})
     else:
@@ -108,8 +106,9 @@ def _run_here(name: str | None, script: Path, arguments: tuple[str, ...], broker
     os.execve(sys.executable, command, {**os.environ, **given, **named})  # noqa: S606 - by no shell
 
 
-def _submit(name: str, script: Path, arguments: tuple[str, ...], folder: Path, broker: str) -> Submission:
-    from mqtune.journal.clock import ServerClock  # noqa: PLC0415 - only this needs redis
+def _submit(name: str | None, script: Path, arguments: tuple[str, ...], folder: Path, broker: str) -> Submission:
+    from mqtune.driver.default_names import as_stem, release_folder, take_name  # noqa: PLC0415 - only this needs redis
+    from mqtune.journal.clock import ServerClock  # noqa: PLC0415
     from mqtune.journal.connection import CONNECT_TIMEOUT_S, account_of, connect  # noqa: PLC0415
     from mqtune.journal.fleet import Fleet  # noqa: PLC0415
     from mqtune.services.code.project import packed  # noqa: PLC0415
@@ -130,6 +129,10 @@ def _submit(name: str, script: Path, arguments: tuple[str, ...], folder: Path, b
         raise ConfigurationError(f"--bundle {folder} leaves out {path}: git or .mqtuneignore ignores it")
     bundle = Bundle.of(files)
     with contextlib.closing(connect(broker, role="driver")) as client:
+        if name is None:
+            name = take_name(as_stem(script.stem), client)
+            # The folder is needed where the script runs.
+            release_folder(mqtune_home() / name)
         refuse_without_slots(name, Fleet(client, patience_s=CONNECT_TIMEOUT_S).workers())
         owner, at = this_owner(account_of(client)), ServerClock(client).time()
         submission = Submission(name, path, arguments, bundle.digest, owner, at)

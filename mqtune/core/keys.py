@@ -12,6 +12,7 @@ The fleet, shared by all experiments::
                                             hash is authoritative; <db> is the database number, left out for 0
     mqtune:experiments              zset    experiment -> server time (ms) of its creation
     mqtune:identity                 string  id of this server's data, for checkpoint stores
+    mqtune:last_numbers             hash    stem of default names -> number of the newest one: digits -> 3 for digits-3
     mqtune:demands                  hash    token of an experiment -> server time (ms) until which the demand is valid,
                                             a space, its matching quota and cap patterns with commas between, a space,
                                             and the demand as JSON (see mqtune.services.shares)
@@ -139,6 +140,7 @@ FLEET: Final = "mqtune:fleet"
 WORKERS: Final = "mqtune:workers"
 EXPERIMENTS: Final = "mqtune:experiments"
 IDENTITY: Final = "mqtune:identity"
+LAST_NUMBERS: Final = "mqtune:last_numbers"
 DEMANDS: Final = "mqtune:demands"
 QUOTAS: Final = "mqtune:quotas"
 SUBMISSIONS: Final = "mqtune:submissions"

@@ -38,6 +38,7 @@ from mqtune.core.owner import NOBODY, Owner, this_owner
 from mqtune.core.submission import DRIVER
 from mqtune.core.timing import Timing
 from mqtune.driver.bundling import BundleFolder, bring, needed
+from mqtune.driver.default_names import Store, take_name
 from mqtune.driver.definition import DefinitionWriter
 from mqtune.driver.interrupts import Interrupts
 from mqtune.driver.local_slots import slot_settings
@@ -104,6 +105,12 @@ class DriverContext:
 
 class Deployment(HasLocalSlots, Protocol):
     """The servers and slots that an experiment runs on."""
+
+    def new_name(self, stem: str, *, store: Store | None = None, sleep: Callable[[float], None] = time.sleep) -> str:
+        """Take the default name of a new experiment, and make its folder.
+
+        *sleep* waits for an unavailable server.
+        """
 
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
         """Start processes that must begin before this one has threads.
@@ -190,6 +197,18 @@ class BrokerDeployment:
         """Return the names of the experiments on the server, newest first."""
         assert self._server is not None  # noqa: S101 - who asks has looked for one
         return experiments_on(self._server.client, patience_s=self._timing.patience_s)
+
+    def new_name(self, stem: str, *, store: Store | None = None, sleep: Callable[[float], None] = time.sleep) -> str:
+        """Take the default name of a new experiment, as ``take_name`` does.
+
+        Raises:
+            as ``take_name``.
+        """
+        if (url := self._broker or server_url()) is None:
+            return take_name(stem, store=store)
+        # A connection of its own: none may be open when ``prepare`` forks.
+        with contextlib.closing(_reach(url, sleep, self._timing)) as client:
+            return take_name(stem, client, store=store, patience_s=self._timing.patience_s)
 
     def close(self) -> None:
         """Close the connection, and end a server that was started for it."""
@@ -388,6 +407,10 @@ class BackendDeployment:
 
     def close(self) -> None:
         """Do nothing: sessions close what they opened."""
+
+    def new_name(self, stem: str, *, store: Store | None = None, sleep: Callable[[float], None] = time.sleep) -> str:
+        """Take the default name of a new experiment. Only this machine knows its experiments."""
+        return take_name(stem, store=store)
 
     def prepare(self, settings: Settings, folder: Path, stack: ExitStack) -> None:
         """Do nothing: the backend starts its workers."""

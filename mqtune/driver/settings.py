@@ -6,9 +6,6 @@ They are the user's checked arguments, and the values that follow from them.
 from __future__ import annotations
 
 import logging
-import re
-import secrets
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, InitVar, dataclass, field, fields, replace
 from functools import cached_property
@@ -129,6 +126,7 @@ class Settings(Checked):
     backend: HasLocalSlots = option(
         cast("Any", MISSING), key="local_slots", may_change=True, keep=lambda place: place.local_slots
     )
+    #: Empty until a default name is taken.
     name: str = field(metadata=NOT_KEPT)
     seed: int | None = option(None, count_from(0))
     failures: Failures = field(default_factory=Failures, metadata={"group": Failures})
@@ -155,11 +153,6 @@ class Settings(Checked):
         self._check_trainable()
         object.__setattr__(self, "project", self._make_project(make_project))
         self._check_call()
-        if not is_name(self.name):
-            raise ConfigurationError(
-                f"name={self.name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and "
-                f"underscores"
-            )
         if self.warm_start is not None:
             self.warm_start.check_objective(self.objective)
         self._check_searcher()
@@ -222,9 +215,12 @@ class Settings(Checked):
             _warn_of_lists(given_space)
         if callable(resources) and not isinstance(resources, Resources):
             resources = ResourcesByConfig(resources, space)
-        if name is None:
-            submitted = this_submission()
-            name = new_name(known.spec.name) if submitted is None else submitted.name
+        if name is None and (submitted := this_submission()) is not None:
+            name = submitted.name
+        if name is not None and not is_name(name):
+            raise ConfigurationError(
+                f"name={name!r} can't name an experiment; use up to 100 letters, digits, dots, dashes and underscores"
+            )
         return cls(
             trainable=trainable,
             **known._asdict(),
@@ -235,11 +231,15 @@ class Settings(Checked):
             max_t=max_t,
             stop=as_rule(stop),
             resources=Resources() if resources is None else resources,
-            name=name,
+            name=name or "",
             failures=failures,
             make_project=make_project,
             **others,
         )
+
+    def take_name(self, name: str) -> None:
+        """Set the default name, once it is taken."""
+        object.__setattr__(self, "name", name)
 
     # Checks.
 
@@ -448,12 +448,6 @@ _KINDS: Final[tuple[tuple[str, tuple[type, ...], str], ...]] = (
 MAY_CHANGE: Final = frozenset(changeable(Settings)).union(
     ["stop", "arguments", "code_files", "code_root", "version", "bundle", "bundle_root", "bundle_is_cwd"]
 )
-
-
-def new_name(begin: str) -> str:
-    """Return a new name for an experiment that begins so. No other experiment has it."""
-    stem = re.sub(r"[^A-Za-z0-9_-]", "-", begin)[:60]
-    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
 def _refuse(lacks: str, given: Mapping[str, object], *names: str) -> None:

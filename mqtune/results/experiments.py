@@ -52,7 +52,7 @@ def find_experiment(experiment: str | Path) -> Path:
 
 
 def _near(name: str, names: list[str]) -> list[str]:
-    """Return the names similar to *name*, ignoring the time at the end of default names."""
+    """Return the names similar to *name*, ignoring the number at the end of default names."""
     starts = {known: known[: len(name)] for known in names}
     close = difflib.get_close_matches(name, set(starts.values()))
     return [known for known in names if starts[known] in close][:_SUGGESTIONS]

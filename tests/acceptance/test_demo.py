@@ -33,16 +33,16 @@ def percent(text: str, before: str) -> float:
 
 @pytest.mark.timeout(3 * DEMO_S)
 def test_the_demo_tunes_on_real_workers_goes_on_where_it_was_and_says_what_it_brought(mqtune_home: Path):
-    command = [sys.executable, "-c", SHORTER, "demo", "--name", "shown"]
+    command = [sys.executable, "-c", SHORTER, "demo"]
 
     with terminal(command) as screen:
         screen.wait_for(r"[1-9]\d completed|[1-9]\d early stopped", DEMO_S)
         screen.press(b"\x03")
         assert screen.wait(DEMO_S) == 130
-        assert "(name='shown'), or" in screen.text
+        assert "(name='demo-1'), or" in screen.text
         assert screen.raw.rindex(b"\x1b[?25h") > screen.raw.rindex(b"\x1b[?25l")
     eventually(lambda: not processes_in(mqtune_home), why="Ctrl-C left a process behind")
-    halfway = Results.load("shown")
+    halfway = Results.load("demo-1")
     assert halfway.outcome == "interrupted"
     assert 10 <= len(halfway) < TRIALS
 
@@ -59,7 +59,7 @@ def test_the_demo_tunes_on_real_workers_goes_on_where_it_was_and_says_what_it_br
     assert screen.raw.rindex(b"\x1b[?25h") > screen.raw.rindex(b"\x1b[?25l")
     eventually(lambda: not processes_in(mqtune_home), why="the demo left a process behind")
 
-    results = Results.load("shown")
+    results = Results.load("demo-1")
     assert (results.outcome, len(results)) == ("finished", TRIALS)
     assert [result.config for result in results][: len(halfway)] == [result.config for result in halfway]
     assert {result.status for result in results} == {TrialStatus.COMPLETED, TrialStatus.EARLY_STOPPED}

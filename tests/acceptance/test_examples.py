@@ -16,6 +16,7 @@ from running import running_worker
 import mqtune
 import mqtune.cli
 from mqtune.backends import EmbeddedServer, find_binary
+from mqtune.core.machine import INTERRUPTED_CODE
 from mqtune.results.experiments import saved_experiments
 from mqtune.results.results import Results
 
@@ -28,6 +29,73 @@ def test_the_digits_example_is_the_demo():
     digits = EXAMPLES / "digits.py"
     assert digits.read_text() == Path(mqtune.cli.__file__).with_name("digits.py").read_text()
     assert not digits.is_symlink()
+
+
+#: Each example with the library that it needs.
+SCRIPTS = {
+    "digits.py": "sklearn",
+    "pbt.py": "sklearn",
+    "promotion.py": "sklearn",
+    "trainable_class.py": "mqtune",
+    "script_trainable/tune_script.py": "mqtune",
+    "train_ddp.py": "torch",
+    "train_lightning.py": "lightning",
+    "train_pytorch.py": "torch",
+    "train_sklearn.py": "sklearn",
+    "train_torchrun/tune.py": "torch",
+    "train_transformers.py": "transformers",
+    "train_xgboost.py": "xgboost",
+}
+#: Runs a script, and presses Ctrl-C once its experiment has begun.
+INTERRUPTED = """
+import os, runpy, signal, sys
+import mqtune
+
+class Interrupt(mqtune.Callback):
+    def on_start(self, experiment):
+        os.kill(os.getpid(), signal.SIGINT)
+
+options = mqtune.RunOptions(callbacks=[Interrupt()], progress=False)
+mqtune.Tuner = lambda *given, tuner=mqtune.Tuner, **more: tuner(*given, **{**more, "run": options})
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def interrupted_run(script: Path) -> str:
+    """Begin a script, interrupt it, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, script],
+        cwd=ROOT,
+        env={**os.environ, "MQTUNE_BROKER": ""},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.returncode == INTERRUPTED_CODE, done.stderr
+    return done.stdout
+
+
+def script_of_readme(folder: Path) -> Path:
+    """Write README's script into a folder, as a reader does."""
+    code = re.search(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert code is not None
+    (script := folder / "quickstart.py").write_text(code[1])
+    return script
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, "README.md"])
+def test_after_ctrl_c_the_same_command_continues(name: str, tmp_path: Path):
+    if name in SCRIPTS:
+        pytest.importorskip(SCRIPTS[name])
+    script = EXAMPLES / name if name in SCRIPTS else script_of_readme(tmp_path)
+
+    texts = [interrupted_run(script) for _ in range(2)]
+
+    assert texts[0] == texts[1]
+    [folder] = saved_experiments()
+    assert f"Progress is saved in {folder}." in texts[0]
+    assert Results.load(folder).outcome == "interrupted"
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from mqtune.core.keys import (
     EXPERIMENTS,
     FLEET,
     IDENTITY,
+    LAST_NUMBERS,
     QUOTAS,
     SHARES,
     SUBMISSIONS,
@@ -177,6 +178,8 @@ def _driver(kept: ExperimentKeys, queues: tuple[str, ...], db: int) -> list[Acce
         # One blocking read covers both.
         AccessRule("xread", (f"%R~{kept.journal}", f"%R~{FLEET}")),
         AccessRule("zadd zrem", (EXPERIMENTS,)),
+        # Default names.
+        AccessRule("hincrby", (LAST_NUMBERS,)),
         # Submitted scripts.
         AccessRule("zadd zrem zscore zrangebyscore", (SUBMISSIONS,)),
         AccessRule("publish", channels=(kept.metrics, control_channel("*", db))),

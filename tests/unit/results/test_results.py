@@ -175,8 +175,8 @@ def test_a_finished_experiment_is_loaded_by_its_name(mqtune_home: Path):
 
     assert (results.name, results.outcome, results.best.value) == ("mine", "finished", 1.0)
     assert results.definition["max_trials"] == 4
-    Book(mqtune_home / "train-20250101-100000-abcd").save()
-    with pytest.raises(ConfigurationError, match=r"'trian' in .*; do you mean train-20250101-100000-abcd\?$"):
+    Book(mqtune_home / "train-12").save()
+    with pytest.raises(ConfigurationError, match=r"'trian' in .*; do you mean train-12\?$"):
         Results.load("trian")
     with pytest.raises(ConfigurationError, match="mqtune list shows"):
         Results.load("something-else")
